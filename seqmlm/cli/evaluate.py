@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, TextIO
 
 from seqmlm.cli.command import Answer
@@ -56,7 +57,11 @@ class Evaluate:
         if result.differences:
             columns = (f"{result.rankings[0].name} minus {result.rankings[1].name}", "difference", "95 %")
             rows = [
-                (measure, number(one.value), f"{number(one.low)} to {number(one.high)}")
+                (
+                    measure,
+                    number(one.value),
+                    "-" if math.isnan(one.low) else f"{number(one.low)} to {number(one.high)}",
+                )
                 for measure, one in result.differences.items()
             ]
             tables.append(("", columns, rows))

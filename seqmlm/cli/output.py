@@ -7,6 +7,7 @@ would act on one is shown as an escape.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -103,9 +104,12 @@ def duration(started: int | None, ended: int | None) -> str:
 
 
 def number(value: float | int | None) -> str:
-    """A number for people: 4 significant digits below 10,000, whole with thousands separators above."""
+    """A number for people: 4 significant digits below 10,000, whole with thousands separators above; "-" for
+    NaN."""
     if value is None:
         return ""
+    if math.isnan(value):
+        return "-"
     if abs(value) >= 10_000:
         return f"{value:,.0f}"
     return str(value) if isinstance(value, int) else f"{value:.4g}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -51,6 +52,15 @@ class Difference:
     def bounds(self) -> dict[str, float]:
         """It and its bounds, as JSON has them."""
         return {"value": self.value, "low": self.low, "high": self.high}
+
+
+def bounds_text(low: float, high: float, spec: str) -> str:
+    """The bounds of an interval in brackets, as a format spec has them; "" where they are not defined.
+
+    >>> bounds_text(0.1, 0.25, ".2f"), bounds_text(math.nan, math.nan, ".2f")
+    (' (0.10 to 0.25)', '')
+    """
+    return f" ({low:{spec}} to {high:{spec}})" if math.isfinite(low) and math.isfinite(high) else ""
 
 
 def exact_rate(hits: int, trials: int) -> Rate:

@@ -21,7 +21,7 @@ from seqmlm.data.pairs import Pair
 from seqmlm.data.problems import Problems
 from seqmlm.domains.holes import Prompt, fields_in
 from seqmlm.errors import DataError, UsageError
-from seqmlm.evaluation.intervals import Doubles, bootstrap_weights, summarized
+from seqmlm.evaluation.intervals import Doubles, bootstrap_weights, bounds_text, summarized
 from seqmlm.inference.cloze import Cloze
 from seqmlm.inference.pairs import PairScorer
 from seqmlm.inference.session import Session
@@ -182,8 +182,8 @@ class Bias(Task[BiasConfig, Pair | Association]):
         pairs = figures.get("pairs")
         told = [f"the first sentence is the more probable one in {share(pairs)}"] if pairs else []
         for name, own in figures.get("means", {}).items():
-            bounds = f"{own['low']:.4g} to {own['high']:.4g} over attributes"
-            told.append(f"{name}: mean gap {own['gap']:.4g} nats ({bounds})")
+            bounds = bounds_text(own["low"], own["high"], ".4g").replace(")", " over attributes)")
+            told.append(f"{name}: mean gap {own['gap']:.4g} nats{bounds}")
         return "; ".join(told)
 
     def tables(self, figures: Figures) -> Iterator[Table]:

@@ -27,7 +27,7 @@ from seqmlm.engine.types import Encoding, Ids
 from seqmlm.engine.units import unit_numbers
 from seqmlm.engine.windows import central_windows
 from seqmlm.errors import DataError, UsageError, number_of
-from seqmlm.evaluation.intervals import Difference, resampled
+from seqmlm.evaluation.intervals import Difference, bounds_text, resampled
 from seqmlm.inference.batches import batches, tokenized
 from seqmlm.inference.maps import candidates
 from seqmlm.inference.session import Session
@@ -402,4 +402,4 @@ def _cell(one: Mapping[str, float] | None) -> str:
     if one is None:
         return "-"
     digits = 3 if one["value"] >= 1 else 4
-    return "{value:.{d}f} ({low:.{d}f} to {high:.{d}f})".format(**one, d=digits)
+    return f"{one['value']:.{digits}f}{bounds_text(one['low'], one['high'], f'.{digits}f')}"

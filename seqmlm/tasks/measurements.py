@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from seqmlm.domains.variants import Variant, Variants
 from seqmlm.errors import DataError, StateError, nearest
 from seqmlm.evaluation.effects import DRAWS, METRICS, agreement
-from seqmlm.evaluation.intervals import Difference
+from seqmlm.evaluation.intervals import Difference, bounds_text
 from seqmlm.inference.expert import stored_expert
 from seqmlm.inference.session import Session
 from seqmlm.rows.file import Row
@@ -158,9 +158,7 @@ def agreement_table(found: Figures) -> tuple[list[str], list[list[str]]]:
 def _with_interval(figure: Mapping[str, float] | None) -> str:
     if figure is None:
         return "-"
-    if not (math.isfinite(figure["low"]) and math.isfinite(figure["high"])):
-        return f"{figure['value']:.4f}"
-    return f"{figure['value']:.4f} ({figure['low']:.3f} to {figure['high']:.3f})"
+    return f"{figure['value']:.4f}{bounds_text(figure['low'], figure['high'], '.3f')}"
 
 
 def training_floor(session: Session) -> Any:

@@ -16,6 +16,7 @@ from seqmlm.data.nbest import NBest, read_nbest
 from seqmlm.data.problems import Problems
 from seqmlm.engine.units import Mode
 from seqmlm.errors import UsageError, number_of
+from seqmlm.evaluation.intervals import bounds_text
 from seqmlm.evaluation.rescoring import Norm, Reranking, parts
 from seqmlm.inference.batches import encoded_texts, forward_tokens, unknown_tokens
 from seqmlm.inference.expert import Use
@@ -165,10 +166,8 @@ class Rescore(Task[RescoreConfig, NBest]):
         gain, unknown = figures["gain"], figures["unknown"]
         told = [f"rescored {number_of(items, 'list')}"]
         if gain is not None:
-            bounds = f"{-gain['high']:+.2%} to {-gain['low']:+.2%}"
-            told += [
-                f"weight {figures['weight']:g} compared with the first pass: {-gain['value']:+.2%} ({bounds})"
-            ]
+            change = f"{-gain['value']:+.2%}{bounds_text(-gain['high'], -gain['low'], '+.2%')}"
+            told += [f"weight {figures['weight']:g} compared with the first pass: {change}"]
         told += [f"{number_of(unknown, 'unknown token')} not scored"] if unknown else []
         told += ["counts are mixed in (--set expert=none leaves them out)"] if figures["counts"] else []
         return "; ".join(told)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from seqmlm.evaluation import rivals
-from seqmlm.evaluation.intervals import Difference
+from seqmlm.evaluation.intervals import Difference, bounds_text
 from seqmlm.evaluation.predictions import difference, measures
 from seqmlm.inference.pieces import HeadCard
 from seqmlm.reports.verdict import BOTH, PLACES
@@ -122,7 +122,7 @@ def figures_of(
         shown.append(f"{primary} over columns")
         for row in cells:
             led = over_columns.get(row[0])
-            row.append(led and "{difference:+.3f} ({low:+.3f} to {high:+.3f})".format_map(led))
+            row.append(led and f"{led['difference']:+.3f}{bounds_text(led['low'], led['high'], '+.3f')}")
     cells += [[who, f"could not be fitted: {why}"] for who, why in beaten.unfitted.items()]
     cells = [row + [None] * (len(shown) + 1 - len(row)) for row in cells]
     return figures, Table("Figures of the test data (95 % intervals)", ["", *shown], cells)
@@ -131,4 +131,4 @@ def figures_of(
 def _shown(one: Difference | None) -> str | None:
     if one is None:
         return None
-    return f"{one.value:.3f}" if np.isnan(one.low) else f"{one.value:.3f} ({one.low:.3f} to {one.high:.3f})"
+    return f"{one.value:.3f}{bounds_text(one.low, one.high, '.3f')}"
