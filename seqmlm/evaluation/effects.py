@@ -50,7 +50,7 @@ def undefined_metrics(measured: Doubles, fit: Bools) -> dict[str, str]:
     >>> undefined_metrics(values, values >= 0)
     {'auc': 'all variants count as fit', 'mcc': 'all variants count as fit'}
     """
-    reasons = {}
+    reasons = dict[str, str]()
     if not len(measured):
         return dict.fromkeys(METRICS, "no variant has a measurement and every prediction")
     if not np.ptp(measured):
