@@ -79,14 +79,15 @@ def _train(**given: Any) -> None:
     paths = opt.merged(given["paths"], given["data"])
     if not given["print_config"]:
         check_paths(paths)
-    from seqmlm.cli.console import TrainingConsole
-    from seqmlm.tasks.dry_run import dry_run
-    from seqmlm.tasks.pretrain import pretrain
-
     request = _request(paths, given)
     if given["print_config"]:
         _print_settings(request)
         return
+    request.check()  # before torch is loaded, which takes seconds
+    from seqmlm.cli.console import TrainingConsole
+    from seqmlm.tasks.dry_run import dry_run
+    from seqmlm.tasks.pretrain import pretrain
+
     with TrainingConsole() as console:
         result = dry_run(request, console) if given["dry_run"] else pretrain(request, console, began=began())
     if isinstance(result, dict):

@@ -20,9 +20,8 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from seqmlm.engine.types import Sharding
 from seqmlm.errors import TrainingError, UsageError
-
-Sharding = Literal["none", "fsdp2"]
 
 
 class Processes:

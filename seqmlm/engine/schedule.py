@@ -12,13 +12,14 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from seqmlm.engine.checkpoint import Progress
-from seqmlm.engine.distributed import Sharding
-from seqmlm.engine.types import Precision
+from seqmlm.engine.types import Precision, Sharding
 from seqmlm.errors import UsageError
 from seqmlm.parsing import word_list
+
+if TYPE_CHECKING:
+    from seqmlm.engine.checkpoint import Progress
 
 Kind = Literal["cosine", "linear", "wsd"]
 

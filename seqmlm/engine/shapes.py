@@ -146,13 +146,16 @@ def settings_of(config: ModelConfig) -> dict[str, Any]:
 
 def _check_overrides(config: ModelConfig) -> None:
     """Refuse overrides that no ModernBERT, or no linear model, takes, before anything is read."""
+    if not config.overrides:
+        return
     if config.is_linear:
         from seqmlm.engine.linear import Penalty
 
         Penalty.of(config.overrides)
         return
-    if not config.overrides:
-        return
+    for key in SHAPE_KEYS & config.overrides.keys():
+        if not isinstance(config.overrides[key], int) or config.overrides[key] < 1:
+            raise UsageError(f"model.overrides.{key} must be a whole number above 0")
     import torch
     from transformers import ModernBertConfig, ModernBertForMaskedLM
 

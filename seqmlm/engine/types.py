@@ -24,6 +24,7 @@ Floats = NDArray[np.float32]
 SPECIAL_GROUP = -1
 
 Precision = Literal["auto", "fp32", "bf16"]
+Sharding = Literal["none", "fsdp2"]
 """Of matrix products; "auto" is bf16 on a GPU that has it."""
 
 

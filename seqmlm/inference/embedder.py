@@ -7,6 +7,7 @@ in memory together, never a record's, so that any record fits; a maximum is then
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -94,6 +95,14 @@ class Layers(NamedTuple):
     numbers: tuple[int, ...]
     how: Literal["one", "mean", "sum", "all"]
 
+    @staticmethod
+    def check(text: str) -> None:
+        """Refuse a text that names layers of no model; UsageError."""
+        if re.fullmatch(r"all|last|-?\d+|(last|-[1-9]\d*):(mean|sum)", text, re.ASCII) is None:
+            raise UsageError(
+                f"layers are last, a number, -4:mean or -4:sum of the last four, or all, not {text!r}"
+            )
+
     @classmethod
     def parse(cls, text: str, depth: int) -> Layers:
         """Of a model of so many layers.
@@ -105,14 +114,11 @@ class Layers(NamedTuple):
         Raises:
             UsageError: it is none of these, or not there.
         """
+        cls.check(text)
         first, colon, how = text.partition(":")
         if text == "all":
             return cls("all", tuple(range(depth + 1)), "all")
-        number = -1 if first == "last" else int(first) if first.lstrip("-").isdecimal() else None
-        if number is None or (colon and (number >= 0 or how not in ("mean", "sum"))):
-            raise UsageError(
-                f"layers are last, a number, -4:mean or -4:sum of the last four, or all, not {text!r}"
-            )
+        number = -1 if first == "last" else int(first)
         if not -depth - 1 <= number <= depth:
             raise UsageError(f"no layer {number} in a model of {depth} layers; 0 is the embeddings")
         if colon:

@@ -58,7 +58,7 @@ from seqmlm.tasks.deadline import Afterwards, Deadline, Phase
 from seqmlm.tasks.finalize_normal import Chosen, CountedRows, counted_rows
 from seqmlm.tasks.models import register_calibrations
 from seqmlm.tasks.sampling import ENOUGH_ROWS, Limit, Portion, RowSample, row_numbers, row_sample, unit_rows
-from seqmlm.tasks.task import CommandConfig
+from seqmlm.tasks.task import CommandConfig, check_field
 from seqmlm.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -111,6 +111,7 @@ class CalibrateConfig(CommandConfig):
     expert: Use = "auto"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.fpr is not None and not 0 < self.fpr < 1:
             raise UsageError(f"--fpr is a share between 0 and 1, such as 0.001 or 0.1%; got {self.fpr:g}")
 
@@ -151,6 +152,7 @@ def calibrate_files(
         raise UsageError("nothing to calibrate with: name files or folders of normal data, or - for stdin")
     if config.records < 1:
         raise UsageError(f"--records must be at least 1, not {config.records}")
+    check_field(config, config.level)
     session = Session.open(
         config.model,
         domain=config.domain,

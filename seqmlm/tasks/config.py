@@ -217,6 +217,19 @@ class PretrainConfig:
         if not -(2**63) <= self.seed < 2**63:
             raise UsageError(f"seed must be an integer of 64 bits, not {self.seed}")
 
+    def check(self) -> None:
+        """Refuse what the loop would refuse, without loading torch.
+
+        Raises:
+            UsageError: a duration that is none, a limit or rate out of range.
+        """
+        from seqmlm.engine.schedule import LoopConfig
+
+        train = self.train
+        limit = None if train.max_time is None else seconds(train.max_time)
+        same = {one.name: getattr(train, one.name) for one in fields(LoopConfig) if hasattr(train, one.name)}
+        LoopConfig(**{**same, "max_seconds": limit})
+
     @property
     def batch_tokens(self) -> int:
         """Tokens of one optimizer step: as set, else by size, and one window at least."""

@@ -29,7 +29,7 @@ from seqmlm.inference.batches import (
     characters,
     tokenized,
 )
-from seqmlm.inference.embedder import Embedder, Item, Of, Pool, covered, joined, unit_numbers
+from seqmlm.inference.embedder import Embedder, Item, Layers, Of, Pool, covered, joined, unit_numbers
 from seqmlm.inference.normalization import Normal, Normalization
 from seqmlm.inference.senses import Senses
 from seqmlm.inference.session import Session
@@ -115,6 +115,7 @@ class EmbedConfig(TaskConfig):
             raise UsageError("an index is for neighbours: say how many with --neighbours K")
         if self.k is not None and self.k < 1:
             raise UsageError("neighbours must be at least 1")
+        Layers.check(self.layers)
 
     @property
     def train(self) -> Path | None:

@@ -90,6 +90,8 @@ class EvaluateConfig:
     def __post_init__(self) -> None:
         if self.draws < 1:
             raise UsageError(f"draws must be at least 1, not {self.draws}")
+        if self.seed < 0:
+            raise UsageError(f"seed must be at least 0, not {self.seed}")
         if self.prevalence is not None and not 0 < self.prevalence < 1:
             raise UsageError(f"--prevalence must lie between 0 and 1, not {self.prevalence}")
         if self.positive is not None and self.negative is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, TextIO
 
 from seqmlm.tasks.finetune_config import FinetuneConfig
-from seqmlm.tasks.task import Summary
+from seqmlm.tasks.task import Summary, check_field
 
 
 class Finetune:
@@ -31,6 +31,8 @@ class Finetune:
         cls, name: str, config: FinetuneConfig, *, stdout: TextIO | None, progress: Any, as_json: bool
     ) -> Summary:
         """Run it; see `seqmlm.tasks.task.run`."""
+        config.check()  # before torch is loaded, which takes seconds
+        check_field(config)
         from seqmlm.tasks.finetune_run import Finetuning
 
         run = Finetuning(config, progress)

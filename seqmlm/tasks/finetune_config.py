@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from seqmlm.engine.types import Precision
 from seqmlm.errors import UsageError
+from seqmlm.tasks.config import seconds
 from seqmlm.tasks.labelled import Lesson
 from seqmlm.tasks.task import CommandConfig
 
@@ -71,6 +74,16 @@ class FinetuneConfig(Lesson, Teaching, CommandConfig):
             raise UsageError("--head prompt reads one sequence: leave it or --pair out")
         if self.table is not None and self.rivals == "off":
             raise UsageError("--table is for a rival, and --rivals off leaves rivals out: leave one out")
+        if re.fullmatch(r"all|none|(last|lora):0*[1-9]\d*", self.tune, re.ASCII) is None:
+            raise UsageError(
+                f"--tune takes all, none, last:K or lora:R with a number above 0, not {self.tune!r}"
+            )
+        if self.max_time is not None:
+            seconds(self.max_time)
+        for name in ("epochs", "learning_rate"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise UsageError(f"{name} must be a number above 0, not {value}")
         for name in ("seeds", "shots", "patience", "tokens_per_step"):
             value = getattr(self, name)
             if value is not None and value < 1:

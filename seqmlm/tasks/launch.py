@@ -69,6 +69,16 @@ class TrainRequest:
         _check(asked)
         return asked
 
+    def check(self) -> None:
+        """Refuse settings that make no sense, without loading torch.
+
+        Raises:
+            UsageError: an unknown key or name, a value out of range, or values that exclude each other.
+        """
+        asked = self.asked
+        if self.resume == "never" and (self.domain or asked.get("domain")):
+            self.resolved({}).check()
+
     def leaves_size(self, config: PretrainConfig) -> bool:
         """Whether there is a limit of time, and neither size, shape nor weights of the model are named."""
         model = config.model

@@ -57,6 +57,7 @@ class LexiconConfig:
             raise UsageError("nothing to read: name labelled texts")
         if self.top < 1 or self.least < 1:
             raise UsageError("top and least are at least 1")
+        plugins.domain(self.domain).files.check(self.format, {})
 
 
 class Lexicon:

@@ -30,7 +30,7 @@ from seqmlm.tasks.score_output import (
     sentence,
 )
 from seqmlm.tasks.score_plan import check_rate, choose
-from seqmlm.tasks.task import Figures, Task, where
+from seqmlm.tasks.task import Figures, Task, check_field, where
 
 if TYPE_CHECKING:
     from seqmlm.reports.page import Page
@@ -90,6 +90,7 @@ class Score(Task[ScoreConfig, Encoded]):
     @classmethod
     def opened(cls, config: ScoreConfig) -> Session:
         check_rate(config)
+        check_field(config, config.level)
         return super().opened(config)
 
     def decided(self) -> Mapping[str, Any]:

@@ -36,6 +36,7 @@ from seqmlm.rows.file import Row
 from seqmlm.streams.outputs import check_outputs
 from seqmlm.streams.sinks import unwritable
 from seqmlm.structure.base import StructureSettings
+from seqmlm.structure.estimators import KINDS
 from seqmlm.structure.graphs import Component, graphml, listed
 from seqmlm.structure.maps import DependenceMap, Null, Over
 from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, place, placed, read
@@ -124,6 +125,16 @@ class StructureConfig(TaskConfig):
     sequences: int = 20
     query: str | None = None
 
+    def settings(self, **settled: Any) -> StructureSettings:
+        """The settings of the estimator, some of which are settled by model and field.
+
+        Raises:
+            UsageError: one that makes no sense.
+        """
+        names = {one.name for one in fields(StructureSettings)} & {one.name for one in fields(self)}
+        named = {name: value for name in names if (value := getattr(self, name)) is not None}
+        return StructureSettings(**named | settled)
+
     @property
     def again(self) -> list[str]:
         """What is asked for that needs the sequences a second time."""
@@ -135,6 +146,9 @@ class StructureConfig(TaskConfig):
         for name, least in (("distance", 1), ("min_separation", 1), ("null", 0), ("sequences", 1)):
             if (value := getattr(self, name)) is not None and value < least:
                 raise UsageError(f"{name} is at least {least}; got {value}")
+        if self.method not in (None, *KINDS):
+            raise UsageError(f"--method is one of {', '.join(KINDS)}; got {self.method!r}")
+        self.settings()
         if self.query is not None and self.family:
             raise UsageError("family maps all sequences of a file together, and query one: leave one out")
         if self.distance is not None and self.distance < (self.min_separation or 1):
@@ -242,13 +256,12 @@ class Structure(Task[StructureConfig, Subject]):
 
     def _settings(self) -> StructureSettings:
         """Of the estimator."""
-        names = {one.name for one in fields(StructureSettings)} & {one.name for one in fields(self.config)}
-        own = {name: getattr(self.config, name) for name in names}
-        for name in ("apc", "together"):
-            if own[name] is None:
-                own[name] = bool(getattr(self.decoder, name, False))
+        config, decoder = self.config, self.decoder
         linear = not self.session.model.rows.has_hidden_states
-        return StructureSettings(**own | {"method": own["method"] or ("couplings" if linear else "cmi")})
+        apc = getattr(decoder, "apc", False) if config.apc is None else config.apc
+        together = getattr(decoder, "together", False) if config.together is None else config.together
+        method = config.method or ("couplings" if linear else "cmi")
+        return config.settings(method=method, apc=bool(apc), together=bool(together))
 
     # Sequences
 

@@ -26,15 +26,19 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TextIO, TypeVar
 
+from seqmlm import plugins
 from seqmlm.data.files import Source, expand, is_reference
 from seqmlm.data.privacy import redact_small_counts
 from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.signals import Stopped, StopSignals
 from seqmlm.engine.types import Precision
-from seqmlm.errors import DataError, SeqmlmError, StateError, UsageError, number_of, printable
+from seqmlm.engine.units import Mode
+from seqmlm.errors import DataError, SeqmlmError, StateError, UsageError, nearest, number_of, printable
 from seqmlm.inference.batches import BATCH_CHARACTERS, BATCH_RECORDS, characters, is_pipe
+from seqmlm.inference.model_folder import read_card
 from seqmlm.inference.session import Session
+from seqmlm.registry.references import resolve
 from seqmlm.rows.file import Row, Rows
 from seqmlm.streams.cursor import DEFAULTS, file_facts, with_defaults
 from seqmlm.streams.outputs import check_outputs
@@ -102,6 +106,21 @@ class CommandConfig:
     options: Mapping[str, Any] = field(default_factory=dict)
     on_error: OnError = "raise"
     precision: Precision = "fp32"
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range and unknown names, before a model is loaded.
+
+        Raises:
+            UsageError: one of them.
+        """
+        for name, least in (("tokens_per_batch", 1), ("seed", 0)):
+            value = getattr(self, name, None)
+            if value is not None and value < least:
+                raise UsageError(f"{name} is at least {least}; got {value}")
+        if isinstance(mode := getattr(self, "mode", None), str):
+            Mode.parse(mode)
+        if self.domain is not None:
+            plugins.domain(self.domain)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -385,6 +404,21 @@ class Task(ABC, Generic[ConfigT, Item]):
         return chosen if chosen in self.formats else None
 
 
+def check_field(config: Any, level: str | None = None) -> None:
+    """Refuse a format or level that the model's field does not have, before the model is loaded.
+
+    Raises:
+        UsageError: one of them. StateError: no such model, or a broken card.
+    """
+    folder = resolve(config.model).path
+    card = None if folder is None else read_card(folder)
+    name = config.domain if card is None else card.domain
+    if name is not None:
+        field = plugins.domain(name)
+        field.files.check(config.format, {})
+        field.level(level)
+
+
 def open_model(config: Any, labels: Literal["none", "learnt", "any"] = "none") -> Session:
     """The model of a config.
 
@@ -550,6 +584,12 @@ def run(
     if config.shard is not None and make.whole:
         raise UsageError(f"{name} has no shares: each of its rows depends on all of them")
     began, told = time.monotonic(), progress or NoProgress()
+    if config.format_out is not None and config.format_out not in {*FORMATS, *make.formats}:
+        known = [*FORMATS, *make.formats]
+        raise UsageError(
+            f"--format-out {config.format_out}: no such format{nearest(config.format_out, known)}"
+        )
+    check_field(config)
     session = make.opened(config)
     task, private = make(config, session), session.card.sensitive
     with (

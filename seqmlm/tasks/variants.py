@@ -5,10 +5,11 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -121,6 +122,7 @@ class VariantsTask(Task[VariantsConfig, Variant]):
     Config = VariantsConfig
     unit = "variant"
     columns = KINDS
+    formats: Mapping[str, Sequence[str]] = MappingProxyType({"vcf": (".vcf", ".vcf.gz")})
 
     def __init__(self, config: VariantsConfig, session: Session) -> None:
         super().__init__(config, session)

@@ -28,7 +28,7 @@ from seqmlm.streams.cursor import file_facts, with_defaults
 from seqmlm.tasks.reading import TICK_SHARE, cut
 from seqmlm.tasks.score_output import sentence
 from seqmlm.tasks.score_plan import ScoringPlan
-from seqmlm.tasks.task import NoProgress, Progress, Summary, met
+from seqmlm.tasks.task import NoProgress, Progress, Summary, check_field, met
 from seqmlm.watch.config import ROLLING, UNDECIDED, WatchConfig
 from seqmlm.watch.follower import PATIENCE, Follower, absolute
 from seqmlm.watch.generations import FileState
@@ -93,6 +93,7 @@ def watch_files(
     """
     progress = progress or NoProgress()
     config.check()
+    check_field(config, config.level)
     shown = (stdout or sys.stdout) if config.out is None else None
     rules = [] if config.ignore is None else ignored(config.ignore)
     hooks = webhooks(config.webhook, config.webhook_format, os.environ.get(TOKEN, ""))
