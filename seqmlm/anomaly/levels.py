@@ -234,6 +234,11 @@ class Level(ABC):
     unknown_is_evidence: ClassVar[bool] = False
 
     @property
+    def counts_people(self) -> bool:
+        """Whether a count of its rows may be one of people: a row is a whole record."""
+        return self.whole
+
+    @property
     def judges(self) -> tuple[str, ...]:
         """The statistics that judge."""
         return tuple(name for name in self.statistics if name not in self.descriptive)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Protocol, Self, cast
 
 from seqmlm.data.compressed import MAGIC, compression, decompress
+from seqmlm.data.privacy import Things
 from seqmlm.data.problems import Problems
 from seqmlm.engine.durable import move_into_place
 from seqmlm.errors import DataError
@@ -197,13 +198,13 @@ def _inside(folder: str, problems: Problems) -> Iterator[str]:
     """The files below a folder, in no order; what is left out is noted with its name."""
 
     def refused(error: OSError) -> None:
-        problems.note(f"a folder that cannot be read: {error.strerror}", source=error.filename)
+        problems.note(f"a folder that cannot be read: {error.strerror}", Things(1), source=error.filename)
 
     for inner, folders, names in os.walk(folder, onerror=refused):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in folders:
             if os.path.islink(path := os.path.join(inner, name)):
-                problems.note("a link to a folder, not followed", source=path)
+                problems.note("a link to a folder, not followed", Things(1), source=path)
         outputs = [name.removesuffix(UNDER_WAY) for name in names if name.endswith(UNDER_WAY)]
         unfinished = {name + end for name in outputs for end in _OF_OUTPUT}
         for name in names:
@@ -213,14 +214,14 @@ def _inside(folder: str, problems: Problems) -> Iterator[str]:
             try:
                 regular = stat.S_ISREG(os.stat(path).st_mode)
             except OSError:
-                problems.note("a link that leads nowhere, left out", source=path)
+                problems.note("a link that leads nowhere, left out", Things(1), source=path)
                 continue
             if name in unfinished:
-                problems.note("a file of an unfinished scoring, left out", source=path)
+                problems.note("a file of an unfinished scoring, left out", Things(1), source=path)
             elif regular:
                 yield path
             else:
-                problems.note("a pipe, socket or device, left out", source=path)
+                problems.note("a pipe, socket or device, left out", Things(1), source=path)
 
 
 def is_reference(path: str | Path) -> bool:

@@ -23,6 +23,7 @@ from seqmlm.data.files import (
     too_long,
     transcoded,
 )
+from seqmlm.data.privacy import Things
 from seqmlm.data.problems import Problems
 from seqmlm.errors import DataError, UsageError
 
@@ -144,7 +145,7 @@ def _decided(parts: Iterator[bytes], source: str, problems: Problems, binary: bo
             first = False
             _refuse_other_text(block, source, binary)
             if old := b"\n" not in block and b"\r" in block[:-1]:
-                problems.note("lines that end in CR alone (old Macs)", source=source)
+                problems.note("lines that end in CR alone (old Macs)", Things(1), source=source)
         yield block.replace(b"\r", b"\n") if old else block
 
 

@@ -163,6 +163,7 @@ class _Maker:
         divided = divide(self._folder, self._plan.split, self._plan.space, self._plan.max_length)
         languages = {name: n for name, n in self._languages.most_common() if name}
         statistics = {**counts, **divided, "languages": languages, "problems": self._problems.counts}
+        statistics["things"] = self._problems.things
         # Written last: it marks the entry as complete.
         (self._folder / MANIFEST).write_text(json.dumps(statistics, indent=2) + "\n", encoding="utf-8")
 

@@ -1,12 +1,14 @@
-"""Aggregates of sensitive data: counts below 11 are withheld, and so are files about single records.
+"""Aggregates of sensitive data: small counts of people are withheld, and so are files about single records.
 
-The limit is that of US Medicare for published cells, common in health statistics. A suppressed count must not
-be derivable from a total that is shown, so one more part is withheld where needed.
+Small is below 11, the limit of US Medicare for published cells, common in health statistics. A suppressed
+count must not be derivable from a total that is shown, so one more part is withheld where needed. A record
+counts as a person. Whatever counts something else (parts of records, files, tables) says so by the type
+`Things`, where it is counted. A plain number may count people.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 SMALLEST = 11
@@ -16,9 +18,32 @@ Cell = int | str
 SMALL: Cell = f"<{SMALLEST}"
 
 
+class Things(int):
+    """A count of what is no person, such as alarms, files or tables; it is shown however small it is.
+
+    >>> redacted_count(3), redacted_count(Things(3))
+    ('<11', 3)
+    """
+
+
+def with_things(counts: Mapping[str, int], names: Collection[str]) -> dict[str, int]:
+    """Counts of which those of some names are `Things`."""
+    return {name: Things(count) if name in names else count for name, count in counts.items()}
+
+
+def is_small(count: int) -> bool:
+    """Whether a count is of 1 to 10 people."""
+    return 0 < count < SMALLEST and not isinstance(count, Things)
+
+
 def redacted_count(count: int) -> Cell:
-    """The count, or "<11" for 1 to 10."""
-    return count if count <= 0 or count >= SMALLEST else SMALL
+    """The count, or "<11" for 1 to 10 people."""
+    return SMALL if is_small(count) else int(count)
+
+
+def shown_count(count: int, sensitive: bool) -> Cell:
+    """The count as people may see it: `redacted_count` of sensitive data."""
+    return redacted_count(count) if sensitive else count
 
 
 def redacted_counts(counts: Mapping[str, int], *, parts: bool = False) -> dict[str, Cell]:
@@ -38,7 +63,7 @@ def redacted_counts(counts: Mapping[str, int], *, parts: bool = False) -> dict[s
     """
     found = {name: redacted_count(count) for name, count in sorted(counts.items())}
     rest = sorted((count, name) for name, count in counts.items() if count >= SMALLEST)
-    few = [count for count in counts.values() if 0 < count < SMALLEST]
+    few = [count for count in counts.values() if is_small(count)]
     if parts and rest and few and (len(few) == 1 or sum(few) < SMALLEST):
         found[rest[0][1]] = "withheld"
     return found
@@ -57,8 +82,8 @@ _EXTREMES = ("0.0", "1.0")
 def redact_small_counts(values: Mapping[str, Any], sensitive: bool) -> dict[str, Any]:
     """Counts as they may leave the workspace.
 
-    For sensitive data a count from 1 to 10 becomes "<11", in nested mappings too, and the lowest and highest
-    quantile, each the value of one record, are removed.
+    For sensitive data a count from 1 to 10 becomes "<11", in nested mappings too, unless it is of `Things`.
+    The lowest and highest quantile, each the value of one record, are removed.
 
     >>> redact_small_counts({"records": 5, "tokens": 120, "problems": {"no time": 3}}, True)
     {'records': '<11', 'tokens': 120, 'problems': {'no time': '<11'}}

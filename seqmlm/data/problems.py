@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TextIO, get_args
 
+from seqmlm.data.privacy import Things, with_things
 from seqmlm.engine.durable import DISK, refuse_irregular
 from seqmlm.errors import DataError, StateError, UsageError
 
@@ -32,6 +33,7 @@ class Met:
     remedies: dict[str, str] = field(default_factory=dict)
     first: DataError | None = None
     aside: list[str] = field(default_factory=list)
+    things: set[str] = field(default_factory=set)  # reasons that count no people
 
 
 class Problems:
@@ -93,8 +95,12 @@ class Problems:
         """Count an irregularity that leaves the record usable (a repeated id, a dropped line).
 
         Args:
-            reason: a constant sentence. n: how often. source, line: where, if it is known.
+            reason: a constant sentence.
+            n: how often; `Things` where it counts no records, but files, tables or columns.
+            source, line: where, if it is known.
         """
+        if isinstance(n, Things):
+            self._met.things.add(reason)
         if n and not self._replayed:
             with self._one_at_a_time:
                 self._placed(_count(self._met.notes, reason, n), source, line)
@@ -121,6 +127,7 @@ class Problems:
                 for reason, n in more.items():
                     _count(counts, reason, n)
             self.met += met.bad.total()
+            self._met.things |= met.things
             self._met.places, self._met.remedies = met.places | self.places, met.remedies | self.remedies
             self._met.first = self._met.first or met.first
             for line in met.aside:
@@ -161,9 +168,15 @@ class Problems:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number of occurrences of each reason, of bad records and notes."""
+        """Number of occurrences of each reason, of bad records and notes; `Things` where none are people."""
         with self._one_at_a_time:
-            return dict(sorted((self._met.bad + self._met.notes).items()))
+            return with_things(dict(sorted((self._met.bad + self._met.notes).items())), self._met.things)
+
+    @property
+    def things(self) -> list[str]:
+        """Reasons whose counts are of no people."""
+        with self._one_at_a_time:
+            return sorted(self._met.things)
 
     def snapshot(self) -> dict[str, Any]:
         """All counts so far and the synced size of the quarantine file, as JSON values."""

@@ -22,6 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from seqmlm.data.identity import IDENTITIES, SALT, identity_hash, new_salt, write_trained_on
+from seqmlm.data.privacy import with_things
 from seqmlm.data.record import Record
 from seqmlm.data.splits import CALIBRATION, PARTS, TRAIN, Part, Parts, Split
 from seqmlm.engine.types import Encoding, Floats, Ids, TokenSpace
@@ -454,6 +455,8 @@ class Prepared:
         """Open a finished cache entry; a StateError for a folder that is none."""
         try:
             statistics = read_json(folder / MANIFEST)
+            things = statistics.pop("things", ())
+            statistics["problems"] = with_things(statistics["problems"], things)
             counts = np.load(folder / TOKEN_COUNTS)
             train, validation, calibration = (EncodedDataset(folder, part) for part in PARTS)
         except (OSError, ValueError) as error:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from seqmlm.data.files import expand, is_reference, stem_suffix
+from seqmlm.data.privacy import Things
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import by_split, decides, is_saved, is_shards, read_parquet
 from seqmlm.data.readers.tables import Made, csv_records
@@ -203,7 +204,9 @@ class Files:
             if named is None and from_folder and not self.in_folders(chosen):
                 # A README, a truth.json or a table of scores beside the data is not data.
                 if Path(path).name not in _BESIDE:
-                    problems.note("a file of another kind in the folder, left out", source=str(path))
+                    problems.note(
+                        "a file of another kind in the folder, left out", Things(1), source=str(path)
+                    )
                 continue
             chosen = chosen or self.usual_format(path)
             known = chosen.known(options)

@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
+from seqmlm.data.privacy import shown_count
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.rows import number
@@ -413,7 +414,8 @@ class Embed(Task[EmbedConfig, Item]):
 
     def sentence(self, figures: Figures, items: int) -> str:
         what = "pair" if self.config.pair else "span" if self.config.senses else "vector"
-        count = next((figures[one] for one in ("rows", "vectors", "spans") if one in figures), items)
+        shown = shown_count(items, self.session.card.sensitive)
+        count = next((figures[one] for one in ("rows", "vectors", "spans") if one in figures), shown)
         told = [f"{one.replace('_', ' ')} {said(figures[one])}" for one in _TOLD if one in figures]
         if none := figures.get("dropped"):
             told.append(f"{number_of(none, 'dimension')} without variance, which z leaves out")

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
+from seqmlm.data.privacy import shown_count
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.holes import Prompt
@@ -174,7 +175,8 @@ class Fill(Gaps[FillConfig]):
         return {"filled": only["filled"], "masks": only["masks"]}
 
     def sentence(self, figures: Figures, items: int) -> str:
-        return figures["filled"] if figures else f"filled the gaps of {number_of(items, self.unit)}"
+        records = number_of(shown_count(items, self.session.card.sensitive), self.unit)
+        return figures["filled"] if figures else f"filled the gaps of {records}"
 
     def tables(self, figures: Figures) -> Iterator[Table]:
         rows = []

@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from seqmlm.data.privacy import shown_count
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.holes import Prompt
@@ -314,7 +315,8 @@ class JointTask(Gaps[JointConfig]):
         if "filled" in figures:
             return str(figures["filled"])
         if "methods" not in figures:
-            return f"found pairs for the gaps of {number_of(items, self.unit)}"
+            records = number_of(shown_count(items, self.session.card.sensitive), self.unit)
+            return f"found pairs for the gaps of {records}"
         least = {name: one["a_kl"]["value"] for name, one in figures["methods"].items() if "a_kl" in one}
         best = min(least, key=lambda name: least[name])
         return f"{number_of(items, 'pair')}: {best} is nearest to the model, A-KL {least[best]:.4f}"

@@ -13,7 +13,7 @@ import numpy as np
 
 from seqmlm.data.examples import Example, LabelSource, Part, Spans, examples
 from seqmlm.data.files import COMPRESSED
-from seqmlm.data.privacy import SMALLEST
+from seqmlm.data.privacy import SMALLEST, Things
 from seqmlm.data.problems import Problems
 from seqmlm.data.rows import number
 from seqmlm.data.splits import hash64
@@ -97,7 +97,7 @@ def read_parts(session: Session, asked: Lesson, problems: Problems) -> tuple[Par
     card = card_of(read["train"], parts["train"], asked, length=length, sensitive=sensitive)
     if card.kind == "class":
         alike = len(card.names) - len({name.casefold() for name in card.names})
-        problems.note("a class that differs from another one in case only", alike)
+        problems.note("a class that differs from another one in case only", Things(alike))
     if read["validation"] and not asked.allow_overlap:
         _apart(overlap(parts, session, "validation"), parts, "validation", sensitive)
     shared = [] if asked.allow_overlap else overlap(parts, session)

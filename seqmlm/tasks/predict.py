@@ -16,7 +16,7 @@ import numpy as np
 
 from seqmlm.data.examples import Example, LabelSource, examples
 from seqmlm.data.labels import SUBJECT, TIME, at_moments, read_moments, time_of
-from seqmlm.data.privacy import SMALLEST, redacted_count, redacted_counts
+from seqmlm.data.privacy import SMALLEST, redacted_counts, shown_count
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.rows import read_rows
@@ -330,7 +330,7 @@ class Predict(Task[PredictConfig, Record]):
         return {"n": counts.total(), "predicted": redacted_counts(own, parts=True) if hidden else own}
 
     def sentence(self, figures: Figures, items: int) -> str:
-        shown = redacted_count(items) if self.session.card.sensitive else items
+        shown = shown_count(items, self.session.card.sensitive)
         told = f"{number_of(shown, 'record')}: {self.card.label}"
         if "means" in figures:
             return f"{told}; on average {', '.join(f'{n} {v:.4g}' for n, v in figures['means'].items())}"

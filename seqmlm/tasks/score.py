@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from seqmlm.anomaly.findings import small
 from seqmlm.anomaly.levels import Track
-from seqmlm.data.privacy import redact_small_counts
+from seqmlm.data.privacy import shown_count
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.errors import number_of
@@ -66,6 +66,7 @@ class Score(Task[ScoreConfig, Encoded]):
 
     Config = ScoreConfig
     doubts = frozenset({TRAINED_ON})
+    page_has_rows = True
     ahead = True
 
     def __init__(self, config: ScoreConfig, session: Session) -> None:
@@ -182,7 +183,8 @@ class Score(Task[ScoreConfig, Encoded]):
 
     def sentence(self, figures: Figures, items: int) -> str:
         seconds = time.monotonic() - self._began
-        return sentence(self.plan, figures, items, seconds, self._asked / seconds)
+        records = shown_count(items, self.plan.sensitive)
+        return sentence(self.plan, figures, records, seconds, self._asked / seconds)
 
     def failure(self, figures: Figures) -> str:
         """That nothing could be judged, where all rows are unfamiliar."""
@@ -216,8 +218,7 @@ class Score(Task[ScoreConfig, Encoded]):
         assert self._report is not None
         facts = {name: figures[name] for name in ("incidents", "level", "mode") if name in figures}
         if self.plan.alpha is not None and self.plan.stored is not None:
-            normal = redact_small_counts({"rows": self.plan.stored.rows}, self.plan.sensitive)["rows"]
-            facts["calibration rows"] = normal
+            facts["calibration rows"] = self.plan.stored.rows
         if self._passed is not None:  # of a live input, only alarms may be there
             facts |= {name: figures[name] for name in ("rows", "alarms") if name in figures}
         self._report.draw(page, rows(), facts, self.plan.alpha)

@@ -12,6 +12,7 @@ import numpy as np
 from seqmlm.anomaly.findings import small, told
 from seqmlm.anomaly.levels import UNKNOWN, Level
 from seqmlm.anomaly.values import Doubles, Row, Scored
+from seqmlm.data.privacy import Cell, Things
 from seqmlm.data.problems import Problems
 from seqmlm.errors import number_of, per_second, plural
 from seqmlm.evaluation.incidents import Incidents
@@ -269,13 +270,14 @@ class Tally:
     def figures(self, plan: ScoringPlan) -> dict[str, Any]:
         """What the rows come to: `rows` and `units` in them; `unscored` and `unfamiliar` rows; `alarms` and
         `incidents`, where a rate was asked; and `shares`."""
-        found: dict[str, Any] = {"rows": self.rows, "units": self.units}
+        count = int if plan.level.counts_people else Things
+        found: dict[str, Any] = {"rows": count(self.rows), "units": Things(self.units)}
         if self.unscored:
-            found |= {"unscored": self.unscored, "first_unscored": self.first}
+            found |= {"unscored": count(self.unscored), "first_unscored": self.first}
         if self.unfamiliar:
-            found["unfamiliar"] = self.unfamiliar
+            found["unfamiliar"] = count(self.unfamiliar)
         if plan.alpha is not None:
-            found |= {"alarms": self.alarms, "incidents": self.incidents()}
+            found |= {"alarms": count(self.alarms), "incidents": count(self.incidents())}
         return {**found, **self.shares(0 if plan.stored is None else plan.stored.rows)}
 
 
@@ -308,7 +310,9 @@ UNFAMILIAR = "unfamiliar rows, most of which the model does not know, so that th
 UNSCORED = "rows without a score, for nothing in them, or too little, can be scored"
 
 
-def sentence(plan: ScoringPlan, figures: Mapping[str, Any], records: int, seconds: float, rate: float) -> str:
+def sentence(
+    plan: ScoringPlan, figures: Mapping[str, Any], records: Cell, seconds: float, rate: float
+) -> str:
     """What was done, and what to know of it, a line each; `rate`: of records, a second."""
     one = plan.session.tokenizer.traits.unit
     what = number_of(figures["rows"], "row")

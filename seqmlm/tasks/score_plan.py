@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from seqmlm import plugins
 from seqmlm.anomaly.levels import WHOLE, Background, Level
-from seqmlm.data.privacy import redacted_count
+from seqmlm.data.privacy import shown_count
 from seqmlm.engine.reductions import Entropy, Rank, top
 from seqmlm.engine.units import ONE_PASS, Mode
 from seqmlm.errors import StateError, UsageError, number_of
@@ -320,7 +320,7 @@ def _few(stored: Stored, sensitive: bool) -> list[str]:
     """What is to be said of a calibration of few records."""
     if not stored.few:
         return []
-    records = redacted_count(stored.records) if sensitive else stored.records
+    records = shown_count(stored.records, sensitive)
     return [
         f"the model was calibrated with {stored.rows:,} rows of {records} records only, and rows of one "
         "record are alike: rates of alarms are less sure than so many rows say; give more normal data to "

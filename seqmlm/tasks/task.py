@@ -220,6 +220,8 @@ class Task(ABC, Generic[ConfigT, Item]):
         whole: rows are written when all are there, as `finished` makes them.
         streams: without `--out`, rows go to standard output; else the figures do.
         public: figures that count nothing of the data, and are shown of sensitive data, too.
+        page_has_rows: a report lists single rows; so it has exact counts, of sensitive data too, and only its
+            owner may read it.
         doubts: what met on the way has to be known before the figures are believed: a report begins with it.
         json_rows: `--json` asks for rows as JSON, not for figures.
         learnt: it asks a fine-tuned model, and nothing else.
@@ -244,6 +246,7 @@ class Task(ABC, Generic[ConfigT, Item]):
     unit: ClassVar[str] = "record"
     columns: Schema | Mapping[str, Kind] = MappingProxyType({})
     public: ClassVar[frozenset[str]] = frozenset()
+    page_has_rows: ClassVar[bool] = False
     doubts: ClassVar[frozenset[str]] = frozenset()
     own_format: ClassVar[bool] = False
     whole: bool = False
@@ -653,7 +656,7 @@ def _finished(task: Task[Any, Any], summary: Summary, rows: Rows) -> Summary:
     summary = replace(summary, failure=task.failure(found))
     files = task.export(rows.read)
     if task.config.report is not None:
-        _report(task, summary, rows, files, figures)
+        _report(task, summary, rows, files, found if task.page_has_rows else figures)
     rows.finish(partial(task.finished, figures=figures) if task.whole else None)
     _keep_share(task, rows)
     return summary

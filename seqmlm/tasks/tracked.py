@@ -17,7 +17,6 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from seqmlm import __version__
-from seqmlm.data.privacy import redact_small_counts
 from seqmlm.data.sources import UNNAMED, combined, file_fingerprint, shown_name, split_source
 from seqmlm.errors import DataError
 from seqmlm.inference.session import Session
@@ -147,6 +146,6 @@ def _name_data(session: Session, config: Any, run: TrackedRun) -> None:
         named = session.domain.files.deciding(paths, format=config.format, options=config.options)
         private = session.card.sensitive
         digest = combined(files=file_fingerprint(named))
-        facts = redact_small_counts({"files": len(named)}, private)
+        facts = {"files": len(named)}
         shown, source = (UNNAMED, "withheld") if private else (shown_name(paths), paths[0])
         run.dataset(shown, source, digest, facts, context="scoring")

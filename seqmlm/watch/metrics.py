@@ -18,7 +18,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from seqmlm import __version__
-from seqmlm.data.privacy import redacted_count
 from seqmlm.errors import StateError, UsageError
 from seqmlm.watch.config import ROLLING
 from seqmlm.watch.judging import P_EDGES
@@ -87,8 +86,8 @@ class Lag:
 def counters(of: Any) -> Values:
     """What a `watch.scoring.Watching` tells of its whole stream; asked for in another thread at any time.
 
-    Of sensitive data numbers from 1 to 10 that say something of its content are not told (None), and no
-    p-values. What only the database knows is None while that cannot be used.
+    Of sensitive data p-values, and what a shadow alone alarms, are not told (None). What only the database
+    knows is None while that cannot be used.
     """
     config, judging, outbox, counts, plan = of.config, of.judging, of.outbox, of.counts, of.judging.plan
     info = {"model": config.model, "judge": reference(config, plan)}
@@ -107,9 +106,6 @@ def counters(of: Any) -> Values:
     rated, open_ = plan.alpha is not None, not plan.sensitive
     if rated:
         values["alarms"] = counts.alarms
-    for name in ("alarms", "never_seen"):
-        if plan.sensitive and redacted_count(values[name] or 0) != (values[name] or 0):
-            values[name] = None
     if config.calibration == ROLLING and judging.rolling is not None:
         values["calibration_rows"] = judging.rolling.rows
     if config.shadow is not None:

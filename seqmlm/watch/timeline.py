@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from seqmlm.anomaly.findings import small
-from seqmlm.data.privacy import redacted_count
 from seqmlm.errors import number_of, printable
 from seqmlm.reports.drawing import Bar
 from seqmlm.reports.page import Cell, Page
@@ -164,11 +163,11 @@ class StreamPeriod:
         self.comparisons.setdefault(which, Comparison(self, *which)).add(row)
 
     @property
-    def told_alarms(self) -> int | str | None:
-        """Alarms as they may be told; None where none were asked for."""
+    def told_alarms(self) -> int | None:
+        """Alarms; None where none were asked for."""
         if self.rated is False:
             return None
-        return redacted_count(self.alarms) if self.sensitive else self.alarms
+        return self.alarms
 
     def notes(self, begin: datetime) -> list[str]:
         """What a person should know before believing that all is well."""
@@ -201,7 +200,7 @@ class StreamPeriod:
             "rows": self.rows,
             "alarms": self.told_alarms,
             "gaps": self.gaps,
-            "never_seen": redacted_count(self.never_seen) if self.sensitive else self.never_seen,
+            "never_seen": self.never_seen,
             "sensitive": self.sensitive,
         }
 
@@ -334,9 +333,8 @@ class Timeline:
             return ""
         if not alarms:
             return ", no alarm"
-        told = redacted_count(alarms) if self.sensitive else alarms
         opened = "" if self.incidents else ", which opened no incident: they were muted or ignored"
-        return f", {number_of(told, 'alarm')}{opened}"
+        return f", {number_of(alarms, 'alarm')}{opened}"
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -378,7 +376,7 @@ class Timeline:
             {
                 "period": f"{moment(self.begin)} to {moment(self.end)} UTC",
                 "rows judged": int(self.rows.sum()),
-                **({} if self.sensitive else {"alarms": int(self.alarms.sum())}),
+                "alarms": int(self.alarms.sum()),
                 "incidents": len(self.incidents),
                 "not over": sum(one.state != "resolved" for one in self.incidents),
                 "streams running": f"{running} of {len(self.streams)}",

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from fork_server import Finished, ForkServer, Run
 from tiny_models import protein_model, proteins, random_model, saved
 from written import rows
 
+from seqmlm.data.privacy import redact_small_counts
 from seqmlm.data.problems import Problems
 from seqmlm.inference.calibrations import Stored, store
 from seqmlm.inference.detector import Detector, table
@@ -23,6 +25,7 @@ from seqmlm.inference.session import Session
 from seqmlm.rows.judge import Normal
 from seqmlm.tasks.score import Score
 from seqmlm.tasks.score_config import ScoreConfig
+from seqmlm.tasks.score_output import Tally
 from seqmlm.tokenizers.bases import BaseTokenizer
 
 SECONDS = 240  # patience with a busy machine
@@ -33,14 +36,20 @@ def home(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
     """A workspace beside the folder of a calibrated model, `mine`."""
     home = tmp_path_factory.mktemp("home")
     (home / "mlflow.db").write_bytes(empty_store.read_bytes())
+    calibrated(home / "mine", home / "normal.fasta")
+    return home
+
+
+def calibrated(folder: Path, normal: Path, **card: Any) -> Path:
+    """The folder of a model that is calibrated with 200 proteins, which are written to a file."""
     loaded = protein_model()
-    folder = saved(loaded, home / "mine")
+    saved(loaded, folder, **card)
     detector = Detector(RecordScorer(Session(loaded)), loaded.domain.level(None))
-    records = loaded.domain.read([proteins(home / "normal.fasta", 200, 1)], Problems())
+    records = loaded.domain.read([proteins(normal, 200, 1)], Problems())
     found = [one.row for one in detector.judged(records, Problems())]
     calibration = Normal.fit(*table(found, detector.level.judges), seed=0)
     store(folder, {(detector.level.name, "exact"): Stored(fitted=calibration)})
-    return home
+    return folder
 
 
 @pytest.fixture
@@ -122,6 +131,34 @@ def test_a_track_takes_the_place_of_rows_and_is_kept_with_a_report(
     assert (refused.code, "a file of rows" in refused.err) == (2, True)
     mine = run("score", home / "mine", proteins(tmp_path / "n.fasta", 3, 6), "--out", track)
     assert (mine.code, "have no place on one" in mine.err) == (2, True)
+
+
+def test_a_page_that_lists_rows_of_sensitive_data_hides_no_count_of_them(run: Run, tmp_path: Path) -> None:
+    """Elsewhere a count of records is one of people: 1 to 10 of them are not told."""
+    model = calibrated(tmp_path / "private", tmp_path / "normal.fasta", sensitive=True)
+    source, out, report = proteins(tmp_path / "n.fasta", 9, 6), tmp_path / "x.jsonl", tmp_path / "r.html"
+    asked = ("--mode", "exact", "--fpr", "0.5", "--out", out, "--report", report)
+    done = run("score", model, source, *asked).ok()
+    alarms = sum(row["alarm"] for row in rows(out))
+    assert 0 < alarms < 9
+    verb = "raises" if alarms == 1 else "raise"
+    assert f"{alarms} of 9 proteins {verb} an alarm at 50 %" in report.read_text()
+    assert "&lt;11" not in report.read_text()
+    assert "scored <11 records" in done.err
+    assert "<11 alarms in <11 incidents" in done.err
+    told = run("score", model, source, *asked[:-4], "--out", tmp_path / "y.jsonl", "--json").ok().json
+    assert (told["rows"], told["alarms"], told["items"]) == ("<11", "<11", "<11")
+
+
+@pytest.mark.parametrize(("people", "shown"), [(True, "<11"), (False, 3)])
+def test_alarms_of_parts_of_records_are_no_people(people: bool, shown: object) -> None:
+    tally = Tally()
+    for number in range(3):
+        found = {"units": 4, "score": 1.0, "source": "f", "line": number, "place": (f"{number}", 0.0, 1.0)}
+        tally.add({**found, "alarm": True})
+    plan: Any = SimpleNamespace(level=SimpleNamespace(counts_people=people), alpha=0.05, stored=None)
+    told = redact_small_counts(tally.figures(plan), True)
+    assert (told["rows"], told["alarms"], told["incidents"], told["units"]) == (shown, shown, shown, 12)
 
 
 def test_every_row_of_sensitive_data_says_so(run: Run, tmp_path: Path) -> None:

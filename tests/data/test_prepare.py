@@ -22,6 +22,7 @@ import pytest
 
 from seqmlm.data import store
 from seqmlm.data.prepare import Plan, prepare
+from seqmlm.data.privacy import Things, redact_small_counts
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.splits import PARTS, ByKey, Marks, Parts, Split, neighbours
@@ -116,6 +117,16 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several batches even of little data."""
     monkeypatch.setattr(store, "_BATCH_ROWS", 16)
     monkeypatch.setattr(store, "_RECORD_ROWS", 7)
+
+
+def test_prepared_data_know_which_notes_count_no_people(tmp_path: Path) -> None:
+    problems = Problems("skip")
+    problems.note("no table visits", Things(1))
+    problems.note("no time", 1)
+    for _ in range(2):  # made, then read again
+        told = made(words(20), tmp_path, problems=problems).statistics
+        assert "things" not in told
+        assert redact_small_counts(told["problems"], True) == {"no table visits": 1, "no time": "<11"}
 
 
 def test_what_went_in_comes_out(tmp_path: Path) -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from seqmlm.data.privacy import PERSONAL, redact_small_counts
+import pickle
+
+import pytest
+
+from seqmlm.data.privacy import PERSONAL, Things, redact_small_counts, redacted_counts
+from seqmlm.data.problems import Problems
 from seqmlm.inference.calibrations import BACKGROUND, CALIBRATION, TRAINED_ON
 from seqmlm.inference.model_folder import COUNTS
 
@@ -34,3 +39,35 @@ def test_other_data_are_told_as_they_are():
 
 def test_files_about_records_are_known_by_name():
     assert set(PERSONAL) == {TRAINED_ON, CALIBRATION, BACKGROUND, COUNTS}
+
+
+def test_counts_of_things_are_told_however_small():
+    told = redact_small_counts({"alarms": Things(3), "people": 3, "more": {"files": Things(1)}}, True)
+    assert told == {"alarms": 3, "people": "<11", "more": {"files": 1}}
+    parts = redacted_counts({"train": 56, "tables": Things(2)}, parts=True)
+    assert parts == {"train": 56, "tables": 2}, "a count of things gives no person away"
+
+
+@pytest.mark.parametrize("way", ["here", "replayed", "apart"])
+def test_a_note_says_once_for_all_whether_it_counts_things(way: str):
+    """A missing table is one thing, whoever counted it; a record without a time may be one person."""
+    problems = Problems("skip", sensitive=True)
+
+    def read(met: Problems) -> None:
+        met.note("no table visits in the folder", Things(1))
+        met.note("no time", 2)
+        met.note("no time")
+
+    if way == "replayed":
+        with problems.replaying(
+            {**problems.snapshot(), "notes": {"no table visits in the folder": 1, "no time": 3}}
+        ):
+            read(problems)
+    elif way == "apart":
+        other = problems.apart()
+        read(other)
+        problems.add(pickle.loads(pickle.dumps(other.taken())))
+    else:
+        read(problems)
+    told = redact_small_counts(problems.counts, True)
+    assert told == {"no table visits in the folder": 1, "no time": "<11"}

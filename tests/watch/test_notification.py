@@ -161,14 +161,14 @@ def test_counters_are_those_of_the_whole_stream_also_after_a_restart(config: Wat
         assert told["bytes"] == sum(file.stat().st_size for file in Path(config.paths[0]).parent.iterdir())
 
 
-@pytest.mark.parametrize(("sensitive", "alarms"), [(False, 7), (True, None)])
-def test_counters_of_sensitive_data_say_little(sensitive: bool, alarms: int | None) -> None:
+@pytest.mark.parametrize("sensitive", [False, True])
+def test_counters_of_sensitive_data_say_little(sensitive: bool) -> None:
     counts = WatchCounts()
     counts.alarms, counts.never_seen, counts.rows = 7, 11, 500
     registry = SimpleNamespace(incidents=_locked, notices=_locked)
     judging = _judging(sensitive=sensitive, alpha=0.05, calibrated=True)
     told = counters(_watching(judging=judging, registry=registry, counts=counts))
-    assert (told["alarms"], told["never_seen"], told["rows"]) == (alarms, 11, 500)
+    assert (told["alarms"], told["never_seen"], told["rows"]) == (7, 11, 500)
     assert (told["p_values"] is None) == sensitive
     assert told["incidents"] is told["webhooks"] is None  # what the database knows, which is locked
 

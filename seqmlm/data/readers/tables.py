@@ -14,6 +14,7 @@ from typing import Any
 
 from seqmlm.data.files import MAX_BYTES, source_of
 from seqmlm.data.lines import lines
+from seqmlm.data.privacy import Things
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.objects import json_rows
 from seqmlm.data.record import Record
@@ -322,7 +323,7 @@ def _below_comments(
         used = delimiter or delimiter_of(below[1])
         if not below[1].startswith("#") and above[1].count(used) == below[1].count(used):
             break  # "#id,label" names columns
-        problems.note("a comment above the header of a table", source=source, line=above[0])
+        problems.note("a comment above the header of a table", Things(1), source=source, line=above[0])
         del read[0]
     return read
 

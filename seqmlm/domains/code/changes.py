@@ -24,6 +24,7 @@ from unidiff.errors import UnidiffParseError
 from unidiff.patch import Hunk, PatchSet
 
 from seqmlm.anomaly.values import Row
+from seqmlm.data.privacy import Things
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.code.git import WorkTree, own_file
@@ -103,11 +104,13 @@ def changes_since(root: str | Path, revision: str, problems: Problems) -> Iterat
     for patch in _of_source(diff, f"git diff {revision}", problems):
         file = None if patch.new is None else own_file(folder, patch.new)
         if patch.new is not None and file is None:
-            problems.note("a symbolic link, skipped")
+            problems.note("a symbolic link, skipped", Things(1))
             continue
         versions = _fitted(patch, b"" if file is None else file.read_bytes(), backwards=True)
         if versions is None:
-            problems.note("a changed file in an encoding that git converts, skipped", source=patch.new)
+            problems.note(
+                "a changed file in an encoding that git converts, skipped", Things(1), source=patch.new
+            )
             continue
         yield _change(patch, *versions, problems)
 
@@ -141,14 +144,14 @@ def _of_source(diff: bytes, source: str, problems: Problems) -> Iterator[FilePat
     for patch in parse_patch(diff, source):
         path = PurePosixPath(patch.name)
         if not language_of(path.name):
-            problems.note("a changed file that is no source code, skipped")
+            problems.note("a changed file that is no source code, skipped", Things(1))
         elif is_vendored(path):
-            problems.note("a vendored file, skipped")
+            problems.note("a vendored file, skipped", Things(1))
         elif patch.skipped == _MERGE:  # to pass over it would read as if nothing had been changed
             remedy = "give the diff against one parent, such as git diff HEAD^1 HEAD"
             problems.bad(DataError(_MERGE, source=patch.name, remedy=remedy))
         elif patch.skipped:
-            problems.note(patch.skipped, source=patch.name)
+            problems.note(patch.skipped, Things(1), source=patch.name)
         else:
             yield patch
 

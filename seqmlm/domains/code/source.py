@@ -14,6 +14,7 @@ from pathlib import Path, PurePath
 from typing import Literal
 
 from seqmlm.data.files import blocks, source_of
+from seqmlm.data.privacy import Things
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError
@@ -205,7 +206,7 @@ def text_of(
         data = _bytes(source, problems, max_bytes)
     except DataError as error:
         if error.reason == "the file is empty":
-            problems.note("an empty file, skipped", source=source)
+            problems.note("an empty file, skipped", Things(1), source=source)
         else:
             problems.bad(error)
         return None
@@ -243,7 +244,7 @@ def text_of_bytes(
     elif _endless(text) > _MOST_ENDLESS:
         reason = _ENDLESS
     if reason is not None:
-        problems.note(reason, source=source)
+        problems.note(reason, Things(1), source=source)
         return None
     return SourceText(text, language)
 
@@ -301,9 +302,9 @@ def _bytes(source: str, problems: Problems, max_bytes: int) -> bytes | None:
         parts.append(block)
         size += len(block)
         if b"\0" in block:
-            problems.note("a binary file, skipped", source=source)
+            problems.note("a binary file, skipped", Things(1), source=source)
             return None
         if size > max_bytes:
-            problems.note(f"{TOO_LARGE} (--option max_bytes=N)", source=source)
+            problems.note(f"{TOO_LARGE} (--option max_bytes=N)", Things(1), source=source)
             return None
     return b"".join(parts)

@@ -9,6 +9,7 @@ from pathlib import Path, PurePath
 
 from seqmlm.data.duplicates import NearDuplicates
 from seqmlm.data.files import expand, stem_suffix
+from seqmlm.data.privacy import Things
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.code.collections import read_code_json, read_notebook
@@ -73,12 +74,12 @@ def read_worktree(
     names = [name for name in every if _is_wanted(name, wanted)]
     left = [name for name in others if _is_wanted(name, wanted) and (vendored or not is_vendored(name))]
     note = "a file that git does not track, skipped (--option tracked=false reads it)"
-    problems.note(note, len(left), source=next((str(root / name) for name in left), None))
+    problems.note(note, Things(len(left)), source=next((str(root / name) for name in left), None))
     if not vendored:
         kept = [name for name in names if not is_vendored(name)]
         first = next((str(root / name) for name in names if is_vendored(name)), None)
         note = f"a vendored file, skipped{kept_by('vendored')}"
-        problems.note(note, len(names) - len(kept), source=first)
+        problems.note(note, Things(len(names) - len(kept)), source=first)
         names = kept
     if not names:
         yield from _json(root, every, problems, near_duplicates)
@@ -87,7 +88,7 @@ def read_worktree(
     for name, package in zip(names, packages(names), strict=True):
         file = own_file(root, name)
         if file is None:
-            problems.note("a symbolic link, skipped")
+            problems.note("a symbolic link, skipped", Things(1))
             continue
         if stem_suffix(str(name)) in NOTEBOOK:
             found = read_notebook(file, problems)
@@ -105,7 +106,7 @@ def _json(
 ) -> Iterator[Record]:
     found = [name for name in every if stem_suffix(str(name)) in JSON and name.name != TRUTH]
     names = [name for name in found if own_file(root, name) is not None]
-    problems.note("a symbolic link, skipped", len(found) - len(names))
+    problems.note("a symbolic link, skipped", Things(len(found) - len(names)))
     if not names:
         remedy = f"known languages are {', '.join(LANGUAGES)}; also notebooks and JSON lines"
         raise DataError("no source file in this folder", source=str(root), remedy=remedy)

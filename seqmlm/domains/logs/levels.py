@@ -298,6 +298,11 @@ class _LinesLevel(Level):
     def __init__(self, name: str) -> None:
         self.name = name
 
+    @property
+    def counts_people(self) -> bool:
+        """No: a row is a session or a window of lines."""
+        return False
+
     def brief(
         self, row: Row, scored: Scored, background: Background | None, fired: str | None
     ) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from itertools import chain, islice
 from typing import Any, Literal
 
 from seqmlm.data.dates import common, is_date, is_form, moments, orders, read_as, unsettled
+from seqmlm.data.privacy import Things
 from seqmlm.data.problems import Problems
 from seqmlm.data.timestamps import epoch
 from seqmlm.errors import DataError, UsageError
@@ -180,7 +181,7 @@ def dated(
             odd = [fits for cell in given if (fits := _orders(cell))]
             fitting = common(odd)
             if len(fitting) == 1:
-                problems.note(read_as(fitting[0]), source=source, line=line)
+                problems.note(read_as(fitting[0]), Things(1), source=source, line=line)
                 read = written(fitting[0])
             elif 2 * len(odd) > before + len(given):  # else some are odd, each a problem of its row
                 problems.bad(unsettled(fitting, source, line, columns[at]))

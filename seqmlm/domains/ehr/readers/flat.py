@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from seqmlm.data.files import source_of
+from seqmlm.data.privacy import Things
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr.readers import cells
@@ -116,7 +117,7 @@ def _offsets(path: str | Path, names: Sequence[str], problems: Problems) -> str 
         named = present({"time": names}, header(path)).get("time", "")
     if not named.lower().endswith("offset"):
         return None
-    problems.note(OFFSETS, source=source_of(path))
+    problems.note(OFFSETS, Things(1), source=source_of(path))
     return "minutes"
 
 

@@ -9,6 +9,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+from seqmlm.data.privacy import Things
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr.readers import cells
@@ -143,7 +144,7 @@ def read_tables(
     def rows() -> Iterator[Cells]:
         for name, read in readers.items():
             if name not in found:
-                problems.note(f"no table {name} in the folder")
+                problems.note(f"no table {name} in the folder", Things(1))
             for path in found.get(name, ()):
                 sources.append(str(path))
                 number = len(sources) - 1

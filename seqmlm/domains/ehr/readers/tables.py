@@ -10,6 +10,7 @@ from typing import Any
 
 from seqmlm.data.files import source_of, stem_suffix
 from seqmlm.data.lines import lines
+from seqmlm.data.privacy import Things
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import is_table, open_table, rows_of_batches
 from seqmlm.data.readers.tables import decimal_points, delimiter_of, table_rows, too_few_fields
@@ -168,7 +169,7 @@ def _scan_csv(
         problems.bad(_absent(lacking, columns, names, source, line, option, not problems.sensitive))
         return
     if any(names.count(name) > 1 for name in where.values()):
-        problems.note("two columns of one name: the first is read", source=source, line=line)
+        problems.note("two columns of one name: the first is read", Things(1), source=source, line=line)
     width, values = len(names), [names.index(where[one]) for one in where if used == ";" and is_value(one)]
     # The place -1 is that of a None put behind each row.
     pick = itemgetter(*(names.index(where[field]) if field in where else -1 for field in columns))

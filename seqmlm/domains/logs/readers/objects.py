@@ -15,6 +15,7 @@ from math import isnan
 from typing import Any
 
 from seqmlm.data.dates import Moment, common, is_date, moments, orders, read_as, unsettled
+from seqmlm.data.privacy import Things
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.objects import json_object, no_object
 from seqmlm.data.readers.tables import missing, rows_of, too_few_fields
@@ -114,7 +115,7 @@ class Dates:
             return True
         fitting = common(fits for _, fits in odd)
         if len(fitting) == 1:
-            self.problems.note(read_as(fitting[0]), source=self.source, line=odd[0][0])
+            self.problems.note(read_as(fitting[0]), Things(1), source=self.source, line=odd[0][0])
             self.clock.read_dates(moments_of(fitting[0]))
         elif 2 * len(odd) > len(given):
             self.problems.bad(unsettled(fitting, self.source, odd[0][0], field))
