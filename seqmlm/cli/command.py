@@ -112,7 +112,7 @@ def _show(summary: Any, out: Path | None, as_json: bool) -> None:
         print_json(summary.to_dict())
         return
     rows = summary.streamed or (out is not None and not summary.tables)
-    (tell if rows else say)(summary.answer)
+    (tell if rows else say)("\n".join([summary.answer, *summary.examples]))
     if summary.notes:
         where = {why: f" (first: {place})" for why, place in summary.places.items()}
         told = (f"{why}: {n}{where.get(why, '')}" for why, n in summary.notes.items())

@@ -11,12 +11,15 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self, TextIO
+
+import numpy as np
 
 from seqmlm.data.problems import Problems
 from seqmlm.engine.durable import replace_file
@@ -46,6 +49,9 @@ Finished = Callable[[Iterator[Row]], Iterable[Row]]
 
 Wanted = Callable[[Row], bool]
 
+Order = Callable[[Row], tuple[float, float]]
+"""What rows are sorted by, ascending; the second number parts those that are equal by the first."""
+
 
 class Rows:
     """The rows of one run: a file that one run at a time writes, or a stream.
@@ -64,6 +70,8 @@ class Rows:
         stdout: where rows go without a file; None keeps them for `read` alone.
         kept: rows without a file are kept for `read`; else they are only shown.
         line: makes lines for people of each row that goes to `stdout`, in place of JSON.
+        order: what rows for people are sorted by, ascending; they are shown when all are there. None: as they
+            come.
 
     Attributes:
         done: items whose rows are written; asked: of these, all but those that were left out.
@@ -90,6 +98,7 @@ class Rows:
         stdout: TextIO | None = None,
         kept: bool = True,
         line: Callable[[Row], str] | None = None,
+        order: Order | None = None,
     ) -> None:
         self.path, self.notes, self._problems = path, list[str](), problems
         self.done = self.asked = self.committed = 0
@@ -101,7 +110,9 @@ class Rows:
         elif format == "jsonl" and line is not None:
             shown = partial(_for_people, line)
         as_they_come = shown is not None if path is None else format == "jsonl" and wanted is None
-        self._at_once = as_they_come and not whole
+        people = line is not None and path is None and stdout is not None and format == "jsonl" and kept
+        self._order = order if people else None
+        self._at_once = as_they_come and not whole and self._order is None
         self._stdout = None if stdout is None else StreamSink(stdout, shown or json_lines)
         self._lines = path if path is None or self._at_once else partial_of(path)
         self._mark = None if path is None else Cursor(path, request, private=private)
@@ -214,6 +225,9 @@ class Rows:
         """
         if self._sink is not None and self.asked:
             self._sink.flush()
+        elif self._order is not None and self._stdout is not None:
+            for row in self._ranked(self._order):
+                self._stdout.write([row])
 
     def read(self) -> Iterator[Row]:
         """The rows so far, from the first one, a line at a time."""
@@ -258,8 +272,28 @@ class Rows:
 
     def _asked_for(self, finished: Finished | None) -> Iterable[Row]:
         """The rows that are written, as they are in the end."""
+        if self._order is not None and finished is None:
+            return self._ranked(self._order)
         rows = self.read() if finished is None else finished(self.read())
         return rows if self._wanted is None else filter(self._wanted, rows)
+
+    def _ranked(self, order: Order) -> Iterator[Row]:
+        """The rows that are wanted, sorted; only the places of rows are held in memory."""
+        assert self._spool is not None
+        first, second, places = array("d"), array("d"), array("q")
+        place = self._spool.seek(0)
+        for line in self._spool:
+            row = json.loads(line)
+            if self._wanted is None or self._wanted(row):
+                key = order(row)
+                first.append(key[0])
+                second.append(key[1])
+                places.append(place)
+            place += len(line)
+        for number in np.lexsort((np.array(second), np.array(first))).tolist():
+            self._spool.seek(places[number])
+            yield json.loads(self._spool.readline())
+        self._spool.seek(0, os.SEEK_END)
 
     def _made(self, path: Path, finished: Finished | None) -> None:
         """Write the rows in the format that was asked for."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,9 +26,11 @@ from seqmlm.tasks.score_output import (
     Tally,
     extent,
     judged_rows,
+    most_unusual,
     planned_line,
     schema,
     sentence,
+    unusual_first,
 )
 from seqmlm.tasks.score_plan import check_rate, choose
 from seqmlm.tasks.task import Figures, Task, check_field, where
@@ -35,6 +38,9 @@ from seqmlm.tasks.task import Figures, Task, check_field, where
 if TYPE_CHECKING:
     from seqmlm.reports.page import Page
     from seqmlm.reports.report import ScoreReport
+
+EXAMPLES = 3
+"""Rows that are shown where none raises an alarm."""
 
 DESCRIBED = 50
 """Letters of a record's description that a line for people has."""
@@ -81,6 +87,7 @@ class Score(Task[ScoreConfig, Encoded]):
         self._passed = Tally() if config.latency is not None else None
         self.wanted = _alarmed if config.alarms_only and self._passed is None else None
         self.kept = config.latency is None or config.report is not None
+        self.order = unusual_first if config.latency is None else None
         self._report = None if config.report is None else self._new_report()
         self._noun = self.plan.level.name
         self._track: Track | None = None
@@ -196,6 +203,17 @@ class Score(Task[ScoreConfig, Encoded]):
             f"{model} knows nothing of these data: all their rows are unfamiliar; score data like those it "
             f"was trained on, or train a model on these ('seqmlm train PATH --domain {domain}')"
         )
+
+    def examples(self, rows: Callable[[], Iterator[Row]], figures: Figures) -> Sequence[str]:
+        """The most unusual rows, where none raises an alarm; nothing of a live input, whose rows are gone."""
+        if figures.get("alarms") != 0 or self._passed is not None or self.plan.sensitive:
+            return ()
+        judged = (row for row in rows() if row.get("p_value") is not None)
+        first = heapq.nsmallest(EXAMPLES, judged, key=unusual_first)
+        if not first:
+            return ()
+        begin = f"no row raises an alarm; the most unusual {'one is' if len(first) == 1 else 'ones are'}:"
+        return [begin, *(f"{self.line(row)}\n    {most_unusual(self.plan.level, row)}" for row in first)]
 
     def lead(self, figures: Figures) -> str:
         rows, alpha = figures["rows"], self.plan.alpha

@@ -129,6 +129,32 @@ def _why(level: Level, judged: JudgedRow) -> str:
     return f"Most telling: {said}{'' if endless else f' (p {small(judged.p_values[name])})'}."
 
 
+def unusual_first(row: Mapping[str, Any]) -> tuple[float, float]:
+    """What sorts rows, as `line` has them, from the most unusual one on: alarms, p-values, then scores."""
+    p_value, score = row.get("p_value"), row.get("score")
+    first = math.inf if p_value is None else p_value
+    return -1.0 if row.get("alarm") and p_value is None else first, math.inf if score is None else -score
+
+
+def most_unusual(level: Level, row: Mapping[str, Any]) -> str:
+    """What is most unusual about a row that raises no alarm: a statistic, and the unit that says most.
+
+    Args:
+        level: it was judged at.
+        row: by its fields, as `line` has them.
+    """
+    sentences, p_values = [], row.get("channels") or {}
+    name = min(p_values, key=p_values.__getitem__, default=None)
+    if name is not None and name in level.statistics:
+        own = f" (p {small(p_values[name])})" if len(p_values) > 1 else ""
+        sentences.append(f"Most telling: {level.statistics[name]}{own}.")
+    if row.get("top") and name not in level.of_whole:
+        unit = row["top"][0]
+        text = repr(unit["unit"].strip()) if unit["unit"].strip() else "white space"
+        sentences.append(f"Least expected: {text} ({unit['surprisal']:.1f} bits).")
+    return " ".join(sentences) or "No part of it is unusual by itself."
+
+
 def summary(bits: Doubles) -> dict[str, float | None]:
     """Reductions of surprisals in bits; `pll` is in nats. None where there is no unit."""
     if not len(bits):

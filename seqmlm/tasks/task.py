@@ -39,7 +39,7 @@ from seqmlm.inference.batches import BATCH_CHARACTERS, BATCH_RECORDS, characters
 from seqmlm.inference.model_folder import read_card
 from seqmlm.inference.session import Session
 from seqmlm.registry.references import resolve
-from seqmlm.rows.file import Row, Rows
+from seqmlm.rows.file import Order, Row, Rows
 from seqmlm.streams.cursor import DEFAULTS, file_facts, with_defaults
 from seqmlm.streams.outputs import check_outputs
 from seqmlm.streams.sinks import FORMATS, FREE_SPACE, Kind, Schema, UnwritableError, format_of
@@ -236,6 +236,7 @@ class Task(ABC, Generic[ConfigT, Item]):
         alarms, done: of the items asked about, alarms, and the share of the input, if that is known.
         wanted: whether a row is written; None for all.
         kept: rows that go to no file are kept, for figures and a report.
+        order: what rows on a terminal are sorted by; None: they are shown as they come.
         may_be_empty: an input without any item is no error.
 
     Raises:
@@ -261,6 +262,7 @@ class Task(ABC, Generic[ConfigT, Item]):
     done: float | None = None
     wanted: Callable[[Row], bool] | None = None
     kept: bool = True
+    order: Order | None = None
     may_be_empty: bool = False
 
     def __init__(self, config: ConfigT, session: Session) -> None:
@@ -357,6 +359,10 @@ class Task(ABC, Generic[ConfigT, Item]):
             f"{key} {said(value)}" for key, value in row.items() if key not in left_out and _is_cell(value)
         )
         return "  ".join([*where(row), *told])
+
+    def examples(self, rows: Callable[[], Iterator[Row]], figures: Figures) -> Sequence[str]:
+        """Lines about single rows that a person is told with the answer; nothing of sensitive data."""
+        return ()
 
     def hint(self) -> str:
         """What a person would do next."""
@@ -517,6 +523,7 @@ class Summary:
         go_on: what the same command needs to go on with it, where it was stopped; "" where it cannot.
         hint: what a person would do next.
         failure: why the answer is of no use, and what to do; "" if it is.
+        examples: lines about single rows that a person is told.
     """
 
     task: str
@@ -534,6 +541,7 @@ class Summary:
     go_on: str = RESUME
     hint: str = ""
     failure: str = ""
+    examples: Sequence[str] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """What machines read: the figures, and what is known of every run."""
@@ -653,7 +661,8 @@ def _finished(task: Task[Any, Any], summary: Summary, rows: Rows) -> Summary:
     answer = "\n".join([task.sentence(figures, rows.asked), *_absences(whole)])
     tables = list(task.tables(figures))
     summary = replace(summary, figures=whole, answer=answer, tables=tables, hint=task.hint())
-    summary = replace(summary, failure=task.failure(found))
+    examples = () if private else tuple(task.examples(rows.read, figures))
+    summary = replace(summary, failure=task.failure(found), examples=examples)
     files = task.export(rows.read)
     if task.config.report is not None:
         _report(task, summary, rows, files, found if task.page_has_rows else figures)
@@ -698,6 +707,7 @@ def _rows(task: Task[Any, Any], problems: Problems, stdout: TextIO | None, as_js
         private=session.card.sensitive,
         stdout=stdout if task.streams and (task.json_rows or not as_json) else None,
         line=_fitted(task.line) if people else None,
+        order=task.order,
     )
 
 
