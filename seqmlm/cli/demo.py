@@ -24,9 +24,12 @@ if TYPE_CHECKING:
 ODD = 5
 """Sequences whose letters are shuffled, beside twenty that are as those of the training."""
 
+SHUFFLED = "shuffled-"
+"""What their ids begin with."""
+
 _NEXT = """\
 A p-value is the share of normal proteins, set aside by the training, that are at least as unusual; --fpr 0.05
-lets one normal protein in twenty raise an alarm. A minute of training is little: some shuffled ones pass.
+lets one normal protein in twenty raise an alarm. {alarms}
 What to try next:
 
   the run, its curves and its model in MLflow:
@@ -84,10 +87,10 @@ def _steps(context: typer.Context, folder: DemoFolder, max_time: str) -> Path:
     new, rows, report = (home / name for name in ("new.fasta", "scores.jsonl", "report.html"))
     _shuffle(home / "sample" / "protein.fasta", new)
     _run(context, "score", "demo", new, "--fpr", 0.05, "--report", report, "--out", rows)
-    _show(rows)
+    alarms = _show(rows)
     texts = {"home": home, "model": home / "runs" / "demo" / "model"}
     shown = {name: shlex.quote(str(path)) for name, path in texts.items()}
-    say(f"\n{_NEXT.format(**shown, seqmlm=program())}\n\nWhere each protein is odd: {report}")
+    say(f"\n{_NEXT.format(**shown, alarms=alarms, seqmlm=program())}\n\nWhere each protein is odd: {report}")
     return report
 
 
@@ -140,12 +143,12 @@ def _shuffle(sample: Path, out: Path) -> None:
     records = [text.split("\n", 1) for text in sample.read_text().split(">")[1:]]
     known = [(name.split()[0], sequence.replace("\n", "")) for name, sequence in records]
     draw = random.Random(0)
-    odd = [(f"shuffled-{name}", "".join(draw.sample(text, len(text)))) for name, text in known[:ODD]]
+    odd = [(SHUFFLED + name, "".join(draw.sample(text, len(text)))) for name, text in known[:ODD]]
     out.write_text("".join(f">{name}\n{text}\n" for name, text in [*known, *odd]))
 
 
-def _show(rows: Path) -> None:
-    """The ten most unusual rows."""
+def _show(rows: Path) -> str:
+    """Print the ten most unusual rows; how many of the shuffled and of the other proteins raise an alarm."""
     known = [row for row in map(json.loads, rows.read_text().splitlines()) if row["p_value"] is not None]
     found = sorted(known, key=lambda row: row["p_value"])
     cells = []
@@ -155,3 +158,7 @@ def _show(rows: Path) -> None:
         cells.append([escape(one["id"]), f"{one['bits_per_unit']:.2f}", *judged])
     print_table(["protein", "bits per residue", "p-value", ""], cells)
     say(f"... and {len(found) - 10} more usual ones")
+    alarms = [row["id"].startswith(SHUFFLED) for row in known if row["alarm"]]
+    shuffled, others = sum(alarms), len(alarms) - sum(alarms)
+    verb = "raises" if (shuffled, others) == (0, 1) else "raise"
+    return f"{shuffled} of {ODD} shuffled proteins and {others} of the others {verb} an alarm."

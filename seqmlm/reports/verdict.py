@@ -330,6 +330,18 @@ def ranking_sentence(areas: Mapping[str, float], floors: Iterable[str]) -> str:
     return listed if words == "better than" else f"{listed}: {first} is {words} {best}"
 
 
+def nearest_sentence(distances: Mapping[str, float | None]) -> str:
+    """Which joints are nearest to the model, by their A-KL."""
+    measured = {name: value for name, value in distances.items() if value is not None and known(value)}
+    if not measured:
+        return "no distance to the model could be measured"
+    texts = formatted(measured, digits=4)
+    least = min(measured, key=measured.__getitem__)
+    names = [name for name, text in texts.items() if text == texts[least]]
+    verb = "is" if len(names) == 1 else "are"
+    return f"{' and '.join(names)} {verb} nearest to the model, A-KL {texts[least]}"
+
+
 def agreement_sentences(figures: Mapping[str, Any]) -> Iterator[str]:
     """By how much the model agrees better with measurements than its best rival."""
     own = figures.get("gain")

@@ -32,6 +32,7 @@ from seqmlm.evaluation.intervals import Difference, bounds_text, resampled
 from seqmlm.inference.batches import batches, tokenized
 from seqmlm.inference.maps import candidates
 from seqmlm.inference.session import Session
+from seqmlm.reports.verdict import nearest_sentence
 from seqmlm.rows.file import Row
 from seqmlm.streams.sinks import unwritable
 from seqmlm.structure import joints
@@ -317,9 +318,8 @@ class JointTask(Gaps[JointConfig]):
         if "methods" not in figures:
             records = number_of(shown_count(items, self.session.card.sensitive), self.unit)
             return f"found pairs for the gaps of {records}"
-        least = {name: one["a_kl"]["value"] for name, one in figures["methods"].items() if "a_kl" in one}
-        best = min(least, key=lambda name: least[name])
-        return f"{number_of(items, 'pair')}: {best} is nearest to the model, A-KL {least[best]:.4f}"
+        distances = {name: one["a_kl"]["value"] for name, one in figures["methods"].items() if "a_kl" in one}
+        return f"{number_of(items, 'pair')}: {nearest_sentence(distances)}"
 
     def tables(self, figures: Figures) -> Iterator[Table]:
         if "joints" in figures:

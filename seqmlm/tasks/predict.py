@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 LEAST_SURE = 50
 """Predictions that a report names."""
 
-TAUGHT = "a record that the model was taught with: its prediction is better than that of a new one"
+TAUGHT = "a record that the model was taught with: its prediction says little of new ones"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -237,7 +237,7 @@ class Familiar:
                 problems.note(self._unfamiliar, int(found), source=record.source, line=record.line)
 
 
-TRAINED_ON = "record that the model was trained on: its scores are lower than those of new ones"
+TRAINED_ON = "record that the model was trained on: its scores say little of new ones"
 
 
 class Tally:

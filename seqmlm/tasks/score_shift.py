@@ -71,6 +71,6 @@ def shifted(
             "usual",
             f"only {low_p:.0%} of {rows} have p-values below .5, as half of the rows of normal "
             "data do: to the model these data are more usual than those it was calibrated with, as "
-            "repeats and copies are, and that there is no alarm says little of them",
+            "repeats and copies are; where no alarm is raised, that says little of them",
         )
     return None

@@ -259,7 +259,8 @@ class VariantsTask(Task[VariantsConfig, Variant]):
                 "it for all"
             )
         chance = math.log2(len(self.field.letters))
-        if figures[BITS_LOW] is not None and figures[BITS_LOW] >= chance:
+        low = figures[BITS_LOW]
+        if low is not None and min(low, figures[BITS]) >= chance:
             windows = "these windows", "train longer, or on what they are cut out of or its like"
             remedy = "cut it as the training data are cut, such as to one of its domains"
             wildtype = "this wild type", f"{remedy}, or train on its family"

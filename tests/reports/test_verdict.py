@@ -28,6 +28,7 @@ from seqmlm.reports.verdict import (
     finetuning_sentence,
     formatted,
     links_warnings,
+    nearest_sentence,
     ranking_sentence,
     standing,
     suggestion_doubts,
@@ -281,6 +282,20 @@ def test_what_is_said_of_measurements_contradicts_no_number(gain: Gain, asked: b
     doubts = [*suggestion_doubts(figures)]
     assert bool(doubts) == (asked and value <= 0)
     assert all(("better than" in one) == (value < 0) for one in doubts)
+
+
+@given(st.dictionaries(st.sampled_from(["mrf", "iter", "hcb"]), st.one_of(share, missing)))
+def test_what_is_called_nearest_is_no_farther_than_others(distances: dict[str, float | None]) -> None:
+    told = nearest_sentence(distances)
+    measured = {name: one for name, one in distances.items() if one is not None and not math.isnan(one)}
+    if not measured:
+        assert told == "no distance to the model could be measured"
+        return
+    names, verb, value = re.fullmatch(r"(.*) (is|are) nearest to the model, A-KL (.*)", told).groups()  # type: ignore[union-attr]
+    assert {*names.split(" and ")} <= measured.keys()
+    assert (verb == "is") == (" and " not in names)
+    assert float(value) == pytest.approx(min(measured.values()), abs=1e-4)
+    assert all(measured[name] <= min(measured.values()) + 1e-6 for name in names.split(" and "))
 
 
 def test_nothing_is_said_of_a_gain_that_is_none() -> None:
