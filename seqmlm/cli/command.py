@@ -50,6 +50,7 @@ class Answer:
     notes: ClassVar[Mapping[str, Any]] = {}
     places: ClassVar[Mapping[str, str]] = {}
     quarantine: ClassVar[Path | None] = None
+    examples: ClassVar[Sequence[str]] = ()
 
     def to_dict(self) -> Any:
         """What machines read."""
