@@ -310,8 +310,12 @@ def _refuse_links(folder: Path) -> None:
             file_of(folder, path.name)
 
 
-def load_tokenizer(reference: str | Path) -> Tokenizer:
+def load_tokenizer(reference: str | Path, domain: str | None = None) -> Tokenizer:
     """Load the tokenizer of a folder or hub id: ours by its card, else a Hugging Face fast tokenizer.
+
+    Args:
+        reference: the folder or hub id.
+        domain: the field that it shall read, which a checkpoint does not say.
 
     Raises:
         UsageError: one that cannot be used here.
@@ -322,15 +326,17 @@ def load_tokenizer(reference: str | Path) -> Tokenizer:
     card = read_card(directory)
     if card is not None:
         check_files(directory, card, weights=False)
-    return _tokenizer(reference)
+    return _tokenizer(reference, domain)
 
 
-def _tokenizer(reference: str | Path) -> Tokenizer:
+def _tokenizer(reference: str | Path, domain: str | None = None) -> Tokenizer:
     directory = Path(reference)
     if not (directory / TOKENIZER_CARD).is_file():
         from seqmlm.tokenizers.huggingface import imported
 
-        return imported(reference)
+        field = None if domain is None else plugins.domain(domain)
+        own = None if field is None else plugins.tokenizer_class(field.defaults.tokenizer)
+        return imported(reference, None if own is None else own.traits.unit)
     kind = _named(reference, plugins.tokenizer_class, tokenizer_card(directory)["name"])
     try:
         return kind.load(directory)
@@ -380,7 +386,7 @@ def load(
         how = "say what its sequences are with --domain, or --set domain=NAME"
         raise UsageError(f"{reference} has no {CARD}: {how}")
     found = plugins.domain(name) if card is None else _named(reference, plugins.domain, name)
-    tokenizer = _tokenizer(reference)
+    tokenizer = _tokenizer(reference, name)
     rows: MaskedRows | LinearRows | None = linear.load(reference, tokenizer.space)
     if rows is not None:
         if card is None:

@@ -118,7 +118,9 @@ class CorpusReader:
         config, data = self.config.tokenizer, self.config.data
         init, kind = self.config.model.init, plugins.tokenizer_class(config.name)
         if (config.path or init) is not None or not kind.traits.trainable:
-            return load_or_train(config, self.texts, init=init, sensitive=data.sensitive, say=say)
+            return load_or_train(
+                config, self.texts, domain=self.config.domain, init=init, sensitive=data.sensitive, say=say
+            )
         key = combined(
             tokenizer=to_dict(config),
             corpora=[self.fingerprint(name) for name in self.sources],
@@ -420,6 +422,7 @@ def load_or_train(
     config: TokenizerConfig,
     texts: Callable[[], Iterator[Any]],
     *,
+    domain: str | None = None,
     init: str | None = None,
     sensitive: bool = False,
     say: Callable[[str], None] = lambda text: None,
@@ -430,9 +433,9 @@ def load_or_train(
     is rare in sensitive ones. `say` is told how many.
     """
     if config.path is not None:
-        return load_tokenizer(config.path)
+        return load_tokenizer(config.path, domain)
     if init is not None:
-        made = load_tokenizer(init)
+        made = load_tokenizer(init, domain)
         if not isinstance(made, Growing):
             return made
         options = made.traits.sensitive_options.items()

@@ -7,7 +7,7 @@ is approximated by its normalizer where possible, else the fast tokenizer reads 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
@@ -66,6 +66,45 @@ def fast_residue_tokenizer(tokens: Sequence[str]) -> PreTrainedTokenizerFast:
         eos_token="<eos>",
         unk_token="<unk>",
         mask_token="<mask>",
+    )
+
+
+def fast_letter_tokenizer(
+    tokens: Sequence[str], roles: Mapping[str, int | None], aliases: Mapping[str, str]
+) -> PreTrainedTokenizerFast:
+    """A fast tokenizer with the given ids, every character a token; blanks between them are dropped.
+
+    Args:
+        tokens: (V,) the vocabulary in id order.
+        roles: ids of pad, mask, unk, start and end, or None.
+        aliases: letters that are read as others.
+    """
+    names = {role: tokens[number] for role, number in roles.items() if number is not None}
+    backend = _word_level(tokens, names.get("unk", names["mask"]))
+    backend.normalizer = normalizers.Sequence(
+        [normalizers.Replace(letter, other) for letter, other in aliases.items()]
+    )
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Split(Regex("."), behavior="isolated")]
+    )
+    backend.add_special_tokens(list(dict.fromkeys(names.values())))
+    start, end = ([names[role]] if role in names else [] for role in ("start", "end"))
+    edges = [*start, *end]
+    if edges:
+        backend.post_processor = processors.TemplateProcessing(
+            single=[*start, "$A", *end],
+            pair=[*start, "$A", *end, "$B", *end],
+            special_tokens=[(token, tokens.index(token)) for token in dict.fromkeys(edges)],
+        )
+    keywords = {
+        "pad": "pad_token",
+        "mask": "mask_token",
+        "unk": "unk_token",
+        "start": "cls_token",
+        "end": "sep_token",
+    }
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, **{keywords[role]: token for role, token in names.items()}
     )
 
 

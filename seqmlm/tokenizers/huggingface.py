@@ -5,24 +5,33 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+import numpy as np
 import tokenizers
 
 from seqmlm.engine import foreign
-from seqmlm.engine.types import TokenSpace
-from seqmlm.errors import StateError, UsageError
+from seqmlm.engine.types import Encoding, TokenSpace
+from seqmlm.errors import StateError, UsageError, number_of
 from seqmlm.parsing import LARGEST_JSON, read_json, word_list
 from seqmlm.tokenizers.backend import BackendTokenizer, backend_content
 from seqmlm.tokenizers.base import CHECKPOINT_CONTENT, CHECKPOINT_SETTINGS, Tokenizer
+from seqmlm.tokenizers.letters import of_letters
 from seqmlm.tokenizers.residue import TOKENS as RESIDUE_TOKENS
 from seqmlm.tokenizers.residue import ResidueTokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
+
+
+FEWEST_LETTERS = 20
+"""Letters without which nothing is said of whether a tokenizer can read some texts."""
+
+LEAST_READ = 0.05
+"""Share of known tokens up to which a tokenizer cannot read a text."""
 
 
 class HuggingFaceTokenizer(BackendTokenizer):
@@ -48,6 +57,7 @@ class HuggingFaceTokenizer(BackendTokenizer):
             )
         super().__init__(backend, _space(fast, backend))
         self._fast = fast
+        self._reads = False  # whether some text was read that is not unknown
 
     @classmethod
     def load(cls, directory: Path) -> Self:
@@ -59,6 +69,35 @@ class HuggingFaceTokenizer(BackendTokenizer):
         """
         return cls(_auto(str(directory)))
 
+    def encode_batch(self, raws: Sequence[str]) -> list[Encoding]:
+        """Encode texts as the checkpoint's tokenizer does.
+
+        Raises:
+            UsageError: it reads nothing in the first texts: they have no token but unknown ones.
+        """
+        encodings = super().encode_batch(raws)
+        if not self._reads:
+            self._check(raws, encodings)
+        return encodings
+
+    def _check(self, raws: Sequence[str], encodings: Sequence[Encoding]) -> None:
+        """Refuse texts of a language that the vocabulary does not have: every answer would be the same."""
+        letters = sum(len("".join(raw.split())) for raw in raws)
+        if letters < FEWEST_LETTERS:
+            return
+        tokens = np.concatenate([encoding.ids for encoding in encodings])
+        tokens = tokens[
+            ~np.isin(tokens, [number for number in self.space.special if number != self.space.unk])
+        ]
+        ordinary = int((tokens != self.space.unk).sum())
+        if ordinary <= LEAST_READ * len(tokens):
+            raise UsageError(
+                f"the checkpoint's tokenizer reads {len(tokens) - ordinary:,} of "
+                f"{number_of(len(tokens), 'token')} as unknown: it was made for another kind of data; use a "
+                "checkpoint whose vocabulary has these units, or check --domain"
+            )
+        self._reads = True
+
     def hf(self) -> PreTrainedTokenizerFast:
         return self._fast
 
@@ -66,11 +105,16 @@ class HuggingFaceTokenizer(BackendTokenizer):
         return backend_content(self._backend)
 
 
-def imported(reference: str | Path) -> Tokenizer:
+def imported(reference: str | Path, unit: str | None = None) -> Tokenizer:
     """The tokenizer of a checkpoint: a folder or a hub id.
 
     ESM's vocabulary comes back as `residue.v1` (its Hugging Face tokenizer is slow, has no spans and turns
-    unknown letters into `<unk>`); every other as `huggingface.v1`.
+    unknown letters into `<unk>`); one of single letters of the field as its letter tokenizer
+    (`seqmlm.tokenizers.letters`); every other as `huggingface.v1`.
+
+    Args:
+        reference: the folder or hub id.
+        unit: what the field counts, such as "residue"; None for no field.
 
     Raises:
         StateError: there is no tokenizer.
@@ -80,7 +124,8 @@ def imported(reference: str | Path) -> Tokenizer:
     vocabulary = found.get_vocab()
     if vocabulary == {token: number for number, token in enumerate(RESIDUE_TOKENS)}:
         return ResidueTokenizer()
-    return HuggingFaceTokenizer(found)
+    tokenizer = HuggingFaceTokenizer(found)
+    return of_letters(unit, found.backend_tokenizer, tokenizer.space) or tokenizer
 
 
 # Settings of a tokenizer that change its ids, beside those whose name ends in "_token"; all others (templates

@@ -1,0 +1,223 @@
+"""Checkpoints whose vocabulary has the letters of a field: one token a letter, with the checkpoint's own ids.
+
+Protein BERTs such as ProtBert and AntiBERTy have a token for each residue, and a Hugging Face tokenizer that
+wants blanks between residues. Without blanks it reads a whole sequence as one unknown word. These tokenizers
+read the field's sequences as they are, and give each letter the id that it has in the checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+
+from seqmlm.engine.query import Query
+from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding, TokenSpace
+from seqmlm.engine.units import EXACT, Mode, Units
+from seqmlm.tokenizers.base import Tokenizer, Traits, Unknown, UnknownUnit, read_card
+from seqmlm.tokenizers.nucleotide import BASES
+from seqmlm.tokenizers.residue import STANDARD
+from seqmlm.tokenizers.spelling import Letters
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+MARKS = ("##", "▁", "Ġ")
+"""What vocabularies write before a token that continues a word, or that begins one."""
+
+
+class LetterUnits(Units):
+    """Letters, of which only some are scored; the others are seen and hidden, but never asked about."""
+
+    def __init__(self, space: TokenSpace, scored: Bools) -> None:
+        super().__init__(space)
+        self._scored = scored
+
+    def questions(
+        self, encoding: Encoding, owned: Bools | None = None, mode: Mode = EXACT
+    ) -> Iterator[Query]:
+        scored = self._scored[encoding.ids]
+        yield from super().questions(encoding, scored if owned is None else scored & owned, mode)
+
+
+class LetterTokenizer(Tokenizer):
+    """One token a letter, with the ids of a checkpoint.
+
+    Args:
+        tokens: (V,) the vocabulary; a letter's token is the letter.
+        ids: of every letter that a sequence may have; several letters may share one.
+        roles: ids of pad, mask, unk, start and end; None for one that the checkpoint does not have.
+
+    Class attributes:
+        scored: the letters that are asked about, which a checkpoint must have.
+        others: further letters of sequences.
+        gaps: those of them that are no units: nothing is known there, or nothing stands there.
+        stand_in: the letter that is read for one of `others` that the vocabulary lacks; else it is unknown.
+        either_case: whether lower-case letters mean the same.
+    """
+
+    traits: ClassVar[Traits]
+    scored: ClassVar[str]
+    others: ClassVar[str] = ""
+    gaps: ClassVar[str] = ".-"
+    stand_in: ClassVar[str] = ""
+    either_case: ClassVar[bool] = False
+
+    def __init__(
+        self, *, tokens: Sequence[str], ids: Mapping[str, int], roles: Mapping[str, int | None]
+    ) -> None:
+        self.tokens, self._ids = tuple(tokens), dict(ids)
+        self.options = {"tokens": [*tokens], "ids": self._ids, "roles": dict(roles)}
+        letters = {number for letter, number in ids.items() if tokens[number] == letter}
+        ordinary = letters - {ids[gap] for gap in self.gaps if gap in ids}
+        self.space = TokenSpace(
+            size=len(tokens),
+            special=tuple(number for number in range(len(tokens)) if number not in ordinary),
+            **roles,  # type: ignore[arg-type]
+        )
+        scored = np.zeros(len(tokens), dtype=np.bool_)
+        scored[[ids[letter] for letter in self.scored]] = True
+        self.units = LetterUnits(self.space, scored)
+        self.spelling = Letters(self.tokens)
+        self._table = np.full(256, -1, dtype=np.int32)
+        for letter, number in ids.items():
+            for same in {letter, letter.lower()} if self.either_case else {letter}:
+                self._table[ord(same)] = number
+
+    @classmethod
+    def of_checkpoint(cls, backend: tokenizers.Tokenizer, space: TokenSpace) -> Self | None:
+        """The tokenizer of a checkpoint; None where its vocabulary is not one of single letters.
+
+        Args:
+            backend: the checkpoint's own tokenizer.
+            space: of the checkpoint.
+        """
+        vocabulary = backend.get_vocab(with_added_tokens=True)
+        special = {*space.special}
+        ids = dict[str, int]()
+        for letter in cls.scored + cls.others:
+            number = _id_of(letter, vocabulary, backend)
+            if number is not None and number not in special and number not in ids.values():
+                ids[letter] = number
+        if not set(cls.scored) <= ids.keys() or _is_of_words(vocabulary, special, ids):
+            return None
+        names = {number: token for token, number in vocabulary.items()}
+        if names[space.mask].startswith(
+            "["
+        ):  # ProtTrans replaced rare residues by X, and has tokens for them
+            ids = {letter: number for letter, number in ids.items() if letter in cls.scored + cls.stand_in}
+        tokens = [names.get(number, f"<unused{number}>") for number in range(space.size)]
+        for letter, number in ids.items():
+            tokens[number] = letter
+        unknown = ids.get(cls.stand_in, space.unk)
+        if unknown is not None:
+            ids |= dict.fromkeys(
+                (letter for letter in cls.others if letter not in ids and letter not in ".-"), unknown
+            )
+        roles = {name: getattr(space, name) for name in ("pad", "mask", "unk", "start", "end")}
+        return cls(tokens=tokens, ids=ids, roles=roles)
+
+    def encode_batch(self, raws: Sequence[str]) -> list[Encoding]:
+        """Encode sequences; groups are indices of letters.
+
+        Raises:
+            UnknownUnit: a letter that sequences of the field do not have.
+        """
+        return [self._encoding(raw, index) for index, raw in enumerate(raws)]
+
+    def _encoding(self, raw: str, index: int) -> Encoding:
+        letters = self._table[_bytes(raw)]
+        if len(letters) and letters.min() < 0:
+            raise UnknownUnit(self.unknown(raw)[0], alphabet="".join(self._ids), index=index)
+        edges = [[] if edge is None else [edge] for edge in (self.space.start, self.space.end)]
+        ids = np.array([*edges[0], *letters.tolist(), *edges[1]], dtype=np.int32)
+        groups = np.full(len(ids), SPECIAL_GROUP, dtype=np.int32)
+        inner = slice(len(edges[0]), len(edges[0]) + len(letters))
+        places = np.arange(len(letters), dtype=np.int32)
+        groups[inner] = np.where(self.space.is_special[letters], SPECIAL_GROUP, places)
+        spans = np.zeros((len(ids), 2), dtype=np.int32)
+        spans[inner, 0], spans[inner, 1] = places, places + 1
+        return Encoding(ids=ids, groups=groups, spans=spans)
+
+    def unknown(self, raw: str) -> list[Unknown]:
+        return [Unknown(at, raw[at]) for at in np.flatnonzero(self._table[_bytes(raw)] < 0).tolist()]
+
+    def hf(self) -> PreTrainedTokenizerFast:
+        from seqmlm.tokenizers.fast import fast_letter_tokenizer
+
+        aliases = {letter: self.tokens[number] for letter, number in self._ids.items()}
+        if self.either_case:
+            aliases |= {letter.lower(): token for letter, token in aliases.items()}
+        changed = {letter: token for letter, token in aliases.items() if letter != token and len(token) == 1}
+        return fast_letter_tokenizer(self.tokens, self.options["roles"], changed)
+
+    @classmethod
+    def load(cls, directory: Path) -> Self:
+        return cls(**read_card(directory, expected=cls.name)["options"])
+
+
+class ResidueLetters(LetterTokenizer):
+    """Proteins, for a checkpoint that has a token for each of the 20 residues (ProtBert, AntiBERTy).
+
+    Only the 20 are scored. Rare and ambiguous residues are read as X, where the vocabulary has no token for
+    them or is of ProtBert's layout; without an X they are unknown.
+    """
+
+    name: ClassVar[str] = "residue_letters.v1"
+    traits: ClassVar[Traits] = Traits(unit="residue", closed=True, single_tokens=True)
+    scored: ClassVar[str] = STANDARD
+    others: ClassVar[str] = "XBUZOJ.-"
+    stand_in: ClassVar[str] = "X"
+
+
+class BaseLetters(LetterTokenizer):
+    """DNA, for a checkpoint that has a token for each of the four bases; it reads one strand."""
+
+    name: ClassVar[str] = "base_letters.v1"
+    traits: ClassVar[Traits] = Traits(unit="base", closed=True, single_tokens=True)
+    scored: ClassVar[str] = BASES
+    others: ClassVar[str] = "N-"
+    gaps: ClassVar[str] = "N-"
+    stand_in: ClassVar[str] = "N"
+    either_case: ClassVar[bool] = True
+
+
+OF_UNIT: Mapping[str, type[LetterTokenizer]] = {
+    kind.traits.unit: kind for kind in (ResidueLetters, BaseLetters)
+}
+"""Letter tokenizers by the unit that a field counts."""
+
+
+def _bytes(raw: str) -> NDArray[np.uint8]:
+    """One byte per character; a character beyond Latin-1 becomes "?", which is unknown too."""
+    return np.frombuffer(raw.encode("latin-1", errors="replace"), dtype=np.uint8)
+
+
+def _id_of(letter: str, vocabulary: Mapping[str, int], backend: tokenizers.Tokenizer) -> int | None:
+    """The id of a letter in a vocabulary of either case, or as the tokenizer reads the letter alone."""
+    number = vocabulary.get(letter, vocabulary.get(letter.lower()))
+    if number is None:
+        read = backend.encode(letter, add_special_tokens=False).ids
+        number = read[0] if len(read) == 1 else None
+    return number
+
+
+def _is_of_words(vocabulary: Mapping[str, int], special: set[int], ids: Mapping[str, int]) -> bool:
+    """Whether a vocabulary has more tokens of several letters than of one: k-mers, pieces, words."""
+    words = 0
+    for token, number in vocabulary.items():
+        text = token
+        for mark in MARKS:
+            text = text.removeprefix(mark)
+        words += number not in special and len(text) > 1 and text.isalpha()
+    return words > len(ids)
+
+
+def of_letters(unit: str | None, backend: tokenizers.Tokenizer, space: TokenSpace) -> Any:
+    """The letter tokenizer of a checkpoint for a field that counts this unit; None where there is none."""
+    kind = OF_UNIT.get(unit or "")
+    return None if kind is None else kind.of_checkpoint(backend, space)
