@@ -316,6 +316,7 @@ STAND_APART = {
     "domains.*.gaps": "a field whose sequences are no plain text says here how they are written and filled",
     "domains.*.levels": "what a field's records are judged by, a chapter a reader looks for",
     "domains.*.readers*": "a field's own formats, one a module, and what puts them together",
+    "tokenizers.letters": "the letter tokenizers of checkpoints; of other checkpoints words are units",
     "domains.dna.overlapping": "a vocabulary, with the units and the masker that it alone needs",
     "domains.dna.[fg]*": "a format",
     "domains.code.worktree": "which files of a folder are read, beside how one is read",
