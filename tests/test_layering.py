@@ -308,7 +308,6 @@ def test_names_of_fields_are_recognised(code: str, found: bool) -> None:
 STAND_APART = {
     "cli.*": "one module a command",
     "domains.*.picture": "drawing, loaded with a report alone",
-    "domains.dna.track": "files for genome browsers",
     "domains.protein.clusters": "a clustering of its own, loaded with a split by identity alone",
     "structure.cmi": "the estimators of one quantity; others, and the choice among all, are a chapter",
     "tasks.substitutions": "every substitution of a wild type: a picture, and a choice among them",
@@ -318,7 +317,7 @@ STAND_APART = {
     "domains.*.readers*": "a field's own formats, one a module, and what puts them together",
     "tokenizers.letters": "the letter tokenizers of checkpoints; of other checkpoints words are units",
     "domains.dna.overlapping": "a vocabulary, with the units and the masker that it alone needs",
-    "domains.dna.[fg]*": "a format",
+    "domains.dna.[fgt]*": "a format, or files for genome browsers",
     "domains.code.worktree": "which files of a folder are read, beside how one is read",
     "domains.ehr.audit": "what may be told of patients, apart from their readers",
     "domains.code.formulas": "what is planted for maps of dependence, apart from the modules",
