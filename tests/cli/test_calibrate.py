@@ -19,6 +19,7 @@ from seqmlm.data.privacy import PERSONAL
 from seqmlm.inference import model_folder
 from seqmlm.inference.calibrations import CALIBRATION, stored_calibrations, stored_trained_on
 from seqmlm.registry.store import Registry
+from seqmlm.tasks.score_output import TRAINED_ON
 from seqmlm.workspace import Workspace
 
 FAST = (*tiny_models.FAST, "--max-steps", 3)
@@ -49,7 +50,7 @@ def test_train_then_calibrate(seqmlm: Run, workspace: Path) -> None:
     assert told["left_out"] + told["records"] == 450
     assert told["records"] > 200, "the fresh ones, and those of the first file that were held out"
     known = seqmlm("score", "mine", mine, "--fpr", 0.2)
-    assert f"those of new ones: {told['left_out']} (first: " in known.err
+    assert f"{TRAINED_ON}: {told['left_out']} (first: " in known.err
     assert "was trained on" not in seqmlm("score", "mine", normal, "--fpr", 0.2).err
     again = stored_calibrations(folder)
     for mode, facts in told["modes"].items():
