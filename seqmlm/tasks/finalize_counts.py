@@ -223,7 +223,8 @@ class _Learner:
     def _facts(self, bits: Mapping[str, Doubles]) -> dict[str, Any]:
         """Means by name, and by how much each is better than those after it in `_RANKS`.
 
-        Intervals are over records (or windows). `better` decides whether scores mix the counts in.
+        Intervals are over records (or windows); of fewer than `_LEAST_GROUPS` there are none. `better` says
+        whether scores mix the counts in.
         """
         group = self._group[~self.learns]
         weights = bootstrap_weights(group, _DRAWS, 0)
@@ -232,7 +233,9 @@ class _Learner:
 
         def gain(first: str, second: str) -> dict[str, float]:
             saved = bits[second] - bits[first]
-            return summarized(float(saved.mean()), drawn @ saved / sizes).bounds()
+            value = float(saved.mean())
+            bounded = len(np.unique(group)) >= _LEAST_GROUPS
+            return summarized(value, drawn @ saved / sizes).bounds() if bounded else {"value": value}
 
         gains: dict[str, dict[str, dict[str, float]]] = {}
         for first, second in combinations(_RANKS, 2):
@@ -248,6 +251,7 @@ class _Learner:
         }
 
 
+_LEAST_GROUPS = 5  # a bootstrap of fewer gives an interval that is far too narrow, of one none at all
 _RANKS = ("mixture", "counts", "model", "frequencies")
 _DRAWS = 500
 

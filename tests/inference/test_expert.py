@@ -27,6 +27,7 @@ from seqmlm.inference.expert import stored_expert
 from seqmlm.inference.model_folder import COUNTS, LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
+from seqmlm.reports.verdict import HeldOutBits, counts_sentences
 from seqmlm.tasks.finalize_counts import _Learner, fit_expert
 
 
@@ -200,6 +201,20 @@ def test_the_facts_are_of_other_records_than_the_weights(model: LoadedModel) -> 
             assert gain["low"] < gain["value"] < gain["high"]
     assert facts["gains"]["mixture"]["model"]["low"] > 0
     assert facts["frequencies_bits"] == pytest.approx(np.log2(20), abs=0.5)
+
+
+def test_a_few_records_give_no_interval() -> None:
+    """Resamples of one record are all alike: a difference would always be certain."""
+    learner = object.__new__(_Learner)
+    learner._group, learner.learns = np.arange(60) % 4, np.zeros(60, dtype=np.bool_)
+    bits = {
+        name: np.full(60, value) for value, name in enumerate(("mixture", "counts", "model", "frequencies"))
+    }
+    facts = learner._facts(bits)
+    assert facts["gains"]["mixture"]["model"] == {"value": 2.0}
+    told = counts_sentences(HeldOutBits.of_counts("word", facts))
+    assert told[-1] == "model and counts together are better than the model alone, by 2 bits"
+    assert not [one for one in told if "clearly" in one]
 
 
 @pytest.mark.parametrize("sign", [1, -1])
