@@ -6,7 +6,7 @@ import json
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +34,7 @@ class Met:
     first: DataError | None = None
     aside: list[str] = field(default_factory=list)
     things: set[str] = field(default_factory=set)  # reasons that count no people
+    warnings: list[str] = field(default_factory=list)
 
 
 class Problems:
@@ -50,6 +51,7 @@ class Problems:
         places: the first place of each reason, as "file:line".
         remedies: what to do about each reason, from its first error.
         met: bad records met, those of input that is read again (`replaying`) included.
+        listener: told each warning at once, and once.
 
     Raises:
         UsageError: "quarantine" without a file, or an unknown `on_error`.
@@ -64,6 +66,8 @@ class Problems:
             raise UsageError("on_error 'quarantine' needs a file for the quarantined records")
         self.on_error, self.quarantine, self.sensitive = on_error, quarantine, sensitive
         self.met = 0
+        self.listener: Callable[[str], object] | None = None
+        self._warned = set[str]()
         self._met = Met()
         self._sink: TextIO | None = None
         self._replayed = self._apart = False
@@ -105,6 +109,18 @@ class Problems:
             with self._one_at_a_time:
                 self._placed(_count(self._met.notes, reason, n), source, line)
 
+    def warn(self, reason: str, *, source: str | None = None) -> None:
+        """Note what a person should know before all is read: the `listener` is told at once, and once."""
+        self.note(reason, Things(1), source=source)
+        with self._one_at_a_time:
+            if reason in self._warned or self._replayed:
+                return
+            self._warned.add(reason)
+            if self._apart:
+                self._met.warnings.append(reason)
+            elif self.listener is not None:
+                self.listener(f"warning: {reason}")
+
     def _placed(self, reason: str, source: str | None, line: int | None) -> None:
         if source is not None:
             self.places.setdefault(reason, source if line is None else f"{source}:{line}")
@@ -132,6 +148,9 @@ class Problems:
             self._met.first = self._met.first or met.first
             for line in met.aside:
                 self._append(line)
+            for reason in met.warnings:
+                if self.listener is not None:
+                    self.listener(f"warning: {reason}")
 
     @property
     def places(self) -> dict[str, str]:

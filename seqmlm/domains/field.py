@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 from seqmlm.anomaly.levels import Level, RecordLevel, UnitLevel
 from seqmlm.anomaly.values import Row
 from seqmlm.data.record import Record
+from seqmlm.domains.content import checked
 from seqmlm.domains.files import Files, Format, Reading
 from seqmlm.domains.holes import MASK, Prompt, frame, put, read_holes
 from seqmlm.domains.samples import Sample, overlap
@@ -425,7 +426,10 @@ class Field:
         """
         self.files.check(format, options)
         asked = {**self.reading.scoring, **options} if scoring else options
-        return self.reading.each(self.files.records(paths, problems, format, asked, scoring), problems)
+        records = self.reading.each(self.files.records(paths, problems, format, asked, scoring), problems)
+        if not self.reading.content:
+            return records
+        return checked(records, problems, self.name, self.reading.content, self.text.spelled)
 
     def level(self, name: str | None) -> Level:
         """The level called so, or the default.
@@ -442,7 +446,7 @@ class Field:
 
 
 _LACKING = {
-    "changes": "domain {} has no folders whose changes could be scored",
+    "changes": "source code is reviewed, and domain {} is not of source code: use 'seqmlm score'",
     "clusters": "domain {} has no identity clusters; set data.split to 'key'",
     "structure": "domain {} does not say what its maps of dependence mean",
     "times": "sequences of domain {} have no times before and after which can be asked",

@@ -137,6 +137,8 @@ class Reading:
         cuts: options of the readers that say what is a record. A model keeps them: its p-values are those of
             such records.
         scoring: options for what is to be scored, named or found in a folder.
+        content: the kinds of data that its records may be (`seqmlm.domains.content`); of others, reading
+            warns. Empty: nothing is checked.
         each: looks at all records as they are read, and counts what is odd.
         tokenizer: options of the tokenizer that options of the readers ask for, where records are what it is
             told there; raises UsageError for one that makes no sense.
@@ -151,6 +153,7 @@ class Reading:
     followed: bool = False
     cuts: tuple[str, ...] = ()
     scoring: Mapping[str, Any] = field(default_factory=dict)
+    content: tuple[str, ...] = ()
     each: Callable[[Iterator[Record], Problems], Iterator[Record]] = lambda records, problems: records
     tokenizer: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda options: {}
     audit: Callable[[Iterator[Record], Problems], dict[str, Any]] = _nothing

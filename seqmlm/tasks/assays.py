@@ -69,6 +69,7 @@ class Assays(Task[AssaysConfig, Variant]):
     Config = AssaysConfig
     unit = "variant"
     columns = KINDS
+    needs = ("variants",)
     streams = False
 
     def __init__(self, config: AssaysConfig, session: Session) -> None:

@@ -165,6 +165,7 @@ def calibrate_files(
     model, sensitive = session.model, session.card.sensitive
     level = model.domain.level(config.level)
     with Problems(config.on_error, sensitive=sensitive) as problems:
+        problems.listener = notify
         normal, left_out = _normal(config, model, problems)
         calibrator = Calibrator(
             session=session, problems=problems, seed=config.seed, notify=notify, progress=progress

@@ -413,6 +413,23 @@ class Corpus:
             yield from self._reader.reread(name, one.places("train", limit))
 
 
+FEWEST_TRAINED = 20
+"""Training records, or windows of long ones, below which a training warns."""
+
+
+def few_trained_on(corpus: Corpus, *, sensitive: bool) -> str:
+    """A warning of a training on few records; "" for enough. Records that are cut count as their windows."""
+    records = sum(int(one["train"]["records"]) for one in corpus.statistics.values())
+    number = max(records, len(corpus.train))
+    if number >= FEWEST_TRAINED:
+        return ""
+    some = "few training records" if sensitive else f"only {number_of(number, 'training record')}"
+    return (
+        f"warning: there are {some}, fewer than {FEWEST_TRAINED}: a model learns so few by heart, and its "
+        "figures on held-out records say little; give more data"
+    )
+
+
 def _unnamed(id: str, source: str) -> str:
     """An id without the name of the file, with which many begin."""
     return id.removeprefix(Path(source).name)

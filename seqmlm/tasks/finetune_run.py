@@ -75,6 +75,7 @@ class Finetuning:
         self.run = self._run(config.name or re.sub(r"[^A-Za-z0-9._-]+", "-", f"{model}-{label}")[:100])
         aside = self.run.directory / QUARANTINE
         self.problems = Problems(config.on_error, quarantine=aside, sensitive=self.private)
+        self.problems.listener = console.message
         self.parts, self.card = read_parts(self.session, config, self.problems)
         self.primary = primary(self.card, self.parts)
         self.columns = None

@@ -79,6 +79,7 @@ class Lexicon:
         """Read, rank, write; DataError for labels of one class, or no word that is often enough."""
         config.check()
         with Problems() as problems:
+            problems.listener = progress.message
             texts, labels = zip(*_labelled(config, problems), strict=True)
         words = ranked(texts, labels, config.least)[: config.top]
         if config.out is not None:

@@ -27,7 +27,7 @@ from seqmlm.parsing import read_json
 from seqmlm.tasks.assemble import Training
 from seqmlm.tasks.calibrate import few_held_out
 from seqmlm.tasks.config import LIMITS, seconds
-from seqmlm.tasks.corpus import QUARANTINE, CorpusReader
+from seqmlm.tasks.corpus import QUARANTINE, CorpusReader, few_trained_on
 from seqmlm.tasks.deadline import CUTS, Afterwards, Cuts, Deadline, Start
 from seqmlm.tasks.finalize import finalize
 from seqmlm.tasks.finalize_page import PAGE
@@ -124,6 +124,8 @@ class Pretraining:
         if data.calibration and level.whole:
             counted = bool(level.counted) and len(corpus.sources) == 1  # as `Corpus.training`
             self.say(few_held_out(corpus.held_out, agreed.name, sensitive=data.sensitive, counted=counted))
+        self.few = few_trained_on(corpus, sensitive=data.sensitive)
+        self.say(self.few)
         spent = None if deadline.limit is None else deadline.start().spent
         plan = sized(agreed, corpus, processes, self.say, spent=spent)
         self.training = Training(plan.config, corpus)
@@ -172,7 +174,13 @@ class Pretraining:
             after = Afterwards(outcome, self.deadline, start, cuts, self.console.phase)
             made = (run, model, self.corpus, training.evaluator, after)
             version, values, (lead, *warnings) = finalize(*made, tracked, self.console)
-            for one in (f"model {run.name}:{version}, {lead}", *warnings, f"page: {run.directory / PAGE}"):
+            lines = (
+                f"model {run.name}:{version}, {lead}",
+                *warnings,
+                self.few,
+                f"page: {run.directory / PAGE}",
+            )
+            for one in lines:
                 self.say(one)
             self.say(self._cut_short(after))
             return self._told(outcome, tracked.run_id, version, values)

@@ -117,15 +117,12 @@ class Review(Score):
     Config = ReviewConfig
     config: ReviewConfig
     ahead = False
+    needs = ("changes",)
 
     def __init__(self, config: ReviewConfig, session: Session) -> None:
         super().__init__(config, session)
         domain, level = session.domain, self.plan.level
-        if domain.changes is None:
-            raise UsageError(
-                f"source code is reviewed, and {config.model} is a model of the domain {domain.name}: score "
-                "its sequences with 'seqmlm score'"
-            )
+        assert domain.changes is not None  # else the model was refused
         if config.changes and level.name != domain.changes.level:
             raise UsageError(f"changes of a folder are judged only at the level {domain.changes.level!r}")
         self._rule = CHANGE if config.changes else level.name

@@ -93,12 +93,13 @@ class Risk(Task[RiskConfig, Record]):
     unit = "prediction"
     columns = MappingProxyType({"boolean_value": "flag"})
     public = frozenset({"codes"})
+    needs = ("times",)
 
     def __init__(self, config: RiskConfig, session: Session) -> None:
         super().__init__(config, session)
-        self.cloze, self.codes, self.seen = Cloze(session), known_codes(config.codes, session), 0
         if session.domain.times is None:
             raise lacking(session.domain, "times")
+        self.cloze, self.codes, self.seen = Cloze(session), known_codes(config.codes, session), 0
         self.times = session.domain.times
         self.questions = None if config.labels is None else read_labels(config.labels)
 

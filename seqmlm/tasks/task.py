@@ -31,6 +31,7 @@ from seqmlm.data.files import Source, expand, is_reference
 from seqmlm.data.privacy import redact_small_counts
 from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
+from seqmlm.domains.field import lacking
 from seqmlm.engine.signals import Stopped, StopSignals
 from seqmlm.engine.types import Precision
 from seqmlm.engine.units import Mode
@@ -225,6 +226,8 @@ class Task(ABC, Generic[ConfigT, Item]):
         doubts: what met on the way has to be known before the figures are believed: a report begins with it.
         json_rows: `--json` asks for rows as JSON, not for figures.
         learnt: it asks a fine-tuned model, and nothing else.
+        needs: members of `Field` that the model's field must have: a model of another field is refused
+            before it is loaded and before anything is read.
         trains: it makes a model; progress is then that of a training.
         own_format: rows are written in the field's own format (`written`), unless JSON is asked for.
         formats: further formats that `written` writes, and the endings of their files; a name that ends in
@@ -253,6 +256,7 @@ class Task(ABC, Generic[ConfigT, Item]):
     whole: bool = False
     json_rows: ClassVar[bool] = False
     learnt: ClassVar[bool] = False
+    needs: ClassVar[tuple[str, ...]] = ()
     trains: ClassVar[bool] = False
     ahead: bool = False
     streams: bool = True
@@ -413,8 +417,9 @@ class Task(ABC, Generic[ConfigT, Item]):
         return chosen if chosen in self.formats else None
 
 
-def check_field(config: Any, level: str | None = None) -> None:
-    """Refuse a format or level that the model's field does not have, before the model is loaded.
+def check_field(config: Any, level: str | None = None, needs: Sequence[str] = ()) -> None:
+    """Refuse what the model's field does not have, before the model is loaded: a format, a level, or a
+    capability, which `needs` calls as `Field` does.
 
     Raises:
         UsageError: one of them. StateError: no such model, or a broken card.
@@ -424,6 +429,8 @@ def check_field(config: Any, level: str | None = None) -> None:
     name = config.domain if card is None else card.domain
     if name is not None:
         field = plugins.domain(name)
+        if missing := next((one for one in needs if getattr(field, one) is None), None):
+            raise lacking(field, missing)
         field.files.check(config.format, {})
         field.level(level)
 
@@ -600,7 +607,7 @@ def run(
         raise UsageError(
             f"--format-out {config.format_out}: no such format{nearest(config.format_out, known)}"
         )
-    check_field(config)
+    check_field(config, needs=make.needs)
     session = make.opened(config)
     task, private = make(config, session), session.card.sensitive
     with (
@@ -608,6 +615,7 @@ def run(
         Problems(config.on_error, quarantine=config.quarantine, sensitive=private) as problems,
         _rows(task, problems, stdout, as_json) as rows,
     ):
+        problems.listener = told.message
         for note in (*task.notes, *rows.notes):
             told.message(note)
         with _resumable(task, rows):

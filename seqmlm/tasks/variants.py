@@ -123,6 +123,7 @@ class VariantsTask(Task[VariantsConfig, Variant]):
     unit = "variant"
     columns = KINDS
     formats: Mapping[str, Sequence[str]] = MappingProxyType({"vcf": (".vcf", ".vcf.gz")})
+    needs = ("variants",)
 
     def __init__(self, config: VariantsConfig, session: Session) -> None:
         super().__init__(config, session)

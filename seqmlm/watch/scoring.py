@@ -130,6 +130,7 @@ class Watching:
         self.problems = stack.enter_context(
             Problems(config.on_error, quarantine=config.quarantine, sensitive=plan.sensitive)
         )
+        self.problems.listener = progress.message
         self.counts, self.lag, self._looks = WatchCounts(), Lag(), list[Callable[[], None]]()
         self.judging = Judging(config, self.counts, progress)
         self.judging.take_up(plan)

@@ -19,6 +19,7 @@ from seqmlm.domains.code.collections import read_code_json, read_notebook
 from seqmlm.domains.code.levels import LEVELS
 from seqmlm.domains.code.source import read_source
 from seqmlm.domains.code.worktree import JSON, NOTEBOOK, read_worktree, worktree_files
+from seqmlm.domains.content import CODE as SOURCE
 from seqmlm.domains.field import Changes, Defaults, Field, Gaps, Sampling, Text, chapter, shows
 from seqmlm.domains.files import Format, Reading, dataset_format
 from seqmlm.engine.masking.base import MaskingConfig
@@ -89,7 +90,7 @@ CODE = Field(
             read=read_worktree, folder=Path.is_dir, files=worktree_files, scoring={"near_duplicates": 0.0}
         ),
     },
-    reading=Reading(dataset=dataset_format(read_code_json), usual=_no_table),
+    reading=Reading(dataset=dataset_format(read_code_json), usual=_no_table, content=(SOURCE,)),
     defaults=Defaults(
         tokenizer="code.v1",
         masking=MaskingConfig(masker="token_class.v1", rate=0.3, mask=0.8, random=0.1, keep=0.1),

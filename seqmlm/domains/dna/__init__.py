@@ -16,6 +16,7 @@ from seqmlm.anomaly.levels import Level
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import read_dataset
 from seqmlm.data.record import Record
+from seqmlm.domains.content import NUCLEOTIDES, SEQUENCES
 from seqmlm.domains.dna.bed import read_bed
 from seqmlm.domains.dna.fastq import read_fastq
 from seqmlm.domains.dna.genbank import read_embl, read_genbank, read_rna_families
@@ -115,7 +116,11 @@ DNA = Field(
         **table_formats(_contig),
     },
     # To be scored, blocks of a contig come with the bases next to them.
-    reading=Reading(dataset=dataset_format(partial(read_dataset, _contig)), scoring={"context": CONTEXT}),
+    reading=Reading(
+        dataset=dataset_format(partial(read_dataset, _contig)),
+        scoring={"context": CONTEXT},
+        content=(NUCLEOTIDES, SEQUENCES),  # with many bases that are not known, letters are those of both
+    ),
     defaults=Defaults(
         tokenizer="base.v1",
         masking=MaskingConfig(masker="uniform.v1", rate=0.3, mask=0.8, random=0.1, keep=0.1),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from seqmlm.anomaly.levels import Level
 from seqmlm.data.files import stem_suffix
 from seqmlm.data.record import Record
+from seqmlm.domains.content import LOG
 from seqmlm.domains.field import Defaults, Field, Keys, Sampling, chapter
 from seqmlm.domains.files import Format, Reading, dataset_format
 from seqmlm.domains.logs.gaps import LineGaps, Lines
@@ -95,6 +96,7 @@ LOGS = Field(
             *("fields", "message_field", "keep_header"),  # and what of each line is read
         ),
         tokenizer=_tokenizer,
+        content=(LOG,),
     ),
     defaults=Defaults(
         tokenizer="templates.v1",

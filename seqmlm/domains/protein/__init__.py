@@ -17,6 +17,7 @@ from seqmlm.data.readers.biopython import read_stockholm
 from seqmlm.data.readers.fasta import read_a3m, read_fasta
 from seqmlm.data.readers.huggingface import read_dataset
 from seqmlm.data.record import Record
+from seqmlm.domains.content import SEQUENCES
 from seqmlm.domains.field import LETTER_GAPS, Defaults, Field, Gaps, Keys, Letters, Sampling, chapter
 from seqmlm.domains.files import Format, Reading, dataset_format, table_formats
 from seqmlm.domains.protein.levels import ProteinLevel, ResidueLevel
@@ -115,7 +116,9 @@ PROTEIN = Field(
         "mmcif": Format(read=read_mmcif, suffixes=(".cif", ".mmcif")),
         **table_formats(_protein),
     },
-    reading=Reading(dataset=dataset_format(partial(read_dataset, _protein)), each=_count_dna),
+    reading=Reading(
+        dataset=dataset_format(partial(read_dataset, _protein)), each=_count_dna, content=(SEQUENCES,)
+    ),
     defaults=Defaults(
         tokenizer="residue.v1",
         masking=MaskingConfig(masker="uniform.v1", rate=0.3, mask=0.8, random=0.1, keep=0.1),

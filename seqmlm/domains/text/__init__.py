@@ -13,6 +13,7 @@ from seqmlm.data.files import stem_suffix
 from seqmlm.data.readers.huggingface import read_parquet
 from seqmlm.data.readers.tables import read_csv, read_jsonl, read_tsv
 from seqmlm.data.readers.text import read_txt
+from seqmlm.domains.content import PROSE
 from seqmlm.domains.field import Defaults, Field, Sampling, Text, chapter
 from seqmlm.domains.files import Format, Reading
 from seqmlm.domains.text.conllu import read_conll, read_conllu
@@ -40,7 +41,7 @@ TEXT = Field(
         "conll": Format(read=read_conll, suffixes=(".conll", ".bio", ".iob", ".iob2")),
     },
     # In a folder a file called .json mostly describes others; one that is named is JSON.
-    reading=Reading(usual=lambda path: "jsonl" if stem_suffix(path) == ".json" else None),
+    reading=Reading(usual=lambda path: "jsonl" if stem_suffix(path) == ".json" else None, content=(PROSE,)),
     defaults=Defaults(
         tokenizer="bpe.v1",
         masking=MaskingConfig(masker="whole_unit.v1", rate=0.3, mask=0.8, random=0.1, keep=0.1),

@@ -1,0 +1,231 @@
+"""The kind of data that the first records of an input are, so that other data are not read in silence.
+
+A field declares which kinds its records may be (`Reading.content`). Each recogniser below is sure or silent:
+it knows a kind by nearly all of the letters or lines, or by the header of a table. Whoever reads records
+gets one warning, and goes on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+
+NUCLEOTIDES, SEQUENCES, LOG, PATIENTS, CODE, PROSE = (
+    *("nucleotides", "sequences", "log lines", "patient records", "source code", "prose"),
+)
+
+NEARLY_ALL = 0.95
+"""Share of the letters or lines of a sample by which its kind is known."""
+
+_RECORDS, _CHARACTERS = 100, 20_000  # of a sample
+_FEWEST_LETTERS, _FEWEST_LINES, _FEWEST_WORDS = 100, 5, 100
+
+Lines = Sequence[str]
+
+
+def _letters(lines: Lines) -> Counter[str]:
+    return Counter(letter for line in lines for letter in line.upper() if letter.isalpha())
+
+
+def _unbroken(lines: Lines) -> bool:
+    """Whether nearly all lines are headers of FASTA, or letters without anything between them."""
+    plain = sum(line.startswith(">") or re.fullmatch(r"[A-Za-z*.-]{10,}", line) is not None for line in lines)
+    return plain > NEARLY_ALL * len(lines)
+
+
+def are_nucleotides(lines: Lines) -> bool:
+    """A, C, G and T or U, each of which is common: a protein of so few letters is unheard of."""
+    if not _unbroken(lines):
+        return False
+    counts = _letters([line for line in lines if not line.startswith(">")])
+    total = counts.total()
+    each = [counts["A"], counts["C"], counts["G"], counts["T"] + counts["U"]]
+    known = sum(each) + counts["N"]
+    return (
+        total >= _FEWEST_LETTERS and known > NEARLY_ALL * total and min(each) > (1 - NEARLY_ALL) * total / 2
+    )
+
+
+def are_sequences(lines: Lines) -> bool:
+    """Long stretches of capital letters, with headers of FASTA or without."""
+    sequences = [line for line in lines if not line.startswith(">")]
+    letters = "".join(sequences)
+    capitals = letters.isupper() or len(sequences) < len(lines)
+    return len(letters) >= _FEWEST_LETTERS and capitals and _unbroken(lines) and _long(sequences)
+
+
+def _long(sequences: Lines) -> bool:
+    return sum(map(len, sequences)) >= 20 * len(sequences)
+
+
+_CLOCK = re.compile(
+    r"(?:^\W{0,3}|\d[-/.]\d\d[T _,]+|\d{4}[:, _]|[A-Z][a-z]{2}\s+\d{1,2},?\s(?:\d{4}\s)?)\d\d:\d\d:\d\d"
+    r"|^\d{6} \d{6} "  # HDFS
+    r"|^- \d{10} \d{4}\.\d\d\.\d\d "  # supercomputers
+)
+"""A time of day behind a date, or at the beginning: sentences have times, too."""
+
+_BEGIN = 80  # characters of a line in which a log has its time
+
+
+def are_log_lines(lines: Lines) -> bool:
+    """A time of day, with seconds, at the beginning of nearly every line."""
+    timed = sum(_CLOCK.search(line[:_BEGIN]) is not None for line in lines)
+    return len(lines) >= _FEWEST_LINES and timed > NEARLY_ALL * len(lines)
+
+
+_PEOPLE = frozenset(
+    ("patient", "patient_id", "patientid", "patient_nbr", "subject_id", "person_id", "birthdate", "deathdate")
+)
+_CARE = frozenset(
+    (
+        *("encounter", "encounter_id", "encounterclass", "hadm_id", "icustay_id", "visit_occurrence_id"),
+        *("icd9_code", "icd10_code", "icd_code", "reasoncode", "reasondescription", "code", "diag_1"),
+        *("condition_concept_id", "drug_concept_id", "procedure_concept_id", "measurement_concept_id"),
+        *("gender_concept_id", "race_concept_id", "year_of_birth", "dob", "dod", "drivers", "ssn", "race"),
+    )
+)
+_CELLS = re.compile(r"[\w .#-]+")
+
+
+def are_patient_records(lines: Lines) -> bool:
+    """The header of a table of patients, or JSON lines with such fields."""
+    names = {name.strip().strip("\"'").lower() for name in re.split("[,;\t|]", lines[0])}
+    if lines[0].lstrip().startswith("{"):
+        names = {name.lower() for name in re.findall(r'"(\w+)"\s*:', lines[0])}
+    elif not all(_CELLS.fullmatch(name) for name in names):
+        return False
+    people, care = names & _PEOPLE, names & _CARE
+    return bool(people and care) or len(people) > 1
+
+
+_SIGNS = frozenset("{}[]()=;<>_\\/|@#$%^&*+~`")
+_CODE_LINE = re.compile(
+    r"""\s*(?:
+      (?:from\s+[\w.]+\s+)?import\s+[\w.{*"'(] | (?:async\s+)?def\s+\w+\( | class\s+\w+[\s:({<]
+    | (?:if|elif|while|for|with|except|try|else|finally)\b.*:\s*$ | return\b | raise\s+\w | @\w+
+    | (?:public|private|protected|static|final|func|fn|function|package|var|let|const|struct|enum)\s+[\w*(<]
+    | [#]include\b | [#]define\b | // | /\* | \*/ | [*]\s | [#]\s | [})\]]+[;,]?\s*$
+    | [\w.\[\]'"*&>-]+\s(?:[-+*/|&%]|:)?=\s\S | [\w.]+\([^)]*\)\s*[;:]?\s*$
+    | .*[;{}]\s*$ | .*[(\[]\s*$
+    )""",
+    re.VERBOSE,
+)
+_SURE_LINE = re.compile(
+    r"\s*(?:(?:from\s+[\w.]+\s+)?import\s+[\w.{*]|(?:async\s+)?def\s+\w+\(|class\s+\w+[\s:({<]|return\b.*|"
+    r"(?:public|private|protected|static|func|fn|function|var|let|const|struct)\s+\w+.*|#include\b|.*[;{]\s*$|"
+    r"\}\s*$|(?:if|elif|while|for|with|try|except|else)\b.*:\s*$|\w+(?:\.\w+)*\s=\s\S)"
+)
+_CODE, _SURE = 0.5, 0.25
+
+
+def are_source_code(lines: Lines) -> bool:
+    """Most lines are statements or parts of them, and many begin or end as only code does."""
+    lines = [line for line in lines if not line.lstrip().startswith("{") or not line.rstrip().endswith("}")]
+    if len(lines) < _FEWEST_LINES or are_log_lines(lines):
+        return False
+    likely = sum(_CODE_LINE.match(line) is not None for line in lines)
+    sure = sum(_SURE_LINE.match(line) is not None for line in lines)
+    return likely > _CODE * len(lines) and sure > _SURE * len(lines)
+
+
+_WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
+_SENTENCE_SIGNS = frozenset(".,;:!?'\"’‘“”„«»-–—()…[]_*&/`")
+
+
+def are_prose(lines: Lines) -> bool:
+    """Words and signs of sentences, hardly a digit, and hardly a line twice."""
+    text = "\n".join(lines)
+    solid = [sign for sign in text if not sign.isspace()]
+    words = len(_WORD.findall(text))
+    if words < _FEWEST_WORDS or not solid or len({*lines}) < NEARLY_ALL * len(lines):
+        return False
+    letters = sum(sign.isalpha() for sign in solid)
+    plain = letters + sum(sign in _SENTENCE_SIGNS for sign in solid)
+    code = sum(sign in _SIGNS for sign in solid)
+    stops = len(re.findall(r"[^\W\d_][.,!?;](?=\s|$|[\"'’”])", text, flags=re.MULTILINE))
+    enough = plain > 0.97 * len(solid) and code < 0.01 * len(solid)
+    return enough and letters > 0.9 * len(solid) and stops > 0.02 * words and words > 3 * len(lines)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of data.
+
+    Args:
+        name: as a field declares it, and a warning calls it.
+        domain: the field that reads it.
+        recognised: whether the lines of a sample are nearly all of it.
+    """
+
+    name: str
+    domain: str
+    recognised: Callable[[Lines], bool]
+
+
+KINDS = (
+    Kind(PATIENTS, "ehr", are_patient_records),
+    Kind(NUCLEOTIDES, "dna", are_nucleotides),
+    Kind(SEQUENCES, "protein", are_sequences),
+    Kind(LOG, "logs", are_log_lines),
+    Kind(CODE, "code", are_source_code),
+    Kind(PROSE, "text", are_prose),
+)
+"""All kinds; of a sample that several recognise, the first one counts."""
+
+
+def kind_of(sample: Iterable[str]) -> Kind | None:
+    """The kind of the texts of some records; None where that is not sure.
+
+    >>> kind_of(["ACGTTGCAAC" * 20]).name
+    'nucleotides'
+    """
+    lines = [line for text in sample for line in text.splitlines() if line.strip()]
+    return next((kind for kind in KINDS if kind.recognised(lines)), None) if lines else None
+
+
+def checked(
+    records: Iterator[Record],
+    problems: Problems,
+    domain: str,
+    content: Sequence[str],
+    text: Callable[[Any], str],
+) -> Iterator[Record]:
+    """The records; a warning where the first of them are of a kind that a field does not read.
+
+    Args:
+        domain: name of the field.
+        content: the kinds that its records may be.
+        text: of a raw sequence.
+    """
+    sample, size, source = list[str](), 0, ""
+    waiting = True
+    for record in records:
+        if waiting:
+            source = source or record.source
+            sample.append(text(record.raw)[: _CHARACTERS - size])
+            size += len(sample[-1])
+            if len(sample) >= _RECORDS or size >= _CHARACTERS:
+                waiting = False
+                _warn(sample, problems, domain, content, source)
+        yield record
+    if waiting:
+        _warn(sample, problems, domain, content, source)
+
+
+def _warn(
+    sample: Sequence[str], problems: Problems, domain: str, content: Sequence[str], source: str
+) -> None:
+    kind = kind_of(sample)
+    if kind is not None and kind.name not in content:
+        problems.warn(
+            f"these data look like {kind.name}, which domain {kind.domain} reads, and not like data of "
+            f"domain {domain}: check the files and the domain",
+            source=source,
+        )
