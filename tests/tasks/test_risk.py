@@ -160,4 +160,4 @@ def test_requests_without_sense(
 
 def test_a_field_without_times(tmp_path: Path, seqmlm: Run):
     (tmp_path / "t.txt").write_text("the cat\n")
-    seqmlm("risk", text_model(tmp_path), tmp_path / "t.txt", "--code", "cat").refused(2, "has no")
+    seqmlm("risk", text_model(tmp_path), tmp_path / "t.txt", "--code", "cat").refused(2, "have no times")
