@@ -51,6 +51,7 @@ class Answer:
     places: ClassVar[Mapping[str, str]] = {}
     quarantine: ClassVar[Path | None] = None
     examples: ClassVar[Sequence[str]] = ()
+    failure: ClassVar[str] = ""
 
     def to_dict(self) -> Any:
         """What machines read."""
@@ -104,8 +105,8 @@ def _run(name: str, make: type[Any], config: Any, as_json: bool) -> None:
         _show(summary, out, as_json)
     incomplete = bool(summary.go_on or not summary.answer)
     end_as_asked(summary.stopped, out if incomplete else None, go_on=summary.go_on)
-    if failure := getattr(summary, "failure", ""):
-        raise DataError(failure)
+    if summary.failure:
+        raise DataError(summary.failure)
 
 
 def _show(summary: Any, out: Path | None, as_json: bool) -> None:
