@@ -11,8 +11,10 @@ The trade-off: a checkpoint that needs code of its own cannot be used, even by w
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache, partial
 from math import isfinite, prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,6 +52,7 @@ _NOT_READ = word_list(
 )
 # Settings that say how often something is built: each time it takes tensors from the file.
 _COUNTS = ("num_hidden_layers", "n_layers", "num_hidden_groups", "inner_group_num")
+_PATIENCE = 5.0  # seconds that the hub has to answer
 _MISSING = 1 << 20  # parameters of a head that need not be there: what is missing is said later
 _MOST_SHARED = 1024  # layers of an architecture whose layers share their weights
 
@@ -75,15 +78,12 @@ def file_of(reference: str | Path, name: str) -> Path | None:
     """A file of a model folder, or of a hub id, which is downloaded; None where there is none.
 
     Raises:
-        StateError: it is no regular file, or a link that leaves the folder.
-        OSError: the hub cannot be reached.
+        StateError: it is no regular file, or a link that leaves the folder; or the hub cannot be reached, and
+            the model was not downloaded before.
     """
     folder = Path(reference)
     if not folder.is_dir():
-        from transformers.utils import cached_file
-
-        found = cached_file(str(reference), name, _raise_exceptions_for_missing_entries=False)
-        return None if found is None else Path(found)
+        return _hub_file(str(reference), name)
     path = folder / name
     if not path.exists() and not path.is_symlink():
         return None
@@ -97,6 +97,48 @@ def file_of(reference: str | Path, name: str) -> Path | None:
     if not real.is_file():
         raise StateError(f"{path} is not a regular file; copy or download the model again")
     return path
+
+
+def _hub_file(reference: str, name: str) -> Path | None:
+    """A file of a hub id: downloaded, or of the hub's cache where the hub cannot be reached."""
+    from transformers.utils import cached_file
+
+    if hub_is_reachable():
+        found = cached_file(reference, name, _raise_exceptions_for_missing_entries=False)
+        return None if found is None else Path(found)
+    cached = partial(
+        cached_file,
+        reference,
+        local_files_only=True,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    if cached(CONFIG) is None:
+        raise StateError(
+            f"{reference} is neither a folder here nor a model downloaded before, and the Hugging Face hub "
+            "cannot be reached: check the name, or the network"
+        )
+    found = cached(name)
+    return None if found is None else Path(found)
+
+
+def hub_is_reachable() -> bool:
+    """Whether the Hugging Face hub answers; it is asked once a minute at most, and once only.
+
+    Its library asks for each file five times and more, with longer and longer pauses, and logs each of them.
+    """
+    return _answers(int(time.monotonic() // 60))
+
+
+@lru_cache(maxsize=1)
+def _answers(minute: int) -> bool:
+    from transformers.utils.hub import constants, get_session
+
+    try:
+        get_session().head(constants.ENDPOINT, timeout=_PATIENCE)
+    except Exception:  # of the library of HTTP that the hub's library uses, which others may replace
+        return False
+    return True
 
 
 def settings(reference: str | Path, name: str = CONFIG) -> dict[str, Any] | None:

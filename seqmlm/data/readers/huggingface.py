@@ -98,6 +98,7 @@ class Reference:
         from huggingface_hub import HfApi
 
         with _faults(str(self)):
+            _check_hub(self.name)
             found = HfApi().dataset_info(self.name, revision=self.revision)
         return replace(self, revision=found.sha)
 
@@ -360,6 +361,8 @@ def _builder(reference: Reference) -> Any:
     elif name in _PACKAGED_DATASETS_MODULES:  # `datasets` would read whatever is in the current folder
         reason = "the name of a format of files, and of no data set"
         raise DataError(reason, source=str(reference), remedy="name a folder: hf:./FOLDER")
+    if not reference.local:
+        _check_hub(name)
     _bound_json()
     builder = datasets.load_dataset_builder(name, reference.subset, revision=reference.revision)
     root = f"{Path(name)}/" if reference.local else "hf://datasets/"
@@ -367,6 +370,17 @@ def _builder(reference: Reference) -> Any:
         if not (os.path.normpath(file) if reference.local else file).startswith(root):
             raise _outside(str(reference), file)
     return builder
+
+
+def _check_hub(name: str) -> None:
+    """Ask once whether the hub is there: `datasets` would ask for each file many times, and log it."""
+    from huggingface_hub.utils import validate_repo_id
+
+    from seqmlm.engine import foreign
+
+    validate_repo_id(name)
+    if not foreign.hub_is_reachable():
+        raise ConnectionError("the hub does not answer")
 
 
 # Other letters of a path are patterns, separators or not text to `datasets`.

@@ -218,6 +218,7 @@ def test_the_hub_is_asked_for_the_commit_and_faults_of_the_network_are_told(
     import huggingface_hub
 
     asked: list[Any] = []
+    monkeypatch.setattr("seqmlm.engine.foreign.hub_is_reachable", lambda: True)
 
     def info(self: Any, name: str, revision: str | None = None) -> Any:
         asked.append((name, revision))
