@@ -374,7 +374,7 @@ def _builder(reference: Reference) -> Any:
 
 def _check_hub(name: str) -> None:
     """Ask once whether the hub is there: `datasets` would ask for each file many times, and log it."""
-    from huggingface_hub.utils import validate_repo_id
+    from huggingface_hub.utils._validators import validate_repo_id
 
     from seqmlm.engine import foreign
 
