@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "structure": DATA | {"evaluation"},
     "reports": {"errors", "data", "anomaly", "parsing", "engine.durable"},
     "domains": FIELDS,
-    "streams": {"errors", "data", "config", "parsing", "engine.durable"},
+    "streams": {"errors", "data", "config", "parsing", "workspace", "engine.durable"},
     "rows": {"errors", "data", "engine.durable", "streams"},
     "workspace": {"errors", "config", "engine.durable"},
     "tracking": {"errors", "workspace", "parsing", "engine.durable"},

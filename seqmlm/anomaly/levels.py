@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.anomaly.values import ALONE, Bools, Doubles, Longs, Row, Scored
+from seqmlm.data.compressed import PACKED
 from seqmlm.data.record import Record
 from seqmlm.engine.counts import Names, named
 from seqmlm.engine.reductions import Entropy, Reduction
@@ -181,8 +182,11 @@ class SecondReading(ABC):
         read the other way, at least the same stretch of it."""
 
 
-TRACKS = (".bedgraph", ".bg", ".bed", ".bw", ".bigwig")
-"""Endings of files of scores along a sequence."""
+TRACKS = (
+    *(".bedgraph", ".bg", ".bed", ".bw", ".bigwig"),
+    *(f"{one}{packed}" for one in (".bedgraph", ".bg", ".bed") for packed in PACKED),
+)
+"""Endings of files of scores along a sequence; those that are packed, in the blocks of bgzip, last."""
 
 
 class Track(AbstractContextManager["Track", None], Protocol):

@@ -7,15 +7,20 @@ of the data. A small file may expand to any size, so a step here gives at most 1
 
 from __future__ import annotations
 
+import gzip
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 from seqmlm.errors import DataError
 
 MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "Zstandard"}
 """First bytes of a compressed file, and what it is."""
+
+PACKED = (".gz", ".bgz")
+"""Endings of files that are written compressed."""
 
 _BLOCK = 1 << 20
 _INPUT = 3 << 15  # compressed bytes that are read at a time
@@ -159,3 +164,39 @@ def _unzstd(packed: _Packed) -> Iterator[bytes]:
                 frame.decompress(packed.take(4))
         except zstandard.ZstdError:
             raise _Damaged from None
+
+
+def ending(path: Path) -> str:
+    """The ending of a name in lower case, with that of its compression; "" for a name without one.
+
+    >>> ending(Path("a.CSV")), ending(Path("b.v1.csv.gz")), ending(Path("scores"))
+    ('.csv', '.csv.gz', '')
+    """
+    last = path.suffix.lower()
+    return f"{Path(path.stem).suffix.lower()}{last}" if last in PACKED else last
+
+
+def packing(
+    path: Path, fill: Callable[[IO[bytes]], object], *, blocks: bool
+) -> Callable[[IO[bytes]], object]:
+    """A function that fills a file, compressed where the name says so; equal contents give equal bytes.
+
+    Args:
+        path: name of the file; one that ends in .gz or .bgz is compressed.
+        fill: writes the contents to a binary file.
+        blocks: compress in the blocks of bgzip, in which an index (tabix) can find places; else as gzip.
+    """
+
+    def fill_blocks(file: IO[bytes]) -> None:
+        from Bio.bgzf import BgzfWriter
+
+        with BgzfWriter(fileobj=file) as packed:
+            fill(packed)
+
+    def fill_gzip(file: IO[bytes]) -> None:
+        with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
+            fill(packed)  # type: ignore[arg-type]
+
+    if path.suffix.lower() not in PACKED:
+        return fill
+    return fill_blocks if blocks else fill_gzip

@@ -81,12 +81,14 @@ class Text:
         empty: a raw sequence of nothing.
         hidden: how a masked place is shown to a person.
         columns: of a table that `datasets` loads, name to Arrow type, in which `row` spells a record.
+        endings: of files that hold what `written` writes; none for those of the field's first format.
     """
 
     example: ClassVar[str] = ""
     empty: ClassVar[Any] = ""
     hidden: ClassVar[str] = MASK
     columns: ClassVar[Mapping[str, str]] = {"text": "string"}
+    endings: ClassVar[Sequence[str]] = ()
 
     def of_text(self, text: str, fields: Mapping[str, Any]) -> Any:
         """The raw form of a sequence in a table; `fields` are the row's other columns and the options."""

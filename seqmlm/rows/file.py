@@ -21,10 +21,12 @@ from typing import IO, Any, Self, TextIO
 
 import numpy as np
 
+from seqmlm.data.compressed import PACKED, packing
 from seqmlm.data.problems import Problems
 from seqmlm.engine.durable import replace_file
 from seqmlm.streams.cursor import Cursor, Position
 from seqmlm.streams.outputs import output_lock
+from seqmlm.streams.ownership import refuse_foreign, remember
 from seqmlm.streams.sinks import (
     Kind,
     LinesSink,
@@ -109,7 +111,9 @@ class Rows:
             shown = table_lines(columns, format)
         elif format == "jsonl" and line is not None:
             shown = partial(_for_people, line)
-        as_they_come = shown is not None if path is None else format == "jsonl" and wanted is None
+        packed = path is not None and path.suffix.lower() in PACKED
+        grows = format == "jsonl" and wanted is None and not packed
+        as_they_come = shown is not None if path is None else grows
         people = line is not None and path is None and stdout is not None and format == "jsonl" and kept
         self._order = order if people else None
         self._at_once = as_they_come and not whole and self._order is None
@@ -168,6 +172,8 @@ class Rows:
         elif left is not None and left.records:
             way = " (--resume would continue it)" if self._resume is not None else ""
             self.notes.append(f"the unfinished {self.path} is started over{way}")
+        refuse_foreign(self.path)
+        refuse_foreign(partial_of(self.path))
         # From here on whoever reads the folder knows an output of ours; the file itself is not touched yet.
         # Rows that nobody committed may stand in it: at no moment must it lie there without a mark.
         self._torn = left is not None
@@ -265,6 +271,7 @@ class Rows:
             self._made(self.path, finished)
         elif not self.asked:
             self._sink.commit()  # an empty file, where there was nothing to say
+        remember(self.path)
         self._mark.remove()  # before what it speaks of: a kill in between leaves a finished run
         if not self._at_once:
             self._sink.close()
@@ -301,12 +308,13 @@ class Rows:
         try:
             if self._own is not None and self._format == "own":
                 text = (one.encode() for one in self._own(self.read()))
-                replace_file(path, partial(_packed if path.suffix in _PACKED else _put, text), mode=mode)
+                replace_file(path, packing(path, partial(_put, text), blocks=True), mode=mode)
                 return
             with tempfile.TemporaryDirectory() as folder:
                 rows = self._asked_for(finished)
                 if self._format == "jsonl":
-                    replace_file(path, partial(_put, (json_lines([row]) for row in rows)), mode=mode)
+                    lines_of = partial(_put, (json_lines([row]) for row in rows))
+                    replace_file(path, packing(path, lines_of, blocks=False), mode=mode)
                     return
                 lines = self._lines
                 if lines is None or not lines.exists() or finished is not None or self._wanted is not None:
@@ -343,20 +351,9 @@ def columns_of(rows: Iterable[Row], known: Mapping[str, Kind]) -> dict[str, Kind
     return {name: kind or "text" for name, kind in found.items()}
 
 
-_PACKED = (".gz", ".bgz")
-
-
 def _put(lines: Iterable[bytes], file: IO[bytes]) -> None:
-    file.writelines(lines)
-
-
-def _packed(lines: Iterable[bytes], file: IO[bytes]) -> None:
-    """In the blocks of bgzip, which programs that read genomes find places in."""
-    from Bio.bgzf import BgzfWriter
-
-    with BgzfWriter(fileobj=file) as packed:
-        for line in lines:
-            packed.write(line)
+    for line in lines:
+        file.write(line)
 
 
 def _read(path: Path) -> Iterator[Row]:

@@ -12,6 +12,9 @@ import numpy as np
 
 from seqmlm.rows.file import Row
 
+BEDGRAPH = (".bedgraph", ".bg")
+"""Endings of a bedGraph."""
+
 _THOUSAND = 1000  # steps of a probability to which neighbouring values are equal, and written as one
 _DIVIDERS = {ord(one): repr(one)[1:-1] for one in "\t\n\v\f\r\x1c\x1d\x1e\x85\u2028\u2029"}
 
@@ -30,7 +33,9 @@ def conll(rows: Iterable[Row]) -> Iterator[str]:
         yield "\n"
 
 
-def bedgraph(rows: Iterable[Row], classes: Sequence[str], name: str) -> Iterator[str]:
+def bedgraph(
+    rows: Iterable[Row], classes: Sequence[str], name: str, *, indexed: bool = False
+) -> Iterator[str]:
     """The probability of some classes together along sequences, each in its order; 0-based, half open.
 
     Neighbours of equal values are one line. Of a place that comes again the first row counts, for the format
@@ -40,8 +45,9 @@ def bedgraph(rows: Iterable[Row], classes: Sequence[str], name: str) -> Iterator
         rows: with `p`, in any order.
         classes: whose probabilities are added.
         name: of the track.
+        indexed: the first line is a comment, as a file with an index must have it.
     """
-    yield f'track type=bedGraph name="{name}"\n'
+    yield f'{"#" * indexed}track type=bedGraph name="{name}"\n'
     held = defaultdict[str, "array[int]"](lambda: array("h"))  # -1 where nothing is known
     for row in rows:
         own = held[row.get("document", row["id"])]

@@ -8,14 +8,22 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from seqmlm.data.files import UNDER_WAY, is_reference
 from seqmlm.engine.durable import FileLock, irregular, move_into_place
 from seqmlm.errors import StateError, UsageError
+from seqmlm.streams.ownership import refuse_foreign
 from seqmlm.streams.sinks import PARTIAL
+
+_ENDINGS = {
+    "--report": (".html", ".htm"),
+    "--sarif": (".sarif", ".json"),
+    "publish": (".tsv",),
+}
+"""What names an output that has one format: the endings of its file, which may also have none."""
 
 
 def check_outputs(
@@ -25,7 +33,7 @@ def check_outputs(
     folder: str | Path | None = None,
     streams: bool = False,
 ) -> None:
-    """Refuse output files that are something else than files, that are one file, or that hold what is read.
+    """Refuse output files that are no regular files, the same file twice, an input, or not written by seqmlm.
 
     Args:
         outputs: what names each ("--out") to the path; None where it is not wanted.
@@ -36,7 +44,8 @@ def check_outputs(
     Raises:
         UsageError: a folder, link, pipe or device; the same file twice, however it is spelled; one of the
             inputs, also where a file that a scoring keeps beside "--out" would be it; a file of the model's,
-            or in its folder.
+            or in its folder; a name with an ending of another format.
+        StateError: a file that seqmlm has not written.
     """
     paths = (Path(path) for path in inputs if str(path) != "-" and not is_reference(path))
     read = {key: path for path in paths for key in _identity(path)}
@@ -47,6 +56,8 @@ def check_outputs(
         if path is None:
             continue
         _check_regular(name, path, streams=streams and name == "--out")
+        if name in _ENDINGS:
+            check_ending(name, path, _ENDINGS[name])
         suffixes = ("", PARTIAL, UNDER_WAY) if name == "--out" else ("",)
         for file in (path.with_name(path.name + suffix) for suffix in suffixes):
             for key in _identity(file):
@@ -58,6 +69,8 @@ def check_outputs(
         above = os.path.realpath(path.parent)
         if home is not None and (os.path.commonpath([home, above]) == home or of_model & {*_identity(path)}):
             raise UsageError(f"{name} {path} is in the folder of the model; choose another place")
+        for file in (path.with_name(path.name + suffix) for suffix in suffixes):
+            refuse_foreign(file, name if file == path else f"{name} {path} needs a file beside it, and")
 
 
 def _check_regular(name: str, path: Path, *, streams: bool) -> None:
@@ -69,6 +82,18 @@ def _check_regular(name: str, path: Path, *, streams: bool) -> None:
         raise UsageError(
             f"{name} {path} is {what}, and only a regular file is written; name another file"
             + (", or leave out --out: rows go to standard output" if streams else "")
+        )
+
+
+def check_ending(name: str, path: Path, endings: Sequence[str]) -> None:
+    """Refuse a file of one format whose name has the ending of another; it may also have none.
+
+    Raises:
+        UsageError: another ending; the message names those that are known.
+    """
+    if path.suffix and path.suffix.lower() not in endings:
+        raise UsageError(
+            f"{name} {path}: no such file ends in {path.suffix}; name one that ends in {' or '.join(endings)}"
         )
 
 

@@ -13,6 +13,7 @@ import json
 import math
 import os
 import re
+import shlex
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,8 +22,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any, Literal, TextIO
 
+from seqmlm.data.compressed import PACKED, ending, packing
 from seqmlm.engine.durable import DISK, refuse_irregular, replace_file
 from seqmlm.errors import StateError, UsageError, nearest
 
@@ -39,10 +42,17 @@ surprisals, "vector" numbers of equal count (see `packed`), "json" anything else
 EXTRA = "extra"
 """The column of a table that holds, as JSON, every field of a row that the schema does not name."""
 
-_JSON = (".jsonl", ".ndjson", ".json")
-_PARQUET = (".parquet", ".pq")
-FORMATS = {"jsonl": _JSON, "csv": (".csv",), "tsv": (".tsv",), "parquet": _PARQUET, "npy": (".npy",)}
-"""Format to the endings that mean it; the first format is that of any other name."""
+FORMATS: Mapping[str, tuple[str, ...]] = {
+    "jsonl": (".jsonl", ".ndjson", ".json", ".jsonl.gz", ".ndjson.gz"),
+    "csv": (".csv", ".csv.gz"),
+    "tsv": (".tsv", ".tsv.gz"),
+    "parquet": (".parquet", ".pq"),
+    "npy": (".npy",),
+}
+"""Format to the endings that mean it, those that are compressed by gzip last; the first format is that of a
+name without an ending."""
+
+_INDEXED = {".bedgraph": "bed", ".bg": "bed", ".bed": "bed", ".vcf": "vcf"}  # ending -> preset of tabix
 
 SPREADSHEETS = (".xlsx", ".xls", ".ods")
 ELSEWHERE = {".sarif": "seqmlm review --sarif", ".html": "--report", ".htm": "--report"}
@@ -116,26 +126,52 @@ class Schema:
         return found
 
 
-def format_of(path: Path | None, asked: str | None = None) -> str:
-    """The format of an output: the one asked for, else what its name says, else JSON lines.
+def format_of(
+    path: Path | None,
+    asked: str | None = None,
+    *,
+    further: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> str:
+    """The format of an output: the one asked for, else what its name says; JSON lines if that has no ending.
+
+    Args:
+        path: the file, or None for standard output.
+        asked: name of a format.
+        further: formats of the command beside `FORMATS`, and their endings.
 
     Raises:
-        UsageError: an unknown format, a spreadsheet, or Parquet on standard output.
+        UsageError: an unknown format or ending, a spreadsheet, or Parquet on standard output.
     """
-    if asked is not None and asked not in FORMATS:
-        raise UsageError(f"results cannot be written as {asked!r}{nearest(asked, FORMATS)}")
-    suffix = path.suffix.lower() if path is not None else ""
-    by_name = next((name for name, suffixes in FORMATS.items() if suffix in suffixes), "jsonl")
+    every = {**further, **FORMATS}
+    if asked is not None and asked not in every:
+        raise UsageError(f"results cannot be written as {asked!r}{nearest(asked, every)}")
+    suffix = ending(path) if path is not None else ""
+    by_name = next((name for name, suffixes in every.items() if suffix in suffixes), None)
     if asked is None and suffix in SPREADSHEETS:
         raise UsageError(f"{path}: no spreadsheet is written; name a .csv file, which opens as one")
     if asked is None and suffix in ELSEWHERE:
         raise UsageError(
             f"{path}: rows are not written as {suffix}; {ELSEWHERE[suffix]} FILE writes such a file"
         )
-    chosen = asked or by_name
+    if asked is None and by_name is None and suffix:
+        endings = dict.fromkeys(suffix for suffixes in every.values() for suffix in suffixes)
+        known = ", ".join(one for one in endings if not one.endswith(PACKED)) + "; packed: "
+        known += ", ".join(one for one in endings if one.endswith(PACKED))
+        raise UsageError(
+            f"{path}: no file that ends in {suffix} is written; known endings are {known}; a name without an "
+            "ending gets JSON lines"
+        )
+    chosen = asked or by_name or "jsonl"
     if chosen in ("parquet", "npy") and path is None:
         raise UsageError(f"a {chosen} file cannot go to standard output; name a file with --out")
     return chosen
+
+
+def index_command(path: Path) -> str | None:
+    """The command that makes an index of a file packed by bgzip; None for other files."""
+    name = ending(path)
+    preset = next((preset for one, preset in _INDEXED.items() if name in (f"{one}.gz", f"{one}.bgz")), None)
+    return None if preset is None else f"tabix -p {preset} {shlex.quote(str(path))}"
 
 
 class LinesSink:
@@ -225,6 +261,13 @@ class LinesSink:
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
+
+
+def is_at_mark(path: Path, mark: Mark) -> bool:
+    """Whether a file of lines is what it was at a commit, perhaps with more behind that."""
+    with path.open("rb") as file:
+        handle = file.fileno()
+        return os.fstat(handle).st_size >= mark["bytes"] and _tail(handle, mark["bytes"]) == mark["tail"]
 
 
 def partial_of(path: Path) -> Path:
@@ -331,7 +374,7 @@ def convert(lines: Path, path: Path, schema: Schema, *, format: str, private: bo
         ids, facts = beside(path)
         convert(lines, ids, replace(schema, columns=others, closed=True), format="tsv", private=private)
         replace_file(facts, json.dumps({**schema.facts}).encode(), mode=mode)
-    replace_file(path, fill, mode=mode)
+    replace_file(path, packing(path, fill, blocks=False), mode=mode)
 
 
 def beside(path: Path) -> tuple[Path, Path]:

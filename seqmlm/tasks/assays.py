@@ -24,6 +24,7 @@ from seqmlm.evaluation.intervals import Difference, bootstrap_weights, summarize
 from seqmlm.inference.session import Session
 from seqmlm.rows.file import Row
 from seqmlm.streams.outputs import check_outputs
+from seqmlm.streams.ownership import refuse_foreign, remember
 from seqmlm.streams.sinks import unwritable
 from seqmlm.tasks.measurements import TITLES, Measurements, agreement_table, effects_of, intervals
 from seqmlm.tasks.task import Figures, Table, Task, TaskConfig
@@ -175,7 +176,9 @@ def _write(folder: Path, name: str, rows: Sequence[Sequence[Any]]) -> Path:
     csv.writer(text, lineterminator="\n").writerows(rows)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        refuse_foreign(path, "--scores")
         replace_file(path, text.getvalue().encode())
+        remember(path)
     except OSError as error:
         raise unwritable(path, error) from None
     return path

@@ -7,9 +7,11 @@ files, the domain's built-in sample is drawn and cached.
 
 from __future__ import annotations
 
+import filecmp
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -29,10 +31,11 @@ from seqmlm.data.splits import TRAIN, ByKey, Chronological, Parts, Split, neighb
 from seqmlm.data.store import Place, Prepared
 from seqmlm.domains.field import Field, lacking
 from seqmlm.domains.samples import Sample
-from seqmlm.engine.durable import FileLock, irregular
+from seqmlm.engine.durable import FileLock, irregular, move_into_place
 from seqmlm.engine.types import MovingWindows, Windows
 from seqmlm.errors import DataError, StateError, UsageError, number_of, plural
 from seqmlm.inference.model_folder import load_tokenizer
+from seqmlm.streams.ownership import refuse_foreign, remember
 from seqmlm.tasks.config import DataConfig, PretrainConfig, TokenizerConfig
 from seqmlm.tokenizers.base import CARD as TOKENIZER_CARD
 from seqmlm.tokenizers.base import Growing, Tokenizer, of_length
@@ -62,11 +65,30 @@ def draw_sample(domain: str, out: Path, *, n: int | None = None, seed: int = 0) 
                 f"{path} is {irregular(path)}, and only regular files are written; choose another --out"
             )
     try:
-        return found.sample.draw(out, n=n, seed=seed)
+        out.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".sample-", dir=out) as building:
+            drawn = found.sample.draw(Path(building), n=n, seed=seed)
+            made = {path: out / path.relative_to(building) for path in Path(building).rglob("*")}
+            new = {
+                path: target for path, target in made.items() if path.is_file() and not _same(path, target)
+            }
+            for target in new.values():
+                refuse_foreign(target, "the file")
+            for path, target in new.items():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                move_into_place(path, target)
+                remember(target)
+        data, apart = (tuple(made[path] for path in paths) for paths in (drawn.files, drawn.apart))
+        return Sample(files=data, truth=made[drawn.truth], apart=apart)
     except OSError as error:
         raise StateError(
             f"cannot write the sample to {out}: {error.strerror}; choose another --out"
         ) from None
+
+
+def _same(path: Path, target: Path) -> bool:
+    """Whether there is a file already, with the same contents."""
+    return target.is_file() and filecmp.cmp(path, target, shallow=False)
 
 
 def cached_sample(domain: str, workspace: Workspace, seed: int) -> Sample:

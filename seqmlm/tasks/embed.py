@@ -83,6 +83,8 @@ class EmbedConfig(TaskConfig):
     fit: bool = False
     pair: str | None = None
     truth: str | None = None
+    arrays = True
+
     neighbours: int | None = None
     index: Path | None = None
     knn: str | None = None

@@ -9,14 +9,17 @@ distribution (Torroba Hennigen and Kim 2023).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
 
+from seqmlm import plugins
+from seqmlm.data.compressed import PACKED
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
+from seqmlm.domains.field import Field
 from seqmlm.domains.holes import Prompt
 from seqmlm.engine.types import Longs
 from seqmlm.engine.units import Doubles
@@ -36,7 +39,8 @@ class GenerateConfig(TaskConfig):
 
     Args:
         paths: files of sequences with gaps.
-        out: write to this file, in the field's own format; rows to one called .jsonl.
+        out: write to this file: in the field's own format where its name ends so, such as .fasta; rows to
+            one called .jsonl, .csv, .tsv or .parquet.
         template: a sequence with gaps, as `seqmlm fill` takes it; the rest stays.
         length: units of sequences that are all gaps: 100, or drawn from 80-120.
         n: sequences, of each template.
@@ -56,6 +60,10 @@ class GenerateConfig(TaskConfig):
     temperature: float = 1.0
     method: Literal["mask-predict", "gibbs"] = "mask-predict"
     rounds: int = 10
+
+    @classmethod
+    def native(cls) -> Mapping[str, Sequence[str]]:
+        return {name: own_endings(plugins.domain(name)) for name in plugins.names("domains")}
 
     def check(self) -> None:
         if sum((self.template is not None, self.length is not None, bool(self.paths))) != 1:
@@ -78,6 +86,12 @@ class GenerateConfig(TaskConfig):
         if not 1 <= low <= high:
             raise UsageError(f"--length is a number or two, such as 100 or 80-120; got {self.length!r}")
         return low, high
+
+
+def own_endings(field: Field) -> tuple[str, ...]:
+    """Endings of files that hold generated sequences as the field has them, packed by bgzip or not."""
+    endings = field.text.endings or next(iter(field.files.formats.values())).suffixes
+    return tuple(f"{one}{packed}" for packed in ("", *PACKED) for one in endings)
 
 
 class Draw(NamedTuple):
@@ -112,6 +126,7 @@ class Generate(Task[GenerateConfig, Draw]):
 
     def __init__(self, config: GenerateConfig, session: Session) -> None:
         super().__init__(config, session)
+        self.formats = {session.domain.name: own_endings(session.domain)}
         self.cloze = Cloze(session)
         self._prompts: list[Prompt] = []  # each stands for `n` sequences, or one of a drawn length
 

@@ -34,6 +34,7 @@ from seqmlm.inference.maps import candidates
 from seqmlm.inference.session import Session
 from seqmlm.reports.verdict import nearest_sentence
 from seqmlm.rows.file import Row
+from seqmlm.streams.ownership import remember
 from seqmlm.streams.sinks import unwritable
 from seqmlm.structure import joints
 from seqmlm.structure.joints import METHODS, OTHERS, TOLERANCE, Candidates, Conditional, Pair
@@ -349,6 +350,7 @@ class JointTask(Gaps[JointConfig]):
         try:
             with owner_only(self.session.card.sensitive):
                 replace_file(path, text.getvalue().encode())
+            remember(path)
         except OSError as error:
             raise unwritable(path, error) from None
         return (path,)

@@ -17,6 +17,8 @@ from seqmlm import plugins
 from seqmlm.data.problems import Problems
 from seqmlm.engine.durable import replace_file
 from seqmlm.errors import DataError, UsageError, number_of
+from seqmlm.streams.outputs import check_ending, check_outputs
+from seqmlm.streams.ownership import remember
 from seqmlm.tasks.columns import Labelling, reading
 from seqmlm.tasks.task import Summary, Table
 
@@ -78,12 +80,16 @@ class Lexicon:
     ) -> Summary:
         """Read, rank, write; DataError for labels of one class, or no word that is often enough."""
         config.check()
+        if config.out is not None:
+            check_ending("--out", config.out, (".txt", ".lst"))
+        check_outputs({"--out": config.out}, inputs=config.paths)
         with Problems() as problems:
             problems.listener = progress.message
             texts, labels = zip(*_labelled(config, problems), strict=True)
         words = ranked(texts, labels, config.least)[: config.top]
         if config.out is not None:
             replace_file(config.out, "".join(f"{word}\n" for word, _, _ in words).encode())
+            remember(config.out)
         named = [dict(zip(("word", "weight", "class"), one, strict=True)) for one in words]
         return Summary(
             task=name,

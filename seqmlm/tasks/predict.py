@@ -9,11 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from heapq import nsmallest
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from seqmlm.data.compressed import PACKED, ending
 from seqmlm.data.examples import Example, LabelSource, examples
 from seqmlm.data.labels import SUBJECT, TIME, at_moments, read_moments, time_of
 from seqmlm.data.privacy import SMALLEST, redacted_counts, shown_count
@@ -30,7 +30,7 @@ from seqmlm.inference.pieces import HeadCard, Piece, pieces, pieces_of_pair, uni
 from seqmlm.inference.prompts import Prompts
 from seqmlm.inference.session import Session
 from seqmlm.rows.file import Row
-from seqmlm.rows.tracks import bedgraph, conll
+from seqmlm.rows.tracks import BEDGRAPH, bedgraph, conll
 from seqmlm.tasks.cases import has_types, target
 from seqmlm.tasks.columns import Labelling, labelled_records
 from seqmlm.tasks.labelled import group_of
@@ -65,6 +65,11 @@ class PredictConfig(TaskConfig):
 
     shown = ("level", "truth", "format_out", *TaskConfig.shown)
 
+    @classmethod
+    def native(cls) -> Mapping[str, Sequence[str]]:
+        packed = [f"{one}{more}" for one in BEDGRAPH for more in PACKED]
+        return {"conll": (".conll",), "bedgraph": (*BEDGRAPH, *packed)}
+
     inputs = ("labels",)
 
     level: Literal["entity", "unit"] = "entity"
@@ -86,7 +91,7 @@ class Predict(Task[PredictConfig, Record]):
     Config = PredictConfig
     doubts = frozenset({TAUGHT})
     learnt = True
-    formats = MappingProxyType({"conll": (".conll",), "bedgraph": (".bedgraph", ".bg")})
+    formats = PredictConfig.native()
 
     def __init__(self, config: PredictConfig, session: Session) -> None:
         from seqmlm.inference.labeller import Labeller
@@ -118,7 +123,8 @@ class Predict(Task[PredictConfig, Record]):
         """CoNLL or bedGraph."""
         if self.further_format == "conll":
             return conll(rows)
-        return bedgraph(rows, self.classes, self.classes[0].removeprefix("B-"))
+        packed = self.out is not None and ending(self.out).endswith(PACKED)
+        return bedgraph(rows, self.classes, self.classes[0].removeprefix("B-"), indexed=packed)
 
     def records(self, problems: Problems) -> Iterable[Record]:
         """What is read, with the columns of the other sequence of pairs and of the truth."""

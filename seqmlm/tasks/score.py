@@ -19,6 +19,7 @@ from seqmlm.inference.batches import Encoded, batches, characters, tokenized
 from seqmlm.inference.detector import JudgedRow
 from seqmlm.inference.session import Session
 from seqmlm.rows.file import Row
+from seqmlm.streams.ownership import remember
 from seqmlm.tasks.score_config import ScoreConfig
 from seqmlm.tasks.score_output import (
     TRAINED_ON,
@@ -248,6 +249,7 @@ class Score(Task[ScoreConfig, Encoded]):
         with self._track as track:
             for row in rows():
                 track.add(row)
+        remember(self.config.track)
         return (self.config.track,)
 
     def _new_report(self) -> ScoreReport:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from seqmlm.anomaly.levels import TRACKS
+from seqmlm.data.compressed import ending
 from seqmlm.data.sources import split_source
 from seqmlm.errors import UsageError
 from seqmlm.inference.expert import Use
 from seqmlm.parsing import Share, duration
 from seqmlm.streams.cursor import Cursor
-from seqmlm.streams.sinks import format_of
 from seqmlm.tasks.task import CommandConfig, TaskConfig
 
 
@@ -111,7 +111,7 @@ class ScoreConfig(ScoringRequest, TaskConfig):
 
     Args:
         out: write the rows to this file instead of stdout: .jsonl, .csv or .parquet; or the scores along a
-            genome alone: .bedgraph, .bed (names genes) or .bw.
+            genome alone: .bedgraph, .bed (names genes) or .bw; with .gz, .bed.gz and .bedgraph.gz by bgzip.
         format_out: format of the rows: jsonl, csv or parquet. Default: by the name of --out.
         resume: resume an interrupted --out; no row is lost or duplicated.
         max_latency: DURATION: read standard input live; write each row at most this long after its line, such
@@ -126,6 +126,10 @@ class ScoreConfig(ScoringRequest, TaskConfig):
     later: ClassVar[tuple[str, ...]] = ("max_latency", "extrapolate")
 
     max_latency: str | None = None
+
+    @classmethod
+    def native(cls) -> Mapping[str, Sequence[str]]:
+        return {"track": TRACKS}
 
     @property
     def read(self) -> tuple[str, ...]:
@@ -161,12 +165,11 @@ class ScoreConfig(ScoringRequest, TaskConfig):
     @property
     def track(self) -> Path | None:
         """Where `out` is one: scores along a sequence, without rows."""
-        track = self.out is not None and self.format_out is None and self.out.suffix.lower() in TRACKS
+        track = self.out is not None and self.format_out is None and ending(self.out) in TRACKS
         return self.out if track else None
 
     def check(self) -> None:
         TaskConfig.check(self)
-        format_of(self.out, self.format_out)
         if self.resume and self.track is not None:
             raise UsageError("--resume continues a file of rows: name it with --out")
         super().check()

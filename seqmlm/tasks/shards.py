@@ -17,11 +17,14 @@ from shutil import copyfileobj
 from typing import IO, Any
 
 from seqmlm.config import from_dict
+from seqmlm.data.compressed import PACKED, ending
 from seqmlm.data.problems import Problems
 from seqmlm.engine.durable import entry_of, replace_file
 from seqmlm.errors import StateError, UsageError
 from seqmlm.parsing import read_json
 from seqmlm.streams.outputs import check_outputs
+from seqmlm.streams.ownership import remember
+from seqmlm.streams.sinks import format_of
 from seqmlm.tasks import reading
 
 BESIDE = ".shard.json"
@@ -128,6 +131,10 @@ def merge(paths: Sequence[Path], out: Path) -> int:
     """
     if not paths:
         raise UsageError("name the files that --shard wrote")
+    if format_of(out) != "jsonl" or ending(out).endswith(PACKED):
+        raise UsageError(
+            f"--out {out}: parts are JSON lines, and so is what they are put into: name a .jsonl"
+        )
     check_outputs({"--out": out}, inputs=paths)
     found = {path: Share.of(path) for path in paths}
     first = found[paths[0]]
@@ -143,6 +150,7 @@ def merge(paths: Sequence[Path], out: Path) -> int:
     ordered = [by_number[number] for number in range(count)]
     private = any(path.stat().st_mode & 0o077 == 0 for path in ordered)
     replace_file(out, lambda file: _put(ordered, file), mode=0o600 if private else 0o666)
+    remember(out)
     return sum(one.items for one in found.values())
 
 

@@ -34,6 +34,7 @@ from seqmlm.reports.page import Page
 from seqmlm.reports.verdict import links_warnings
 from seqmlm.rows.file import Row
 from seqmlm.streams.outputs import check_outputs
+from seqmlm.streams.ownership import refuse_foreign, remember
 from seqmlm.streams.sinks import unwritable
 from seqmlm.structure.base import StructureSettings
 from seqmlm.structure.estimators import KINDS
@@ -206,6 +207,9 @@ class Structure(Task[StructureConfig, Subject]):
         if config.graphs is not None:
             check_outputs(_graphs(config.graphs), folder=session.model.path)
         self.decoder = self._decoder()
+        if config.graphs is not None and self.decoder is not None:
+            for name in self.decoder.files(()):
+                refuse_foreign(config.graphs / name, "--graphs")
         self.separation = (config.min_separation or 1) if self.decoder is None else self.decoder.separation
         self.streams = config.truth is config.graphs is config.report is None
         self.every = config.all or config.out is not None or not self.streams or self.decoder is None
@@ -515,7 +519,9 @@ def _write(path: Path, pieces: Iterable[str], mode: int) -> None:
     lines = (one.encode("utf-8", "backslashreplace") for one in pieces)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        refuse_foreign(path, "--graphs")
         replace_file(path, lambda file: file.writelines(lines), mode=mode)
+        remember(path)
     except OSError as error:
         raise unwritable(path, error) from None
 

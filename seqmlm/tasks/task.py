@@ -27,6 +27,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TextIO, TypeVar
 
 from seqmlm import plugins
+from seqmlm.data.compressed import ending
 from seqmlm.data.files import Source, expand, is_reference
 from seqmlm.data.privacy import redact_small_counts
 from seqmlm.data.problems import OnError, Problems
@@ -43,7 +44,7 @@ from seqmlm.registry.references import resolve
 from seqmlm.rows.file import Order, Row, Rows
 from seqmlm.streams.cursor import DEFAULTS, file_facts, with_defaults
 from seqmlm.streams.outputs import check_outputs
-from seqmlm.streams.sinks import FORMATS, FREE_SPACE, Kind, Schema, UnwritableError, format_of
+from seqmlm.streams.sinks import FORMATS, FREE_SPACE, Kind, Schema, UnwritableError, format_of, index_command
 from seqmlm.tasks import reading, shards
 
 if TYPE_CHECKING:
@@ -142,6 +143,9 @@ class TaskConfig(CommandConfig):
     inputs: ClassVar[tuple[str, ...]] = ()
     """Fields that name a file which is read beside the paths."""
 
+    arrays: ClassVar[bool] = False
+    """Rows are vectors, which an array of numpy can hold."""
+
     later: ClassVar[tuple[str, ...]] = ()
     """Fields that only what is made of finished rows depends on: a resumed run may have others."""
 
@@ -188,6 +192,7 @@ class TaskConfig(CommandConfig):
     def check_files(self) -> None:
         """Refuse outputs that are inputs or no files, and what cannot be resumed; as `check`."""
 
+        self.check_ending()
         files = (one for one in self.read if one != "-" and not is_reference(one))
         missing = next((one for one in files if not os.path.exists(one)), None)
         if missing is not None and os.path.isfile(self.model):
@@ -204,6 +209,21 @@ class TaskConfig(CommandConfig):
             if not self.resumable or self.out is None or self.out.suffix.lower() != ".jsonl":
                 raise UsageError("--shard reads files, and writes rows to a .jsonl that --out names")
         check_outputs(self.outputs, inputs=expand(self.read), streams=True)
+
+    @classmethod
+    def native(cls) -> Mapping[str, Sequence[str]]:
+        """Formats that the command writes for models of some field, beside those of rows; their endings."""
+        return {}
+
+    def check_ending(self) -> None:
+        """Refuse a name of `out` whose ending says no format of the command."""
+        suffix = "" if self.out is None else ending(self.out)
+        named = not suffix or any(suffix in endings for endings in FORMATS.values())
+        further = {} if self.format_out in FORMATS or (self.format_out is None and named) else self.native()
+        if format_of(self.out, self.format_out, further=further) == "npy" and not self.arrays:
+            raise UsageError(
+                f"{self.out}: an array of numpy holds vectors (seqmlm embed), and these are other rows"
+            )
 
 
 ConfigT = TypeVar("ConfigT", bound=TaskConfig)
@@ -231,7 +251,7 @@ class Task(ABC, Generic[ConfigT, Item]):
         trains: it makes a model; progress is then that of a training.
         own_format: rows are written in the field's own format (`written`), unless JSON is asked for.
         formats: further formats that `written` writes, and the endings of their files; a name that ends in
-            .gz or .bgz is packed by bgzip.
+            .gz or .bgz is packed by bgzip, those of tables by gzip.
         ahead: its items may be read by a fork, ahead of the model: they ask no model.
         sources: what `records` reads.
         out: the file of the rows, or None.
@@ -407,13 +427,15 @@ class Task(ABC, Generic[ConfigT, Item]):
         Raises:
             UsageError: the name of the output says another format.
         """
-        out, asked = self.config.out, self.config.format_out
-        name = "" if out is None else out.name.lower()
-        every = {**FORMATS, **self.formats}
-        by_name = next((one for one, endings in every.items() if name.endswith(tuple(endings))), None)
-        if asked in every and by_name not in (None, asked):
-            raise UsageError(f"{out} is {by_name} by its name, and --format-out says {asked}; leave that out")
-        chosen = asked or by_name
+        out, asked = self.out, self.config.format_out
+        suffix = "" if out is None else ending(out)
+        every = {**self.formats, **FORMATS}
+        by_name = [one for one, endings in every.items() if suffix in endings]
+        if asked in every and by_name and asked not in by_name:
+            raise UsageError(
+                f"{out} is {by_name[0]} by its name, and --format-out says {asked}; leave that out"
+            )
+        chosen = format_of(out, asked, further=self.formats)
         return chosen if chosen in self.formats else None
 
 
@@ -632,7 +654,10 @@ def run(
             return summary
         if rows.asked or task.may_be_empty or config.shard is not None:
             with _resumable(task, rows):
-                return _finished(task, summary, rows)
+                summary = _finished(task, summary, rows)
+            if config.out is not None and (command := index_command(config.out)) is not None:
+                told.message(f"an index of {config.out.name}: {command}")
+            return summary
         if stop.received is not None:
             return summary
         raise problems.nothing()
@@ -695,11 +720,11 @@ def _rows(task: Task[Any, Any], problems: Problems, stdout: TextIO | None, as_js
     """Where the rows go, and what decides them."""
     config, session = task.config, task.session
     asked = "own" if task.further_format else format_of(task.out, config.format_out)
-    lines = as_json or (task.out is not None and task.out.suffix.lower() == ".jsonl")
     if asked == "npy" and not (isinstance(task.columns, Schema) and task.columns.width):
         what = "an array of numpy holds vectors (seqmlm embed), and these are other rows"
         raise UsageError(f"{task.out}: {what}")
-    own = task.own_format and config.format_out is None and not lines
+    unnamed = task.out is None or not ending(task.out)
+    own = task.own_format and config.format_out is None and unnamed and not as_json
     people = stdout is not None and stdout.isatty() and config.format_out is None and not as_json
     return Rows(
         task.out,

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from seqmlm import plugins
 from seqmlm.data.problems import Problems
 from seqmlm.domains.field import lacking
 from seqmlm.domains.variants import Variant, Variants, VariantTable
@@ -72,6 +73,16 @@ class VariantsConfig(TaskConfig):
     metavar = "FILE"
     inputs = ("wildtype", "family", "genes")
     later = ("measured", "prediction", "cutoff", "next")
+
+    @classmethod
+    def native(cls) -> Mapping[str, Sequence[str]]:
+        chapters = [plugins.domain(name).variants for name in plugins.names("domains")]
+        return {
+            name: endings
+            for chapter in chapters
+            if chapter is not None
+            for name, endings in chapter().formats.items()
+        }
 
     wildtype: str | None = field(default=None, metadata={"also": ("--reference",)})
     convention: Convention = "masked"

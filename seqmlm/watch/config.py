@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from seqmlm.data.compressed import PACKED, ending
 from seqmlm.errors import UsageError
 from seqmlm.parsing import duration
 from seqmlm.streams.outputs import check_outputs
@@ -101,7 +102,7 @@ class WatchConfig(ScoringRequest):
                 raise UsageError("--source takes the place of files: leave one of them out")
         elif not self.paths:
             raise UsageError("nothing to watch: name files, or a pattern in quotes such as 'logs/*.log'")
-        if format_of(self.out) != "jsonl":
+        if format_of(self.out) != "jsonl" or (self.out is not None and ending(self.out).endswith(PACKED)):
             raise UsageError("rows of what is watched are JSON lines: name a file such as a.jsonl with --out")
         if "-" in self.sources:
             raise UsageError(

@@ -24,6 +24,7 @@ from seqmlm.errors import StateError, number_of
 from seqmlm.registry.database import patiently
 from seqmlm.streams.cursor import differences
 from seqmlm.streams.outputs import output_lock
+from seqmlm.streams.ownership import refuse_foreign
 from seqmlm.streams.sinks import Fields, LinesSink, Mark, StreamSink, changed, json_lines
 from seqmlm.watch.follower import Follower
 from seqmlm.watch.generations import FileState, Gap
@@ -101,6 +102,7 @@ class Outbox:
         found = self._registry.stream(self._name)
         if new := found is None:
             if self._stdout is None and self._out.exists() and self._out.stat().st_size:
+                refuse_foreign(self._out)
                 raise StateError(
                     f"{self._out} is there, and no following of this workspace has written it: name another "
                     "--out, or move it away"
@@ -142,6 +144,8 @@ class Outbox:
                     f"that were pruned from the database, of those up to number {found.pruned.through:,}"
                 )
         try:
+            if self._stdout is None and mark is None:
+                refuse_foreign(self._out)
             if self._stdout is None:
                 self._lines = LinesSink(self._out, private=self._private, mark=mark)
             else:

@@ -20,6 +20,7 @@ from seqmlm.anomaly.findings import small
 from seqmlm.errors import number_of, printable
 from seqmlm.reports.drawing import Bar
 from seqmlm.reports.page import Cell, Page
+from seqmlm.streams.outputs import check_outputs
 from seqmlm.tasks.score_shift import FEWEST_TOLD, TOO_LOW_LIVE, shifted
 from seqmlm.watch.incidents import columns, facts, shown_rows, since_of, streams_of, where
 from seqmlm.watch.store import Incident, StreamEntry, Streams
@@ -364,6 +365,7 @@ class Timeline:
 
     def write(self, path: Path) -> None:
         """Write the page; of sensitive data only the owner may read it; StateError: it cannot be written."""
+        check_outputs({"--report": path})
         title = "What was judged of followed files" + (f" by {self.model}" if self.model else "")
         page = Page(title, " ".join(self.verdict()))
         if warnings := self.warnings():

@@ -25,13 +25,14 @@ from seqmlm.streams import sinks
 from seqmlm.streams.cursor import Cursor
 from seqmlm.streams.sinks import PARTIAL, Schema, convert, format_of, partial_of, unescaped
 
-COLUMNS = {"id": "text", "line": "integer", "score": "number", "alarm": "flag"}
+COLUMNS = {"id": "text", "source": "text", "line": "integer", "score": "number", "alarm": "flag"}
 SCHEMA = Schema(columns={**COLUMNS, "channels": "p_values", "top": "units"}, statistics=("pll", "length"))
 
 
 def _row(number: int) -> dict[str, Any]:
     return {
         "id": f'r{number}, "x"\n',
+        "source": "f",
         "line": number,
         "score": None if number == 3 else number / 7,
         "alarm": number % 2 == 0,
@@ -42,6 +43,9 @@ def _row(number: int) -> dict[str, Any]:
         "missing": ["E11"],
     }
 
+
+OLD = '"id","source","line"\n"old",,1\n'
+"""A finished output of another run."""
 
 ROWS = [_row(number) for number in range(23)]
 
@@ -89,7 +93,7 @@ def test_json_lines_are_the_rows_with_null_for_what_is_no_number(tmp_path: Path)
 def test_a_table_has_flat_columns_and_json_in_cells(tmp_path: Path) -> None:
     _write(tmp_path / "a.csv", "csv")
     found = _read(tmp_path / "a.csv", "csv")
-    assert list(found[0]) == ["id", "line", "score", "alarm", "p_pll", "p_length", "top", "extra"]
+    assert list(found[0]) == ["id", "source", "line", "score", "alarm", "p_pll", "p_length", "top", "extra"]
     assert (found[3]["id"], found[3]["score"], found[3]["alarm"]) == ('r3, "x"\n', "", "false")
     assert float(found[5]["score"]) == ROWS[5]["score"]
     assert found[4]["p_length"] == ""
@@ -175,9 +179,9 @@ def _committed(path: Path, kind: str) -> Path:
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_a_table_is_made_at_the_end_from_lines_that_are_then_removed(tmp_path: Path, kind: str) -> None:
-    path = written(tmp_path / f"a.{kind}", "old")
+    path = written(tmp_path / f"a.{kind}", OLD)
     _write(path, kind, commit=len(ROWS))
-    assert path.read_text() == "old"
+    assert path.read_text() == OLD
     _write(tmp_path / "a.jsonl", "jsonl")
     assert _committed(path, kind).read_bytes() == (tmp_path / "a.jsonl").read_bytes()
     mark = path.with_name(path.name + UNDER_WAY)
@@ -376,7 +380,7 @@ def test_a_full_disk_leaves_what_was_committed(tmp_path: Path, kind: str) -> Non
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_a_disk_that_is_full_when_the_table_is_made_leaves_its_lines(tmp_path: Path, kind: str) -> None:
-    path = written(tmp_path / f"a.{kind}", "old")
+    path = written(tmp_path / f"a.{kind}", OLD)
     _write(path, kind, commit=len(ROWS))
     told = rf"cannot write .*/a\.{kind}: File too large; .*free space.*run the same command"
     with (
@@ -385,7 +389,7 @@ def test_a_disk_that_is_full_when_the_table_is_made_leaves_its_lines(tmp_path: P
         _files_of_at_most(200),
     ):
         rows.finish()
-    assert path.read_text() == "old"
+    assert path.read_text() == OLD
     assert {file.name for file in tmp_path.iterdir()} == {
         f"a.{kind}{one}" for one in ("", PARTIAL, UNDER_WAY)
     }

@@ -12,11 +12,13 @@ import pytest
 from seqmlm.errors import StateError, UsageError
 from seqmlm.streams.outputs import check_outputs, new_folder
 
+ROW = '{"id": "a", "source": "f", "line": 1}\n'
+
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "file").write_text("precious")
+    (tmp_path / "file").write_text(ROW)
     (tmp_path / "link").symlink_to("file")
     (tmp_path / "dangling").symlink_to("nowhere")
     (tmp_path / "folder").mkdir()
@@ -98,9 +100,9 @@ def test_what_is_kept_beside_the_output_is_neither_read_nor_another_output(folde
     Path(f"new.csv{suffix}").touch()
     with pytest.raises(UsageError, match=f"--out new.csv needs new.csv{suffix}, which is one of the inputs"):
         check_outputs({"--out": Path("new.csv")}, inputs=[f"new.csv{suffix}"])
-    with pytest.raises(UsageError, match="--out and --report are the same file"):
-        check_outputs({"--out": Path("new.csv"), "--report": Path(f"new.csv{suffix}")})
-    check_outputs({"--report": Path("new.csv")}, inputs=[f"new.csv{suffix}"])
+    with pytest.raises(UsageError, match="--out and the table are the same file"):
+        check_outputs({"--out": Path("new.csv"), "the table": Path(f"new.csv{suffix}")})
+    check_outputs({"--report": Path("new.html")}, inputs=[f"new.html{suffix}"])
 
 
 def test_a_folder_is_whole_or_not_there(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, NamedTuple, Self
 
+from seqmlm.anomaly.levels import TRACKS
+from seqmlm.data.compressed import PACKED, ending, packing
 from seqmlm.engine.durable import move_into_place, replace_file
 from seqmlm.errors import StateError, UsageError, printable
 
-BEDGRAPH = (".bedgraph", ".bg")
 BIGWIG = (".bw", ".bigwig")
 BED = (".bed",)
 _STRONGEST = 1000  # score of a line of BED that browsers draw the darkest
@@ -37,6 +38,7 @@ class _Group(NamedTuple):
     start: int
     offset: int
     size: int
+    end: int
 
 
 class GenomeTrack:
@@ -49,7 +51,8 @@ class GenomeTrack:
     Memory holds one record's rows, and a place in the draft file for each record.
 
     Args:
-        path: ends in .bedgraph or .bg, in .bed, or in .bw or .bigwig (needs pyBigWig).
+        path: ends in .bedgraph or .bg, in .bed, or in .bw or .bigwig (needs pyBigWig). With .gz or .bgz
+            behind it, a text is packed by bgzip, and its first line is a comment: then tabix can index it.
         name: of the track, as a browser shows it.
         private: only the owner may read the file.
 
@@ -59,10 +62,11 @@ class GenomeTrack:
     """
 
     def __init__(self, path: Path, *, name: str = "seqmlm", private: bool = False) -> None:
-        suffix = path.suffix.lower()
-        if suffix not in BEDGRAPH + BED + BIGWIG:
-            endings = ", ".join(BEDGRAPH + BED + BIGWIG)
+        if ending(path) not in TRACKS:
+            endings = ", ".join(TRACKS)
             raise UsageError(f"a track is a file ending in {endings}; got {path.name or str(path)!r}")
+        self._indexed = ending(path).endswith(PACKED)
+        suffix = (Path(path.stem) if self._indexed else path).suffix.lower()
         self._bed, self._highest = suffix in BED, 0.0
         self._bigwig = _bigwig_library() if suffix in BIGWIG else None
         self._path, self._name, self._mode = path, name, 0o600 if private else 0o666
@@ -98,7 +102,7 @@ class GenomeTrack:
                 self._file.flush()
                 if self._bigwig is None:
                     write = self._write_bed if self._bed else self._write_bedgraph
-                    replace_file(self._path, write, mode=self._mode)
+                    replace_file(self._path, packing(self._path, write, blocks=True), mode=self._mode)
                 else:
                     self._write_bigwig(self._bigwig)
         finally:
@@ -128,18 +132,34 @@ class GenomeTrack:
         else:
             drafted = [f"{one.start}\t{one.end}\t{one.value!r}\n" for one in averaged(self._rows)]
         lines, first = "".join(drafted).encode(), min(start for start, _, _ in self._rows)
+        last = max(end for _, end, _ in self._rows)
         with self._written():
             self._file.write(lines)
-        self._groups.append(_Group(printable(self._contig), first, self._size, len(lines)))
+        self._groups.append(_Group(printable(self._contig), first, self._size, len(lines), last))
         self._size += len(lines)
         self._rows, self._names = [], []
 
     def _drafted(self) -> Iterator[tuple[str, list[str]]]:
         """The fields of every drafted line with its contig, records by contig and place."""
         for group in sorted(self._groups):
-            self._file.seek(group.offset)
-            for text in self._file.read(group.size).decode().split("\n")[:-1]:
-                yield group.contig, text.split("\t")
+            yield from self._lines(group)
+
+    def _lines(self, group: _Group) -> Iterator[tuple[str, list[str]]]:
+        self._file.seek(group.offset)
+        for text in self._file.read(group.size).decode().split("\n")[:-1]:
+            yield group.contig, text.split("\t")
+
+    def _sorted(self) -> Iterator[tuple[str, list[str]]]:
+        """As `_drafted`, by contig and place also where records overlap; those that do are held together."""
+        held: list[tuple[str, list[str]]] = []
+        reach: tuple[str, int] = ("", 0)
+        for group in sorted(self._groups):
+            if held and (group.contig, group.start) >= reach:
+                yield from sorted(held, key=_place)
+                held, reach = [], ("", 0)
+            held += self._lines(group)
+            reach = max(reach, (group.contig, group.end))
+        yield from sorted(held, key=_place)
 
     def _contigs(self) -> Iterator[tuple[str, Segment]]:
         """All segments, by contig and place, each base once."""
@@ -156,11 +176,12 @@ class GenomeTrack:
 
     def _heading(self, settings: str) -> bytes:
         label = printable(self._name).replace('"', "'")
-        return f'track {settings} name="{label}" description="higher is more unusual"\n'.encode()
+        comment = "#" * self._indexed
+        return f'{comment}track {settings} name="{label}" description="higher is more unusual"\n'.encode()
 
     def _write_bed(self, file: IO[bytes]) -> None:
         file.write(self._heading("useScore=1"))
-        for contig, (start, end, value, name) in self._drafted():
+        for contig, (start, end, value, name) in self._sorted():
             share = max(float(value), 0.0) / self._highest if self._highest else 0.0
             file.write(f"{contig}\t{start}\t{end}\t{name}\t{round(_STRONGEST * share)}\n".encode())
 
@@ -201,6 +222,12 @@ class GenomeTrack:
         except OSError as error:
             reason = f"cannot write the track {self._path}: {error.strerror}"
             raise StateError(f"{reason}; free space or name another file") from None
+
+
+def _place(line: tuple[str, list[str]]) -> tuple[str, int, int]:
+    """Contig, start and end of a drafted line."""
+    contig, fields = line
+    return contig, int(fields[0]), int(fields[1])
 
 
 def averaged(rows: Sequence[tuple[int, int, float]]) -> list[Segment]:

@@ -22,6 +22,7 @@ class Histories(Text):
     """Events of a subject."""
 
     empty = History(subject="", birth=None, events=())
+    endings = (".csv",)
 
     def written(self, sequences: Iterable[tuple[str, Any]]) -> Iterator[str]:
         """A table of events as the format `events` reads it."""

@@ -22,6 +22,7 @@ class Lines(Text):
     """Lines of a session or window."""
 
     empty = LogLines(lines=())
+    endings = (".log",)
     columns: ClassVar[Mapping[str, str]] = {"lines": "list<string>", "timestamp": "list<double>"}
 
     def spelled(self, raw: Any) -> str:

@@ -106,7 +106,7 @@ def test_what_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StateError, match="cannot write the track"):
         GenomeTrack(tmp_path / "file" / "t.bg").__enter__()
-    with pytest.raises(UsageError, match=r"\.bedgraph, \.bg, \.bed, \.bw, \.bigwig; got 't\.wig'"):
+    with pytest.raises(UsageError, match=r"\.bed, \.bw, \.bigwig, .*\.bed\.bgz; got 't\.wig'"):
         GenomeTrack(tmp_path / "t.wig")
 
 
