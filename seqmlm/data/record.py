@@ -49,3 +49,18 @@ class Record:
 _set_id, _set_raw, _set_source, _set_line, _set_document, _set_meta = (
     Record.__dict__[name].__set__ for name in ("id", "raw", "source", "line", "document", "meta")
 )
+
+
+def encodable(value: Any) -> Any:
+    r"""The value with escapes for half surrogates: JSON can hold them, and UTF-8 and databases cannot.
+
+    They stand for bytes in the name of a file that are not UTF-8.
+
+    >>> encodable({"source": "lat\udce9in.py"})
+    {'source': 'lat\\udce9in.py'}
+    """
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {key: encodable(one) for key, one in value.items()}
+    return [encodable(one) for one in value] if isinstance(value, list) else value

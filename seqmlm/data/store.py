@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from seqmlm.data.identity import IDENTITIES, SALT, identity_hash, new_salt, write_trained_on
 from seqmlm.data.privacy import with_things
-from seqmlm.data.record import Record
+from seqmlm.data.record import Record, encodable
 from seqmlm.data.splits import CALIBRATION, PARTS, TRAIN, Part, Parts, Split
 from seqmlm.engine.types import Encoding, Floats, Ids, TokenSpace
 from seqmlm.engine.units import Units
@@ -146,7 +146,8 @@ class RecordWriter(_Writer):
 
     def add(self, record: Record, mark: tuple[int, int]) -> int:
         """Append one record with the marks its split needs; returns its number."""
-        self._held.append((record.id, record.source, record.line, record.document))
+        named = encodable([record.id, record.source, record.document])
+        self._held.append((named[0], named[1], record.line, named[2]))
         self._numbers[0].write(_TWO_NUMBERS.pack(*mark))
         self._numbers[1].write(_NUMBER.pack(identity_hash(self._identity(record), self._salt)))
         self.rows += 1

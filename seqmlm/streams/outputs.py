@@ -7,6 +7,8 @@ are written: `seqmlm.engine.durable` replaces regular files only.
 from __future__ import annotations
 
 import os
+import re
+import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -137,10 +139,13 @@ def new_folder(out: Path) -> Iterator[Path]:
         raise UsageError(f"--out {out} cannot be replaced by a new folder; name one in it")
     if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
         raise StateError(f"{out} is there already; choose another folder, or remove it")
-    building = out.with_name(f".{out.name}.building")
+    building = out.with_name(f".{out.name}.{secrets.token_hex(4)}.building")
+    left_behind = re.compile(rf"\.{re.escape(out.name)}\.[0-9a-f]{{8}}\.building")
     with _lock(out, f".{out.name}.lock"):
         try:
-            shutil.rmtree(building, ignore_errors=True)  # left by a process that died: we hold the lock
+            for path in out.parent.iterdir():
+                if left_behind.fullmatch(path.name):  # by a process that died: we hold the lock
+                    shutil.rmtree(path, ignore_errors=True)
             building.mkdir()
             yield building
             move_into_place(building, out)

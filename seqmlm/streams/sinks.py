@@ -26,6 +26,7 @@ from types import MappingProxyType
 from typing import IO, Any, Literal, TextIO
 
 from seqmlm.data.compressed import PACKED, ending, packing
+from seqmlm.data.record import encodable
 from seqmlm.engine.durable import DISK, refuse_irregular, replace_file
 from seqmlm.errors import StateError, UsageError, nearest
 
@@ -518,15 +519,6 @@ def harmless(text: str) -> str:
 def unescaped(cell: str) -> str:
     """The text that `harmless` made a cell of."""
     return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
-
-
-def encodable(value: Any) -> Any:
-    """The value with escapes for half surrogates, which JSON can hold and UTF-8 cannot."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    if isinstance(value, dict):
-        return {key: encodable(one) for key, one in value.items()}
-    return [encodable(one) for one in value] if isinstance(value, list) else value
 
 
 class UnwritableError(StateError):

@@ -25,7 +25,7 @@ from seqmlm.data.mixture import Mixture, rates, resample
 from seqmlm.data.prepare import Plan, prepare
 from seqmlm.data.privacy import Cell, redact_small_counts
 from seqmlm.data.problems import OnError, Problems
-from seqmlm.data.record import Record
+from seqmlm.data.record import Record, encodable
 from seqmlm.data.sources import UNNAMED, combined, file_fingerprint, shown_name, split_source
 from seqmlm.data.splits import TRAIN, ByKey, Chronological, Parts, Split, neighbours, no_label
 from seqmlm.data.store import Place, Prepared
@@ -242,7 +242,9 @@ class CorpusReader:
         """
         found = False
         named = [((one.id, one.source, one.line), one.number) for one in places]
-        for pair in self._these(name, named, lambda one: (one.id, one.source, one.line)):
+        for pair in self._these(
+            name, named, lambda one: (encodable(one.id), encodable(one.source), one.line)
+        ):
             found = True
             yield pair
         if not found:
@@ -251,7 +253,7 @@ class CorpusReader:
                 name,
                 [((_unnamed(one.id, one.source), one.file, one.line), one.number) for one in places],
                 lambda one: (
-                    _unnamed(one.id, one.source),
+                    encodable(_unnamed(one.id, one.source)),
                     files.setdefault(one.source, len(files)),
                     one.line,
                 ),

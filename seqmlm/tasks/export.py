@@ -16,13 +16,12 @@ from typing import Any, Literal
 
 from seqmlm import plugins
 from seqmlm.data.problems import Problems
-from seqmlm.data.record import Record
+from seqmlm.data.record import Record, encodable
 from seqmlm.data.splits import PARTS
 from seqmlm.domains.field import Field
 from seqmlm.errors import DataError, UsageError
 from seqmlm.inference.batches import check
 from seqmlm.streams.outputs import new_folder
-from seqmlm.streams.sinks import encodable
 from seqmlm.tasks.config import resolve_config
 from seqmlm.tasks.corpus import CorpusReader, load_or_train
 from seqmlm.tasks.launch import complete

@@ -144,8 +144,11 @@ def test_what_a_killed_process_left_of_a_folder_goes(tmp_path: Path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
     assert not out.exists()
-    assert [path.name for path in tmp_path.glob(".out.building/*")] == ["half"]
+    assert [path.name for path in tmp_path.glob(".out.*.building/*")] == ["half"]
+    mine = tmp_path / ".out.building"
+    mine.mkdir()  # no name that is given here
     with new_folder(out) as building:
         (building / "whole").touch()
+    mine.rmdir()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert [path.name for path in out.iterdir()] == ["whole"]

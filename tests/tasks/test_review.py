@@ -152,15 +152,16 @@ def test_a_failure_leaves_the_old_rows_and_promises_no_resuming(
         raise DataError("odd", source="x")
 
     out = tmp_path / name
-    out.write_text("old")
+    old = '"id","source","line"\n' if name.endswith("csv") else '{"id": "a", "source": "b", "line": 1}\n'
+    out.write_text(old)
     with monkeypatch.context() as patched:
         patched.setattr("seqmlm.tasks.review.Review._changed", fail)
         assert review(model, ".", "--since", "HEAD", "--out", out) == 3
-    assert out.read_text() == "old"
+    assert out.read_text() == old
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("rows")] == [name]
     assert "--resume" not in capsys.readouterr().err
     assert review(model, ".", "--since", "HEAD", "--out", out) == 0
-    assert out.read_text() != "old"
+    assert out.read_text() != old
 
 
 def test_sarif_may_take_the_place_of_its_own_baseline(model, tree, tmp_path):

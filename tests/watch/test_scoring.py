@@ -228,7 +228,10 @@ def test_another_request_or_a_changed_file_is_refused(begun: WatchConfig, logs: 
     with pytest.raises(StateError, match="not what was written to it; put it back"):
         watch_files(config)
     with pytest.raises(StateError, match="no following of this workspace has written it"):
-        watch_files(replace(config, out=logs / "a.log"))
+        watch_files(replace(config, out=written(logs / "rows.jsonl", kept)))
+    with pytest.raises(StateError, match="seqmlm has not written it"):
+        watch_files(replace(config, out=written(logs / "mine.jsonl", "my notes")))
+    assert (logs / "mine.jsonl").read_text() == "my notes"
 
 
 HOOK = {"webhook": ("http://h",)}
