@@ -499,7 +499,7 @@ def test_a_rolling_calibration_goes_on_where_it_was_and_leaves_out_what_is_ackno
     whole, fixed = others("whole.jsonl"), others("fixed.jsonl", calibration="fixed")
     assert rows[:300] == fixed[:300] != whole[:300]
     assert rows[300:] == whole[300:] != fixed[300:]
-    with pytest.raises(StateError, match="calibration was rolling and is not given"):
+    with pytest.raises(StateError, match="calibration was rolling and is fixed"):
         watch_files(replace(config, calibration="fixed"))
 
 
