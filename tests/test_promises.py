@@ -87,7 +87,7 @@ def test_proteins_at_one_alarm_in_a_hundred(
     proteins: tuple[Path, Path], seqmlm: Run, tracked_workspace: Path, tmp_path: Path, every_line: None
 ) -> None:
     known, new = proteins
-    train = ("train", "--domain", "protein", known, "--max-time", "10s", "--name", "enzymes")
+    train = ("train", "--domain", "protein", known, "--max-time", "60s", "--name", "enzymes")
     done = seqmlm(*train, *FEW_STEPS).ok()
     assert "calibrating one-pass: " in done.err
     assert max(rows_of(tracked_workspace, "enzymes").values()) >= 99, "--fpr 0.01 needs so many"
@@ -105,7 +105,7 @@ def test_proteins_too_few_to_hold_enough_out(
 ) -> None:
     few = tmp_path / "few.fasta"
     few.write_text(">".join(gzip.decompress(proteins[0].read_bytes()).decode().split(">")[:201]))
-    done = seqmlm("train", "--domain", "protein", few, "--max-time", "10s", "--name", "few", *FEW_STEPS).ok()
+    done = seqmlm("train", "--domain", "protein", few, "--max-time", "60s", "--name", "few", *FEW_STEPS).ok()
     told = done.err.partition("step 1")[0]
     assert "--fpr 0.01 needs 99: give more data, or after the training seqmlm calibrate few NORMAL" in told
 
@@ -114,7 +114,7 @@ def test_patients_at_one_alarm_in_twenty(
     patients: tuple[Path, Path], seqmlm: Run, tracked_workspace: Path, tmp_path: Path
 ) -> None:
     known, new = patients
-    train = ("train", "--domain", "ehr", known, "--max-time", "10s", "--name", "cohort")
+    train = ("train", "--domain", "ehr", known, "--max-time", "60s", "--name", "cohort")
     assert seqmlm(*train, *FEW_STEPS).code == 0
     assert rows_of(tracked_workspace, "cohort")
     report, out = tmp_path / "out.html", tmp_path / "out.jsonl"
@@ -139,7 +139,7 @@ def test_a_genome(
             yield portion
 
     monkeypatch.setattr(calibrate.Calibrator, "_portions", watched)
-    train = ("train", "--domain", "dna", genome[0], "--max-time", "10s", "--name", "genome")
+    train = ("train", "--domain", "dna", genome[0], "--max-time", "60s", "--name", "genome")
     done = seqmlm(*train, *FEW_STEPS).ok()
     assert "calibrating one-pass: " in done.err
     rows = rows_of(tracked_workspace, "genome")
@@ -156,7 +156,7 @@ def test_a_kill_while_a_genome_is_calibrated_leaves_a_model(
     def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    train = ("train", "--domain", "dna", genome[0], "--max-time", "10s", "--name", "genome")
+    train = ("train", "--domain", "dna", genome[0], "--max-time", "60s", "--name", "genome")
     with monkeypatch.context() as patched:
         patched.setattr(finalize, "calibrate_trained", killed)
         assert seqmlm(*train, *FEW_STEPS).code == 130

@@ -97,8 +97,9 @@ def declared(called: Callable[..., None], kind: type[Any]) -> Callable[..., None
 def _run(name: str, make: type[Any], config: Any, as_json: bool) -> None:
     """Run a task, and print what it came to: figures on stdout, or on stderr where the rows are there."""
     from seqmlm.cli.console import ScoringConsole, TrainingConsole
+    from seqmlm.cli.start import began
 
-    with TrainingConsole() if make.trains else ScoringConsole() as console:
+    with TrainingConsole(began()) if make.trains else ScoringConsole() as console:
         summary = make.launch(name, config, stdout=sys.stdout, progress=console, as_json=as_json)
     out = getattr(config, "out", None)
     if summary.answer:

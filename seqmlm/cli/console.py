@@ -75,8 +75,9 @@ class _Console:
 class TrainingConsole(_Console):
     """Shows the progress of a training; implements `seqmlm.tasks.observers.Console`."""
 
-    def __init__(self) -> None:
+    def __init__(self, began: float | None = None) -> None:
         text, what = TextColumn("{task.fields[text]}"), TextColumn("[bold]{task.description}")
+        self.began = began
         super().__init__(what, BarColumn(), text)
         self._last_line = 0.0
         self._task: TaskID | None = None

@@ -88,8 +88,8 @@ def _train(**given: Any) -> None:
     from seqmlm.tasks.dry_run import dry_run
     from seqmlm.tasks.pretrain import pretrain
 
-    with TrainingConsole() as console:
-        result = dry_run(request, console) if given["dry_run"] else pretrain(request, console, began=began())
+    with TrainingConsole(began()) as console:
+        result = dry_run(request, console) if given["dry_run"] else pretrain(request, console)
     if isinstance(result, dict):
         lines = "\n".join(f"{name:24} {value}" for name, value in result.items())
         print_json(result) if given["json_output"] else say(lines)

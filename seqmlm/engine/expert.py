@@ -110,7 +110,7 @@ def smoothed(found: Sequence[Found], spelled: Doubles, start: Smoothing) -> Smoo
 
 
 _SWEEPS = 2
-_TUNED = 10_000
+TUNED = 10_000
 _DISCOUNTS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 _STRENGTHS = tuple(2.0**e for e in range(-3, 14))
 
@@ -256,14 +256,15 @@ class CountExpert:
         """The units of sequences, as `priced` takes them."""
         return named(self.rule, encodings, self.log2_unigram, records)
 
-    def tuned(self, units: Named) -> CountExpert:
+    def tuned(self, units: Named, most: int = TUNED) -> CountExpert:
         """The same with the smoothing that predicts held-out units best; at least one has tokens.
 
         Args:
-            units: whole records; of more than 10,000 units with tokens so many are predicted.
+            units: whole records.
+            most: units with tokens that are predicted.
         """
         real = np.flatnonzero(units.tokens > 0)
-        real = real[:: -(-len(real) // _TUNED)]
+        real = real[:: -(-len(real) // most)]
         found = []
         for chain, levels, start in zip(self.chains, self.levels, self.smoothing, strict=True):
             every = [

@@ -65,9 +65,9 @@ if TYPE_CHECKING:
     from seqmlm.tasks.observers import Console
 
 LEAST_ROWS = 100
-"""Rows that a training gives its cheapest mode, however short it was: they guarantee rates of .01."""
+"""Rows that a training gives its cheapest mode, if the clock lets it: they guarantee rates of .01."""
 
-_PORTIONS = 16  # of a limit
+_PORTIONS, _LEAST_PORTION = 16, 2_048.0  # of a limit; forward tokens
 _LEARNT = 60_000  # forward tokens that what must be known of scores may take, however little the limit is
 _COUNTED_SHARE, _BACKGROUND_SHARE = 0.3, 0.3  # of the time that is left
 _PROBED_TOKENS = 40_000  # whose frequencies say how long those of all take
@@ -612,7 +612,7 @@ class Calibrator:
             judged.add(portion, rows)
             if self.progress is not None:
                 self.progress(str(detector.mode), portion.share(scored), scored)
-            phase.least += int(portion.owes(scored))
+            phase.least += int(portion.owes(scored, _least_rows(detector.level)))
             if phase.over(portion.share(scored)) or portion.enough(scored):
                 break
         phase.settle(f"the rows that calibrate {detector.mode}")
@@ -632,7 +632,7 @@ class Calibrator:
         cost = cost_of(self.session, detector.level, detector.mode)
         most = Budget.of(self.session.model, detector.mode).batch
         if limit is not None:
-            most = min(most, max(limit.tokens / _PORTIONS, 1.0))
+            most = min(most, max(limit.tokens / _PORTIONS, _LEAST_PORTION))
         done, tokens, rows, every = 0, 0.0, 0, 0
         part, wanted = list[Encoded](), list[Bools]()
 

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 CUTS = "cuts.json"
 """Where a run keeps what the clock cut."""
 
-_LEAST_STEPS = 0.2  # share of the limit that is for steps, however long the start took
+_LEAST_STEPS = 0.1  # share of the limit that is for steps, however long the start took
 _READING = 0.5  # share of the limit that reading may take
 # Seconds of processor time, measured with tiny models on one core of an AMD EPYC: what evaluation, counts and
 # calibration take at least, and what registers a model and draws its page.
-_LEAST_AFTERWARDS, _FINISH = 4.0, 2.0
+_LEAST_AFTERWARDS, _FINISH = 4.0, 1.5
 _MOST_SLOWNESS = 10.0
 
 Progress = Callable[[str, float], None]
@@ -49,12 +49,14 @@ class Start:
         elapsed: seconds of them that are over.
         steps: seconds of them that steps may take.
         slowness: seconds that a second of processor time took so far, 1 at least.
+        reading: seconds that reading took.
     """
 
     limit: float
     elapsed: float
     steps: float
     slowness: float
+    reading: float = 0.0
 
     @property
     def spent(self) -> float:
@@ -81,7 +83,7 @@ class Deadline:
         self.limit: float | None = None
         self._began = self._origin = time.monotonic() if began is None else began
         self._processor = time.process_time() if began is None else 0.0
-        self._uncounted = 0.0
+        self._reading = self._uncounted = 0.0
 
     def wall(self) -> float:
         """Seconds since the process started."""
@@ -101,6 +103,7 @@ class Deadline:
 
     def extend(self, reading: float) -> str:
         """Take so many seconds of reading into account; a sentence where they were more than their share."""
+        self._reading += reading
         if self.limit is None or reading <= (share := _READING * self.limit):
             return ""
         self._uncounted += reading - share
@@ -110,8 +113,8 @@ class Deadline:
             f"cut, so the whole may take {reading - share:.0f} s longer"
         )
 
-    def start(self) -> Start:
-        """The division of the time, for steps that begin now."""
+    def start(self, trainings: int = 1) -> Start:
+        """The division of the time, for steps of the first of several trainings, which begin now."""
         assert self.limit is not None
         elapsed = self.elapsed()
         processor = time.process_time() - self._processor
@@ -120,7 +123,8 @@ class Deadline:
         least = Start(self.limit, elapsed, 0.0, slowness)
         usable = max(0.0, self.limit - elapsed - least.finish)
         after = max(AFTERWARDS * usable, min(_LEAST_AFTERWARDS * slowness, usable / 2))
-        return Start(self.limit, elapsed, max(usable - after, _LEAST_STEPS * self.limit), slowness)
+        steps = max(usable - after, _LEAST_STEPS * self.limit) / trainings
+        return Start(self.limit, elapsed, steps, slowness, self._reading)
 
 
 class Cuts:
@@ -223,49 +227,35 @@ class Phase:
         return recorded
 
 
-_FORWARD = 3.0  # a forward pass is a third of a training step's work
-_LEAST_CALIBRATION = 600_000
 _MARGIN = 0.8  # of a share, for work whose length is estimated
 
 
-@dataclass(eq=False)
-class Afterwards:
-    """The time for what follows the last step of a training, and what it may compute in it.
-
-    Under a time limit a phase takes its share of the seconds that are left, and a budget is that share at the
-    measured speed. Without one nothing is cut, and calibration takes a fifth of the work of the steps.
+@dataclass(eq=False, kw_only=True)
+class Remaining:
+    """The time that is left for what follows the last step.
 
     Args:
-        outcome: of the steps.
         deadline: of the run.
         start: how its time was divided; None without a limit.
         cuts: of the run; None without a limit.
+        key: beginning of the names of cuts.
         progress: told the name of a phase and the share of it that is done.
 
     Attributes:
         reports: what the clock cut, for people.
     """
 
-    outcome: LoopResult
     deadline: Deadline
     start: Start | None = None
     cuts: Cuts | None = None
+    key: str = ""
     progress: Progress = lambda name, share: None
     reports: list[str] = field(default_factory=list, init=False)
-
-    def __post_init__(self) -> None:
-        self._speed = _FORWARD * self.outcome.tokens / max(self.outcome.seconds, 1e-9)
-        if self.start is not None and self.outcome.resumed_from is not None:
-            self.deadline.carry(self.start.elapsed + self.outcome.seconds)
 
     @property
     def left(self) -> float:
         """Seconds that phases may still take; 0 where the time is over."""
         return math.inf if self.start is None else max(0.0, self.deadline.left() - self.start.finish)
-
-    def measured(self, speed: float) -> None:
-        """Take a measured speed of forward passes, in tokens a second, for the budgets of later phases."""
-        self._speed = speed if speed > 0 else self._speed
 
     def phase(self, name: str, share: float = 1.0, least: int = 1) -> Phase:
         """A phase that begins now, with a share of the seconds that are left."""
@@ -331,6 +321,37 @@ class Afterwards:
         self.reports.append(f"{number / wanted:.0%} of {name}")
         return number
 
+    def _key(self, name: str) -> str:
+        return f"{self.key}{name}"
+
+
+_FORWARD = 3.0  # a forward pass is a third of a training step's work
+_LEAST_CALIBRATION = 600_000
+
+
+@dataclass(eq=False, kw_only=True)
+class Afterwards(Remaining):
+    """The time that is left after a training, and what a model may compute in it.
+
+    A budget is a share of that time at the measured speed. Without a limit nothing is cut, and calibration
+    takes a fifth of the work of the steps.
+
+    Args:
+        outcome: of the steps.
+    """
+
+    outcome: LoopResult
+
+    def __post_init__(self) -> None:
+        self.key = f"{self.outcome.steps} steps: "
+        self._speed = _FORWARD * self.outcome.tokens / max(self.outcome.seconds, 1e-9)
+        if self.start is not None and self.outcome.resumed_from is not None:
+            self.deadline.carry(self.start.elapsed + self.outcome.seconds)
+
+    def measured(self, speed: float) -> None:
+        """Take a measured speed of forward passes, in tokens a second, for the budgets of later phases."""
+        self._speed = speed if speed > 0 else self._speed
+
     def budget(self, name: str, share: float) -> int | None:
         """Forward tokens for a share of the seconds that are left; None without a limit."""
         return self.amount(name, lambda: share * self.left * self._speed)
@@ -341,6 +362,3 @@ class Afterwards:
         budget = self.budget("calibration", 1.0)
         spent = AFTERWARDS * _FORWARD * self.outcome.tokens
         return max(int(spent), _LEAST_CALIBRATION) if budget is None else budget
-
-    def _key(self, name: str) -> str:
-        return f"{self.outcome.steps} steps: {name}"

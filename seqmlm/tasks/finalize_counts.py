@@ -20,7 +20,7 @@ from seqmlm.anomaly.values import Doubles
 from seqmlm.data.splits import evenly, nested
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.expert import ALONE as COUNTS_ALONE
-from seqmlm.engine.expert import CountExpert, learnt_weights, multiplied
+from seqmlm.engine.expert import TUNED, CountExpert, learnt_weights, multiplied
 from seqmlm.engine.randomness import EVALUATION, rng
 from seqmlm.engine.reductions import Reduction, Rows
 from seqmlm.engine.scoring import Scorer, SequenceScore
@@ -44,6 +44,8 @@ _LEAST_UNITS, _RECORDS = 50, 10
 # Under a time limit: shares of what is left for units that are asked, and for counts; tokens whose counts say
 # how long all take; portions of the units that are asked.
 _ASKED_SHARE, _COUNTED_SHARE, _PROBED, _PORTIONS = 0.2, 0.2, 40_000, 16
+# Units asked of a window; units that smoothing is learnt on for each one that is asked, and at least.
+_UNITS_OF_WINDOW, _TUNED_OF_UNIT, _LEAST_TUNED = 4, 2.5, 1_500
 
 
 def fit_expert(
@@ -149,7 +151,12 @@ class _Learner:
         self._encodings = [validation[index] for index in indices]
         cost = forward_tokens(model)
         each = np.mean([cost(len(one)) / max(1, len(one)) for one in self._encodings] or [1.0])
-        asked = self._asked(int(budget / max(1.0, float(each))), seed)
+        units = min(_ASKED, max(int(budget / max(1.0, float(each))), 3 * _LEAST_UNITS))
+        self._tuned = TUNED
+        if after.cuts is not None:  # smoothing is learnt on as much as the time lets units be asked of
+            self._tuned = int(np.clip(_TUNED_OF_UNIT * units, _LEAST_TUNED, TUNED))
+            self._take(max(2 * _RECORDS, units // _UNITS_OF_WINDOW))
+        asked = self._asked(units, seed)
         bits = self._scored(Scorer(Conditionals(model.rows), self._rule, want=want), asked, after)
         self._encodings, self._records = self._encodings[: len(bits)], self._records[: len(bits)]
         places, found, owner = [], [], []
@@ -169,6 +176,12 @@ class _Learner:
         several = len(np.unique(record)) >= _RECORDS
         self._group = np.unique(record if several else self._window, return_inverse=True)[1]
         self.learns = self._group % 2 == 0
+
+    def _take(self, windows: int) -> None:
+        """Keep the first windows: at least so many, of whole records."""
+        ends = np.flatnonzero(np.diff(self._records, append=-1)) + 1
+        stop = int(ends[min(int(np.searchsorted(ends, windows)), len(ends) - 1)]) if len(ends) else 0
+        self._encodings, self._records = self._encodings[:stop], self._records[:stop]
 
     def _scored(self, scorer: Scorer, asked: Sequence[Bools], after: Afterwards) -> list[SequenceScore]:
         """Scores of the asked units of the first windows: of whole records, until the time is over."""
@@ -190,7 +203,6 @@ class _Learner:
 
     def _asked(self, units: int, seed: int) -> list[Bools]:
         """(L,) for each window, True at the tokens of the units that are asked."""
-        units = min(_ASKED, max(units, 3 * _LEAST_UNITS))
         each = np.diff(np.linspace(0, units, len(self._encodings) + 1).astype(np.int64))
         found = []
         for number, (encoding, count) in enumerate(zip(self._encodings, each.tolist(), strict=True)):
@@ -204,7 +216,8 @@ class _Learner:
         """The expert with smoothing and weights, and what they are worth."""
         half = np.unique(self._window[self.learns])
         units = expert.named(self._encodings, self._records.tolist())
-        expert = expert.tuned(expert.named([self._encodings[i] for i in half], self._records[half].tolist()))
+        learnt = expert.named([self._encodings[i] for i in half], self._records[half].tolist())
+        expert = expert.tuned(learnt, self._tuned)
         priced = expert.priced(units)
         first = np.searchsorted(units.sequence, np.arange(len(self._encodings)))
         at = first[self._window] + self._unit

@@ -22,7 +22,8 @@ class Teaching:
     Args:
         tune: what of the encoder is trained: all, last:K layers, lora:R (adapters of rank R), none.
         epochs: passes over the training data; default: by their size.
-        max_time: end each training within this time: 90s, 10m, 2h.
+        max_time: end within this time: 90s, 10m, 2h, from the start of the command. All trainings share it.
+            Rivals for which none is left are left out. What reading takes beyond half of it is added.
         learning_rate: peak; default: by the width of the encoder.
         tokens_per_step: of one optimizer step; default: by the size of the data.
         patience: evaluations without a better result that end a training.

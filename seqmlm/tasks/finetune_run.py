@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import math
 import re
-import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,9 @@ from seqmlm.registry.entries import ModelEntry
 from seqmlm.reports.verdict import finetuning_sentence
 from seqmlm.tasks.cases import items_of, outputs_of, predicted, truth_of
 from seqmlm.tasks.columns import Labelling, of_text, reading
+from seqmlm.tasks.config import seconds
 from seqmlm.tasks.corpus import QUARANTINE
+from seqmlm.tasks.deadline import CUTS, Cuts, Deadline, Remaining, Start
 from seqmlm.tasks.finalize_page import PAGE, described, finetuning_page
 from seqmlm.tasks.finetune_config import FinetuneConfig
 from seqmlm.tasks.labelled import doubt, primary, read_parts, resembling, why_untested
@@ -66,7 +67,9 @@ class Finetuning:
 
     def __init__(self, config: FinetuneConfig, console: Any) -> None:
         config.check()
-        self.config, self.console, self.began = config, console, time.monotonic()
+        self.config, self.console = config, console
+        self.deadline = Deadline(getattr(console, "began", None))
+        self.deadline.limit = None if config.max_time is None else seconds(config.max_time)
         self.processes = Processes()
         self.workspace, self.session = Workspace.locate(), _open(config)
         self.private = self.session.card.sensitive
@@ -76,7 +79,9 @@ class Finetuning:
         aside = self.run.directory / QUARANTINE
         self.problems = Problems(config.on_error, quarantine=aside, sensitive=self.private)
         self.problems.listener = console.message
+        reading = self.deadline.elapsed()
         self.parts, self.card = read_parts(self.session, config, self.problems)
+        self._say(self.deadline.extend(self.deadline.elapsed() - reading))
         self.primary = primary(self.card, self.parts)
         self.columns = None
         if config.table is not None and self.card.kind not in ("class", "value"):
@@ -129,11 +134,11 @@ class Finetuning:
         with owner_only(self.private):
             self._begin(self.run)
             if not self.processes.is_main:  # it trains, and leaves the rest to the main process
-                signals = [self._trained(seed, None).signal for seed in seeds]
+                signals = [self._trained(seed, None, seeds.stop - seed).signal for seed in seeds]
                 return self._summary(stopped=next(filter(None, signals), None))
             self.console.message(self._beginning())
             with self._tracked(self.run) as tracked:
-                found = [self._trained(seed, tracked) for seed in seeds]
+                found = [self._trained(seed, tracked, seeds.stop - seed) for seed in seeds]
                 if stopped := next(filter(None, (one.signal for one in found)), None):
                     tracked.end("KILLED")
                     self.console.message(
@@ -184,7 +189,7 @@ class Finetuning:
             "bad": self.problems.bad_count,
             "notes": self.problems.counts,
         }
-        spent = time.monotonic() - self.began
+        spent = self.deadline.wall()
         return Summary(task="finetune", **redact_small_counts(counts, self.private), **found, seconds=spent)
 
     def _begin(self, run: TrainingRun) -> None:
@@ -241,20 +246,68 @@ class Finetuning:
     def _shown(self) -> str:
         return UNNAMED if self.private else shown_name(self.sources)
 
-    def _trained(self, seed: int, tracked: TrackedRun | None) -> Trained:
-        """One training; a child of the run, where there are several. What is done is not done again."""
+    def _trained(self, seed: int, tracked: TrackedRun | None, left: int) -> Trained:
+        """One training; a child of the run, where there are several. What is done is not done again.
+
+        Args:
+            left: trainings that share what is left of the time limit, this one included.
+        """
         run, alone = self._of_seed(seed), self.config.seeds == 1
         if not alone and self.processes.is_main:
             run.begin(REQUEST, self._request(run))
         done = run.directory / FINISHED
         if done.exists():
-            return Trained(**read_json(done))
+            trained = Trained(**read_json(done))
+            if (start := self._recorded(run)) is not None:
+                self.deadline.carry(start.elapsed + trained.seconds)
+            return trained
+        start = self._started(run, left)
         child = tracked is not None and not alone and self.config.tune != "none"
         with self._tracked(run, tracked.run_id) if child and tracked else nullcontext(tracked) as own:
-            found = self.teacher.train(seed, run.directory, own, self.console)
+            found = self.teacher.train(seed, run.directory, own, self.console, start)
+        if start is not None:  # of a resumed training, the seconds before it stopped count too
+            self.deadline.carry(max(self.deadline.elapsed(), start.elapsed + found.seconds))
         if found.signal is None and self.processes.is_main:
             replace_file(done, json.dumps(found._asdict()).encode())
         return found
+
+    def _recorded(self, run: TrainingRun) -> Start | None:
+        """How an earlier process divided the time for a training."""
+        if self._cuts is None or (recorded := self._cuts.get(run.name)) is None:
+            return None
+        return Start(**recorded)
+
+    def _started(self, run: TrainingRun, left: int) -> Start | None:
+        """The division of the time for a training, as the main process measures it; None without a limit."""
+        if self.deadline.limit is None:
+            return None
+        text = ""
+        if self._cuts is not None:
+            if (start := self._recorded(run)) is None:
+                start = self.deadline.start(left)
+                self._cuts.put(run.name, **asdict(start))
+            else:
+                self.deadline.carry(start.elapsed)
+            text = json.dumps(asdict(start))
+        return Start(**json.loads(self.processes.text_from_main(text)))
+
+    @cached_property
+    def _cuts(self) -> Cuts | None:
+        """What the clock cut; None without a limit, and in other processes than the main one."""
+        limit = self.deadline.limit
+        if limit is None or not self.processes.is_main:
+            return None
+        return Cuts(self.run.directory / CUTS, {"limit": limit})
+
+    def _late(self, best: Trained) -> Callable[[str], bool]:
+        """Whether no time is left for a rival of a name."""
+        start = self._recorded(self._of_seed(best.seed))
+        remaining = Remaining(deadline=self.deadline, start=start, cuts=self._cuts, key="rivals: ")
+        return remaining.is_over
+
+    def _say(self, text: str) -> None:
+        if text and self.processes.is_main:
+            self.console.message(text)
 
     def _judged(
         self, labeller: Labeller, found: Sequence[Trained], best: Trained
@@ -268,7 +321,7 @@ class Finetuning:
         if not test:
             return figures, []
         said = predicted(labeller, test)
-        rivals = Rivals(card, train, test)
+        rivals = Rivals(card, train, test, self._late(best))
         if self.config.rivals == "on":
             rivals.add_cheap()
         if self.config.rivals == "on" and self.config.tune != "none":

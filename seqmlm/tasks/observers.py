@@ -40,7 +40,13 @@ SPEED_STEPS, SPEED_SECONDS = 3, 1.0
 
 
 class Console(Protocol):
-    """Receives messages and progress of a task; the CLI supplies one, library users may supply their own."""
+    """Receives messages and progress of a task; the CLI supplies one, library users may supply their own.
+
+    Attributes:
+        began: reading of `time.monotonic` from which a time limit counts; None for the call of the task.
+    """
+
+    began: float | None = None
 
     def message(self, text: str) -> None:
         return

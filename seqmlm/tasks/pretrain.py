@@ -7,7 +7,6 @@ a crash at any moment, `--resume` reaches the same model.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -66,19 +65,15 @@ class PretrainResult:
         return {key: value for key, value in asdict(self).items() if key not in ("signal", "is_main")}
 
 
-def pretrain(request: TrainRequest, console: Console, *, began: float | None = None) -> PretrainResult:
-    """Train a new run, or resume one.
-
-    Args:
-        console: receives progress and messages.
-        began: reading of `time.monotonic` from which a time limit counts. Default: now.
+def pretrain(request: TrainRequest, console: Console) -> PretrainResult:
+    """Train a new run, or resume one; `console` receives progress and messages.
 
     Raises:
         UsageError: invalid settings; DataError: input that cannot be read.
         StateError: the name is taken, a checkpoint is corrupt, the disk is full, or the registry not ready.
         TrainingError: too many non-finite steps in a row, or out of memory at the smallest batch.
     """
-    deadline = Deadline(began)
+    deadline = Deadline(console.began)
     workspace, processes = Workspace.locate(), Processes()
     agreed = agreed_plan(request, workspace, processes)
     if agreed.config.train.max_time is not None:
@@ -117,9 +112,9 @@ class Pretraining:
         self.processes, self.console, self.deadline = processes, console, deadline
         self.domain, data = plugins.domain(agreed.config.domain), agreed.config.data
         reader = CorpusReader(agreed.config, self.domain, workspace)
-        reading = time.monotonic()
+        reading = self.deadline.wall()
         self.corpus = corpus = reader.corpus(self.say)
-        self.say(self.deadline.extend(time.monotonic() - reading))
+        self.say(self.deadline.extend(self.deadline.wall() - reading))
         level = self.domain.level(None)
         if data.calibration and level.whole:
             counted = bool(level.counted) and len(corpus.sources) == 1  # as `Corpus.training`
@@ -171,7 +166,13 @@ class Pretraining:
                 card=training.card(run.name, tracked.run_id, outcome.steps),
                 path=str(run.version_folder(outcome.steps)),
             )
-            after = Afterwards(outcome, self.deadline, start, cuts, self.console.phase)
+            after = Afterwards(
+                outcome=outcome,
+                deadline=self.deadline,
+                start=start,
+                cuts=cuts,
+                progress=self.console.phase,
+            )
             made = (run, model, self.corpus, training.evaluator, after)
             version, values, (lead, *warnings) = finalize(*made, tracked, self.console)
             lines = (

@@ -67,9 +67,9 @@ class Portion(NamedTuple):
         plenty = min(rows / ENOUGH_ROWS, self.done / ENOUGH_RECORDS)
         return min(1.0, max(paid, plenty, self.done / self.of))
 
-    def owes(self, rows: int) -> bool:
-        """Whether further records must be taken, however late it is."""
-        return self.limit is not None and (rows < self.limit.rows or self.done < self.limit.records)
+    def owes(self, rows: int, least: int) -> bool:
+        """Whether further records must be taken, however late it is: of so many rows there are too few."""
+        return self.limit is not None and (rows < least or self.done < self.limit.records)
 
     def enough(self, rows: int) -> bool:
         """Whether no further records need be taken."""

@@ -34,7 +34,7 @@ from seqmlm.inference.session import Session
 from seqmlm.inference.tuning import fit_frozen, merge, tune
 from seqmlm.tasks.assemble import Best
 from seqmlm.tasks.cases import Case, CaseRows, cases, drawn, outputs_of, predicted, truth_of
-from seqmlm.tasks.config import seconds
+from seqmlm.tasks.deadline import Start
 from seqmlm.tasks.finetune_config import Teaching
 from seqmlm.tasks.labelled import Parts
 from seqmlm.tasks.observers import Console, Recorder
@@ -103,8 +103,14 @@ class Teacher:
         """What a training sees."""
         return drawn(self.card, self.held["train"], self.asked.shots, seed)
 
-    def train(self, seed: int, folder: Path, run: TrackedRun | None, console: Console) -> Trained:
-        """One training, tracked in `run` if given; its weights lie in the folder if no signal stopped it."""
+    def train(
+        self, seed: int, folder: Path, run: TrackedRun | None, console: Console, start: Start | None
+    ) -> Trained:
+        """One training, tracked in `run` if given; its weights lie in the folder if no signal stopped it.
+
+        Args:
+            start: how the time limit was divided when it began; None without a limit.
+        """
         if self.asked.tune == "none":
             rows = self.frozen(seed)
             found = Trained(seed, self._validated(rows).get(self.goal.metric), 0, 0.0)
@@ -112,7 +118,7 @@ class Teacher:
             rows = self._new(seed, self.asked.tune)
             if self.card.begins_fitted:
                 self._fit(rows, seed, begins=True)
-            found = self._loop(rows, seed, folder, run, console)
+            found = self._loop(rows, seed, folder, run, console, start)
         if found.signal is None and self.processes.is_main:
             folder.mkdir(parents=True, exist_ok=True)
             replace_file(folder / FINAL, save(module_tensors(rows)))
@@ -166,17 +172,23 @@ class Teacher:
         return made.to(self.processes.device)
 
     def _loop(
-        self, rows: LabelledRows, seed: int, folder: Path, run: TrackedRun | None, console: Console
+        self,
+        rows: LabelledRows,
+        seed: int,
+        folder: Path,
+        run: TrackedRun | None,
+        console: Console,
+        start: Start | None,
     ) -> Trained:
         asked, world, validates = self.asked, self.processes.world, bool(self.held["validation"])
         dataset = CaseRows(self.examples(seed), self.card)
         planner = RowPlanner(dataset.lengths, tokens_per_row=self._row(dataset.lengths), seed=seed)
         each = max(1, round(planner.tokens_per_epoch / planner.tokens_per_row / world))
         epochs = asked.epochs or float(np.clip(np.ceil(STEPS / each), 3, 60))
-        limit = None if asked.max_time is None else seconds(asked.max_time)
         config = LoopConfig(
             epochs=epochs,
-            max_seconds=limit,
+            max_seconds=None if start is None else start.limit,
+            spent=0.0 if start is None else start.spent,
             learning_rate=self.rate,
             schedule="linear",
             rows_per_batch=world,

@@ -23,6 +23,7 @@ from seqmlm.tasks.task import Table
 Predictions = Any
 """As `seqmlm.evaluation.predictions.measures` takes them."""
 COLUMNS = "boosted columns"
+LATE = "no time was left; the same command with --resume and a longer --max-time fits it"
 
 
 def worth(
@@ -36,19 +37,31 @@ def worth(
 class Rivals:
     """Predictions of the test cases by what needs no model.
 
+    Args:
+        is_over: whether the time limit leaves none for the rival of this name.
+
     Attributes:
         predictions: by name of the rival.
         unfitted: why others could not be fitted, by name.
     """
 
-    def __init__(self, card: HeadCard, train: Sequence[Case], test: Sequence[Case]) -> None:
+    def __init__(
+        self,
+        card: HeadCard,
+        train: Sequence[Case],
+        test: Sequence[Case],
+        is_over: Callable[[str], bool] = lambda name: False,
+    ) -> None:
         self.predictions: dict[str, Predictions] = {}
         self.unfitted: dict[str, str] = {}
         self._card, self._train, self._test = card, train, test
-        self._truth = truth_of(card, train)
+        self._truth, self._is_over = truth_of(card, train), is_over
 
     def add(self, name: str, predict: Callable[[], Predictions]) -> None:
         """Add what a rival predicts, or why it cannot be fitted."""
+        if self._is_over(name):
+            self.unfitted[name] = LATE
+            return
         try:
             self.predictions[name] = predict()
         except rivals.UnfittedError as error:

@@ -5,14 +5,24 @@ from __future__ import annotations
 import json
 import math
 import sys
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from seqmlm.cli import start
 from seqmlm.cli.console import ScoringConsole, TrainingConsole
 from seqmlm.cli.output import duration, escape, number, print_facts, print_json, print_table
+from seqmlm.engine.loop import StepReport
+
+
+def _report(step: int) -> StepReport:
+    numbers = {"grad_norm": 1.0, "learning_rate": 0.1, "masked": 15, "fill": 0.99, "tokens_per_second": 10.0}
+    more = {"tokens": 100 * step, "seconds": float(step), "epoch": 0, "bad_steps": 0}
+    return StepReport(step=step, loss=2.0, skipped=False, **numbers, **more)
 
 
 def test_json_is_one_strict_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,6 +63,51 @@ def test_rows_for_a_file_pass_by_the_progress_on_a_terminal(
     before = sys.stdout
     with console():
         assert (sys.stdout is before) != terminal
+
+
+def test_a_training_has_one_bar_that_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")  # standard error is a terminal
+    shares = []
+    with TrainingConsole() as console:
+
+        def seen() -> None:
+            [task] = console._progress.tasks
+            shares.append((task.completed, task.description))
+
+        for step in (1, 5, 10):
+            console.step(_report(step), 10.0)
+            seen()
+        for name in ("evaluation", "counts", "calibration background"):
+            for share in (0.0, 1.0):
+                console.phase(name, share)
+                seen()
+        console.calibration("one-pass", 1.0, 100)
+        seen()
+    done = [share for share, _ in shares]
+    assert done == sorted(done)
+    assert done[-1] == 1.0
+    assert {"training", "evaluation", "counts", "calibration one-pass"} <= {name for _, name in shares}
+
+
+def test_elsewhere_a_training_writes_a_line_in_ten_seconds(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("seqmlm.cli.console.time.monotonic", lambda: now[0])
+    with TrainingConsole() as console:
+        for step in range(1, 31):
+            now[0] += 1.0
+            console.step(_report(step), 60.0)
+            console.phase("evaluation", step / 30)
+    assert len(capsys.readouterr().err.splitlines()) == 3
+
+
+def test_the_time_of_a_command_counts_from_the_start_of_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start, "_own", [])
+    assert start.began() == pytest.approx(time.monotonic(), abs=1), "a process that does other work, too"
+    start.own_process()
+    age = time.time() - psutil.Process().create_time()
+    assert time.monotonic() - start.began() == pytest.approx(age, abs=1)
 
 
 def test_facts_are_aligned_and_absent_ones_left_out(capsys: pytest.CaptureFixture[str]) -> None:

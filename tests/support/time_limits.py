@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ class FakeTime:
     """Stands for the module `time`: each reading of the clock is `tick` seconds after the one before."""
 
     def __init__(self, tick: float = 1.0, processor: float = 1.0) -> None:
-        self.now, self.tick, self.processor = 1000.0, tick, processor
+        self.now, self.tick, self.processor = time.monotonic(), tick, processor
 
     def monotonic(self) -> float:
         self.now += self.tick
@@ -49,7 +50,7 @@ def finished(*, steps: int = 1, tokens: int = 0, seconds: float = 1.0) -> LoopRe
 
 def unlimited() -> Afterwards:
     """The time after a training without a limit."""
-    return Afterwards(finished(), Deadline())
+    return Afterwards(outcome=finished(), deadline=Deadline())
 
 
 def endless() -> Phase:

@@ -39,7 +39,7 @@ def after_of(folder: Path, limit: float = 100.0, **changes: Any) -> Afterwards:
     made.carry(limit / 2)
     start = Start(limit=limit, elapsed=limit / 10, steps=limit / 2, slowness=1.0)
     cuts = Cuts(folder / CUTS, {"limit": limit})
-    return Afterwards(finished(**changes), made, start, cuts)
+    return Afterwards(outcome=finished(**changes), deadline=made, start=start, cuts=cuts)
 
 
 # Division of the time
@@ -49,11 +49,11 @@ def after_of(folder: Path, limit: float = 100.0, **changes: Any) -> Afterwards:
     ("elapsed", "processor", "steps"),
     [
         # On a quiet machine four fifths of what the start and the end leave are for steps.
-        (10.0, 1.0, (1 - AFTERWARDS) * (200 - 10 - 2)),
+        (10.0, 1.0, (1 - AFTERWARDS) * (200 - 10 - 1.5)),
         # On a busy one what must follow takes longer: at half the speed twice as long.
-        (20.0, 0.5, (1 - AFTERWARDS) * (200 - 20 - 4)),
-        # A start as long as the limit leaves a fifth of the limit all the same.
-        (190.0, 0.5, 0.2 * 200),
+        (20.0, 0.5, (1 - AFTERWARDS) * (200 - 20 - 3)),
+        # A start as long as the limit leaves a tenth of the limit all the same.
+        (190.0, 0.5, 0.1 * 200),
     ],
 )
 def test_steps_get_what_start_and_end_leave(
@@ -100,7 +100,7 @@ def test_without_a_limit_nothing_ends(tmp_path: Path) -> None:
     phase = endless()
     assert not any(phase.over(n / 100) for n in range(100))
     assert phase.settle("all", speed=2.0) == {"speed": 2.0}
-    whole = Afterwards(finished(tokens=10**9), Deadline())
+    whole = Afterwards(outcome=finished(tokens=10**9), deadline=Deadline())
     assert whole.affordable("work", lambda number: 1 / 0, wanted=9, probed=1, share=1.0) == 9
     assert whole.budget("work", 1.0) is None
     assert whole.calibration == int(AFTERWARDS * 3 * 10**9)

@@ -19,6 +19,7 @@ import torch
 from fork_server import Finished, Run
 from safetensors.torch import load_file
 from text_models import text_model
+from time_limits import FakeTime
 from tiny_models import random_model, saved
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, AutoTokenizer
 from written import jsonl
@@ -31,7 +32,7 @@ from seqmlm.data.tags import tagged
 from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.engine.types import Encoding
 from seqmlm.inference.pieces import HeadCard, at_once, pieces, pieces_of_pair
-from seqmlm.tasks import worth
+from seqmlm.tasks import deadline, worth
 from seqmlm.tasks.cases import units_of
 from seqmlm.tasks.observers import Recorder
 from seqmlm.tasks.table import Columns
@@ -357,6 +358,28 @@ def test_killed_at_any_step_and_resumed_it_reaches_the_same_weights(
         whole, killed = (teach.home / "runs" / name / "model" for name in ("whole", f"at{step}"))
         for name in ("model.safetensors", "head.safetensors"):
             assert (killed / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_trainings_share_a_time_limit_and_rivals_that_have_none_left_are_left_out(
+    teach: Teach, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a clock that moves by ten seconds at each look; a resumed run with more time fits the rivals."""
+    data = [{"text": " ".join(words), "z": "dog" in words} for words in sentences(80)]
+    options = "--label z --seeds 2 --name timed --json --set epochs=1"
+    with monkeypatch.context() as patch:
+        patch.setattr(deadline, "time", FakeTime(tick=10.0))
+        figures = teach(data, f"{options} --max-time 100s").ok().json
+    cuts = json.loads((tmp_path / "runs/timed" / deadline.CUTS).read_text())["cuts"]
+    starts = [cuts[f"timed-seed{seed}"] for seed in (0, 1)]
+    assert starts[0]["elapsed"] + starts[0]["steps"] < 100, "the second one has time, too"
+    assert starts[0]["elapsed"] < starts[1]["elapsed"]
+    late = set(figures["unfitted"])
+    assert late
+    assert set(figures["unfitted"].values()) == {worth.LATE}
+    assert not late & set(figures["rivals"])
+    again = teach(data, f"{options} --max-time 1h --resume").ok().json
+    assert worth.LATE not in again.get("unfitted", {}).values()
+    assert set(figures["rivals"]) < set(again["rivals"])
 
 
 def test_several_trainings_are_children_of_one_run(teach: Teach) -> None:

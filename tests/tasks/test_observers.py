@@ -8,7 +8,7 @@ from typing import Any
 
 from seqmlm.engine.loop import StepReport
 from seqmlm.engine.schedule import LoopConfig
-from seqmlm.tasks.observers import EVENTS, Recorder
+from seqmlm.tasks.observers import EVENTS, SPEED_STEPS, Recorder
 from seqmlm.tracking import MetricsFile, read_metrics
 
 
@@ -75,6 +75,25 @@ def test_what_is_not_finite_stays_json(tmp_path: Path) -> None:
     [line] = [json.loads(text) for text in path.read_text().splitlines()]
     assert line["train/loss"] is None
     assert math.isnan(run.metrics[0][1]["train/loss"])  # the tracker counts it
+
+
+def test_a_training_without_a_time_limit_says_how_long_it_takes(tmp_path: Path) -> None:
+    """Once, after some steps: 90 steps of a second each are left, and a fifth for what follows."""
+    console, run = FakeConsole(), FakeRun(tmp_path / "metrics.jsonl")
+    recorder = Recorder(run, console, LoopConfig(max_steps=94), 100)  # type: ignore[arg-type]
+    for step in range(1, 9):
+        recorder.on_step(_report(step))
+    [text] = [one for one in console.messages if "expected" in one]
+    assert text.startswith("94 steps, evaluation, counts and calibration are expected to take 2 minutes")
+    assert console.messages.index(text) == SPEED_STEPS + 1
+
+
+def test_a_training_with_a_time_limit_does_not_say_what_a_person_said(tmp_path: Path) -> None:
+    console, run = FakeConsole(), FakeRun(tmp_path / "metrics.jsonl")
+    recorder = Recorder(run, console, LoopConfig(max_seconds=94), 100)  # type: ignore[arg-type]
+    for step in range(1, 9):
+        recorder.on_step(_report(step))
+    assert not [one for one in console.messages if "expected" in one]
 
 
 def test_events_are_told_in_words_and_kept(tmp_path: Path) -> None:
