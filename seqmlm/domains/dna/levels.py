@@ -58,6 +58,8 @@ class Composition(Background):
     there. Of `tables`, of natural log-probabilities after each context, there is one (4^k, 4) for each k.
     """
 
+    is_sampled: ClassVar[bool] = True
+
     def __init__(self, tables: list[Doubles]) -> None:
         self.tables = tables
 
