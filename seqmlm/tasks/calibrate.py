@@ -632,7 +632,8 @@ class Calibrator:
         cost = cost_of(self.session, detector.level, detector.mode)
         most = Budget.of(self.session.model, detector.mode).batch
         if limit is not None:
-            most = min(most, max(limit.tokens / _PORTIONS, _LEAST_PORTION))
+            least = 1.0 if self.after is None else _LEAST_PORTION  # smaller ones take the clock longer
+            most = min(most, max(limit.tokens / _PORTIONS, least))
         done, tokens, rows, every = 0, 0.0, 0, 0
         part, wanted = list[Encoded](), list[Bools]()
 
