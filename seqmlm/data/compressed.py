@@ -55,7 +55,7 @@ def decompress(read: Callable[[int], bytes], data: bytes, source: str, kind: str
         reason = error.args[0] if error.args else f"the {kind} data are damaged or truncated"
         remedy = "download or compress the file again; on_error=skip keeps what came before"
         fault = DataError(reason, source=source, remedy=remedy)
-    if out:
+    if size:  # an empty block would be the end
         yield b"".join(out)
     if fault is not None:
         raise fault

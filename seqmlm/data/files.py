@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from io import BufferedReader
 from itertools import chain
 from pathlib import Path
@@ -67,9 +68,19 @@ def may_begin(head: bytes) -> bool:
 
 def refuse_foreign(head: bytes, source: str) -> None:
     """Refuse with a DataError what its first bytes show to be neither text nor packed in a known way."""
-    for magic, (what, remedy) in _FOREIGN.items():
-        if head.startswith(magic):
-            raise DataError(f"the file is {what}", source=source, remedy=remedy)
+    if (foreign := foreign_kind(head)) is not None:
+        what, remedy = foreign
+        raise DataError(f"the file is {what}", source=source, remedy=remedy)
+
+
+def foreign_kind(head: bytes) -> tuple[str, str] | None:
+    """What a file is that begins with these bytes, and the remedy; None for text and known compressions."""
+    return next((kind for magic, kind in _FOREIGN.items() if head.startswith(magic)), None)
+
+
+def marked_encoding(head: bytes) -> str | None:
+    """The encoding that a byte order mark names, if it is not UTF-8."""
+    return next((codec for mark, codec in _MARKS.items() if head.startswith(mark)), None)
 
 
 MAX_BYTES = 64 << 20
@@ -257,7 +268,10 @@ def blocks(source: str | Path, *, pauses: bool = False, encoded: bool = False) -
 
 def _unpacked(source: str | Path, pauses: bool) -> Iterator[bytes]:
     if (live := live_of(source)) is not None:
-        yield from (block for block in _live_blocks(live, str(source)) if block or pauses)
+        parts = _live_blocks(live, str(source))
+        if memory_of(source) is not None:  # what a follower gives is read whatever it is
+            parts = (block or b"" for block in iter(partial(live.read, _BLOCK), b""))
+        yield from (block for block in parts if block or pauses)
         return
     with _opened(source) as handle:
         head = part = _read(handle, 1 << 13, str(source))
@@ -275,16 +289,17 @@ def _unpacked(source: str | Path, pauses: bool) -> Iterator[bytes]:
 
 
 def _by_mark(parts: Iterator[bytes], source: str | Path) -> Iterator[bytes]:
-    """The same in UTF-8, whatever a byte order mark says; not where reading begins in the middle."""
+    """The same in UTF-8, whatever a byte order mark says; as it is where reading may begin in the middle."""
+    if memory_of(source) is not None:
+        yield from parts
+        return
     head = b""
     for head in parts:
         if head:
             break
         yield head  # a pause
-    codec = next((codec for mark, codec in _MARKS.items() if head.startswith(mark)), None)
+    codec = marked_encoding(head)
     parts = chain([head] if head else [], parts)
-    if codec is not None and memory_of(source) is not None:
-        raise DataError(f"the file is {codec.upper()} text", source=str(source), remedy=RESAVE)
     yield from parts if codec is None else transcoded(parts, codec, str(source))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
 from seqmlm.data.compressed import compression
 from seqmlm.data.files import (
@@ -26,6 +26,13 @@ from seqmlm.data.files import (
 from seqmlm.data.privacy import Things
 from seqmlm.data.problems import Problems
 from seqmlm.errors import DataError, UsageError
+
+Undecodable = Literal["refuse", "replace", "event"]
+"""What becomes of a line that cannot be read: it goes to the problems; its bad bytes are replaced; or a text
+stands for it."""
+
+BINARY, OVERLONG = "(binary)", "(over-long line)"
+"""The texts that stand for lines which cannot be read."""
 
 _NAME_IT = "name the encoding, for example with --option encoding=latin-1, or convert it to UTF-8"
 _BOM = b"\xef\xbb\xbf"
@@ -52,16 +59,22 @@ def lines_and_pauses(
     max_bytes: int = MAX_BYTES,
     pauses: bool = True,
     encoding: str | None = None,
-    replace: bool = False,
+    undecodable: Undecodable = "refuse",
 ) -> Iterator[tuple[int, str] | None]:
     """The same as `lines`, and None at each pause of a live source.
 
-    `replace` puts U+FFFD for bytes that are no UTF-8 and leaves out NUL bytes (what a machine that lost power
-    or a log cut off in place leaves), with a note, instead of refusing the line.
+    Args:
+        undecodable: "replace" puts U+FFFD for bytes that are no UTF-8 and leaves out NUL bytes (what a
+            machine that lost power leaves), with a note, instead of refusing the line. "event" does so where
+            few bytes of the line are bad; `BINARY` stands for any other line, `OVERLONG` for one that is too
+            long. No line of a followed file is refused.
     """
     name, memory = source_of(source), memory_of(source)
-    number = 0
-    stream = text_blocks(name, problems, lambda: number + 1, pauses=pauses, encoding=encoding, binary=replace)
+    if memory is not None and undecodable == "refuse":
+        undecodable = "event"
+    replace, refuses_long = undecodable == "replace", undecodable != "event" and memory is None
+    number, binary = 0, undecodable != "refuse"
+    stream = text_blocks(name, problems, lambda: number + 1, pauses=pauses, encoding=encoding, binary=binary)
     for chunk in _chunks_of_lines(stream, max_bytes):
         if not chunk:
             number = number if memory is None else memory.numbered(number)
@@ -69,7 +82,10 @@ def lines_and_pauses(
             continue
         if isinstance(chunk, _TooLong):
             number += 1
-            problems.bad(too_long(name, number, max_bytes), chunk.decode("utf-8", "backslashreplace"))
+            if refuses_long:
+                problems.bad(too_long(name, number, max_bytes), chunk.decode("utf-8", "backslashreplace"))
+            else:
+                yield number, OVERLONG
             continue
         try:
             if b"\0" in chunk or len(chunk) > max_bytes:
@@ -79,7 +95,13 @@ def lines_and_pauses(
             for raw in chunk.removesuffix(b"\n").split(b"\n"):
                 number += 1
                 if len(raw) > max_bytes:
+                    if not refuses_long:
+                        yield number, OVERLONG
+                        continue
                     fault = too_long(name, number, max_bytes)
+                elif undecodable == "event":
+                    yield number, _event(raw, problems).removesuffix("\r")
+                    continue
                 elif b"\0" in raw and not replace:
                     fault = _binary(name, number)
                 elif replace or _is_utf8(raw):
@@ -118,7 +140,7 @@ def text_blocks(
         problems: receives a fault of the file.
         line: called when a fault is met after the first block; gives the line reached.
         pauses: see `blocks`.
-        binary: take a file that its first bytes show to be binary, too.
+        binary: take a file that its first bytes show to be binary, too; a followed file is always taken.
     """
     codec = None if encoding is None else _codec(encoding)
     started = False
@@ -139,6 +161,9 @@ def text_blocks(
 
 def _decided(parts: Iterator[bytes], source: str, problems: Problems, binary: bool) -> Iterator[bytes]:
     """The blocks, after it is decided by the first one that they are text, and how its lines end."""
+    if memory_of(source) is not None:
+        yield from parts
+        return
     first, old = True, False
     for block in parts:
         if first and block:
@@ -282,6 +307,17 @@ def _replaced(raw: bytes, problems: Problems) -> str:
     if not _is_utf8(raw):
         problems.note("bytes that are not text were replaced")
     return raw.decode("utf-8", "replace")
+
+
+def _event(raw: bytes, problems: Problems) -> str:
+    """The text of a line, or what stands for it where it holds a NUL, or a sixth of it is no text."""
+    if b"\0" not in raw and _is_utf8(raw):
+        return raw.decode()
+    text = raw.decode("utf-8", "replace")
+    if b"\0" in raw or 6 * text.count("\ufffd") > len(text):
+        problems.note("a line that is binary, an event of its own")
+        return BINARY
+    return _replaced(raw, problems)
 
 
 def _binary(source: str, line: int | None) -> DataError:

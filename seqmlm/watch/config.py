@@ -52,14 +52,18 @@ class WatchConfig(ScoringRequest):
         metrics_port: PORT: serve counters on this port, as /metrics (Prometheus) and /metrics.json; 0 for any
             that is free.
         metrics_host: ADDRESS: address of this machine that --metrics-port is on. Default: 127.0.0.1.
+        on_error: nothing in a file ends a watching: a line that cannot be read is an event of its own, such
+            as (binary), and bytes that cannot are a row with gap. There is no other choice.
     """
 
     shown: ClassVar[tuple[str, ...]] = (
         *("out", "fpr", "max_latency", "source", "ignore", "calibration", "shadow"),
-        *("webhook", "webhook_format", "metrics_port", *ScoringRequest.shown),
+        *("webhook", "webhook_format", "metrics_port"),
+        *(name for name in ScoringRequest.shown if name != "on_error"),
     )
     metavar: ClassVar[str] = "[PATH]..."
 
+    on_error: Literal["skip"] = "skip"
     max_latency: str = "1s"
     source: str | None = None
     ignore: Path | None = None

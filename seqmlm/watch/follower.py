@@ -24,12 +24,14 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from seqmlm.data.files import Source
+from seqmlm.data.files import Source, marked_encoding
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError
 from seqmlm.watch.generations import (
+    DAMAGED,
     FILE_BYTES,
     LONGEST_LINE,
+    PREFIX,
     Content,
     Destroyed,
     FileState,
@@ -41,6 +43,7 @@ from seqmlm.watch.generations import (
     goes_on,
     is_of,
     opened,
+    packed_prefix,
 )
 
 TURN_BYTES = 1 << 20
@@ -73,7 +76,10 @@ class Follower:
         gaps: what was found missing in the last turn.
         idle: whether the last turn found nothing to read.
         lines, bytes: what was read of all generations, by earlier followers too.
+        removal_is_loss: a file that is removed after it was read is a gap.
     """
+
+    removal_is_loss = False
 
     def __init__(
         self,
@@ -96,8 +102,8 @@ class Follower:
         self._files = [Generation(one, read, math.inf) for one in known if not one.done]
         self._done = [one for one in known if one.done][-_FORGOTTEN:]
         self._copies: set[tuple[int, ...]] = set()  # files that hold nothing new
+        self._damaged: dict[tuple[int, ...], float] = {}  # that cannot be unpacked, and since when
         self._ended: list[FileState] = []
-        self._error: DataError | None = None
         self._scan_at = self._turned = self._clock()
         self._size, self._read_much = FILE_BYTES, False
         self._number = max((one.number for one in known), default=0)
@@ -117,10 +123,8 @@ class Follower:
         return None if newest is None else (newest.path, newest.line)
 
     def turn(self) -> list[Record]:
-        """Read a little of every file that has grown; the records that are whole now; DataError: a record
-        that cannot be read, a turn after the records before it were given."""
-        if self._error is not None:
-            raise self._error
+        """Read a little of every file that has grown; the records that are whole now. No content of a file
+        ends it: what cannot be read is among the `gaps`."""
         self.gaps = []
         records: list[Record] = []
         now = self._clock()
@@ -152,7 +156,7 @@ class Follower:
     @property
     def changed(self) -> bool:
         """Whether there are `states` to keep."""
-        return bool(self._ended) or any(file.changed and not file.broken for file in self._files)
+        return bool(self._ended) or any(file.changed for file in self._files)
 
     @property
     def unread(self) -> int:
@@ -162,7 +166,7 @@ class Follower:
 
     def states(self) -> list[FileState]:
         """How far the generations are that have changed since this was asked last."""
-        found = [file.snapshot() for file in self._files if file.changed and not file.broken]
+        found = [file.snapshot() for file in self._files if file.changed]
         found += self._ended
         self._ended = []
         for file in self._files:
@@ -177,32 +181,27 @@ class Follower:
     # one file
 
     def _careful(self, file: Generation, now: float, most: int) -> list[Record]:
-        """What one file has; a record that cannot be read ends the turns, after this one."""
+        """What one file has."""
         records: list[Record] = []
         try:
             for some in self._some(file, now, most):
                 records += some
         except (Destroyed, OSError):  # nothing has come of the bytes that were read last
             self._lose(file, now)
-        except DataError as error:
-            file.broken, self._error = True, error
-            return []
+        except DataError:  # compressed data cannot be unpacked
+            if isinstance(file.content, Packed):
+                records += self._not_unpacked(file, file.content, now)
+        self._take_gaps(file)
         return records
 
+    def _take_gaps(self, file: Generation) -> None:
+        self.gaps += file.gaps
+        file.gaps = []
+
     def _some(self, file: Generation, now: float, most: int) -> Iterator[list[Record]]:
-        if file.content is None or file.broken:
+        if file.content is None:
             return
-        try:
-            yield file.take(most, now)
-        except DataError:
-            if not isinstance(file.content, Packed):
-                raise
-            if now - file.since < self._patience:
-                file.content.restart()  # it may still be being compressed
-                return
-            self._say(f"the end of {file.state.path} cannot be unpacked, and is left out")
-            yield self._end(file)
-            return
+        yield file.take(most, now)
         late = None if file.unpaused is None else now - file.unpaused
         if file.whole and late is None and file.fed is not None and file.memory.held():
             file.unpaused = now  # lines wait in the reader: a pause may end a session
@@ -217,6 +216,20 @@ class Follower:
             yield self._end(file)
             if not os.path.exists(file.state.path):
                 self._say(f"{file.state.path} is gone; a new one is followed when it appears")
+
+    def _not_unpacked(self, file: Generation, content: Packed, now: float) -> list[Record]:
+        """Wait for a file that may still be being compressed; then tell that the rest is damaged, and end."""
+        if now - file.since < self._patience:
+            content.restart()
+            return []
+        state = file.state
+        self._say(f"the end of {state.path} cannot be unpacked, and is left out")
+        told = {"fate": "could not be unpacked", "cause": DAMAGED}
+        self.gaps.append(Gap(path=state.path, line=state.line + 1, offset=state.offset, size=0, **told))
+        if not state.offset:  # nothing of its content is known by which it would be recognised
+            with suppress(OSError):
+                state.prefix = packed_prefix(content.path)
+        return self._end(file)
 
     def _end(self, file: Generation) -> list[Record]:
         records = file.end()
@@ -250,8 +263,9 @@ class Follower:
             file.in_place = own is not None and not own.packed and own.node == _node(file.state.path)
             if before and not file.in_place:
                 file.since = now  # whoever writes it may go on for a while
-            if own is None and not file.broken:
+            if own is None:
                 records += self._sought(file, matches, now)
+                self._take_gaps(file)
         for path in matches:
             if path not in self._exclude:
                 records += self._meet(path, now)
@@ -267,7 +281,7 @@ class Follower:
                     records += file.restored()
                 for path in newer:
                     records += self._meet(path, now, file.state.path)
-        except Destroyed:
+        except (Destroyed, DataError):
             self._lose(file, now)
         if file.content is None:
             file.since = min(file.since, now)  # it may go from name to name while it is looked for
@@ -314,7 +328,9 @@ class Follower:
         unread = max(0, state.size - state.offset)
         if file.fed is None:
             line = min([line, *(min(lines) for lines in state.held.values())])
-        if unread or (file.fed is None and file.waits):
+        # Of a file that was cut off in place nobody knows what was written to it before.
+        cut_off = _node(state.path) == (state.device, state.inode)
+        if unread or (file.fed is None and (file.waits or cut_off or self.removal_is_loss)):
             self.gaps.append(Gap(path=state.path, line=line, offset=state.offset, size=unread))
         return self._end(file)
 
@@ -338,16 +354,24 @@ class Follower:
             self._say(f"{path} is {error}")
             return []
         try:
-            known = self._known(content)
-        except DataError:
-            known = True  # still being compressed, or damaged
-            self._say(f"{path} cannot be unpacked; this is tried again and again")
+            known = self._known(content) if not self._is_left_out(content) else False
+        except (DataError, OSError):
+            # It is still being compressed, or else damaged, which is told where it is read.
+            since = self._damaged.setdefault(key, now)
+            known = True if now - since < self._patience else None
         else:
             self._copies |= {key} if known is False else set()
         if known is not None:
             content.close()
             return []
+        if not content.packed and (codec := marked_encoding(content.read(0, 4))):
+            self._say(f"lines of {path} are read as (binary), for it is {codec.upper()} text: convert it")
         return self._begin(name or path, content, now)
+
+    def _is_left_out(self, content: Content) -> bool:
+        """Whether it is a compressed file of which nothing could be unpacked."""
+        left_out = {one.prefix for one in self._done if one.prefix and not one.offset}
+        return bool(left_out) and isinstance(content, Packed) and packed_prefix(content.path) in left_out
 
     def _known(self, content: Content) -> bool | None:
         """Whether nothing new is in a content: None, there is; False, it was read under another name; True,
@@ -357,8 +381,10 @@ class Follower:
         for file in self._files:
             own = file.content
             if not file.state.offset:  # nothing of it was read yet
-                if own is not None and begin_alike(content, own):
-                    return True
+                content.read(0, PREFIX)
+                with suppress(DataError):  # the other one may be damaged
+                    if own is not None and begin_alike(content, own):
+                        return True
             elif is_of(content, file.state):
                 if own is None or not content.read(max(own.size(), file.state.offset), 1):
                     return True
@@ -382,9 +408,11 @@ class Follower:
         try:
             with self._again():
                 return file.restored()
-        except Destroyed:
+        except (Destroyed, DataError):
             self._lose(file, now)
             return []
+        finally:
+            self._take_gaps(file)
 
     def _say(self, text: str) -> None:
         if text not in self._told:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from typing import NamedTuple
 
 from seqmlm.data.compressed import compression
-from seqmlm.data.files import MAGIC_BYTES, Memory, Source, blocks
+from seqmlm.data.files import Memory, Source, blocks, foreign_kind
 from seqmlm.data.record import Record
+from seqmlm.errors import DataError
 from seqmlm.streams.sources import Fed
 
 PREFIX = 1024
@@ -48,16 +51,21 @@ class FileState:
 
 
 DESTROYED = "the file was cut off or removed, and no copy of it was found"
+HOLE = (
+    "a program that goes on where it was, behind the new end of a file that was cut off, leaves such a hole"
+)
+DAMAGED = "the compressed data are damaged or cut off"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """Bytes that were destroyed before they could be read."""
+    """Bytes that could not be read."""
 
     path: str
     line: int  # the first one that is missing, in its generation
     offset: int
     size: int  # bytes that are known to be missing; 0 where that is not known
+    fate: str = "was destroyed before it could be read"
     cause: str = DESTROYED
 
 
@@ -79,18 +87,24 @@ class Plain:
         os.close(self._handle)
 
 
+def packed_prefix(path: str) -> str:
+    """A hash of the first bytes of a compressed file, as they lie on the disk."""
+    with open(path, "rb") as file:
+        return _hash(file.read(PREFIX))
+
+
 class Packed:
     """What a compressed file expands to; it is not expected to grow."""
 
     packed = True
 
     def __init__(self, path: str, node: tuple[int, int]) -> None:
-        self._path, self.node = path, node
+        self.path, self.node = path, node
         self.restart()
 
     def restart(self) -> None:
         """Read the file from its beginning, as it is now."""
-        self._blocks: Iterator[bytes] = blocks(self._path)
+        self._blocks: Iterator[bytes] = blocks(self.path)
         self._held, self._at = b"", 0
 
     def read(self, offset: int, size: int) -> bytes:
@@ -98,10 +112,17 @@ class Packed:
         compressed data are damaged or not all there."""
         if offset < self._at:
             self.restart()
-        while self.size() < offset + size and (block := next(self._blocks, b"")):
+        while self.size() < offset + size and (block := self._next()):
             spare = min(max(0, offset - PREFIX - self._at), len(self._held))
             self._held, self._at = self._held[spare:] + block, self._at + spare
         return self._held[max(0, offset - self._at) : max(0, offset + size - self._at)]
+
+    def _next(self) -> bytes:
+        try:
+            return next(self._blocks, b"")
+        except DataError:
+            self.restart()  # a generator that has raised would seem to be at its end
+            raise
 
     def size(self) -> int:
         return self._at + len(self._held)
@@ -122,9 +143,13 @@ def opened(path: str) -> Content:
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     about = os.fstat(handle)
     node = about.st_dev, about.st_ino
-    if stat.S_ISREG(about.st_mode) and compression(os.pread(handle, MAGIC_BYTES, 0)) is None:
+    head = os.pread(handle, PREFIX, 0) if stat.S_ISREG(about.st_mode) else b""
+    foreign = foreign_kind(head) if b"\0" in head or not head.isascii() else None
+    if stat.S_ISREG(about.st_mode) and foreign is None and compression(head) is None:
         return Plain(handle, node)
     os.close(handle)
+    if foreign is not None:
+        raise NoFile(f"{foreign[0]}, which is not followed: {foreign[1]}")
     if stat.S_ISREG(about.st_mode):
         return Packed(path, node)
     raise NoFile(
@@ -165,6 +190,54 @@ class Destroyed(Exception):
     """The bytes that were read are no longer those of the file: it was cut off, and perhaps written anew."""
 
 
+_NULS = re.compile(rb"^\0+", re.MULTILINE)
+
+
+class Hole(NamedTuple):
+    """A run of NUL bytes: the line and the offset it begins at, and its size."""
+
+    line: int
+    offset: int
+    size: int
+
+
+class Holes:
+    """Leaves out runs of NUL bytes where a line begins, in blocks that follow each other."""
+
+    def __init__(self) -> None:
+        self._bare = True  # whether the line has had no other byte yet
+        self._found: list[Hole] = []
+        self._at = 0  # the offset that was reached
+
+    def left_out(self, block: bytes, line: int = 0, offset: int = 0) -> bytes:
+        """A block without them, which begins in this line of its file, at this offset."""
+        bare, end = self._bare, block.rfind(b"\n") + 1
+        self._bare, self._at = (bare or end > 0) and not block[end:].strip(b"\0"), offset + len(block)
+        if b"\0" not in block:
+            return block
+        kept, at = list[bytes](), 0
+        for run in _NULS.finditer(block):
+            if run.start() == 0 and not bare:
+                continue  # within a line
+            self._add(Hole(line + block.count(b"\n", 0, run.start()), offset + run.start(), len(run[0])))
+            kept.append(block[at : run.start()])
+            at = run.end()
+        return b"".join([*kept, block[at:]])
+
+    def _add(self, hole: Hole) -> None:
+        last = self._found[-1] if self._found else None
+        if last is not None and last.offset + last.size == hole.offset:
+            self._found[-1] = last._replace(size=last.size + hole.size)
+        else:
+            self._found.append(hole)
+
+    def ended(self, *, last: bool = False) -> list[Hole]:
+        """The runs that are over, each once; more may come of the last one, unless nothing does."""
+        more = not last and bool(self._found) and sum(self._found[-1][1:]) == self._at
+        over, self._found = (self._found[:-1], self._found[-1:]) if more else (self._found, [])
+        return over
+
+
 class Generation:
     """A generation that is being followed."""
 
@@ -174,15 +247,18 @@ class Generation:
     whole = False  # at the last look its end was reached; a line without an end waits for it
     partial = 0  # bytes of that line
     unpaused: float | None = None  # when the first byte behind the last pause came
-    broken = changed = False
+    changed = False
     _first = _last = b""  # bytes that its hashes are of
     _at_line_start = True
+    _failed = False  # its reader has ended with an error
 
     def __init__(self, state: FileState, read: Callable[[Source], Iterator[Record]], now: float) -> None:
         self.state, self._read = state, read
         self.since = now  # of the last bytes, or since when it cannot be found
         self.memory = Memory()  # of the reader
         self.marks = [(state.begin_line, state.begin)]
+        self.gaps: list[Gap] = []  # that were found since somebody took them
+        self._holes = Holes()
         self.refused: set[tuple[int, ...]] = set()  # files that are not its copies
 
     @property
@@ -193,20 +269,25 @@ class Generation:
 
     def restored(self) -> list[Record]:
         """Give a new reader what it needs to go on; no record comes of it, unless a limit has changed;
-        Destroyed: the bytes are not there; DataError: a line cannot be read now that could be before."""
+        Destroyed: the bytes are not there."""
         state = self.state
         assert self.content is not None
         near = min(PREFIX, state.offset)
         self._first, self._last = self.content.read(0, near), self.content.read(state.offset - near, near)
         self.unpaused = self.since if state.offset else None
         self.memory = Memory(state.taken, state.held)
-        self.fed = Fed(state.path, self._read, self.memory)
+        self.fed, self._holes = Fed(state.path, self._read, self.memory), Holes()
         try:
-            return list(self._given_again(self.content, self.fed))
+            records = list(self._given_again(self.content, self.fed))
         except Destroyed:  # a reader that was given a part must not go on with what comes after it
             self.fed.close()
             self.fed = None
             raise
+        except DataError as error:
+            self._begin_anew(error)
+            return []
+        self._holes.ended(last=True)  # they were told
+        return records
 
     def _given_again(self, content: Content, fed: Fed[Record]) -> Iterator[Record]:
         state, at = self.state, 0
@@ -217,14 +298,15 @@ class Generation:
                 block = content.read(at, min(FILE_BYTES, end - at))
                 if not block:
                     raise Destroyed
-                yield from fed.feed(block)
+                if filled := self._holes.left_out(block):
+                    yield from fed.feed(filled)
                 at += len(block)
 
         if state.begin > state.head:
             yield from given(state.head)
             self.memory.jump = state.begin_line
             yield from fed.feed(None)
-            at = state.begin
+            at, self._holes = state.begin, Holes()
         for pause in [one for one in sorted(state.pauses) if at < one <= state.offset]:
             yield from given(pause)
             yield from fed.feed(None)
@@ -254,8 +336,8 @@ class Generation:
         if not state.offset or self._at_line_start:
             self.marks.append((state.line, state.offset))
         self._at_line_start = block.endswith(b"\n")
-        assert self.fed is not None
-        records = self.fed.feed(block)
+        filled = self._holes.left_out(block, state.line + 1, state.offset)
+        records = self._feed(filled) if filled else []
         state.offset += len(block)
         state.line += block.count(b"\n")
         state.size = max(state.size, state.offset)
@@ -263,21 +345,63 @@ class Generation:
         state.prefix, state.tail = _hash(self._first), _hash(self._last)
         if not state.head and state.line >= _HEAD_LINES and self._at_line_start:
             state.head = state.offset
+        self._tell_holes()
         return records
+
+    def _feed(self, block: bytes | None) -> list[Record]:
+        """The records that are whole with a block; where the reader fails, those that it made before."""
+        if self._failed:
+            self._begin_anew()
+        assert self.fed is not None
+        try:
+            return self.fed.feed(block)
+        except DataError as error:
+            self._failed = True
+            records, lines = self.fed.records, self.memory.held().values()
+            given = {number for one in records for number in one.meta.get("lines", (one.line,))}
+            waiting = set().union(*lines) - given
+            self._miss(error, min({self.memory.taken + 1, *waiting}), len(block or b""))
+            return records
+
+    def _begin_anew(self, error: DataError | None = None) -> None:
+        """A new reader for what comes next, in place of one that has failed."""
+        state = self.state
+        if error is not None:
+            waiting = [min(lines) for lines in state.held.values()]
+            self._miss(error, min([state.taken + 1, *waiting]), 0)
+        if self.fed is not None:
+            self.fed.close()
+        state.taken, state.held, state.pauses, state.head = state.line, {}, [], 0
+        state.begin, state.begin_line, self._failed = state.offset, state.line, False
+        self.marks, self.changed = [(state.line, state.offset)], True
+        self.memory = Memory(state.taken)
+        self.fed, self.memory.jump = Fed(state.path, self._read, self.memory), state.line
+        self.fed.feed(None)
+
+    def _miss(self, error: DataError, line: int, size: int) -> None:
+        told = {"fate": "could not be read", "cause": error.reason}
+        self.gaps.append(Gap(path=self.state.path, line=line, offset=self.state.offset, size=size, **told))
+
+    def _tell_holes(self, *, last: bool = False) -> None:
+        told = {"fate": "held nothing but NUL bytes", "cause": HOLE}
+        for hole in self._holes.ended(last=last):
+            self.gaps.append(
+                Gap(path=self.state.path, line=hole.line, offset=hole.offset, size=hole.size, **told)
+            )
 
     def pause(self) -> list[Record]:
         """Let the reader hand on what it keeps."""
         state = self.state
-        assert self.fed is not None
         state.head = state.head or state.offset
         if state.offset > max(state.pauses, default=state.begin):
             state.pauses.append(state.offset)
         self.unpaused, self.changed = None, True
-        return self.fed.feed(None)
+        return self._feed(None)
 
     def end(self) -> list[Record]:
         """No more will come."""
-        records = [] if self.fed is None else self.fed.feed(b"")
+        records = [] if self.fed is None else self._feed(b"")
+        self._tell_holes(last=True)
         self.close()
         self.state.done, self.changed = True, True
         self.state.held, self.state.pauses = {}, []
@@ -286,6 +410,8 @@ class Generation:
     def snapshot(self) -> FileState:
         """How far it is, now that the reader waits; what no new reader would need is dropped."""
         state = self.state
+        if self._failed and not state.done:
+            self._begin_anew()
         if self.fed is not None and not state.done:
             state.taken, state.held = self.memory.taken, self.memory.held()
             first = min([state.taken, *(min(lines) for lines in state.held.values())])

@@ -124,6 +124,8 @@ class JournalFollower(Follower):
     """Follows the journal; its entries are JSON lines in a folder that only the owner may look into;
     UsageError: see `asked`, or there is no such program; StateError: the folder cannot be made."""
 
+    removal_is_loss = True  # the last entry says where the journal was left
+
     def __init__(
         self,
         source: str,

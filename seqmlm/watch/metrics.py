@@ -46,7 +46,7 @@ _METRICS = {
     "shadow_alone": ("shadow_alone_alarms_total", f"{_BOTH}, and that it alone would alarm."),
     "served_alone": ("shadow_served_alone_alarms_total", f"{_BOTH}, and would not alarm as we did."),
     "bad": ("bad_records_total", "Records that could not be read."),
-    "gaps": ("gaps_total", "Places where bytes were destroyed before they could be read."),
+    "gaps": ("gaps_total", "Places where bytes could not be read."),
     "recent_low_p": ("recent_p_below_half_ratio", "Share of the last 200 p-values that are at most .5."),
     "recent_lowest_p": ("recent_p_below_twentieth_ratio", "Share of them that are at most .05."),
     "shifted": ("shifted", "1 while the last 200 p-values are not those of normal data."),

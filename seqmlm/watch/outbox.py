@@ -55,7 +55,7 @@ class Outbox:
         notes: what a person should know of the beginning.
         number: of the last row that was taken.
         stream: number of the stream in the database; 0 before `begin`.
-        gaps: places where bytes were destroyed, of the whole stream.
+        gaps: places where bytes could not be read, of the whole stream.
         waiting: rows that wait for a commit, each with its number.
 
     Raises:
@@ -198,7 +198,7 @@ class Outbox:
         known = f"at least {gap.size:,} bytes" if gap.size else "what was written"
         place = {"id": f"{Path(gap.path).name}:{gap.line}", "source": gap.path, "line": gap.line}
         lost = {"offset": gap.offset, "bytes": gap.size or None}
-        reason = f"{known} from here on was destroyed before it could be read: {gap.cause}"
+        reason = f"{known} from here on {gap.fate}: {gap.cause}"
         self.write([{**place, "gap": lost, "reason": reason}])
 
     def commit(self, counts: Mapping[str, Any], problems: Problems) -> None:

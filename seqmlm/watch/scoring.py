@@ -23,7 +23,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.signals import StopSignals
 from seqmlm.errors import UsageError, number_of
-from seqmlm.inference.batches import tokenized
+from seqmlm.inference.batches import encoded
 from seqmlm.streams.cursor import file_facts, with_defaults
 from seqmlm.tasks.reading import TICK_SHARE, cut
 from seqmlm.tasks.score_output import sentence
@@ -31,7 +31,7 @@ from seqmlm.tasks.score_plan import ScoringPlan
 from seqmlm.tasks.task import NoProgress, Progress, Summary, check_field, met
 from seqmlm.watch.config import ROLLING, UNDECIDED, WatchConfig
 from seqmlm.watch.follower import PATIENCE, Follower, absolute
-from seqmlm.watch.generations import FileState
+from seqmlm.watch.generations import FileState, Gap
 from seqmlm.watch.grouping import Grouping, ignored
 from seqmlm.watch.journal import JournalFollower
 from seqmlm.watch.judging import Judging, WatchCounts
@@ -86,8 +86,7 @@ def watch_files(
     Raises:
         UsageError: a request that makes no sense, a port that is taken, a field whose files cannot be
             followed, or no `out` for sensitive data.
-        DataError: a bad record, under `on_error` "raise"; rows before it are written. Or `ignore` cannot be
-            read.
+        DataError: `ignore` cannot be read.
         StateError: no such model, no calibration where one is needed, the database or the output cannot be
             written, or the stream of this output was asked something else.
     """
@@ -127,9 +126,7 @@ class Watching:
         self.config, self.progress, self._stack = config, progress, stack
         self.signals = stack.enter_context(StopSignals())
         self.registry = stack.enter_context(Streams(Workspace.locate()))
-        self.problems = stack.enter_context(
-            Problems(config.on_error, quarantine=config.quarantine, sensitive=plan.sensitive)
-        )
+        self.problems = stack.enter_context(Problems(config.on_error, sensitive=plan.sensitive))
         self.problems.listener = progress.message
         self.counts, self.lag, self._looks = WatchCounts(), Lag(), list[Callable[[], None]]()
         self.judging = Judging(config, self.counts, progress)
@@ -165,7 +162,7 @@ class Watching:
     def _follow(self, out: Path, patterns: Sequence[str], states: Sequence[FileState]) -> Follower:
         """What follows the files, from where an earlier one left them."""
         config, session, problems = self.config, self.judging.plan.session, self.problems
-        beside = [out, out.with_name(f"{out.name}.lock"), config.quarantine, config.ignore]
+        beside = [out, out.with_name(f"{out.name}.lock"), config.ignore]
 
         def read(source: Source) -> Iterator[Record]:
             kind = "journal" if config.source is not None and config.format is None else config.format
@@ -239,17 +236,18 @@ class Watching:
         )
 
     def _judge(self, records: Sequence[Record]) -> None:
-        """Judge the records of a turn, and hand on their rows; DataError: a bad record, where `problems`
-        raises."""
+        """Judge the records of a turn, and hand on their rows; one that the model cannot read is a gap."""
         session, outbox = self.judging.plan.session, self.outbox
-        spelled = tokenized(session.domain, session.tokenizer, records, self.problems)
+        spelled = encoded(session.domain, session.tokenizer, records, self.problems)
         for part in cut(spelled, self.judging.plan.budget.share):
             self.judging.familiar.note(part.items, self.problems)
-            if part.items:
-                outbox.write(self.judging.rows(part.items, outbox.number))
-                self.counts.asked += len(part.items)
-            if part.failure is not None:
-                raise part.failure
+            outbox.write(self.judging.rows(part.items, outbox.number))
+            self.counts.asked += len(part.items)
+        if len(spelled) < len(records):
+            read = {id(one.record) for one in spelled}
+            for one in (one for one in records if id(one) not in read):
+                told = {"fate": "could not be judged", "cause": "the model cannot read it"}
+                outbox.tell_gap(Gap(path=one.source, line=one.line, offset=0, size=0, **told))
 
 
 def _chosen(config: WatchConfig, progress: Progress) -> ScoringPlan:

@@ -184,7 +184,7 @@ class StreamPeriod:
             "keeps the rows of alarms alone (alarms_only): how many others were judged, and their p-values, "
             "are not known here.": of.alarms_only,
             "is scored without --fpr or alarms_per_day, so it raises no alarms.": self.rated is False,
-            f"has {places} where bytes were destroyed before they could be read.": self.gaps,
+            f"has {places} where bytes could not be read (rows with gap say why).": self.gaps,
             f"was pruned: of what was judged before {moment(self.pruned_until)} UTC not all is here.": pruned,
         }
         return [f"{name} {text}" for text, so in told.items() if so]

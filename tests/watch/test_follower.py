@@ -12,7 +12,6 @@ import pytest
 from followed import WINDOW, Row, Step, World, append, compress, copy_truncate, once, rename, truncate
 
 from seqmlm.data.record import Record
-from seqmlm.errors import DataError
 from seqmlm.watch import follower as follow
 from seqmlm.watch import generations
 from seqmlm.watch.generations import Content, FileState
@@ -393,21 +392,6 @@ def test_clocks_that_go_back_change_nothing(tmp_path: Path) -> None:
     os.utime(tmp_path / "app.log", (1e9, 1e9))
     world.settle()
     assert sorted(world.rows) == once(world, block(4), block(0))
-
-
-def test_a_bad_record_comes_after_those_before_it_and_stays_to_be_read(tmp_path: Path) -> None:
-    world = World(tmp_path, "*.log")
-    world.after(append(block(0), "a.log"))
-    with open(tmp_path / "a.log", "ab") as file:
-        file.write(b"\xff\xfe no text\n" + block(6).encode())
-    append(block(2), "b.log")(tmp_path)
-    for _ in range(2):
-        with pytest.raises(DataError, match="not UTF-8"):
-            world.settle()
-        world.die()
-    kept = world.states[1]
-    assert kept.offset == len(block(0))
-    assert set(once(world, block(0))) <= set(world.rows)
 
 
 def test_a_backlog_is_cut_like_whole_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from math import isnan
 from typing import Any, NamedTuple, TypeVar
 
 from seqmlm.data.files import live_of
-from seqmlm.data.lines import lines_and_pauses
+from seqmlm.data.lines import BINARY, OVERLONG, Undecodable, lines_and_pauses
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import is_table, numbered_rows
 from seqmlm.data.timestamps import NAN
@@ -87,15 +87,19 @@ class Lines(NamedTuple):
     texts: list[str]
 
 
-def line_batches(source: str, problems: Problems, *, replace: bool, max_bytes: int) -> Iterator[Lines]:
+def line_batches(
+    source: str, problems: Problems, *, undecodable: Undecodable, max_bytes: int
+) -> Iterator[Lines]:
     """Yield the lines of a file (also .gz, .zst, "-") or a table of Arrow in batches; faults go to `problems`
-    with their line; `replace` as in `lines_and_pauses`."""
+    with their line; `undecodable` as in `lines_and_pauses`."""
     live = live_of(source) is not None
     numbered: Iterator[Any]
     if is_table(source):  # its rows are the objects of JSON lines
         numbered = ((n, json.dumps(row, default=str)) for n, row in numbered_rows(source, problems))
     else:
-        numbered = lines_and_pauses(source, problems, max_bytes=max_bytes, pauses=live, replace=replace)
+        numbered = lines_and_pauses(
+            source, problems, max_bytes=max_bytes, pauses=live, undecodable=undecodable
+        )
     for some in batched(numbered) if live else iter(lambda: list(islice(numbered, BATCH)), []):
         yield Lines(*map(list, zip(*some, strict=True))) if some else Lines([], [])
 
@@ -134,6 +138,12 @@ WAITING = 1000
 
 EMPTY = "(empty)"
 """What an event without a message says: that it came, and when, is known of it."""
+
+TRUNCATED = "(truncated JSON)"
+"""What an event says that is a part of a JSON object."""
+
+STAND_INS = frozenset((BINARY, OVERLONG, TRUNCATED))
+"""Texts that stand for what cannot be read: events of their own, and no part of the message before."""
 
 Continues = Callable[[str], bool]
 
@@ -189,7 +199,10 @@ def joined(
             yield from [held, batch] if held else [batch]
             held = []
             continue
-        heads = [one.head if begins is None else begins.match(one.whole) is not None for one in batch]
+        heads = [
+            one.whole in STAND_INS or (one.head if begins is None else begins.match(one.whole) is not None)
+            for one in batch
+        ]
         starts = [
             row
             for row, (head, one) in enumerate(zip(heads, batch, strict=True), len(held))

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import repeat
 
 from seqmlm.data.timestamps import MONTH_FIRST, Clock
-from seqmlm.domains.logs.readers.events import Event, Events, Lines
+from seqmlm.domains.logs.readers.events import STAND_INS, Event, Events, Lines
 from seqmlm.domains.logs.readers.origins import of_headers
 
 _LEVEL = r"(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERR(?:OR)?|CRIT(?:ICAL)?|FATAL|SEVERE|ALERT|EMERG)"
@@ -178,7 +178,8 @@ def _closed(batches: Iterator[Lines]) -> Iterator[Lines]:
             continue
         found: list[tuple[int, str]] = []
         for line in zip(*batch, strict=True):
-            if held and HEADERS["syslog5424"].only.match(line[1]):  # the one before was torn
+            begins = line[1] in STAND_INS or HEADERS["syslog5424"].only.match(line[1])
+            if held and begins:  # the one before was torn
                 found, held = found + held, []
             held.append(line)
             text = " ".join(text for _, text in held)

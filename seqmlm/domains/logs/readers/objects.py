@@ -6,8 +6,9 @@ system has its own; options name others.
 
 from __future__ import annotations
 
+import csv
 import json
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -17,11 +18,12 @@ from typing import Any
 from seqmlm.data.dates import Moment, common, is_date, moments, orders, read_as, unsettled
 from seqmlm.data.privacy import Things
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.objects import json_object, no_object
+from seqmlm.data.readers.objects import json_object
 from seqmlm.data.readers.tables import missing, rows_of, too_few_fields
 from seqmlm.data.timestamps import NAN, Clock, epoch
 from seqmlm.domains.logs.readers.events import Event, Events, Lines, batched
 from seqmlm.domains.logs.readers.origins import NOTHING, Origin, reading
+from seqmlm.domains.logs.readers.traces import TextEvent
 from seqmlm.errors import DataError
 from seqmlm.parsing import word_list
 
@@ -98,10 +100,15 @@ class Dates:
         source, problems: of the file; problems are told the order, or receive one error for the file where
             the first dates leave it open.
         told: somebody has said how dates are written.
+        live: the file is followed, and read on whatever comes: where the dates leave it open, times are not
+            read.
     """
 
-    def __init__(self, clock: Clock, source: str, problems: Problems, told: bool) -> None:
+    def __init__(
+        self, clock: Clock, source: str, problems: Problems, told: bool, *, live: bool = False
+    ) -> None:
         self.clock, self.source, self.problems, self._settled = clock, source, problems, told
+        self.live = live
 
     def settled(self, times: Iterable[tuple[int, Any]], field: str) -> bool:
         """Whether the file can be read on, decided by its first times, each with its line."""
@@ -118,8 +125,11 @@ class Dates:
             self.problems.note(read_as(fitting[0]), Things(1), source=self.source, line=odd[0][0])
             self.clock.read_dates(moments_of(fitting[0]))
         elif 2 * len(odd) > len(given):
-            self.problems.bad(unsettled(fitting, self.source, odd[0][0], field))
-            return False
+            fault = unsettled(fitting, self.source, odd[0][0], field)
+            if not self.live:
+                self.problems.bad(fault)
+                return False
+            self.problems.note(fault.reason, source=self.source, line=odd[0][0])
         return True
 
 
@@ -137,7 +147,16 @@ def _spaced(text: str) -> str:
 
 ObjectRow = tuple[int, dict[str, Any]]
 
+JsonRow = tuple[int, dict[str, Any] | str]
+"""The line that an object begins on, or a text that stands between objects, and the object or text."""
+
 _ELSEWHERE = "a message in another field than most lines have it in"
+
+_BETWEEN = "text between JSON objects, an event of its own"
+
+_NO_MESSAGE = "an object without a message, an event of its other fields"
+
+JOURNAL = "__REALTIME_TIMESTAMP"
 
 _DECIDE = 500  # objects that tell which of several fields is the message
 
@@ -155,23 +174,51 @@ _PLACES = frozenset(
 _SHORT = 64  # characters of a value that may be one of few; a longer one is a text, such as a trace
 
 
-def objects(batches: Iterator[Lines], source: str, problems: Problems) -> Iterator[list[ObjectRow]]:
-    """(line, object) of every line that is a JSON object; others go to `problems`, blank ones nowhere.
+def objects(batches: Iterator[Lines], source: str, problems: Problems) -> Iterator[list[JsonRow]]:
+    """(line, object) of every line that is a JSON object, and (line, text) of what stands between objects: a
+    trace is one text, an object over several lines an object. Blank lines are passed over.
 
     An empty list is a pause (`Lines`).
     """
-    for numbers, texts in batches:
-        if not texts:
-            yield []
-        rows: list[ObjectRow] = []
-        for number, text in zip(numbers, texts, strict=True):
-            row = json_object(text)
+    text = TextEvent()
+
+    def ended() -> list[JsonRow]:
+        if not text:
+            return []
+        value = text.end()
+        problems.note(_BETWEEN, isinstance(value, str), source=source, line=text.number)
+        return [(text.number, value)]
+
+    for numbers, lines in batches:
+        rows: list[JsonRow] = []
+        for number, line in zip(numbers, lines, strict=True):
+            row = json_object(line)
             if row is not None:
-                rows.append((number, row))
-            elif text and not text.isspace():
-                problems.bad(no_object(source, number), text)
+                rows += [*ended(), (number, row)]
+            elif text.goes_on(line):
+                text.take(number, line)
+            elif line and not line.isspace():
+                rows += ended()
+                text.take(number, line)
+        rows += [] if lines else ended()
         if rows:
             yield rows
+        if not lines:
+            yield []
+    if rows := ended():
+        yield rows
+
+
+def only_objects(rows: Iterable[JsonRow]) -> list[ObjectRow]:
+    """The rows that are objects."""
+    return [(number, row) for number, row in rows if isinstance(row, dict)]
+
+
+def text_event(number: int, text: str, found: Fields | None = None) -> Event:
+    """An event of what stands between objects, which has no field of those that were found."""
+    timed, named = (found is None or bool(found.times)), found is not None and found.session is not None
+    sessions = () if named else None
+    return Event(number, text, NAN if timed else None, sessions=sessions, head=False, whole=text)
 
 
 def is_container(row: dict[str, Any]) -> bool:
@@ -179,14 +226,18 @@ def is_container(row: dict[str, Any]) -> bool:
     return row.keys() >= DOCKER
 
 
-def docker(batches: Iterator[list[ObjectRow]], dates: Dates) -> Iterator[Events]:
-    """What a container wrote, line by line; one without a line end goes on in its stream.
-
-    Objects without a message go to `problems`.
-    """
+def docker(batches: Iterator[list[JsonRow]], dates: Dates) -> Iterator[Events]:
+    """What a container wrote, line by line; one without a line end goes on in its stream."""
     for rows in batches:
         events: Events = []
-        for (number, row), text in _with_message(rows, "log", dates):
+        for number, row in rows:
+            if isinstance(row, str):
+                events.append(text_event(number, row))
+                continue
+            text = message_of(row.get("log"))
+            if text is None:
+                events.append(text_event(number, _without_message(row, (), number, dates)))
+                continue
             message, time = text.rstrip("\r\n"), read_time(row.get("time"), dates.clock)
             more = bool(text) and not text.endswith("\n")
             stream = str(row.get("stream"))
@@ -196,28 +247,40 @@ def docker(batches: Iterator[list[ObjectRow]], dates: Dates) -> Iterator[Events]
 
 
 def events_of(
-    batches: Iterator[list[ObjectRow]],
+    batches: Iterator[list[JsonRow]],
     found: Fields,
     asked: Fields,
     dates: Dates,
     spoken: Callable[[dict[str, Any], str], str] | None = None,
 ) -> Iterator[Events]:
-    """Objects as events, a message each, or what `spoken` says of an object and its message; objects without
-    a message go to `problems`."""
+    """Objects as events, a message each, or what `spoken` says of an object and its message. An object
+    without a message is an event that says its other fields; but where the field of the message was named,
+    it goes to `problems`, unless the file is followed."""
     assert found.message is not None
-    others = () if asked.message is not None else MESSAGE
+    refuses, others = asked.message is not None and not dates.live, () if asked.message else MESSAGE
     for rows in batches:
-        kept = list(_with_message(rows, found.message, dates, others))
-        if spoken is not None:
-            kept = [((number, row), spoken(row, text)) for (number, row), text in kept]
-        origin = reading(name for (_, row), _ in kept for name in row)
-        if not _settled(rows, found.times, dates):
+        own = only_objects(rows)
+        if not _settled(own, found.times, dates):
             return
-        if kept or not rows:
-            yield [
-                _event(one, text, found, dates.clock, NOTHING if origin is None else origin(one[1]))
-                for one, text in kept
-            ]
+        origin = reading(name for _, row in own for name in row)
+        events: Events = []
+        for number, row in rows:
+            if isinstance(row, str):
+                events.append(text_event(number, row, found))
+                continue
+            text = _message(row, found.message, others, number, dates)
+            if text is None and refuses:
+                fault = no_message(found.message, dates.source, number)
+                dates.problems.bad(fault, json.dumps(row, ensure_ascii=False))
+                continue
+            if text is None:
+                text = _without_message(row, found.times, number, dates)
+            elif spoken is not None:
+                text = spoken(row, text)
+            whence = NOTHING if origin is None else origin(row)
+            events.append(_event((number, row), text, found, dates.clock, whence))
+        if events or not rows:
+            yield events
 
 
 def spoken(found: Fields) -> Callable[[dict[str, Any], str], str]:
@@ -255,20 +318,24 @@ def _event(numbered: ObjectRow, text: str, found: Fields, clock: Clock, origin: 
     )
 
 
-def _with_message(
-    rows: list[ObjectRow], name: str, dates: Dates, others: Sequence[str] = ()
-) -> Iterator[tuple[ObjectRow, str]]:
-    """The objects that have a message, each with it; the others go to `problems`. Without one in the field
-    `name` it is that of another of its usual names, as other programs write them."""
-    for number, row in rows:
-        text = message_of(row.get(name))
-        if text is None:
-            text = next(filter(None, (message_of(row.get(other)) for other in others)), None)
-            dates.problems.note(_ELSEWHERE, text is not None, source=dates.source, line=number)
-        if text is None:
-            dates.problems.bad(no_message(name, dates.source, number), json.dumps(row, ensure_ascii=False))
-        else:
-            yield (number, row), text
+def _message(row: dict[str, Any], name: str, others: Sequence[str], number: int, dates: Dates) -> str | None:
+    """The message of an object. Without one in the field `name` it is that of another of its usual names, as
+    other programs write them."""
+    text = message_of(row.get(name))
+    if text is None:
+        text = next(filter(None, (message_of(row.get(other)) for other in others)), None)
+        dates.problems.note(_ELSEWHERE, text is not None, source=dates.source, line=number)
+    return text
+
+
+def _without_message(row: dict[str, Any], times: Collection[str], number: int, dates: Dates) -> str:
+    """What an object without a message says, as JSON: its fields but for the time, and for what journald
+    tells of the process and the place."""
+    dates.problems.note(_NO_MESSAGE, source=dates.source, line=number)
+    fields = {name: one for name, one in row.items() if name not in times and name.lower() not in TIME}
+    if JOURNAL in row:
+        fields = {name: one for name, one in fields.items() if not name.startswith("_")}
+    return json.dumps(fields, ensure_ascii=False)
 
 
 def message_of(value: Any) -> str | None:
@@ -318,13 +385,19 @@ def _given(rows: list[ObjectRow]) -> list[list[str]]:
     ]
 
 
-def whole_events(batches: Iterator[list[ObjectRow]], wanted: Fields, dates: Dates) -> Iterator[Events]:
+def whole_events(batches: Iterator[list[JsonRow]], wanted: Fields, dates: Dates) -> Iterator[Events]:
     """Objects as events whose message is the object itself, as JSON."""
     for rows in batches:
-        found = replace(wanted, time=wanted.among([_names(rows)]).time or "time")
-        if not _settled(rows, found.times, dates):
+        own = only_objects(rows)
+        found = replace(wanted, time=wanted.among([_names(own)]).time or "time")
+        if not _settled(own, found.times, dates):
             return
-        yield [_event(one, json.dumps(one[1], ensure_ascii=False), found, dates.clock, None) for one in rows]
+        yield [
+            text_event(number, row, found)
+            if isinstance(row, str)
+            else _event((number, row), json.dumps(row, ensure_ascii=False), found, dates.clock, None)
+            for number, row in rows
+        ]
 
 
 def _settled(rows: list[ObjectRow], names: tuple[str, ...], dates: Dates) -> bool:
@@ -374,9 +447,11 @@ class Table:
         delimiter: between columns; with a tab, quotation marks are ordinary characters.
         wanted: the columns asked for.
         max_bytes: of the longest field.
-        dates: of the file; its problems receive what cannot be read.
+        dates: of the file; its problems receive what cannot be read. In a file that is followed all is
+            read: a row that is too short, or has no end before a pause, is an event of its own.
 
     Attributes:
+        header: the line of the names, and these.
         names, found: the columns; None where a wanted one is missing.
     """
 
@@ -386,23 +461,26 @@ class Table:
         pause = Lines([0], [""])
         numbered = (pair for one in batches for pair in zip(*(one if one.texts else pause), strict=True))
         # Without quotation marks a row is a line, and need not pass through the csv module.
-        self._each = (
-            _divided(numbered)
-            if delimiter == "\t"
-            else rows_of(numbered, dates.source, dates.problems, {"delimiter": delimiter}, max_bytes)
-        )
-        self._dates = dates
+        if delimiter == "\t":
+            self._each = _divided(numbered)
+        elif dates.live:
+            self._each = _live_rows(numbered, delimiter)
+        else:
+            self._each = rows_of(numbered, dates.source, dates.problems, {"delimiter": delimiter}, max_bytes)
+        self._dates, self._delimiter = dates, delimiter
         empty: TableRow = (1, [])
-        line, self.names = next((pair for pair in self._each if pair is not None), empty)
+        self.header = next((pair for pair in self._each if pair is not None), empty)
+        line, self.names = self.header
         found = wanted.among([self.names])
         self.found = found if is_whole(found, wanted, self.names, line, dates) else None
 
     def batches(self) -> Iterator[list[TableRow]]:
-        """The rows that have all columns; the others go to `problems`; no rows are a pause (`Lines`)."""
+        """The rows that have all columns; the others go to `problems`, unless the file is followed; no rows
+        are a pause (`Lines`)."""
         width = len(self.names)
         for rows in batched(self._each):
-            if not rows:
-                yield []
+            if not rows or self._dates.live:
+                yield rows
                 continue
             for line, row in (pair for pair in rows if len(pair[1]) < width):
                 fault = too_few_fields(self._dates.source, line, width)
@@ -417,11 +495,14 @@ class Table:
         times, clock = [at[name] for name in found.times], self._dates.clock
         origin = reading(self.names)
         for rows in self.batches():
-            written = ((line, " ".join(row[i] for i in times)) for line, row in rows)
+            whole = [(line, row) for line, row in rows if len(row) >= len(self.names)]
+            written = ((line, " ".join(row[i] for i in times)) for line, row in whole)
             if times and not self._dates.settled(written, ",".join(found.times)):
                 return
             yield [
-                Event(
+                text_event(line, self.text(row), found)
+                if len(row) < len(self.names)
+                else Event(
                     line,
                     row[message],
                     clock[" ".join(row[i] for i in times)] if times else None,
@@ -433,9 +514,56 @@ class Table:
                 for line, row in rows
             ]
 
+    def text(self, row: Sequence[str]) -> str:
+        """What stands in the lines of a row."""
+        return self._delimiter.join(row)
+
 
 def _divided(numbered: Iterator[tuple[int, str]]) -> Iterator[TableRow | None]:
     """(line, fields between tabs) of every row that is not blank; None at a pause."""
     for number, text in numbered:
         if text or not number:
             yield (number, text.split("\t")) if number else None
+
+
+_OPEN_LINES = 200  # lines of a row whose quotation mark has no end; then its first line stands alone
+_SENTINEL = "\x1fend"
+
+
+def _live_rows(numbered: Iterator[tuple[int, str]], delimiter: str) -> Iterator[TableRow | None]:
+    """(line, fields) of every row of a followed file that is not blank; None at a pause. A line behind which
+    a quotation mark has no end for `_OPEN_LINES`, or until a pause, is a row of one field."""
+    held: deque[tuple[int, str]] = deque()  # the lines of a row whose quotation mark is open
+
+    def rows(*, flush: bool) -> Iterator[TableRow]:
+        waiting = list(held)
+        held.clear()
+        while waiting:
+            lines = [text for _, text in waiting]
+            closed = next((n for n in range(1, len(lines) + 1) if _fields(lines[:n], delimiter)), None)
+            if closed is None and len(lines) < _OPEN_LINES and not flush:
+                held.extend(waiting)
+                return
+            yield waiting[0][0], (_fields(lines[:closed], delimiter) if closed else None) or lines[:1]
+            del waiting[: closed or 1]
+
+    for number, text in numbered:
+        if not number:
+            yield from rows(flush=True)
+            yield None
+        elif not held and '"' not in text:
+            if text:
+                yield number, text.split(delimiter)
+        else:
+            held.append((number, text))
+            yield from rows(flush=False)
+    yield from rows(flush=True)
+
+
+def _fields(lines: Sequence[str], delimiter: str) -> list[str] | None:
+    """The fields of a row of these lines; None where a quotation mark in it has no end."""
+    try:
+        rows = list(csv.reader([*(f"{line}\n" for line in lines), _SENTINEL], delimiter=delimiter))
+    except csv.Error:
+        return list(lines)  # a CR in a field
+    return rows[0] if len(rows) == 2 and rows[1] == [_SENTINEL] else None

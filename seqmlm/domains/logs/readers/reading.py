@@ -6,6 +6,7 @@ begins unlike the rest has to be given its format.
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -13,12 +14,13 @@ from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
+from typing import get_args
 
 from seqmlm.data.dates import is_form
 from seqmlm.data.files import live_of, memory_of, source_of
-from seqmlm.data.lines import lines
+from seqmlm.data.lines import Undecodable, lines
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.objects import json_object
+from seqmlm.data.readers.objects import json_object, no_object
 from seqmlm.data.record import Record
 from seqmlm.data.splits import hash64
 from seqmlm.data.timestamps import Clock
@@ -36,7 +38,17 @@ from seqmlm.domains.logs.readers.events import (
     unsplit,
 )
 from seqmlm.domains.logs.readers.headers import fitting
-from seqmlm.domains.logs.readers.objects import LISTS, Dates, Fields, Table, delimiter_of, read_time
+from seqmlm.domains.logs.readers.objects import (
+    JOURNAL,
+    LISTS,
+    Dates,
+    Fields,
+    JsonRow,
+    Table,
+    delimiter_of,
+    read_time,
+    text_event,
+)
 from seqmlm.domains.logs.readers.rotations import service_of
 from seqmlm.domains.logs.readers.sessions import (
     Ids,
@@ -53,10 +65,9 @@ from seqmlm.domains.logs.readers.sessions import (
     window_of,
     windows,
 )
+from seqmlm.domains.logs.readers.traces import GOES_ON
 from seqmlm.errors import DataError, UsageError
 from seqmlm.parsing import duration
-
-_JOURNAL = "__REALTIME_TIMESTAMP"
 
 MAX_BYTES = 4 << 20
 """Longest line of a log that is taken for one."""
@@ -96,15 +107,6 @@ def kind_of(texts: Sequence[str], wanted: Fields) -> str:
 # Where no line has a header: what is surely of the message before.
 _INDENTED = re.compile(r"\s|Caused by: |\.\.\. \d+ more")
 
-# Where lines have one: further lines of a trace, and of JSON or XML over several lines.
-_GOES_ON = re.compile(
-    r"\s|$|[\])}]|[{\[(]$|</|---|(?:Wrapped by|Caused by|Suppressed|Stack ?trace|stack backtrace):"
-    r"|Traceback \(|During handling of the |The above exception was |(?:[a-z_]\w*\.)+[A-Z][\w$]*(?::|$)"
-    r"|[\w.$]*(?:Error|Exception|Warning|Interrupt|Exit|Failure)(?::|$)|at |\.\.\. \d+ |\S+:\d+:in [`']"
-    r"|#\d+ |(?:panic|fatal error): |goroutine \d+ \[|created by |[\w./*()-]+\.\w+\([^()]*\)$",
-    re.ASCII,
-)
-
 _ALONE = (
     "a line without the header of the format, an event of its own (option multiline says what begins one)"
 )
@@ -141,7 +143,8 @@ class Reading:
         date_format: how JSON lines and tables write their dates, such as %m/%d/%Y, where these are no usual
             times of logs; None: in the one order of day and month that all of the first ones fit.
         keep_header: messages are whole lines.
-        undecodable: "refuse" lines that are no UTF-8 or hold NUL bytes, or "replace" those bytes.
+        undecodable: "refuse" lines that are no UTF-8 or hold NUL bytes; "replace" those bytes; or take such a
+            line for an "event" of its own, "(binary)". A file that is watched has no line refused.
         text: the same as message_field, as data sets of all fields have it.
         message_field, time_field, session_field, label_field: of JSON lines and tables, where names are not
             the usual ones; several fields of a time with commas between them.
@@ -175,7 +178,7 @@ class Reading:
     year: int | None = None
     date_format: str | None = None
     keep_header: bool = False
-    undecodable: str = "refuse"
+    undecodable: Undecodable = "refuse"
     text: str | None = None
     message_field: str | None = None
     time_field: str | None = None
@@ -194,13 +197,18 @@ class Reading:
         if self.fields == "none" and (self.keep or self.mask):
             raise UsageError("keep and mask name fields, and fields=none reads none: leave one of them out")
         _ = self.cut, self.limits, self.dates, self.named_labels  # what is wrong is said at once
-        if self.undecodable not in ("refuse", "replace"):
-            raise UsageError(f"undecodable is refuse or replace; got {self.undecodable!r}")
+        if self.undecodable not in get_args(Undecodable):
+            raise UsageError(f"undecodable is refuse, replace or event; got {self.undecodable!r}")
 
     @property
     def source(self) -> str:
         """The file, or a live input."""
         return source_of(self.path)
+
+    @property
+    def followed(self) -> bool:
+        """Whether others write to the file for good: then reading goes on whatever comes."""
+        return memory_of(self.source) is not None
 
     @property
     def name(self) -> str:
@@ -243,7 +251,7 @@ class Reading:
         clock = Clock(self.zone, self.year, _last_written(self.path), live=live)
         if form is not None:
             clock.read_dates(objects.moments_of(form))
-        return Dates(clock, self.source, self.problems, form is not None)
+        return Dates(clock, self.source, self.problems, form is not None, live=self.followed)
 
     @cached_property
     def named_labels(self) -> dict[str, str]:
@@ -258,7 +266,7 @@ class Reading:
     def records(self) -> Iterator[Record]:
         """The file's lines as records, without those that an earlier reader of a live input has handed on."""
         batches = line_batches(
-            self.source, self.problems, replace=self.undecodable == "replace", max_bytes=self.max_bytes
+            self.source, self.problems, undecodable=self.undecodable, max_bytes=self.max_bytes
         )
         memory = memory_of(self.source)
         for record in self._records(without_escapes(batches, self.problems)):
@@ -300,7 +308,7 @@ class Reading:
 
     def _goes_on(self, line: str) -> bool:
         """Whether a line without header is of the message before by its form; others are counted."""
-        found = _GOES_ON.match(line) is not None
+        found = GOES_ON.match(line) is not None
         if not found:
             self.problems.note(_ALONE, source=self.source)
         return found
@@ -384,9 +392,14 @@ class Reading:
         delimiter = "\t" if kind == "tsv" else (delimiter_of(header, self.asked) or ",")
         table = Table(batches, delimiter, self.asked, self.max_bytes, self.dates)
         found = table.found
-        if found is None:
+        if found is None and self.followed:
+            rows = chain([[table.header]], table.batches())
+            yield from self._events(
+                [text_event(line, table.text(row)) for line, row in some] for some in rows
+            )
+        elif found is None:
             return
-        if str(found.message).lower() in LISTS and self.asked.message is None:
+        elif str(found.message).lower() in LISTS and self.asked.message is None:
             yield from self._session_rows(table, found)
         else:
             yield from self._events(table.events(found))
@@ -396,6 +409,9 @@ class Reading:
         at: dict[str | None, int] = {name: i for i, name in enumerate(table.names)}
         for rows in table.batches():
             for line, row in rows:
+                if len(row) < len(table.names):
+                    yield self._session(LogLines(lines=(table.text(row),), keys=True), None, line)
+                    continue
                 keys = tuple(row[at[found.message]].split())
                 if not keys:
                     self.problems.note("a session without events")
@@ -407,36 +423,62 @@ class Reading:
     def _objects(self, batches: Iterator[Lines]) -> Iterator[Record]:
         rows = objects.objects(batches, self.source, self.problems)
         first = next((batch for batch in rows if batch), None)
+        while first is not None and not self.followed and not objects.only_objects(first):
+            for number, text in first:  # perhaps it is a file of another format
+                self.problems.bad(no_object(self.source, number), str(text))
+            first = next((batch for batch in rows if batch), None)
         if first is None:
             return
-        rows = chain([first], rows)
-        if self.asked == Fields() and objects.is_container(first[0][1]):
+        rows, own = chain([first], rows), objects.only_objects(first)
+        found = self.asked.among([list(row) for _, row in own])
+        if own and found.message is not None and objects.is_session(own[0][1], found.message):
+            if (whole := objects.fields_of(own, self.asked, self.dates)) is not None:
+                yield from self._session_objects(rows, whole)
+        else:
+            yield from self._events(self._object_events(rows))
+
+    def _object_events(self, rows: Iterator[list[JsonRow]]) -> Iterator[Events]:
+        """Objects and what stands between them as events; the first objects tell what their fields are."""
+        own: list[objects.ObjectRow] = []
+        for batch in rows:
+            if own := objects.only_objects(batch):
+                rows = chain([batch], rows)
+                break
+            yield [text_event(number, str(text)) for number, text in batch]
+        if not own:
+            return
+        if self.asked == Fields() and objects.is_container(own[0][1]):
             events = unsplit(objects.docker(rows, self.dates))
-            yield from self._events(joined(events, *self._continues("docker"), self.problems))
+            yield from joined(events, *self._continues("docker"), self.problems)
             return
-        if self.fields == "auto" and objects.without_message(first, self.asked):
-            yield from self._events(objects.whole_events(rows, self.asked, self.dates))
+        if self.fields == "auto" and objects.without_message(own, self.asked):
+            yield from objects.whole_events(rows, self.asked, self.dates)
             return
-        found = objects.fields_of(first, self.asked, self.dates)
+        found = objects.fields_of(own, self.asked, self.dates)
+        if found is None and self.followed:
+            yield from objects.whole_events(rows, self.asked, self.dates)
         if found is None:
             return
-        assert found.message is not None
-        if objects.is_session(first[0][1], found.message):
-            yield from self._session_objects(rows, found)
-        else:
-            # What stands beside a message is read, but not where one field was named, nor of the journal,
-            # whose other fields are about the process.
-            whole = self.fields == "auto" and self.asked.message is None and _JOURNAL not in first[0][1]
-            spoken = objects.spoken(found) if whole else None
-            yield from self._events(objects.events_of(rows, found, self.asked, self.dates, spoken))
+        # What stands beside a message is read, but not where one field was named, nor of the journal, whose
+        # other fields are about the process.
+        whole = self.fields == "auto" and self.asked.message is None and JOURNAL not in own[0][1]
+        spoken = objects.spoken(found) if whole else None
+        yield from objects.events_of(rows, found, self.asked, self.dates, spoken)
 
-    def _session_objects(self, batches: Iterator[list[objects.ObjectRow]], found: Fields) -> Iterator[Record]:
+    def _session_objects(self, batches: Iterator[list[JsonRow]], found: Fields) -> Iterator[Record]:
         """An object a session: its messages in one field."""
         assert found.message is not None
         for line, row in chain.from_iterable(batches):
-            texts = row.get(found.message)
-            if not isinstance(texts, list) or not texts or not all(isinstance(t, (str, int)) for t in texts):
-                self.problems.bad(objects.no_message(found.message, self.source, line))
+            texts = None if isinstance(row, str) else row.get(found.message)
+            whole = isinstance(texts, list) and texts and all(isinstance(t, (str, int)) for t in texts)
+            if isinstance(row, str) or not isinstance(texts, list) or not whole:
+                if self.followed:
+                    text = row if isinstance(row, str) else json.dumps(row, ensure_ascii=False)
+                    yield self._session(LogLines(lines=(text,)), None, line)
+                elif isinstance(row, str):
+                    self.problems.bad(no_object(self.source, line), row)
+                else:
+                    self.problems.bad(objects.no_message(found.message, self.source, line))
                 continue
             session = None if found.session is None else row.get(found.session)
             times = row.get(found.times[0]) if len(found.times) == 1 else None
@@ -459,6 +501,9 @@ class Reading:
                 if not text or text.isspace():
                     continue
                 found = KEYS.fullmatch(text)
+                if found is None and self.followed:
+                    yield self._session(LogLines(lines=(text,), keys=True), None, line)
+                    continue
                 if found is None:
                     reason = "a line of a session file that is not event ids"
                     remedy = "event ids are whole numbers between spaces; name the format the file has"

@@ -1,0 +1,72 @@
+"""Texts of several lines: which line goes on with the message before it, by its form.
+
+Programs write the traces of their errors, and what they show of objects, over several lines. In a log with
+headers these belong to the message before. In a log of JSON objects they stand between the objects, and each
+is an event of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from seqmlm.data.readers.objects import json_object
+from seqmlm.domains.logs.readers.events import CONTINUED_LINES, STAND_INS, TRUNCATED
+
+GOES_ON = re.compile(
+    r"\s|$|[\])}]|[{\[(]$|</|---|(?:Wrapped by|Caused by|Suppressed|Stack ?trace|stack backtrace):"
+    r"|Traceback \(|During handling of the |The above exception was |(?:[a-z_]\w*\.)+[A-Z][\w$]*(?::|$)"
+    r"|[\w.$]*(?:Error|Exception|Warning|Interrupt|Exit|Failure)(?::|$)|at |\.\.\. \d+ |\S+:\d+:in [`']"
+    r"|#\d+ |(?:panic|fatal error): |goroutine \d+ \[|created by |[\w./*()-]+\.\w+\([^()]*\)$",
+    re.ASCII,
+)
+"""Lines of a trace, and of JSON or XML over several lines."""
+
+_BEGINS = re.compile(r"Traceback \(|(?:panic|fatal error): |Exception in thread ", re.ASCII)
+_CHAINS = re.compile(r"During handling of the |The above exception was ", re.ASCII)
+_PRETTY = re.compile(r"\s*[{\[]\s*", re.ASCII)
+
+
+class TextEvent:
+    """The lines of one text between JSON objects; none at first."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self.number = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._lines)
+
+    def take(self, number: int, line: str) -> None:
+        """Begin with a line, or go on with it."""
+        self.number = self.number if self._lines else number
+        self._lines.append(line)
+
+    def goes_on(self, line: str) -> bool:
+        """Whether a line that is no JSON object belongs to the text."""
+        lines = self._lines
+        if not lines or len(lines) >= CONTINUED_LINES or line in STAND_INS or lines[0] in STAND_INS:
+            return False
+        if _PRETTY.fullmatch(lines[0]):
+            return lines[-1][:1] not in ("}", "]") and (line[:1].isspace() or line[:1] in ("}", "]", ""))
+        if lines[0].lstrip().startswith("{"):
+            return False
+        last = next(filter(str.strip, reversed(lines)))
+        if _BEGINS.match(line):
+            return _CHAINS.match(last) is not None
+        # The exception of a Python traceback follows its last frame, whatever it is called.
+        return GOES_ON.match(line) is not None or (last[:1].isspace() and _has_traceback(lines))
+
+    def end(self) -> dict[str, object] | str:
+        """The text, what stands for a part of an object, or an object of several lines; then begin anew."""
+        lines = [line for line in self._lines if line and not line.isspace()]
+        self._lines = []
+        text = "\n".join(lines)
+        if len(lines) > 1 and (row := json_object(text)) is not None:
+            return row
+        begins = text.lstrip().startswith("{")
+        return TRUNCATED if begins or (len(lines) == 1 and '":' in text and text.endswith("}")) else text
+
+
+def _has_traceback(lines: Sequence[str]) -> bool:
+    return any(line.startswith("Traceback (") for line in lines)
