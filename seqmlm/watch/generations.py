@@ -134,6 +134,10 @@ class Packed:
 Content = Plain | Packed
 
 
+ARCHIVE = re.compile(rb"BZh[1-9]1AY&SY|\xfd7zXZ\0|7z\xbc\xaf\x27\x1c|PK\x03\x04[\n-?]\0")
+"""What a copy in a format begins with that cannot be unpacked here."""
+
+
 class NoFile(Exception):
     """What is under a path cannot be followed: why."""
 
@@ -144,7 +148,7 @@ def opened(path: str) -> Content:
     about = os.fstat(handle)
     node = about.st_dev, about.st_ino
     head = os.pread(handle, PREFIX, 0) if stat.S_ISREG(about.st_mode) else b""
-    foreign = foreign_kind(head) if b"\0" in head or not head.isascii() else None
+    foreign = foreign_kind(head) if ARCHIVE.match(head) else None
     if stat.S_ISREG(about.st_mode) and foreign is None and compression(head) is None:
         return Plain(handle, node)
     os.close(handle)

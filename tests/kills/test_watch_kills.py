@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,10 @@ from log_models import NORMAL, write_log_model
 from scored_streams import until
 from sqlalchemy import create_engine
 
+from seqmlm.data.files import Source
 from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.domains.logs.readers import READERS
 from seqmlm.registry import database
 from seqmlm.watch.follower import Follower
 from seqmlm.watch.generations import FileState
@@ -88,18 +92,18 @@ class _Writer:
     """Writes whole windows, torn anywhere in the first line of one, and rotates in three ways."""
 
     def __init__(self, folder: Path, chance: random.Random) -> None:
-        self._folder, self._chance = folder, chance
+        self._folder, self.chance = folder, chance
         self._number = self._rotated = 0
         self.contents = [""]
         self._torn = ""
 
     def write(self) -> None:
         """Some lines; the rest of one that was torn first."""
-        windows = self._chance.randrange(1, 5)
+        windows = self.chance.randrange(1, 5)
         text = "".join(_line(self._number + n) for n in range(windows * WINDOW))
         self._number += windows * WINDOW
         self.contents[-1] += text
-        torn, whole = self._chance.random() < 0.3, self._torn + text
+        torn, whole = self.chance.random() < 0.3, self._torn + text
         self._torn = ""
         if torn:
             self._torn = _line(self._number).split("\n")[0] + "\n"
@@ -120,18 +124,18 @@ class _Writer:
         self.mend()
         self._rotated += 1
         new = f"app.log.{self._rotated}"
-        (copy_truncate if self._chance.random() < 0.4 else rename)("app.log", new)(self._folder)
-        if self._chance.random() < 0.5:
+        (copy_truncate if self.chance.random() < 0.4 else rename)("app.log", new)(self._folder)
+        if self.chance.random() < 0.5:
             compress(new)(self._folder)
         self.contents.append("")
 
 
 def _killed(
-    world: World, chance: random.Random, kills: int, work: Callable[[int], None], rotated: float = 0.0
+    world: World, writer: _Writer, kills: int, work: Callable[[int], None], rotated: float = 0.0
 ) -> _Writer:
     """Some work, killed again and again while logs are written, and rotated with some chance."""
     Streams(Workspace.locate()).close()  # migrated once
-    writer = _Writer(world.folder, chance)
+    chance = writer.chance
     for number in range(kills):
         _begun(world).unlink(missing_ok=True)
         running = start(lambda: work(number), world.folder.parent / "streams")  # noqa: B023
@@ -153,7 +157,9 @@ def _killed(
 @pytest.mark.kills
 def test_no_row_is_lost_or_doubled(workspace: Path) -> None:
     world, out = World(workspace / "logs"), workspace / "rows.jsonl"
-    writer = _killed(world, random.Random(7), KILLS, lambda _: _follow(world, out), rotated=0.3)
+    writer = _killed(
+        world, _Writer(world.folder, random.Random(7)), KILLS, lambda _: _follow(world, out), rotated=0.3
+    )
     _follow(world, out)
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert not [one for one in rows if "gap" in one]
@@ -170,12 +176,86 @@ def test_no_row_is_lost_or_doubled(workspace: Path) -> None:
         ] == out.read_text().splitlines()
 
 
+class _HostileWriter(_Writer):
+    """Writes JSON lines with what no program should write between them, and cuts the file off in place, as
+    copytruncate does for a program that goes on where it was."""
+
+    TRACE = 'Traceback (most recent call last):\n  File "a.py", line 1\nFault: no disk'
+    ODD = (b"\x80\x81 \xff\xfe", b"x\0\0y", b'{"msg": "cut o', TRACE.encode(), b"[1, 2]", b"z" * 9000)
+
+    def __init__(self, folder: Path, chance: random.Random) -> None:
+        super().__init__(folder, chance)
+        self.numbers: list[int] = []
+        self.odd = self.holes = 0
+        self._hole = 0
+
+    def write(self) -> None:
+        """Some objects, an odd line behind some of them."""
+        data = b""
+        for _ in range(self.chance.randrange(1, 12)):
+            self.numbers.append(len(self.numbers))
+            data += json.dumps(
+                {"ts": 1709632800 + len(self.numbers), "msg": f"step {self.numbers[-1]};"}
+            ).encode()
+            data += b"\n"
+            if self.chance.random() < 0.3:
+                data += self.chance.choice(self.ODD) + b"\n"
+                self.odd += 1
+        with open(self._folder / "app.log", "r+b" if self._hole else "ab") as file:
+            file.seek(self._hole, os.SEEK_SET if self._hole else os.SEEK_END)
+            self.holes += self._hole > 0
+            file.write(data)
+        self._hole = 0
+
+    def mend(self) -> None:
+        """No line is torn."""
+
+    def rotate(self) -> None:
+        """Copy and truncate; the program then goes on behind the new end."""
+        file = self._folder / "app.log"
+        if not file.exists() or not (size := file.stat().st_size):
+            return
+        self._rotated += 1
+        copy_truncate("app.log", f"app.log.{self._rotated}")(self._folder)
+        self._hole = size
+
+
+class _JsonWorld(World):
+    """Files of JSON lines."""
+
+    def read(self, source: Source | str) -> Iterator[Record]:
+        options = {"session": "none", "window": WINDOW, "max_bytes": 4000}
+        return READERS["jsonl"](source, Problems(), **options)
+
+
+@FORK
+@pytest.mark.kills
+def test_odd_lines_and_holes_lose_double_and_stop_nothing(workspace: Path) -> None:
+    world, out = _JsonWorld(workspace / "logs"), workspace / "rows.jsonl"
+    writer = _HostileWriter(world.folder, random.Random(11))
+    _killed(world, writer, KILLS, lambda _: _follow(world, out), rotated=0.3)
+    _follow(world, out)
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    texts = "\n".join(one["row"][0].split("\0")[0] for one in rows if "gap" not in one)
+    assert sorted(map(int, re.findall(r"step (\d+);", texts))) == writer.numbers
+    found = {
+        text: texts.count(text) for text in ("(binary)", "(truncated JSON)", "(over-long line)", "[1, 2]")
+    }
+    assert sum(found.values()) + texts.count("Fault: no disk") == writer.odd > 0
+    assert all(found.values())
+    gaps = [one for one in rows if "gap" in one]
+    assert {"held nothing but NUL bytes" in one["reason"] for one in gaps} == {True}
+    assert len(gaps) == writer.holes > 0
+
+
 @FORK
 @pytest.mark.kills
 def test_no_row_is_lost_on_standard_output(workspace: Path) -> None:
     world, kept, wanted = World(workspace / "logs"), workspace / "kept", KILLS // 2
     shown = [workspace / f"shown-{number}" for number in range(wanted + 1)]
-    writer = _killed(world, random.Random(9), wanted, lambda turn: _follow(world, kept, shown[turn]))
+    writer = _killed(
+        world, _Writer(world.folder, random.Random(9)), wanted, lambda turn: _follow(world, kept, shown[turn])
+    )
     _follow(world, kept, shown[-1])
     given = "".join(one.read_text().rpartition("\n")[0] + "\n" for one in shown if one.exists())
     rows = [tuple(json.loads(line)["row"]) for line in given.splitlines() if line]
