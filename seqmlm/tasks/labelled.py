@@ -15,6 +15,7 @@ from seqmlm.data.examples import Example, LabelSource, Part, Spans, examples
 from seqmlm.data.files import COMPRESSED
 from seqmlm.data.privacy import SMALLEST, Things
 from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
 from seqmlm.data.rows import number
 from seqmlm.data.splits import hash64
 from seqmlm.data.tags import scheme_of
@@ -30,6 +31,7 @@ from seqmlm.tasks.columns import Labelling, labelled_records
 Parts = dict[Part, list[Example]]
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
 MOST_CLASSES = 2000
+_MOST_NAMED = 3  # examples whose places one message names
 FEW = 40
 """Labelled records from which on a fifth is held out to test."""
 MANY = 200
@@ -99,24 +101,41 @@ def read_parts(session: Session, asked: Lesson, problems: Problems) -> tuple[Par
         alike = len(card.names) - len({name.casefold() for name in card.names})
         problems.note("a class that differs from another one in case only", Things(alike))
     if read["validation"] and not asked.allow_overlap:
-        _apart(overlap(parts, session, "validation"), parts, "validation", sensitive)
+        _apart(overlap(parts, session, "validation"), parts, "validation", session)
     shared = [] if asked.allow_overlap else overlap(parts, session)
     if shared and not read["test"] and not any(one.part == "test" for one in read["train"]):
         problems.note("a record held out to test that training has, too, left out", len(shared))
         parts["test"] = [one for one in parts["test"] if one not in set(shared)]
     else:
-        _apart(shared, parts, "test", sensitive)
+        _apart(shared, parts, "test", session)
     return parts, card
 
 
-def _apart(shared: Sequence[Example], parts: Parts, part: Part, sensitive: bool) -> None:
-    if shared:
-        many = f"{len(shared):,} of {len(parts[part]):,}"
-        told = "some" if sensitive and len(shared) < SMALLEST else many
-        raise DataError(
-            f"{told} {part} examples are in training, or of a group that is",
-            remedy="take them out, or --set allow_overlap=true",
-        )
+def _apart(shared: Sequence[Example], parts: Parts, part: Part, session: Session) -> None:
+    """Refuse examples that an earlier part has, with the places of the first ones."""
+    if not shared:
+        return
+    sensitive = session.card.sensitive
+    many = f"{len(shared):,} of {len(parts[part]):,}"
+    told = "some" if sensitive and len(shared) < SMALLEST else many
+    first = shared[: 1 if sensitive else _MOST_NAMED]  # how many there are is not told of people
+    places = [f"{place_of(one.record)} repeats {_earlier(one, parts, part, session)}" for one in first]
+    raise DataError(
+        f"{told} {part} examples are in training, or of a group that is (such as {'; '.join(places)})",
+        remedy="take them out, or --set allow_overlap=true",
+    )
+
+
+def place_of(record: Record) -> str:
+    """The file and line of a record, which say nothing of what it holds."""
+    return record.source if record.line is None else f"{record.source}:{record.line}"
+
+
+def _earlier(example: Example, parts: Parts, part: Part, session: Session) -> str:
+    """The place of the first example of an earlier part that is the same, or of the same group."""
+    names = _overlap_names(session, example)
+    earlier = (other for before in PARTS[: PARTS.index(part)] for other in parts[before])
+    return next(place_of(other.record) for other in earlier if names & _overlap_names(session, other))
 
 
 def read_examples(
@@ -223,16 +242,17 @@ def group_of(session: Session, example: Example) -> str:
 
 def overlap(parts: Mapping[Part, Sequence[Example]], session: Session, part: Part = "test") -> list[Example]:
     """Examples whose record, or what must stay with it, is in a part before, too; pairs in any order."""
-    domain = session.domain
-
-    def names(one: Example) -> set[tuple[str, ...]]:
-        if one.second is not None:
-            return {tuple(sorted((domain.keys.identity(one.record), domain.keys.identity(one.second))))}
-        return {("record", domain.keys.identity(one.record)), ("group", group_of(session, one))}
-
     before = PARTS[: PARTS.index(part)]
-    seen = {name for earlier in before for one in parts[earlier] for name in names(one)}
-    return [one for one in parts[part] if names(one) & seen]
+    seen = {name for earlier in before for one in parts[earlier] for name in _overlap_names(session, one)}
+    return [one for one in parts[part] if _overlap_names(session, one) & seen]
+
+
+def _overlap_names(session: Session, example: Example) -> set[tuple[str, ...]]:
+    """What two examples of different parts must not have in common."""
+    keys = session.domain.keys
+    if example.second is not None:
+        return {tuple(sorted((keys.identity(example.record), keys.identity(example.second))))}
+    return {("record", keys.identity(example.record)), ("group", group_of(session, example))}
 
 
 def resembling(parts: Mapping[Part, Sequence[Example]], session: Session) -> int:

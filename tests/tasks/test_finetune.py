@@ -471,6 +471,10 @@ def test_records_that_are_in_training_do_not_test(teach: Teach) -> None:
     asked = f"--label y {BRIEF} --test {test}"
     teach(ROWS, asked).refused(3, "3 of 4 test examples are in training")
     teach(ROWS, asked.replace("--test", "--valid")).refused(3, "of 4 validation examples are in training")
+    message = teach(ROWS, asked).refused(3).err
+    assert all(f"{test}:{line} repeats " in message for line in (1, 2, 3))
+    assert re.search(rf"{re.escape(str(test))}:2 repeats \S+:2[;)]", message.replace("\n", " "))
+    assert ROWS[1]["text"] not in message
     teach(ROWS, f"{asked} --set allow_overlap=true --name lax").ok()
     jsonl(test, [{"text": "so the dogs bark here and here and here", "y": "maybe"}])
     teach(ROWS, f"{asked} --name new").refused(3, "'maybe' is in no training example")
