@@ -97,7 +97,7 @@ def _train(**given: Any) -> None:
     if given["json_output"] and result.is_main:
         print_json(result.to_dict())
     elif result.is_main and result.model is not None:
-        advise(f"next: seqmlm score {result.model} NEW --fpr 0.05 --report new.html")
+        advise(f"next: {result.next}" if result.next else "")
     if result.signal is not None:
         raise typer.Exit(128 + result.signal)
 

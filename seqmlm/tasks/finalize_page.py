@@ -20,8 +20,23 @@ from seqmlm.tasks.task import Table
 PAGE = "training.html"
 """The main artifact of a training."""
 
+_SMALLEST = re.compile(r"calibration/(.*)_smallest_rate")
 _CALIBRATED = re.compile(r"calibration/(.*)_rows")
 _PALE = "#9db8d9"  # single steps, behind their mean
+
+
+def score_command(model: str, values: Mapping[str, float], *, sensitive: bool) -> str:
+    """The command that judges new data: with a rate that the calibrations support, none where none does.
+
+    Args:
+        model: its name.
+        values: what calibrations came to, among other figures.
+        sensitive: rows may not be shown on the console.
+    """
+    rates = [rate for name, rate in values.items() if _SMALLEST.fullmatch(name)]
+    rate = max(0.05, math.ceil(100 * min(rates) - 1e-9) / 100) if rates else 1.0
+    alarms = f" --fpr {rate:g}" if rate < 0.5 else ""
+    return f"seqmlm score {model} NEW{alarms} --report new.html" + (" --out new.jsonl" if sensitive else "")
 
 
 def training_page(
@@ -44,8 +59,8 @@ def training_page(
     lead, *warnings = sentences
     page = Page(f"Training: {model}", lead)
     page.warnings(warnings)
-    next_one = f"seqmlm score {model.partition(':')[0]} NEW --fpr 0.05 --report new.html"
-    page.head({**facts, **_date(), "next": next_one})
+    command = score_command(model.partition(":")[0], values, sensitive=card.sensitive)
+    page.head({**facts, **_date(), "next": command})
     hidden = f"bits per {card.unit}, 15 % of them hidden"
     held = "eval/bits_per_unit", hidden, "eval/unigram_bits_per_unit"
     page.section("Loss", _curves(metrics, *held))

@@ -29,7 +29,7 @@ from seqmlm.tasks.config import LIMITS, seconds
 from seqmlm.tasks.corpus import QUARANTINE, CorpusReader, few_trained_on
 from seqmlm.tasks.deadline import CUTS, Afterwards, Cuts, Deadline, Start
 from seqmlm.tasks.finalize import finalize
-from seqmlm.tasks.finalize_page import PAGE
+from seqmlm.tasks.finalize_page import PAGE, score_command
 from seqmlm.tasks.launch import RUN_CONFIG, Plan, TrainRequest, agreed_plan, longer
 from seqmlm.tasks.observers import Console, Recorder
 from seqmlm.tasks.sizing import sized
@@ -57,6 +57,7 @@ class PretrainResult:
     tokens_per_second: float
     wall_seconds: float
     checkpoint: str | None
+    next: str | None = None
     signal: int | None = None
     is_main: bool = True
 
@@ -264,6 +265,9 @@ class Pretraining:
             tokens_per_second=outcome.tokens / outcome.seconds if outcome.seconds else 0.0,
             wall_seconds=self.deadline.wall(),
             checkpoint=str(outcome.checkpoint) if outcome.checkpoint else None,
+            next=None
+            if version is None
+            else score_command(self.run.name, values, sensitive=self.run.sensitive),
             signal=outcome.signal,
             is_main=is_main,
         )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from seqmlm.tasks.finalize_page import _curves, described
+from seqmlm.tasks.finalize_page import _curves, described, score_command
 
 STEPS = [{"step": n, "train/loss": 5.0 - n / 10, "bits": 9.0 - n, "floor": 9.5} for n in range(4)]
 
@@ -38,3 +38,22 @@ def test_what_was_not_measured_has_no_axes() -> None:
 
 def test_a_description_is_of_sentences() -> None:
     assert described(["one", "two"]) == "one. two. See training.html among the artifacts."
+
+
+@pytest.mark.parametrize(
+    ("rates", "asked"),
+    [
+        ([0.001], " --fpr 0.05"),
+        ([0.2, 0.112], " --fpr 0.12"),
+        ([1 / 6], " --fpr 0.17"),
+        ([0.8], ""),
+        ([], ""),
+    ],
+)
+def test_the_next_command_has_a_rate_that_the_calibrations_support(rates: list[float], asked: str) -> None:
+    values = {f"calibration/mode{n}_smallest_rate": rate for n, rate in enumerate(rates)}
+    command = score_command("cohort", values, sensitive=False)
+    assert command == f"seqmlm score cohort NEW{asked} --report new.html"
+    assert score_command("cohort", values, sensitive=True) == f"{command} --out new.jsonl"
+    if asked:
+        assert float(command.split("--fpr ")[1].split()[0]) >= min(rates)
