@@ -62,8 +62,8 @@ class PretrainResult:
     is_main: bool = True
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON; without what concerns this process only."""
-        return {key: value for key, value in asdict(self).items() if key not in ("signal", "is_main")}
+        """Plain values, for JSON; without what concerns this process, or a person, only."""
+        return {key: value for key, value in asdict(self).items() if key not in ("signal", "is_main", "next")}
 
 
 def pretrain(request: TrainRequest, console: Console) -> PretrainResult:
