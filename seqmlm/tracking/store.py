@@ -234,7 +234,7 @@ class Store:
         """
         from mlflow.entities import Param
 
-        short = {key: value[:_PARAM_CHARACTERS] for key, value in params.items()}
+        short = {key: _encodable(value)[:_PARAM_CHARACTERS] for key, value in params.items()}
         old = self.client.get_run(run_id).data.params
         new = [Param(key, value) for key, value in short.items() if key not in old]
         if new:
@@ -248,7 +248,9 @@ class Store:
         from mlflow.entities import RunTag
 
         if tags:
-            self.client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
+            self.client.log_batch(
+                run_id, tags=[RunTag(key, _encodable(value)) for key, value in tags.items()]
+            )
 
     def log_points(
         self, run_id: str, points: Sequence[Point], model_id: str | None = None, **dataset: str
@@ -463,3 +465,8 @@ def decimal(value: float) -> str:
 def now() -> int:
     """Milliseconds since 1970."""
     return int(time.time() * 1000)
+
+
+def _encodable(text: str) -> str:
+    """The text with escapes for bytes of a file name that are not UTF-8, which no database takes."""
+    return text.encode("utf-8", "backslashreplace").decode()

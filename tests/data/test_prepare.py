@@ -129,6 +129,14 @@ def test_prepared_data_know_which_notes_count_no_people(tmp_path: Path) -> None:
         assert redact_small_counts(told["problems"], True) == {"no table visits": 1, "no time": "<11"}
 
 
+def test_names_that_are_not_utf_8_are_kept_as_escapes(tmp_path: Path) -> None:
+    name = os.fsdecode(b"lat\xe9in.py")
+    records = [Record(id=f"{name}:{n}", raw="ab cd", source=name, line=n, document=name) for n in range(1, 9)]
+    places = [one for part in PARTS for one in made(records, tmp_path).places(part, 9)]
+    assert {one.source for one in places} == {"lat\\udce9in.py"}
+    assert {one.id for one in places} <= {f"lat\\udce9in.py:{n}" for n in range(1, 9)}
+
+
 def test_what_went_in_comes_out(tmp_path: Path) -> None:
     records = words(100)
     prepared = made(records, tmp_path)
