@@ -109,6 +109,20 @@ def test_a_line_of_a_log_file(tmp_path: Path, seqmlm: Run):
     assert row["filled"].split("\n")[1] == mask["text"] == mask["candidates"][0]["text"]
 
 
+@pytest.mark.parametrize("at", [0, 2, 5])
+def test_a_line_of_a_session_stays_in_it(tmp_path: Path, seqmlm: Run, at: int):
+    model = saved(
+        random_model("logs", TemplateTokenizer.train([LogLines(lines=LOG)] * 3)), tmp_path / "model"
+    )
+    lines = [f"{text} request_id=r1" for text in LOG]
+    lines.insert(at, "[MASK]")
+    log = written(tmp_path / "app.log", "".join(f"{line}\n" for line in lines))
+    [row] = map(json.loads, seqmlm("fill", model, log).ok().out.splitlines())
+    filled = row["filled"].split("\n")
+    assert (row["id"], len(filled)) == ("r1", len(LOG) + 1)
+    assert filled[:at] + filled[at + 1 :] == lines[:at] + lines[at + 1 :]
+
+
 def test_a_gap_within_a_line_needs_a_model_that_reads_words(tmp_path: Path, seqmlm: Run):
     lines = [LogLines(lines=LOG)] * 3
     templates = saved(random_model("logs", TemplateTokenizer.train(lines)), tmp_path / "templates")

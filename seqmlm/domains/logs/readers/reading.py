@@ -24,10 +24,12 @@ from seqmlm.data.readers.objects import json_object, no_object
 from seqmlm.data.record import Record
 from seqmlm.data.splits import hash64
 from seqmlm.data.timestamps import Clock
+from seqmlm.domains.holes import MASK
 from seqmlm.domains.logs.readers import headers, objects
 from seqmlm.domains.logs.readers.escapes import without_escapes
 from seqmlm.domains.logs.readers.events import (
     Continues,
+    Event,
     Events,
     Lines,
     LogLines,
@@ -157,6 +159,7 @@ class Reading:
         patterns: when a model is trained, a file of further kinds of values, one a line: a name in capital
             letters, white space, a regular expression.
         max_bytes: longest line.
+        holes: a line [MASK], which is to be filled in, is of the session of the line before it.
 
     Raises:
         UsageError: options that make no sense.
@@ -190,6 +193,7 @@ class Reading:
     mask: str | None = None
     patterns: str | None = None
     max_bytes: int = MAX_BYTES
+    holes: bool = False
 
     def __post_init__(self) -> None:
         if self.fields not in ("auto", "none"):
@@ -326,6 +330,7 @@ class Reading:
         if ids is None:
             pieces = windows(events, self.cut, self.source, self.problems, memory)
         else:
+            ids = _with_gaps(ids, first) if self.holes else ids
             own = ids if memory is None else still_open(ids, memory)
             sessions = Sessions(own, self.limits, self.cut, self.source, self.problems)
             if memory is not None:
@@ -511,6 +516,21 @@ class Reading:
                     self.problems.bad(error, text)
                     continue
                 yield self._session(LogLines(lines=tuple(found[2].split()), keys=True), found[1], line)
+
+
+def _with_gaps(ids: Ids, first: Events) -> Ids:
+    """The ids of events; a line that is a gap has those of the line before it, or else of the first line."""
+    last = next(filter(None, map(ids, first)), ())
+
+    def found(event: Event) -> Sequence[str]:
+        nonlocal last
+        names = ids(event)
+        if not names and event.message.strip() == MASK:
+            return last
+        last = names or last
+        return names
+
+    return found
 
 
 def _last_written(path: str | Path) -> float:
