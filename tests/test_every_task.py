@@ -9,6 +9,7 @@ import csv
 import errno
 import gzip
 import json
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
@@ -374,8 +375,8 @@ class Work:
         """Make the model seem so slow, and begin to count anew."""
         self.tokens.clear()
         self.commits = 0
-        for module in ("seqmlm.inference.batches", "seqmlm.tasks.structure", "seqmlm.tasks.score_plan"):
-            self.patch.setattr(f"{module}.tokens_per_second", lambda model: tokens_per_second)
+        for module in ("inference.batches", "tasks.structure", "tasks.score_plan", "tasks.pace"):
+            self.patch.setattr(f"seqmlm.{module}.tokens_per_second", lambda model: tokens_per_second)
         self.patch.setattr("seqmlm.inference.batches._LEAST", {False: 1, True: 1})
 
 
@@ -436,6 +437,27 @@ def test_a_slow_run_that_is_stopped_keeps_what_was_done(
     assert 0 < mark["position"]["records"] < asked.case.items
     asked("--out", out, "--resume").ok()
     assert out.read_bytes() == whole.read_bytes()
+
+
+def test_a_long_run_says_first_how_long_it_takes_and_then_how_far_it_is(
+    asked: Asked, work: Work, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where stderr is no terminal; a short one says nothing."""
+    short = asked("--out", tmp_path / "short.jsonl").ok()
+    assert "by estimate" not in short.err
+    assert "left" not in short.err
+    with monkeypatch.context() as patch:
+        patch.setattr("seqmlm.tasks.score.COMMIT_RECORDS", 1)
+        asked("--out", tmp_path / "single.jsonl").ok()
+    work.set_speed(sum(work.tokens) / 400)
+    monkeypatch.setattr("seqmlm.cli.console.LINE_SECONDS", 0.0)
+    long = asked("--out", tmp_path / "long.jsonl").ok()
+    (told,) = re.findall(r"takes (\d+) minutes by estimate", long.err)
+    assert 3 <= int(told) <= 20
+    shares = [int(one) for one in re.findall(r"(\d+)%", long.err)]
+    assert shares == sorted(shares)
+    assert len({*shares}) > 2
+    assert "left" in long.err
 
 
 def test_a_run_that_is_stopped_before_its_first_commit_does_not_offer_to_resume(

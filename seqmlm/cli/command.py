@@ -99,7 +99,8 @@ def _run(name: str, make: type[Any], config: Any, as_json: bool) -> None:
     from seqmlm.cli.console import ScoringConsole, TrainingConsole
     from seqmlm.cli.start import began
 
-    with TrainingConsole(began()) if make.trains else ScoringConsole() as console:
+    live = getattr(config, "latency", None) is not None  # of input without an end nothing is left
+    with TrainingConsole(began()) if make.trains else ScoringConsole(lines=not live) as console:
         summary = make.launch(name, config, stdout=sys.stdout, progress=console, as_json=as_json)
     out = getattr(config, "out", None)
     if summary.answer:

@@ -128,22 +128,33 @@ def _eta(report: StepReport, total: float | None) -> str:
     return f"about {left:.0f} s left" if left < 120 else f"about {left / 60:.0f} min left"
 
 
-class ScoringConsole(_Console):
-    """Shows the progress of a scoring; implements `seqmlm.tasks.score.Console`."""
+LINE_SECONDS = 10.0
+"""Between two lines about a task where nothing is live; a shorter run has none."""
 
-    def __init__(self) -> None:
+
+class ScoringConsole(_Console):
+    """Shows the progress of a task; implements `seqmlm.tasks.task.Progress`.
+
+    Args:
+        lines: say something from time to time where stderr is no terminal.
+    """
+
+    def __init__(self, *, lines: bool = True) -> None:
         shown = ("[records]:,.0f} records", "[rate]} records/s", "[alarms]}")
         texts = (TextColumn(f"{{task.fields{one}") for one in shown)
         super().__init__(SpinnerColumn(), BarColumn(), *texts, auto_refresh=False)  # no thread: it may fork
         self._task = self._progress.add_task("scoring", total=None, records=0, rate="0", alarms="")
         self._began: tuple[float, int] | None = None
         self._shown = 0.0
+        self._lines, self._start, self._said = lines, time.monotonic(), time.monotonic()
+        self._first_share: tuple[float, float] | None = None
 
     def progress(self, records: int, alarms: int = 0, share: float | None = None) -> None:
         """Show records and share done, and alarms; the rate is the mean since the first call."""
-        if not self._live:
-            return
         now = time.monotonic()
+        if not self._live:
+            self._line(now, records, alarms, share)
+            return
         if self._began is None:
             self._began = now, records
         seconds, done = now - self._began[0], records - self._began[1]
@@ -156,3 +167,28 @@ class ScoringConsole(_Console):
         if now - self._shown >= _REFRESH:
             self._shown = now
             self._progress.refresh()
+
+    def _line(self, now: float, records: int, alarms: int, share: float | None) -> None:
+        """Say what is done and how long the rest takes, at most once in `LINE_SECONDS`."""
+        if share is not None and self._first_share is None:
+            self._first_share = now, share
+        if not self._lines or now - self._said < LINE_SECONDS:
+            return
+        self._said = now
+        told = [f"{records:,} done"] if records else []
+        told += [number_of(alarms, "alarm")] if alarms else []
+        if share is not None and self._first_share is not None:
+            began, before = self._first_share
+            told.append(f"{share:.0%}")
+            if share > before:
+                told.append(f"{_left((now - began) * (1 - share) / (share - before))} left")
+        tell(", ".join(told) or f"at work for {_left(now - self._start)}")
+
+
+def _left(seconds: float) -> str:
+    """A duration in words.
+
+    >>> _left(70), _left(400)
+    ('about 70 s', 'about 7 min')
+    """
+    return f"about {seconds:.0f} s" if seconds < 120 else f"about {seconds / 60:.0f} min"

@@ -89,6 +89,8 @@ class Decoded:
             {
                 "i": i,
                 "j": j,
+                "position_i": i + 1,
+                "position_j": j + 1,
                 "unit_i": self.units[i],
                 "unit_j": self.units[j],
                 **dict(zip(LAYERS, values, strict=True)),
@@ -193,7 +195,7 @@ def placed(text: str, units: Sequence[str]) -> list[tuple[int, int]] | None:
 def draw(page: Page, decoder: Decoder | None, one: Decoded, separation: int) -> None:
     """Add a sequence to a report: the field's picture, if it has a decoder, its map and its strongest pairs
     of those so far apart."""
-    unit, note = "nats" if one.dependence.nats else "value", "places on both axes count from 0"
+    unit, note = "nats" if one.dependence.nats else "value", "positions count from 1"
     picture = None
     if decoder is not None:
         picture = decoder.picture(one)
@@ -214,6 +216,7 @@ def draw(page: Page, decoder: Decoder | None, one: Decoded, separation: int) -> 
     best = np.argsort(-values[first, second], kind="stable")[:LISTED]
     pairs = zip(first[best].tolist(), second[best].tolist(), strict=True)
     rows = [
-        (f"{i} {units[i]}", f"{j} {units[j]}", float(values[i, j]), (i, j) in one.predicted) for i, j in pairs
+        (f"{i + 1} {units[i]}", f"{j + 1} {units[j]}", float(values[i, j]), (i, j) in one.predicted)
+        for i, j in pairs
     ]
     page.table("", ["unit", "and unit", unit, "edge"], rows)

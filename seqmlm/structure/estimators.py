@@ -46,7 +46,8 @@ Unit = tuple[int, ...]
 CHEAP = 20_000
 """Passes of a sequence up to which `auto` takes the better estimator."""
 
-_TENSOR = 1 << 28  # elements of a Jacobian: 1 GiB
+MOST_ELEMENTS = 1 << 28
+"""Elements of a Jacobian: 1 GiB."""
 
 
 class Cpmi(Estimator):
@@ -138,7 +139,7 @@ class Jacobian(Substitutions):
 
     def queries(self, places: Places) -> Iterable[Query]:
         count, size = len(places.at), len(self.alphabet)
-        if count**2 * size**2 > _TENSOR:
+        if count**2 * size**2 > MOST_ELEMENTS:
             raise UsageError(
                 f"the Jacobian of {count:,} places and {size} symbols does not fit into memory: "
                 "use --method dependency, or cmi with --set estimator=fast"

@@ -311,6 +311,13 @@ class Embed(Task[EmbedConfig, Item]):
                 problems.bad(DataError(reason, source=source, line=span.line, remedy=remedy), reason)
         return kept
 
+    def cost(self, item: Item) -> float:
+        return float(item.tokens)
+
+    def sample(self, problems: Problems) -> Iterable[Item]:
+        """None where senses are trained first, which asks the model."""
+        return () if self.config.train is not None else super().sample(problems)
+
     def share(self, item: Item) -> float:
         letters = characters(item.record) / BATCH_CHARACTERS if self.config.of in ("record", "span") else 0.0
         return max(1 / BATCH_RECORDS, letters, item.tokens / self._budget.batch)

@@ -156,6 +156,16 @@ class Review(Score):
             self.familiar.note(both[1], problems)
             yield _Versions(change, *both)
 
+    def cost(self, item: Any) -> float:
+        """Of a change, of both versions as a whole: less where little of them is judged."""
+        if not self.config.changes:
+            return super().cost(item)
+        return sum(super(Review, self).cost(one) for one in (*item.before, *item.after))
+
+    def sample(self, problems: Problems) -> Iterable[Any]:
+        """None of changes: what they take is not known before they are compared."""
+        return () if self.config.changes else super().sample(problems)
+
     def share(self, item: Any) -> float:
         return 1.0 if self.config.changes else super().share(item)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
@@ -28,7 +28,7 @@ from seqmlm.errors import DataError, StateError, UsageError, number_of
 from seqmlm.evaluation.edges import MEASURES, RANKED, Rankings
 from seqmlm.inference.batches import input_bytes, tokens_per_second
 from seqmlm.inference.estimate import about
-from seqmlm.inference.maps import Maps, Subject, row_options
+from seqmlm.inference.maps import Maps, Subject, candidates, row_options
 from seqmlm.inference.session import Session
 from seqmlm.reports.page import Page
 from seqmlm.reports.verdict import links_warnings
@@ -36,17 +36,18 @@ from seqmlm.rows.file import Row
 from seqmlm.streams.outputs import check_outputs
 from seqmlm.streams.ownership import refuse_foreign, remember
 from seqmlm.streams.sinks import unwritable
-from seqmlm.structure.base import StructureSettings
-from seqmlm.structure.estimators import KINDS
+from seqmlm.structure.base import SMALL_ALPHABET, StructureSettings
+from seqmlm.structure.estimators import KINDS, MOST_ELEMENTS
 from seqmlm.structure.graphs import Component, graphml, listed
 from seqmlm.structure.maps import DependenceMap, Null, Over
-from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, place, placed, read
+from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, place, placed, read, where
 
 Made = TypeVar("Made")
 
 COLUMNS = {"id", "source", "line", "i", "j", "unit_i", "unit_j", *LAYERS, "predicted", "method"}
-NUMBERS = {"number_i", "number_j"}
-"""All columns, and those of rows of an alignment; what else a row has is a figure of the method."""
+NUMBERS = {"position_i", "position_j", "number_i", "number_j"}
+"""All columns, and numbers of units from 1 on, those in a whole sequence in rows of an alignment; what else a
+row has is a figure of the method."""
 
 GRAPHS = ("edges.json", "edges.graphml")
 
@@ -65,10 +66,10 @@ class StructureConfig(TaskConfig):
     """What `seqmlm structure` can be told.
 
     Args:
-        method: what dependence is: couplings (of a linear model, whose default it is: read from its
-            parameters), cmi (conditional mutual information; of other models), cpmi (the same of what stands
-            there alone), jacobian or dependency (how much one place moves with another), or pmi (of counts in
-            the input; asks no model).
+        method: what dependence is: couplings (read from the parameters of a linear model), jacobian or
+            dependency (how much one place moves with another), cmi (conditional mutual information), cpmi
+            (the same of what stands there alone), or pmi (of counts in the input; asks no model). Default:
+            couplings of linear models; jacobian of up to 64 symbols; else cmi of near pairs, estimator topk.
         truth: what is known: truth.json of a sample, or a file of the field, such as CoNLL-U, a structure,
             or contacts. Adds AUROC, AUPRC and the field's own measure.
         graphs: DIR: write the edges as graphs, and files of the field such as CoNLL-U, into this folder.
@@ -79,13 +80,13 @@ class StructureConfig(TaskConfig):
         estimator: of cmi: exact (every symbol at every place), topk (the k most probable), gibbs (a chain of
             draws), fast (one pass for each unit and symbol, not each pair), or auto (by the size of the
             vocabulary and the length).
-        distance: units that a pair is apart at most; default: any.
+        distance: units that a pair is apart at most; default: any, or 16 where cmi is taken unasked.
         min_separation: units that a pair is apart at least, to be judged; default: by domain.
         columns, rows: how the tokens of a unit are joined in columns, and after that in rows: max or mean.
         symmetric: how the two directions of a pair are joined: mean or max.
         apc: correct by the average product of rows; default: by domain.
         steps: draws of a chain of estimator gibbs.
-        k: symbols at a place of estimator topk.
+        k: symbols at a place of estimator topk; default: 128, or 2 where cmi is taken unasked.
         seed: of the draws.
         together: hide all units of one name (records of a code) together, and judge each pair of names once,
             at the first unit of each; default: by domain.
@@ -96,7 +97,8 @@ class StructureConfig(TaskConfig):
             comes as often as before), or mirrored (read backwards).
         family: the files are alignments: one map for each, the mean over its rows in columns of the first.
         sequences: rows of an alignment that are taken, the first and others evenly.
-        query: map the sequence of this id alone, such as one row of the family of a linear model.
+        query: map the sequence of this id alone. Of a family the couplings of a linear model are one map,
+            in the numbering of this row; default: the first row of each file.
     """
 
     shown = ("method", "truth", "graphs", *TaskConfig.shown)
@@ -116,7 +118,7 @@ class StructureConfig(TaskConfig):
     symmetric: Over = "mean"
     apc: bool | None = None
     steps: int = 2000
-    k: int = 128
+    k: int | None = None
     seed: int = 0
     together: bool | None = None
     both_strands: bool = False
@@ -182,12 +184,33 @@ class Again(Generic[Made]):
         return self.make()
 
 
+TOPK, NEAR = 2, 16
+"""Symbols of a place, and units that a pair is apart at most, where nobody says which of a large alphabet."""
+
+
+def usual_settings(session: Session) -> dict[str, Any]:
+    """The settings of a masked model whose method nobody names; docs/benchmarks/structure.md has the reasons.
+
+    Of up to 64 symbols the Jacobian, which asks A N copies of a sequence and not A N². Of more the most
+    probable symbols of near pairs; where a token shows several units, what stands there.
+    """
+    if session.tokenizer.units.names is not None:
+        return {"method": "cpmi"}
+    ordinary = candidates(session)
+    symbols = session.tokenizer.space.ordinary if ordinary is None else ordinary
+    if len(symbols) > SMALL_ALPHABET:
+        return {"method": "cmi", "estimator": "topk", "k": TOPK, "distance": NEAR}
+    fits = (session.card.max_length * len(symbols)) ** 2 <= MOST_ELEMENTS
+    return {"method": "jacobian" if fits else "cmi"}
+
+
 class Structure(Task[StructureConfig, Subject]):
     """Map which units of a sequence depend on each other: trees, contacts, base pairs, graphs, by domain.
 
     Two units depend on each other if the model's distribution of one changes with what stands at the other.
     Every pair gets a value, in nats where it is an information, and the domain decides which pairs are edges.
-    Printed are edges, one JSON line each; a file of --out has all judged pairs. Units count from 0.
+    Printed are edges, one JSON line each; a file of --out has all judged pairs. In rows
+    `i` and `j` count units from 0, `position_i` and `position_j` from 1, as a person does.
 
     Example: seqmlm structure english sentences.txt --out edges.jsonl --graphs trees --report trees.html
 
@@ -236,8 +259,9 @@ class Structure(Task[StructureConfig, Subject]):
         seconds = tokens / tokens_per_second(self.session.model)
         if seconds < LONG:
             return ()
-        shorter = "--set distance=N asks fewer pairs, --method jacobian asks less of each"
-        return (f"the first map takes {about(seconds)} by estimate; {shorter}",)
+        by_pair = self.maps.settings.method in ("cmi", "cpmi")
+        shorter = "; --set distance=N asks fewer pairs" if by_pair else ""
+        return (f"the first map takes {about(seconds)} by estimate{shorter}",)
 
     def _decoder(self) -> Decoder | None:
         """The field's own, with what is asked for; None in a field that has none.
@@ -264,14 +288,31 @@ class Structure(Task[StructureConfig, Subject]):
         linear = not self.session.model.rows.has_hidden_states
         apc = getattr(decoder, "apc", False) if config.apc is None else config.apc
         together = getattr(decoder, "together", False) if config.together is None else config.together
-        method = config.method or ("couplings" if linear else "cmi")
-        return config.settings(method=method, apc=bool(apc), together=bool(together))
+        usual = {"method": "couplings"} if linear else usual_settings(self.session)
+        settled = {name: x for name, x in usual.items() if getattr(config, name) in (None, "auto")}
+        if config.method is not None:
+            settled = {}
+        elif self.separation > NEAR:  # no pair is as near and as far
+            settled.pop("distance", None)
+        return config.settings(**settled, apc=bool(apc), together=bool(together))
 
     # Sequences
 
     def records(self, problems: Problems) -> Iterable[Record]:
         found, query = self._all(problems), self.config.query
-        return found if query is None else self._queried(found, query)
+        if query is not None:
+            return self._queried(found, query)
+        return self._first_rows(found) if self._of_family else found
+
+    @property
+    def _of_family(self) -> bool:
+        """Whether all rows of a file have one map, that of the linear model; a truth may be of any row."""
+        return self.maps.settings.method == "couplings" and self.config.truth is None
+
+    @staticmethod
+    def _first_rows(records: Iterable[Record]) -> Iterator[Record]:
+        """The first row of each file."""
+        return (next(rows) for _, rows in groupby(records, key=lambda one: one.source))
 
     def _all(self, problems: Problems) -> Iterable[Record]:
         return read(self.session, self.config, problems, self.gaps)
@@ -331,8 +372,8 @@ class Structure(Task[StructureConfig, Subject]):
         """By the cost of the map, and by its rows, which are held in memory."""
         return max(super().share(item), len(item.units) ** 2 / (2 * ROWS))
 
-    def listen(self, hear: Callable[[], object]) -> None:
-        self.session.conditionals().forwarded = hear
+    def sample(self, problems: Problems) -> Iterator[Subject]:
+        return self._subjects(self.records(problems), problems)
 
     # Rows
 
@@ -469,6 +510,14 @@ class Structure(Task[StructureConfig, Subject]):
             told[f"field_{name}" if name in told else name] = own[name]
         return {**told, "ranking": ranking, "measures": own}
 
+    def line(self, row: Row) -> str:
+        """Both units with their positions from 1 on, and the value of the pair."""
+        if "i" not in row:
+            return super().line(row)
+        units = (f"{row[f'position_{at}']} {row[f'unit_{at}']}" for at in "ij")
+        value = "" if row["value"] is None else f"{row['value']:.4g}"
+        return "  ".join([*where(row), " - ".join(units), value])
+
     def sentence(self, figures: Figures, items: int) -> str:
         subjects = number_of(shown_count(items, self.session.card.sensitive), self.unit)
         told = f"{subjects} by {figures['method']}"
@@ -498,7 +547,7 @@ class Structure(Task[StructureConfig, Subject]):
             if "with_truth" in figures and "ranking" not in figures:
                 page.warnings([f"Figures about a truth of fewer than {SMALLEST} records are withheld."])
             return
-        page.section("", f"Pictures are of the first {PICTURED} sequences, places count from 0.")
+        page.section("", f"Pictures are of the first {PICTURED} sequences, positions count from 1.")
         for one in islice(self.decoded(rows()), PICTURED):
             draw(page, self.decoder, one, self.separation)
 

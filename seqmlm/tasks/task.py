@@ -46,6 +46,7 @@ from seqmlm.streams.cursor import DEFAULTS, file_facts, with_defaults
 from seqmlm.streams.outputs import check_outputs
 from seqmlm.streams.sinks import FORMATS, FREE_SPACE, Kind, Schema, UnwritableError, format_of, index_command
 from seqmlm.tasks import reading, shards
+from seqmlm.tasks.pace import Pace
 
 if TYPE_CHECKING:
     from seqmlm.reports.page import Cell, Page
@@ -409,8 +410,10 @@ class Task(ABC, Generic[ConfigT, Item]):
         """
         return ()
 
-    def listen(self, hear: Callable[[], object]) -> None:
-        """Have `hear` called from time to time while one item is asked about, where that takes long."""
+    def sample(self, problems: Problems) -> Iterable[Item]:
+        """The items once more, for an estimate of the whole; the model is not asked. None: no estimate."""
+        again = type(self)(self.config, self.session)
+        return again.items(again.records(problems), problems)
 
     def finished(self, rows: Iterator[Row], figures: Figures) -> Iterable[Row]:
         """The rows that are written, where each depends on all; for tasks that write them `whole`."""
@@ -775,11 +778,13 @@ def _ask(task: Task[Any, Any], rows: Rows, problems: Problems, stop: StopSignals
     live = task.config.latency is not None
     breaking = nullcontext if live else stop.breaking  # what is lost is asked again; not what nobody keeps
     failure: SeqmlmError | None = None
-    task.listen(lambda: progress.progress(rows.asked, task.alarms, task.done))
+    pace = Pace(task, rows, progress)
     with closing(_parts(task, problems, rows.done, stop)) as parts, suppress(Stopped):
         while failure is None:
             with breaking():
                 part = next(parts, None)
+                if part is not None:
+                    pace.begin(part.items)
                 answers = [] if part is None else _answered(task, part.items)
             if part is None:
                 rows.commit()
@@ -793,7 +798,7 @@ def _ask(task: Task[Any, Any], rows: Rows, problems: Problems, stop: StopSignals
                 rows.commit()
                 if not live:
                     task.session.forget()  # as in a run that goes on from here: the last bits depend on it
-            progress.progress(rows.asked, task.alarms, task.done)
+            pace.end()
     rows.keep()
     if failure is not None:
         raise failure

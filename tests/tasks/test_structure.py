@@ -28,7 +28,7 @@ from seqmlm.inference.estimate import about
 from seqmlm.inference.maps import Maps
 from seqmlm.inference.session import Session
 from seqmlm.structure.maps import DependenceMap
-from seqmlm.tasks.structure import EDGES_ALONE, Structure, StructureConfig
+from seqmlm.tasks.structure import EDGES_ALONE, NEAR, TOPK, Structure, StructureConfig, usual_settings
 from seqmlm.tasks.task import Summary, run
 from seqmlm.tokenizers.events import EventsTokenizer
 from seqmlm.tracking import Tracker
@@ -348,10 +348,11 @@ def test_a_long_map_is_foretold(
 ) -> None:
     assert "by estimate" not in seqmlm("structure", model, fasta).ok().err
     monkeypatch.setattr("seqmlm.tasks.structure.tokens_per_second", lambda model: 0.1)
-    first = Structure(StructureConfig(model=model, paths=(str(fasta),)), Session.open(model))
+    config = StructureConfig(model=model, paths=(str(fasta),), method="cmi")
+    first = Structure(config, Session.open(model))
     [subject] = islice(first.items(first.records(Problems()), Problems()), 1)
     [encoding] = subject.asked.encodings
-    said = seqmlm("structure", model, fasta).ok().err
+    said = seqmlm("structure", model, fasta, "--method", "cmi").ok().err
     seconds = about(first.maps.cost(encoding) / 0.1)
     assert f"the first map takes {seconds} by estimate; --set distance=N" in said
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(fasta.read_bytes())))
@@ -493,3 +494,19 @@ def test_progress_is_heard_while_one_map_is_made(model: str, tracked_workspace: 
     Structure.launch("structure", config, stdout=None, progress=Heard(), as_json=True)
     assert Heard.items[-1] == 1
     assert Heard.items.count(0) > 3, "before the only sequence is done"
+
+
+def test_the_default_method_goes_by_the_symbols(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few of them are tried at every place; of many the most probable ones, in pairs that are near."""
+    session = Session.open(model)
+    assert usual_settings(session) == {"method": "jacobian"}
+    monkeypatch.setattr("seqmlm.tasks.structure.SMALL_ALPHABET", 4)
+    assert usual_settings(session) == {"method": "cmi", "estimator": "topk", "k": TOPK, "distance": NEAR}
+
+
+def test_rows_count_positions_from_one(model: str, fasta: Path, equal: list[Equal]) -> None:
+    out = fasta.parent / "out.jsonl"
+    _map(model, fasta, out=out)
+    rows = rows_of(out)
+    assert {row["i"] for row in rows} >= {0}
+    assert all((row["position_i"], row["position_j"]) == (row["i"] + 1, row["j"] + 1) for row in rows)

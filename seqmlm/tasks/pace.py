@@ -1,0 +1,102 @@
+"""How much of a run is done, and how long the whole takes: by estimate, in forward tokens of its items.
+
+The trade-off: of a run that is long some thousand items are read twice, first for the estimate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import Any
+
+from seqmlm.data.files import metered
+from seqmlm.data.privacy import SMALLEST
+from seqmlm.data.problems import Problems
+from seqmlm.errors import SeqmlmError
+from seqmlm.inference.batches import BATCH_RECORDS, input_bytes, tokens_per_second
+from seqmlm.inference.estimate import about
+from seqmlm.rows.file import Rows
+from seqmlm.tasks import shards
+
+SHORT = 10.0
+"""Seconds by estimate up to which nothing is said of a run."""
+
+LOOK = 4096
+"""Items that are looked at, at most; the others are taken to be like these."""
+
+
+class Pace:
+    """Tells a progress display how much of a task is done.
+
+    Args:
+        task: a `seqmlm.tasks.task.Task`.
+        rows: of the run.
+        progress: the display.
+    """
+
+    def __init__(self, task: Any, rows: Rows, progress: Any) -> None:
+        self._task, self._rows, self._progress = task, rows, progress
+        self._total: float | None = None  # forward tokens of the whole input
+        self._done = self._part = 0.0
+        self._begun = False
+        self._before = 0  # tokens that the session had asked when the part began
+
+    def begin(self, items: Sequence[Any]) -> None:
+        """A part is about to be asked; before the first one say how long the whole takes."""
+        if self._task.config.latency is not None:
+            return
+        session = self._task.session
+        session.conditionals().forwarded = self.tell  # a part may take long
+        with suppress(SeqmlmError):  # an item that cannot be asked about is refused with its row
+            self._part = sum(map(self._task.cost, items))
+        self._before = session.forward_tokens
+        if self._begun:
+            return
+        self._begun = True
+        speed = tokens_per_second(session.model)
+        if len(items) < BATCH_RECORDS and self._part < SHORT / 2 * speed:
+            return  # a part that is not full is the whole input
+        self._estimate()
+        if self._total is not None and (left := (self._total - self._done) / speed) >= SHORT:
+            self._progress.message(f"takes {about(left)} by estimate")
+
+    def _estimate(self) -> None:
+        """What the whole input, or a share of it, takes."""
+        task, count, cost, scale = self._task, 0, 0.0, 1.0
+        sources = [one for one in task.sources if isinstance(one, str)]
+        size = input_bytes(sources) if len(sources) == len(task.sources) else None
+        if size is None:
+            return
+        with metered() as meter, suppress(SeqmlmError):  # the run itself says what is wrong with its input
+            for item in islice(task.sample(Problems("skip", sensitive=task.session.card.sensitive)), LOOK):
+                count, cost = count + 1, cost + task.cost(item)
+            if count == LOOK:
+                scale = max(1.0, size / max(1, meter.bytes))
+        if not count:
+            return
+        if task.config.shard is not None:
+            scale /= shards.parse(task.config.shard)[1]
+        self._total = cost * scale
+        self._done = self._total * min(1.0, self._rows.done / (count * scale))
+
+    def tell(self) -> None:
+        """Show what is done."""
+        items = self._rows.asked
+        if self._task.session.card.sensitive and items < SMALLEST:
+            items = 0
+        self._progress.progress(items, self._task.alarms, self._share())
+
+    def _share(self) -> float | None:
+        """Of all, the part under way included."""
+        if self._task.done is not None or not self._total:
+            done: float | None = self._task.done
+            return done
+        asked = self._task.session.forward_tokens - self._before
+        return min(1.0, float(self._done + min(self._part, asked)) / self._total)
+
+    def end(self) -> None:
+        """The rows of the part are written."""
+        self._done += self._part
+        self._part = 0.0
+        self.tell()
