@@ -311,7 +311,6 @@ STAND_APART = {
     "domains.protein.clusters": "a clustering of its own, loaded with a split by identity alone",
     "structure.cmi": "the estimators of one quantity; others, and the choice among all, are a chapter",
     "tasks.substitutions": "every substitution of a wild type: a picture, and a choice among them",
-    "tasks.pace": "how far a run is and how long it takes: estimates, which no row depends on",
     "domains.*.structure": "what maps of dependence mean, loaded by the command that makes them alone",
     "domains.*.gaps": "a field whose sequences are no plain text says here how they are written and filled",
     "domains.*.levels": "what a field's records are judged by, a chapter a reader looks for",

@@ -22,6 +22,9 @@ from seqmlm.tasks import shards
 SHORT = 10.0
 """Seconds by estimate up to which nothing is said of a run."""
 
+LONG = 60.0
+"""Seconds that a single item takes, from which on that is said before it is asked about."""
+
 LOOK = 4096
 """Items that are looked at, at most; the others are taken to be like these."""
 

@@ -40,6 +40,7 @@ from seqmlm.structure.base import SMALL_ALPHABET, StructureSettings
 from seqmlm.structure.estimators import KINDS, MOST_ELEMENTS
 from seqmlm.structure.graphs import Component, graphml, listed
 from seqmlm.structure.maps import DependenceMap, Null, Over
+from seqmlm.tasks.pace import LONG
 from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, place, placed, read, where
 
 Made = TypeVar("Made")
@@ -55,8 +56,6 @@ ROWS = 1 << 17
 """Rows that are made together, of half a kilobyte each."""
 
 EDGES_ALONE = "a sequence with edges alone in the earlier rows: figures of pairs need all, as --out has them"
-LONG = 60.0
-"""Seconds that a map takes, from which on that is said before it is made."""
 PICTURED = 20
 """Sequences that a report shows, the first ones."""
 
