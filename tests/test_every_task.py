@@ -453,7 +453,7 @@ def test_a_long_run_says_first_how_long_it_takes_and_then_how_far_it_is(
     monkeypatch.setattr("seqmlm.cli.console.LINE_SECONDS", 0.0)
     long = asked("--out", tmp_path / "long.jsonl").ok()
     (told,) = re.findall(r"takes (\d+) minutes by estimate", long.err)
-    assert 3 <= int(told) <= 20
+    assert 3 <= int(told) <= 25  # equal sequences are asked once, and are estimated each
     shares = [int(one) for one in re.findall(r"(\d+)%", long.err)]
     assert shares == sorted(shares)
     assert len({*shares}) > 2

@@ -314,9 +314,9 @@ class Embed(Task[EmbedConfig, Item]):
     def cost(self, item: Item) -> float:
         return float(item.tokens)
 
-    def sample(self, problems: Problems) -> Iterable[Item]:
+    def costs(self, problems: Problems) -> Iterable[float]:
         """None where senses are trained first, which asks the model."""
-        return () if self.config.train is not None else super().sample(problems)
+        return () if self.config.train is not None else super().costs(problems)
 
     def share(self, item: Item) -> float:
         letters = characters(item.record) / BATCH_CHARACTERS if self.config.of in ("record", "span") else 0.0

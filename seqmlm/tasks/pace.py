@@ -72,8 +72,8 @@ class Pace:
         if size is None:
             return
         with metered() as meter, suppress(SeqmlmError):  # the run itself says what is wrong with its input
-            for item in islice(task.sample(Problems("skip", sensitive=task.session.card.sensitive)), LOOK):
-                count, cost = count + 1, cost + task.cost(item)
+            for own in islice(task.costs(Problems("skip", sensitive=task.session.card.sensitive)), LOOK):
+                count, cost = count + 1, cost + own
             if count == LOOK:
                 scale = max(1.0, size / max(1, meter.bytes))
         if not count:

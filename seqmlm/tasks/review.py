@@ -162,9 +162,9 @@ class Review(Score):
             return super().cost(item)
         return sum(super(Review, self).cost(one) for one in (*item.before, *item.after))
 
-    def sample(self, problems: Problems) -> Iterable[Any]:
+    def costs(self, problems: Problems) -> Iterable[float]:
         """None of changes: what they take is not known before they are compared."""
-        return () if self.config.changes else super().sample(problems)
+        return () if self.config.changes else super().costs(problems)
 
     def share(self, item: Any) -> float:
         return 1.0 if self.config.changes else super().share(item)

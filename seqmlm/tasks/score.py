@@ -118,11 +118,11 @@ class Score(Task[ScoreConfig, Encoded]):
     def cost(self, item: Encoded) -> float:
         return self._budget.cost(len(item.encoding))
 
-    def sample(self, problems: Problems) -> Iterable[Encoded]:
-        """The records, tokenized, of which nothing is counted."""
+    def costs(self, problems: Problems) -> Iterable[float]:
+        """Of the records, tokenized, of which nothing is counted."""
         domain, tokenizer = self.session.domain, self.session.tokenizer
         some = batches(self.records(problems))
-        return (one for batch in some for one in tokenized(domain, tokenizer, batch, problems))
+        return (self.cost(one) for batch in some for one in tokenized(domain, tokenizer, batch, problems))
 
     def share(self, item: Encoded) -> float:
         return self._budget.share(item)

@@ -371,8 +371,8 @@ class Structure(Task[StructureConfig, Subject]):
         """By the cost of the map, and by its rows, which are held in memory."""
         return max(super().share(item), len(item.units) ** 2 / (2 * ROWS))
 
-    def sample(self, problems: Problems) -> Iterator[Subject]:
-        return self._subjects(self.records(problems), problems)
+    def costs(self, problems: Problems) -> Iterator[float]:
+        return map(self.cost, self._subjects(self.records(problems), problems))
 
     # Rows
 

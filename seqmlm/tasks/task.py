@@ -410,10 +410,10 @@ class Task(ABC, Generic[ConfigT, Item]):
         """
         return ()
 
-    def sample(self, problems: Problems) -> Iterable[Item]:
-        """The items once more, for an estimate of the whole; the model is not asked. None: no estimate."""
+    def costs(self, problems: Problems) -> Iterable[float]:
+        """The cost of each item, for an estimate of the whole; the model is not asked. None: no estimate."""
         again = type(self)(self.config, self.session)
-        return again.items(again.records(problems), problems)
+        return map(again.cost, again.items(again.records(problems), problems))
 
     def finished(self, rows: Iterator[Row], figures: Figures) -> Iterable[Row]:
         """The rows that are written, where each depends on all; for tasks that write them `whole`."""

@@ -198,9 +198,9 @@ class VariantsTask(Task[VariantsConfig, Variant]):
             self.scorer.expect(self.listed)
         return self.listed
 
-    def sample(self, problems: Problems) -> Iterable[Variant]:
-        """The variants that were read, or of a stream the first ones."""
-        return self.listed or self.records(problems)
+    def costs(self, problems: Problems) -> Iterable[float]:
+        """Of the variants that were read, or of a stream of the first ones."""
+        return map(self.cost, self.listed or self.records(problems))
 
     def cost(self, item: Variant) -> float:
         return self.scorer.cost(item)

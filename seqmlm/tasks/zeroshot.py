@@ -106,9 +106,9 @@ class Zeroshot(Task[ZeroshotConfig, Record]):
             else:
                 yield record
 
-    def sample(self, problems: Problems) -> Iterable[Record]:
-        """The records without a calibration, which asks the model."""
-        return (one for one in self.records(problems) if self._missing(one) is None)
+    def costs(self, problems: Problems) -> Iterable[float]:
+        """Without a calibration, which asks the model."""
+        return (self.cost(one) for one in self.records(problems) if self._missing(one) is None)
 
     def _contexts(self) -> list[Record]:
         """The first records, for contextual calibration; none where it is not wanted or they are too few."""
