@@ -24,8 +24,10 @@ Floats = NDArray[np.float32]
 SPECIAL_GROUP = -1
 
 Precision = Literal["auto", "fp32", "bf16"]
-Sharding = Literal["none", "fsdp2"]
 """Of matrix products; "auto" is bf16 on a GPU that has it."""
+
+Sharding = Literal["none", "fsdp2"]
+"""What processes of a training divide among them: nothing but the batches, or weights and gradients too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

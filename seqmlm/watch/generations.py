@@ -290,27 +290,27 @@ class Generation:
         except DataError as error:
             self._begin_anew(error)
             return []
-        self._holes.ended(last=True)  # they were told
+        self._holes.ended()  # they were told, but for one that goes on where the reading stopped
         return records
 
     def _given_again(self, content: Content, fed: Fed[Record]) -> Iterator[Record]:
-        state, at = self.state, 0
+        state, at, line = self.state, 0, 0
 
         def given(end: int) -> Iterator[Record]:
-            nonlocal at
+            nonlocal at, line
             while at < end:
                 block = content.read(at, min(FILE_BYTES, end - at))
                 if not block:
                     raise Destroyed
-                if filled := self._holes.left_out(block):
+                if filled := self._holes.left_out(block, line + 1, at):
                     yield from fed.feed(filled)
-                at += len(block)
+                at, line = at + len(block), line + block.count(b"\n")
 
         if state.begin > state.head:
             yield from given(state.head)
             self.memory.jump = state.begin_line
             yield from fed.feed(None)
-            at, self._holes = state.begin, Holes()
+            at, line, self._holes = state.begin, state.begin_line, Holes()
         for pause in [one for one in sorted(state.pauses) if at < one <= state.offset]:
             yield from given(pause)
             yield from fed.feed(None)

@@ -196,6 +196,22 @@ def test_the_hole_that_a_cut_file_leaves_is_a_gap(tmp_path: Path, size: int) -> 
     assert len(world.gaps) == 1
 
 
+@pytest.mark.parametrize("turns", [1, 2, 3])
+def test_a_hole_is_told_once_and_whole_wherever_a_follower_dies_in_it(tmp_path: Path, turns: int) -> None:
+    """It is longer than the longest line, so that it is read in several turns."""
+    size, line = 20 << 20, b"2024-03-05 10:00:01 INFO two\n"
+    world = Formatted(tmp_path, "iso")
+    write(tmp_path, b"2024-03-05 10:00:00 INFO one\n" * 4)
+    with open(tmp_path / "app.log", "r+b") as file:
+        file.seek(4 * len(line) + size)
+        file.write(line)
+    world.settle(turns)
+    world.die()
+    world.settle(60)
+    assert [(gap.line, gap.offset, gap.size) for gap in world.gaps] == [(5, 4 * len(line), size)]
+    assert [row.split("\0")[0] for row, _ in world.rows] == ["one\none\none\none", "two"]
+
+
 @pytest.mark.parametrize("part", [0, 8, 700, 2000])
 def test_a_compressed_file_that_is_cut_off_is_a_gap_told_once(tmp_path: Path, part: int) -> None:
     world = Formatted(tmp_path, "iso")
