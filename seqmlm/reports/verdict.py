@@ -204,7 +204,7 @@ def counts_sentences(held_out: HeldOutBits, alone: Sequence[str] = ()) -> list[s
 
 def training_sentences(held_out: HeldOutBits, steps: int) -> list[str]:
     """What a training came to, and what it came short of, a sentence each."""
-    return [f"{steps} steps: {bits_sentence(held_out)}", *training_warnings(held_out)]
+    return [f"{number_of(steps, 'step')}: {bits_sentence(held_out)}", *training_warnings(held_out)]
 
 
 def training_warnings(held_out: HeldOutBits) -> list[str]:

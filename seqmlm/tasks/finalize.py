@@ -103,7 +103,8 @@ def finalize(
 def _counts(
     model: LoadedModel, corpus: Corpus, after: Afterwards, say: Callable[[str], None]
 ) -> tuple[dict[str, float], HeldOutBits | None]:
-    """Put counts beside the model; what they are worth, by name, and as sentences need it."""
+    """Put counts beside the model; what they are worth, by name, and as sentences about the scores of the
+    default level need it."""
     expert = fit_expert(
         model,
         corpus.train,
@@ -122,7 +123,8 @@ def _counts(
         say(sentence)
     facts = {f"eval/exact_{name}_bits_per_unit": bits for name, bits in held_out.bits.items()}
     gain = expert.facts["gains"]["mixture"]["model"]
-    return facts | {f"eval/exact_gain_of_counts/{name}": bound for name, bound in gain.items()}, held_out
+    facts |= {f"eval/exact_gain_of_counts/{name}": bound for name, bound in gain.items()}
+    return facts, replace(held_out, mixed=held_out.mixed and model.domain.level(None).name not in alone)
 
 
 def _artifacts(

@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 
+from seqmlm import plugins
 from seqmlm.data.privacy import PERSONAL, Things, redact_small_counts, redacted_counts
 from seqmlm.data.problems import Problems
 from seqmlm.inference.calibrations import BACKGROUND, CALIBRATION, TRAINED_ON
@@ -71,3 +72,21 @@ def test_a_note_says_once_for_all_whether_it_counts_things(way: str):
         read(problems)
     told = redact_small_counts(problems.counts, True)
     assert told == {"no table visits in the folder": 1, "no time": "<11"}
+
+
+def test_each_level_says_whether_a_row_may_be_a_person() -> None:
+    """A level that nobody has thought of is not in this list, and fails."""
+    people = {
+        (name, level.name)
+        for name in plugins.names("domains")
+        for level in plugins.domain(name).levels
+        if level.counts_people
+    }
+    assert people == {
+        ("code", "file"),
+        ("dna", "record"),
+        ("ehr", "patient"),
+        ("ehr", "patient-whole"),
+        ("protein", "protein"),
+        ("text", "sentence"),
+    }

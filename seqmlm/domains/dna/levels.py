@@ -325,6 +325,11 @@ class RecordLevel(StretchLevel):
     name = "record"
     as_judged = Level.as_judged  # whole
 
+    @property
+    def counts_people(self) -> bool:
+        """Yes: a row is a whole record."""
+        return True
+
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
         return [_whole(scored, self.measured(scored, background))]
 

@@ -458,6 +458,11 @@ class HistoryLevel(PatientLevel):
     }
     descriptive, fusion = ("mean",), HARMONIC
 
+    @property
+    def counts_people(self) -> bool:
+        """Yes: a row is a patient."""
+        return True
+
     def of(self, patient: PatientUnits, counts: CodeCounts) -> list[Row]:
         bits = patient.scored.surprisal
         extra: dict[str, Any] = {}
