@@ -13,7 +13,7 @@ from typing import NamedTuple
 from seqmlm.data.compressed import compression
 from seqmlm.data.files import Memory, Source, blocks, foreign_kind
 from seqmlm.data.record import Record
-from seqmlm.errors import DataError
+from seqmlm.errors import DataError, number_of
 from seqmlm.streams.sources import Fed
 
 PREFIX = 1024
@@ -67,6 +67,14 @@ class Gap:
     size: int  # bytes that are known to be missing; 0 where that is not known
     fate: str = "was destroyed before it could be read"
     cause: str = DESTROYED
+    what: str = ""  # is missing, where that is known better than by bytes
+
+    @property
+    def reason(self) -> str:
+        """What is missing and why, in a sentence."""
+        least = "" if self.cause == HOLE else "at least "
+        size = f"{least}{number_of(self.size, 'byte')}" if self.size else "what was written"
+        return f"{self.what or f'{size} from here on'} {self.fate}: {self.cause}"
 
 
 class Plain:

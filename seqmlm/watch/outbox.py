@@ -195,11 +195,9 @@ class Outbox:
     def tell_gap(self, gap: Gap) -> None:
         """Take a row that says which bytes could not be read."""
         self.gaps += 1
-        known = f"at least {gap.size:,} bytes" if gap.size else "what was written"
         place = {"id": f"{Path(gap.path).name}:{gap.line}", "source": gap.path, "line": gap.line}
         lost = {"offset": gap.offset, "bytes": gap.size or None}
-        reason = f"{known} from here on {gap.fate}: {gap.cause}"
-        self.write([{**place, "gap": lost, "reason": reason}])
+        self.write([{**place, "gap": lost, "reason": gap.reason}])
 
     def commit(self, counts: Mapping[str, Any], problems: Problems) -> None:
         """Keep rows, counts and the states of the files together; then write the rows to the file.

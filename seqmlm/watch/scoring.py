@@ -246,7 +246,8 @@ class Watching:
         if len(spelled) < len(records):
             read = {id(one.record) for one in spelled}
             for one in (one for one in records if id(one) not in read):
-                told = {"fate": "could not be judged", "cause": "the model cannot read it"}
+                told = {"what": "the record that begins here", "fate": "could not be judged"}
+                told["cause"] = "the model cannot read it"
                 outbox.tell_gap(Gap(path=one.source, line=one.line, offset=0, size=0, **told))
 
 

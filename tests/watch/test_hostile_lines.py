@@ -20,8 +20,9 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.logs.readers import KINDS, READERS
 from seqmlm.domains.logs.readers.events import STAND_INS
-from seqmlm.errors import DataError
-from seqmlm.watch.generations import ARCHIVE
+from seqmlm.domains.logs.readers.origins import told
+from seqmlm.errors import DataError, number_of
+from seqmlm.watch.generations import ARCHIVE, Gap
 
 OPTIONS = {"session": "none", "window": 4, "max_bytes": 400}
 
@@ -138,6 +139,8 @@ def test_whatever_comes_is_read_on_and_each_line_is_accounted_for(kind: str, dat
         world.die()
     messages = [line for row, _ in world.rows for line in row.split("\0")[0].split("\n")]
     begun = {number for record in world.records for number in record.meta["lines"]}
+    for record in world.records:
+        told(record.raw.lines, record.meta.get("origins"))  # each line has an origin, or none has
     everything = shown("".join(messages).encode())
     for number, line in enumerate(lines[kind in HEADS :], 1 + (kind in HEADS)):
         found = shown(line)
@@ -189,6 +192,7 @@ def test_the_hole_that_a_cut_file_leaves_is_a_gap(tmp_path: Path, size: int) -> 
     assert [(one.line, one.offset, one.size, one.fate) for one in world.gaps] == [
         (1, 0, size, "held nothing but NUL bytes")
     ]
+    assert world.gaps[0].reason.startswith(f"{number_of(size, 'byte')} from here on held nothing")
     world.die()
     write(tmp_path, b"2024-03-05 10:00:01 INFO three\n")
     world.settle()
@@ -210,6 +214,15 @@ def test_a_hole_is_told_once_and_whole_wherever_a_follower_dies_in_it(tmp_path: 
     world.settle(60)
     assert [(gap.line, gap.offset, gap.size) for gap in world.gaps] == [(5, 4 * len(line), size)]
     assert [row.split("\0")[0] for row, _ in world.rows] == ["one\none\none\none", "two"]
+
+
+def test_the_reason_of_a_gap_says_only_what_is_known() -> None:
+    """Bytes of a destroyed file are a lower bound; those of a record are not counted."""
+    place = {"path": "a.log", "line": 3, "offset": 7}
+    assert Gap(**place, size=1200).reason.startswith("at least 1,200 bytes from here on ")
+    assert Gap(**place, size=0).reason.startswith("what was written from here on was destroyed")
+    single = Gap(**place, size=0, what="the record that begins here", fate="could not be judged", cause="why")
+    assert single.reason == "the record that begins here could not be judged: why"
 
 
 @pytest.mark.parametrize("part", [0, 8, 700, 2000])

@@ -360,10 +360,17 @@ def fields_of(rows: list[ObjectRow], wanted: Fields, dates: Dates) -> Fields | N
 
 
 def is_whole(found: Fields, wanted: Fields, names: Sequence[str], line: int, dates: Dates) -> bool:
-    """Whether all fields are there that are needed or were asked for; else the problems are told."""
+    """Whether all fields are there that are needed or were asked for; else the problems are told. Of a file
+    that is followed the lines are events without these fields, so it is a note."""
     absent = found.missing(wanted, names)
     if absent is not None:
-        dates.problems.bad(missing(absent[0], names, dates.source, line, absent[1], dates.problems))
+        fault = missing(absent[0], names, dates.source, line, absent[1], dates.problems)
+        if dates.live:
+            dates.problems.note(
+                f"{fault.reason}: lines are read whole", Things(1), source=dates.source, line=line
+            )
+        else:
+            dates.problems.bad(fault)
     return absent is None
 
 

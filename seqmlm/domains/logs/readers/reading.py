@@ -51,6 +51,7 @@ from seqmlm.domains.logs.readers.objects import (
     read_time,
     text_event,
 )
+from seqmlm.domains.logs.readers.origins import NOTHING
 from seqmlm.domains.logs.readers.rotations import service_of
 from seqmlm.domains.logs.readers.sessions import (
     Ids,
@@ -361,7 +362,8 @@ class Reading:
             if piece.session is not None and len(set(labels)) == 1:
                 meta["label"] = labels[0]
         if not self.problems.sensitive:
-            meta["origins"] = None if origins[0] is None else origins
+            named = any(one is not None for one in origins)  # text between objects names nothing
+            meta["origins"] = tuple(one or NOTHING for one in origins) if named else None
         cut = piece.session is None and not self.cut.by_time
         raw = LogLines(lines=messages, times=piece.times, windowed=cut)
         return self._made(raw, piece.session, numbers[0], f"{self.name}:{piece.group}", meta)

@@ -56,6 +56,25 @@ def test_windows_and_sessions_keep_their_lines_origins(tmp_path: Path) -> None:
             assert [one[1] for one in record.meta["origins"]] == of_lines
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("kind", "line", "severity"),
+    [
+        ("jsonl", '{"level": "warn", "host": "a", "msg": "it broke"}', "WARN"),
+        ("journal", '{"PRIORITY": "4", "_HOSTNAME": "a", "MESSAGE": "it broke"}', "WARNING"),
+    ],
+)
+def test_text_between_objects_names_nothing_and_hides_no_origin(
+    kind: str, line: str, severity: str, place: int, tmp_path: Path
+) -> None:
+    lines = [line, line]
+    lines.insert(place, "Traceback (most recent call last):\n  File 'a.py', line 1\nKeyError: 1")
+    (record,) = records(tmp_path / "a.jsonl", "\n".join(lines) + "\n", kind)
+    found = [NOTHING if at == place else (severity, "a", "") for at in range(3)]
+    assert list(record.meta["origins"]) == found
+    assert told(record.raw.lines, record.meta["origins"]) == {"severity": severity, "host": "a"}
+
+
 def test_what_is_told_of_some_lines() -> None:
     assert told(["a", "b"], None) == {}
     assert told([], ()) == {}
