@@ -8,11 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
-from seqmlm.data.privacy import shown_count
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.holes import Prompt
-from seqmlm.errors import DataError, UsageError, number_of
+from seqmlm.errors import DataError, UsageError
 from seqmlm.inference.cloze import Cloze, Guess, most_probable
 from seqmlm.inference.session import Session
 from seqmlm.rows.file import Row
@@ -175,8 +174,7 @@ class Fill(Gaps[FillConfig]):
         return {"filled": only["filled"], "masks": only["masks"]}
 
     def sentence(self, figures: Figures, items: int) -> str:
-        records = number_of(shown_count(items, self.session.card.sensitive), self.unit)
-        return figures["filled"] if figures else f"filled the gaps of {records}"
+        return figures["filled"] if figures else f"filled the gaps of {self.counted(items)}"
 
     def tables(self, figures: Figures) -> Iterator[Table]:
         rows = []

@@ -17,7 +17,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from seqmlm.data.privacy import shown_count
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.holes import Prompt
@@ -317,10 +316,9 @@ class JointTask(Gaps[JointConfig]):
         if "filled" in figures:
             return str(figures["filled"])
         if "methods" not in figures:
-            records = number_of(shown_count(items, self.session.card.sensitive), self.unit)
-            return f"found pairs for the gaps of {records}"
+            return f"found pairs for the gaps of {self.counted(items)}"
         distances = {name: one["a_kl"]["value"] for name, one in figures["methods"].items() if "a_kl" in one}
-        return f"{number_of(items, 'pair')}: {nearest_sentence(distances)}"
+        return f"{self.counted(items)} with a pair of gaps: {nearest_sentence(distances)}"
 
     def tables(self, figures: Figures) -> Iterator[Table]:
         if "joints" in figures:

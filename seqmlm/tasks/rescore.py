@@ -164,7 +164,7 @@ class Rescore(Task[RescoreConfig, NBest]):
 
     def sentence(self, figures: Figures, items: int) -> str:
         gain, unknown = figures["gain"], figures["unknown"]
-        told = [f"rescored {number_of(items, 'list')}"]
+        told = [f"rescored {self.counted(items)}"]
         if gain is not None:
             change = f"{-gain['value']:+.2%}{bounds_text(-gain['high'], -gain['low'], '+.2%')}"
             told += [f"weight {figures['weight']:g} compared with the first pass: {change}"]

@@ -17,7 +17,7 @@ from typing import Any, Generic, Literal, TypeVar
 import numpy as np
 
 from seqmlm.data.files import expand
-from seqmlm.data.privacy import SMALLEST, shown_count
+from seqmlm.data.privacy import SMALLEST
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.rows import read_rows
@@ -518,8 +518,7 @@ class Structure(Task[StructureConfig, Subject]):
         return "  ".join([*where(row), " - ".join(units), value])
 
     def sentence(self, figures: Figures, items: int) -> str:
-        subjects = number_of(shown_count(items, self.session.card.sensitive), self.unit)
-        told = f"{subjects} by {figures['method']}"
+        told = f"{self.counted(items)} by {figures['method']}"
         if self.config.dry_run:
             count = figures["passes"]
             return f"{told}: {f'{count:,}' if isinstance(count, int) else count} passes"

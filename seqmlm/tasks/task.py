@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, P
 from seqmlm import plugins
 from seqmlm.data.compressed import ending
 from seqmlm.data.files import Source, expand, is_reference
-from seqmlm.data.privacy import redact_small_counts
+from seqmlm.data.privacy import redact_small_counts, shown_count
 from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.field import lacking
@@ -363,7 +363,11 @@ class Task(ABC, Generic[ConfigT, Item]):
     def sentence(self, figures: Figures, items: int) -> str:
         """The answer, as a person would say it."""
         told = ", ".join(f"{name} {said(value)}" for name, value in figures.items() if _is_cell(value))
-        return number_of(items, self.unit) + (f": {told}" if told else "")
+        return self.counted(items) + (f": {told}" if told else "")
+
+    def counted(self, items: int) -> str:
+        """A number of items in words; of sensitive data no small one is told."""
+        return number_of(shown_count(items, self.session.card.sensitive), self.unit)
 
     def failure(self, figures: Figures) -> str:
         """Why the answer is of no use, and what to do: the command ends with exit code 3; "" if it is."""

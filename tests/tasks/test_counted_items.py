@@ -1,0 +1,34 @@
+"""How many items an answer tells of sensitive data."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from seqmlm.tasks.fill import Fill
+from seqmlm.tasks.joint import JointTask
+from seqmlm.tasks.rescore import Rescore
+from seqmlm.tasks.structure import Structure
+from seqmlm.tasks.task import Task
+
+NEAREST = {"methods": {"mrf": {"a_kl": {"value": 0.5}}}}
+RESCORED = {"gain": None, "unknown": 0, "counts": False}
+MAPPED = {"method": "cmi", "passes": 3}
+
+
+@pytest.mark.parametrize(
+    ("kind", "figures"),
+    [(Fill, {}), (JointTask, {}), (JointTask, NEAREST), (Rescore, RESCORED), (Structure, MAPPED)],
+    ids=lambda one: one.__name__ if isinstance(one, type) else ",".join(one),
+)
+@pytest.mark.parametrize(("sensitive", "shown"), [(True, "<11 "), (False, "3 ")])
+def test_an_answer_tells_no_small_number_of_people(
+    kind: type[Task[Any, Any]], figures: dict[str, Any], sensitive: bool, shown: str
+) -> None:
+    task: Any = object.__new__(kind)
+    task.session = SimpleNamespace(card=SimpleNamespace(sensitive=sensitive))
+    task.config = SimpleNamespace(dry_run=True)
+    assert shown in task.sentence(figures, 3)
+    assert Task.sentence(task, {}, 3) == f"{shown}{task.unit}s"
