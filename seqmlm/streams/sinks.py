@@ -159,7 +159,7 @@ def format_of(
         known = ", ".join(one for one in endings if not one.endswith(PACKED)) + "; packed: "
         known += ", ".join(one for one in endings if one.endswith(PACKED))
         raise UsageError(
-            f"{path}: no file that ends in {suffix} is written; known endings are {known}; a name without an "
+            f"--out {path}: no file that ends in {suffix} is written; known endings are {known}; a name without an "
             "ending gets JSON lines"
         )
     chosen = asked or by_name or "jsonl"
