@@ -95,7 +95,8 @@ def check_ending(name: str, path: Path, endings: Sequence[str]) -> None:
     """
     if path.suffix and path.suffix.lower() not in endings:
         raise UsageError(
-            f"{name} {path}: no such file ends in {path.suffix}; name one that ends in {' or '.join(endings)}"
+            f"{name} {path}: this file is not written as {path.suffix}; name one that ends in "
+            f"{' or '.join(endings)}"
         )
 
 

@@ -159,8 +159,8 @@ def format_of(
         known = ", ".join(one for one in endings if not one.endswith(PACKED)) + "; packed: "
         known += ", ".join(one for one in endings if one.endswith(PACKED))
         raise UsageError(
-            f"--out {path}: no file that ends in {suffix} is written; known endings are {known}; a name without an "
-            "ending gets JSON lines"
+            f"--out {path}: no file that ends in {suffix} is written; known endings are {known}; a name "
+            "without an ending gets JSON lines"
         )
     chosen = asked or by_name or "jsonl"
     if chosen in ("parquet", "npy") and path is None:

@@ -160,7 +160,7 @@ def test_standard_input_is_not_resumed_and_inputs_are_not_written(
             _score(model, fasta, **{name: fasta})
     unnamed = tmp_path / "input"
     unnamed.write_bytes(before)
-    with pytest.raises(UsageError, match="--out .* is one of the inputs"):
+    with pytest.raises(UsageError, match=r"--out .* is one of the inputs"):
         _score(model, unnamed, out=unnamed)
     assert fasta.read_bytes() == unnamed.read_bytes() == before
 
