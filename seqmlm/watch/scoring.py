@@ -92,7 +92,6 @@ def watch_files(
     """
     progress = progress or NoProgress()
     config.check()
-    check_field(config, config.level)
     shown = (stdout or sys.stdout) if config.out is None else None
     rules = [] if config.ignore is None else ignored(config.ignore)
     hooks = webhooks(config.webhook, config.webhook_format, os.environ.get(TOKEN, ""))
@@ -101,6 +100,7 @@ def watch_files(
         if config.metrics_port is not None:  # taken before minutes are spent
             port = stack.enter_context(MetricsServer(config.metrics_host, config.metrics_port))
             progress.message(f"counters are at {port.address}/metrics")
+        check_field(config, config.level)
         plan = _chosen(config, progress)
         if config.out is None:
             config = replace(config, out=_kept(config))
