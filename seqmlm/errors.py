@@ -55,6 +55,19 @@ def number_of(number: int | str | None, unit: str) -> str:
     return f"{shown} {unit if number == 1 else plural(unit)}"
 
 
+def span_text(start: int, end: int) -> str:
+    """The positions of a half-open stretch for people: they count from 1, and the last one is included.
+
+    A stretch of nothing is named by the position behind it.
+
+    >>> span_text(155, 175), span_text(155, 156), span_text(5, 5), span_text(1200, 1300)
+    ('156 to 175', '156', 'before 6', '1,201 to 1,300')
+    """
+    if end <= start:
+        return f"before {start + 1:,}"
+    return f"{end:,}" if end == start + 1 else f"{start + 1:,} to {end:,}"
+
+
 def printable(text: object, *, lines: bool = False) -> str:
     """A text as a terminal or a page may show it: what would act on either is shown as an escape.
 

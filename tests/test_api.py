@@ -178,7 +178,7 @@ def test_a_map_is_an_array_and_a_picture(protein: Path) -> None:
     assert made.shape == (15, 15)
     for row in found.to_dict("records"):
         assert made[row["i"], row["j"]] == made[row["j"], row["i"]] == row["value"]
-    assert "0 M, 1 K" in found._repr_html_()
+    assert "1 M, 2 K" in found._repr_html_()
     with pytest.raises(package.UsageError, match="no rows of 'x'"):
         found.matrix("x")
     with pytest.raises(package.UsageError, match="no pairs of units"):

@@ -215,8 +215,8 @@ class Level(ABC):
         background: what it must know of normal data, or None.
         whole: a record is one row.
         shares: how an alarm says what a share is of that a statistic measures, with "{}" for the percentage.
-        counted_from: number of a record's first unit and character, as rows are named and reports tell them:
-            0, where the end of a stretch is not included, or 1, where it is.
+        counted_from: number of a record's first unit in the ids of rows, 0 or 1. What people are shown beside
+            an id counts from 1 in either case.
         unknown_is_evidence: a unit that training never had says that a row is unusual. Where it is False, a
             row of mostly unknown units is `unfamiliar`: it has no p-value and raises no alarm.
     """

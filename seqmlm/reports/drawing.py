@@ -19,11 +19,13 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import ArrayLike, NDArray
 
-from seqmlm.errors import number_of
+from seqmlm.errors import number_of, span_text
 
 Doubles = NDArray[np.float64]
 Longs = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+
+_HALF = 0.5  # from a 0-based edge of a unit to where its axis has it: position 1 is centred at 1
 
 STEPS = 8
 """Classes s1 to s8 of the style sheet, steps of equal lightness difference; s0 has no colour."""
@@ -206,7 +208,7 @@ def track(
     note: str = "",
     below: Sequence[tuple[int, int, str]] = (),
 ) -> Markup:
-    """A value along a sequence, alarmed stretches shaded.
+    """A value along a sequence, alarmed stretches shaded. The axis and tips count positions from 1.
 
     Args:
         starts, ends: (N,) half-open, ascending by start; they may overlap.
@@ -221,18 +223,19 @@ def track(
     with styled():
         low, high, (floor, ceiling) = int(starts[0]), int(ends.max()), _range(values)
         lane = 0.08 * (ceiling - floor) if below else 0.0
-        axes = _axes((low, high), (floor - 2.6 * lane, ceiling), x_label, y_label)
+        axes = _axes((low + _HALF, high + _HALF), (floor - 2.6 * lane, ceiling), x_label, y_label)
         for number, (begin, end, name) in enumerate(below):
             at, wide = floor - (1.2 + number % 2 * 0.8) * lane, max(end - begin, (high - low) / MOST_POINTS)
-            axes.barh(at, wide, 0.6 * lane, begin, color=_OTHERS, gid=f"tip:{name} {begin:,}-{end:,}")
+            tip = f"tip:{name} {span_text(begin, end)}"
+            axes.barh(at, wide, 0.6 * lane, begin + _HALF, color=_OTHERS, gid=tip)
         axes.xaxis.set_major_formatter(lambda value, place: _number(value / x_unit, place))
         marked = np.zeros(len(starts), dtype=np.bool_) if alarms is None else alarms
         for begin, end in _bands(starts[marked], ends[marked], (high - low) / MOST_POINTS):
-            told = f"tip:alarm {begin:,}-{end:,}"
+            told = f"tip:alarm {span_text(begin, end)}"
             own = dict.fromkeys(compress(titles, marked & (starts < end) & (ends > begin)) if titles else ())
             told += "".join(f"; {one}" for one in own if one)
-            axes.axvspan(begin, end, color=_BAND, linewidth=2, gid=told)
-        middles = (starts + ends) / 2
+            axes.axvspan(begin + _HALF, end + _HALF, color=_BAND, linewidth=2, gid=told)
+        middles = (starts + ends) / 2 + _HALF
         kept = thinned(middles, values)
         axes.plot(middles[kept], np.clip(values[kept], floor, ceiling), color=MARK)
         return picture(axes.figure, y_label, note, _left_out(len(values)))
@@ -464,7 +467,7 @@ def matrix(
     cuts = np.linspace(0, len(values), size + 1).astype(np.int64)
     owner = np.repeat(np.arange(size), np.diff(cuts))
     blocks = pairwise(cuts.tolist())
-    labels = [f"{a} {names[a]}" if b == a + 1 else f"{a}-{b - 1}" for a, b in blocks]
+    labels = [f"{span_text(a, b)} {names[a]}" if b == a + 1 else span_text(a, b) for a, b in blocks]
     highest = np.fmax.reduceat(np.fmax.reduceat(values, cuts[:-1], axis=0), cuts[:-1], axis=1)
     shades = np.triu(steps(highest, scale))
     told = [[("s0", "")] * size for _ in range(size)]

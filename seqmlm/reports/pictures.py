@@ -18,6 +18,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 
 from seqmlm.anomaly.values import Row, Scored
+from seqmlm.errors import span_text
 from seqmlm.reports.drawing import MOST_POINTS, thinned
 from seqmlm.reports.page import Page
 
@@ -131,7 +132,7 @@ class Coloured(Picture):
         if len(text) > _LONG:
             low = max(0, min(one.row.start for one in shown.rows) - _AROUND)
             high = min(len(text), max(one.row.end for one in shown.rows) + _AROUND)
-            note = f"characters {low + 1:,} to {high:,} of {len(text):,}; {note}"
+            note = f"characters {span_text(low, high)} of {len(text):,}; {note}"
         spans = scored.spans
         units = np.flatnonzero((spans[:, 0] >= low) & (spans[:, 1] <= high))
         units = units[np.argsort(spans[units, 0], kind="stable")]

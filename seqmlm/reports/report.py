@@ -21,7 +21,7 @@ import numpy as np
 from markupsafe import Markup
 
 from seqmlm.anomaly.values import Scored
-from seqmlm.errors import plural
+from seqmlm.errors import plural, span_text
 from seqmlm.reports.drawing import fitted_scale, surprisal_scale
 from seqmlm.reports.page import Cell, Page
 from seqmlm.reports.pictures import ENTROPY, Marked, Picture, Shown
@@ -90,7 +90,7 @@ class ScoreReport:
         unit: what the field counts.
         surface: spelling of a letter of `Scored.top_ids`; None for one that is not to be named.
         meaning: what a unit spelled so stands for, or None.
-        first: number of the first place, 0 or 1; from 1 on, the last place of a stretch is told.
+        ids_from: number of a record's first unit in the ids of rows, 0 or 1.
     """
 
     def __init__(
@@ -101,9 +101,9 @@ class ScoreReport:
         unit: str = "unit",
         surface: Callable[[int], str | None] = str,
         meaning: Meaning = _nothing,
-        first: int = 0,
+        ids_from: int = 0,
     ) -> None:
-        self._pictures, self._statistics, self._first = tuple(pictures), statistics, first
+        self._pictures, self._statistics, self._ids_from = tuple(pictures), statistics, ids_from
         self._unit, self._surface, self._meaning = unit, surface, meaning
         self._shown, self._seen = _Worst(), 0
 
@@ -157,7 +157,7 @@ class ScoreReport:
         when = row.get("date") or row.get("time")
         # Characters of a text that nobody counts, where a line or a moment says it.
         counted = "start" in row and when is None and "column" not in row
-        place = f"{row['start'] + self._first:,}-{row['end']:,}" if counted else ""
+        place = span_text(row["start"], row["end"]) if counted else ""
         return {
             "id": " ".join([row["id"], *filter(None, [row.get("description")])]),
             "p value": row.get("p_value"),
@@ -165,7 +165,7 @@ class ScoreReport:
             "why": row.get("reason") or f"{calmer}{standing_out(row)}",
             "when": when and Markup("<time>{}</time>").format(when[:19].replace("T", " ")),
             "score rise" if "change" in row else "score": row["score"],
-            "place": "" if place and row["id"].endswith(place.replace(",", "")) else place,
+            "place": "" if row["id"].endswith(f"#{place.replace(',', '')}") and self._ids_from else place,
             plural(self._unit): row["units"],
             "extrapolated": "yes" if row.get("extrapolated") else "",
             "where": "" if where.endswith(row["id"]) else where,
@@ -178,9 +178,13 @@ class ScoreReport:
             {name: self._statistics.get(name, "") for row in worst for name in row.get("channels", ())},
             calibrated=any(row.get("p_value") is not None for row in worst),
             extrapolated=any(row.get("extrapolated") for row in worst),
-            first=self._first,
+            zero_based="" if self._ids_from else self._numbered(worst),
         )
         page.section("How to read this", "\n\n".join(sentences))
+
+    def _numbered(self, worst: Sequence[Mapping[str, Any]]) -> str:
+        """The first id that names a place of its record; "" where none does."""
+        return next((row["id"] for row in worst if self._cells(row)["place"] and "#" in row["id"]), "")
 
     def _draw_records(self, page: Page, rows: int) -> None:
         """The records of the worst rows, each once."""
@@ -334,20 +338,21 @@ def reading(
     *,
     calibrated: bool,
     extrapolated: bool = False,
-    first: int = 0,
+    zero_based: str = "",
 ) -> list[str]:
     """Sentences that explain a report of some rows.
 
     Args:
         statistics: whose p-values the report has, and what each means; without a meaning it goes unexplained.
         extrapolated: whether some of these lie below all that normal rows can show.
-        first: number of the first place, 0 or 1.
+        zero_based: an id of the report whose numbers count from 0; "" where there is none.
     """
+    ids = f" Ids such as {zero_based} count from 0, as files of rows do, without the end."
     told = [
         "Higher scores are more unusual. "
         f"Surprisal is -log2 of the probability that the model gave the {unit}: "
         "1 bit is one in two, 10 bits are one in 1,000. Entropy is how uncertain the place is in any case.",
-        f"Places count from {first}; their end is {'' if first else 'not '}included.",
+        f"Places count from 1; their end is included.{ids if zero_based else ''}",
     ]
     if not calibrated:
         why = "These scores are not calibrated: they order rows, but do not say which are too unusual."

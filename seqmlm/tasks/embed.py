@@ -17,7 +17,7 @@ from seqmlm.data.rows import number
 from seqmlm.data.spans import Span, read_spans, span_of
 from seqmlm.engine.types import Floats
 from seqmlm.engine.units import ONE_PASS
-from seqmlm.errors import DataError, StateError, UsageError, number_of
+from seqmlm.errors import DataError, StateError, UsageError, number_of, span_text
 from seqmlm.evaluation.neighbours import Index, Near
 from seqmlm.evaluation.pairs import agreement, cosine
 from seqmlm.evaluation.senses import one_sense, sense_figures, word_of
@@ -306,7 +306,8 @@ class Embed(Task[EmbedConfig, Item]):
                 kept.append(span)
             else:
                 reason = "a span without a token of its record"
-                remedy = f"letters {span.start} to {span.end} are none of it, or blank: correct them"
+                letters = span_text(span.start, span.end)
+                remedy = f"no token stands at {letters}: correct start and end"
                 source = record.source if known is None else str(self.config.spans)
                 problems.bad(DataError(reason, source=source, line=span.line, remedy=remedy), reason)
         return kept

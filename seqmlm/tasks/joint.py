@@ -297,7 +297,9 @@ class JointTask(Gaps[JointConfig]):
             told |= {f"{method}_{name}": float(value) for name, value in measured.items()}
             del joint  # as above
         texts = {"first": self._text(encoding.ids[i]), "second": self._text(encoding.ids[j])}
-        return {"i": i, "j": j, **texts, "deviation": joints.deviation(own), **told}
+        first, second = (unit_numbers(encoding)[[i, j]] + 1).tolist()
+        positions = {"i": i, "j": j, "position_i": first, "position_j": second}
+        return {**positions, **texts, "deviation": joints.deviation(own), **told}
 
     def _text(self, token: int) -> str:
         return self.session.tokenizer.spelling.surface(int(token))

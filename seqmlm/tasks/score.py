@@ -14,7 +14,7 @@ from seqmlm.anomaly.levels import Track
 from seqmlm.data.privacy import shown_count
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.errors import number_of
+from seqmlm.errors import number_of, span_text
 from seqmlm.inference.batches import Encoded, batches, characters, tokenized
 from seqmlm.inference.detector import JudgedRow
 from seqmlm.inference.session import Session
@@ -168,7 +168,7 @@ class Score(Task[ScoreConfig, Encoded]):
         told += [*(["ALARM"] if row.get("alarm") else []), *(["unfamiliar"] if row.get("unfamiliar") else [])]
         told += id
         told += [shorten(row["description"], DESCRIBED, placeholder=" ...")] if "description" in row else []
-        told += [f"{row['start']}-{row['end']}"] if "start" in row else []
+        told += [span_text(row["start"], row["end"])] if "start" in row else []
         told += [] if bits is None else [f"{bits:.2f} bits per {self.session.tokenizer.traits.unit}"]
         first = "  ".join(told)
         return f"{first}\n    {row['reason']}" if row.get("reason") else first
@@ -271,7 +271,7 @@ class Score(Task[ScoreConfig, Encoded]):
             unit=session.tokenizer.traits.unit,
             surface=session.tokenizer.spelling.alone,
             meaning=session.tokenizer.spelling.meaning,
-            first=plan.level.counted_from,
+            ids_from=plan.level.counted_from,
         )
 
 

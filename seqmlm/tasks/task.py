@@ -36,7 +36,16 @@ from seqmlm.domains.field import lacking
 from seqmlm.engine.signals import Stopped, StopSignals
 from seqmlm.engine.types import Precision
 from seqmlm.engine.units import Mode
-from seqmlm.errors import DataError, SeqmlmError, StateError, UsageError, nearest, number_of, printable
+from seqmlm.errors import (
+    DataError,
+    SeqmlmError,
+    StateError,
+    UsageError,
+    nearest,
+    number_of,
+    printable,
+    span_text,
+)
 from seqmlm.inference.batches import BATCH_CHARACTERS, BATCH_RECORDS, characters, is_pipe
 from seqmlm.inference.model_folder import read_card
 from seqmlm.inference.session import Session
@@ -385,7 +394,9 @@ class Task(ABC, Generic[ConfigT, Item]):
         """A row as a person reads it on a terminal: where it is from, and its fields that are no lists."""
         left_out = ("id", "source", "line", "item")
         told = (
-            f"{key} {said(value)}" for key, value in row.items() if key not in left_out and _is_cell(value)
+            f"{key} {said(value)}"
+            for key, value in counted_from_one(row).items()
+            if key not in left_out and _is_cell(value)
         )
         return "  ".join([*where(row), *told])
 
@@ -493,6 +504,26 @@ def where(row: Row) -> list[str]:
     source, line, id = str(row.get("source") or ""), row.get("line"), str(row.get("id") or "")
     place = source if line is None else f"{source}:{line}"
     return [one for one in (place, "" if place.endswith(id) else id) if one]
+
+
+def counted_from_one(row: Row) -> Row:
+    """The fields of a row with its positions as people count them, from 1 and with the last one.
+
+    `start` and `end` become `position`, and `NAME_start` and `NAME_end` become `NAME_position`. An index
+    `i` or `j` is left out where the row has `position_i` or `position_j`.
+
+    >>> counted_from_one({"id": "a", "start": 155, "end": 175, "contig_start": 9, "contig_end": 10})
+    {'id': 'a', 'position': '156 to 175', 'contig_position': '10'}
+    """
+    fields = dict[str, Any]()
+    for key, value in row.items():
+        name, _, edge = f"_{key}".rpartition("_")
+        start, end = (row.get(f"{name}_{one}".lstrip("_")) for one in ("start", "end"))
+        if edge in ("start", "end") and isinstance(start, int) and isinstance(end, int):
+            fields[f"{name}_position".lstrip("_")] = span_text(start, end)
+        elif not (key in ("i", "j") and f"position_{key}" in row):
+            fields[key] = value
+    return fields
 
 
 def said(value: Cell) -> str:

@@ -55,7 +55,7 @@ def test_overlapping_alarms_are_one_band_and_distant_ones_two() -> None:
     starts = np.arange(0, 1000, 50)
     html = drawing.track(starts, starts + 100, starts * 0.01, np.isin(starts, [100, 150, 700]))
     (first, x, width, height), (second, *_) = shapes(html)
-    assert (first, second) == ("alarm 100-250", "alarm 700-800")
+    assert (first, second) == ("alarm 101 to 250", "alarm 701 to 800")
     assert (x, width, height) == pytest.approx(
         (drawing.LEFT + INNER * 100 / 1050, INNER * 150 / 1050, WHOLE), abs=0.1
     )
@@ -211,8 +211,8 @@ def test_a_matrix_has_values_above_its_diagonal_and_edges_below() -> None:
     values[2, 3] = values[3, 2] = -1.0
     html = drawing.matrix(values, ["a<b", "c", "d", "e"], {(0, 1), (1, 3)}, {(1, 3), (0, 2)}, scale=8.0)
     assert cells(html.split("cells matrix")[1], 4) == {
-        (0, 1): ("s8", "0 a<b, 1 c: 8"),
-        (1, 3): ("s4", "1 c, 3 e: 4"),
+        (0, 1): ("s8", "1 a<b, 2 c: 8"),
+        (1, 3): ("s4", "2 c, 4 e: 4"),
         (1, 0): ("s5", "found"),
         (2, 0): ("s3", "known"),
         (3, 1): ("s8", "found and known"),
@@ -224,7 +224,7 @@ def test_a_large_matrix_shows_the_highest_of_each_block() -> None:
     values[25, 127] = values[127, 25] = 5.0
     html = drawing.matrix(values, ["u"] * 640, {(3, 639)}, set(), scale=5.0)
     assert cells(html.split("cells matrix")[1], 64) == {
-        (2, 12): ("s8", "20-29, 120-129: 5"),
+        (2, 12): ("s8", "21 to 30, 121 to 130: 5"),
         (63, 0): ("s5", "found"),
     }
     assert "64 blocks" in html

@@ -104,7 +104,7 @@ def test_rows_with_a_place_are_drawn_along_what_they_lie_in() -> None:
         report.add(along(start, 0.1 + odd, alarm=odd))
     html = report.html()
     assert "Along chr1" in html
-    assert 'data-tip="alarm 250,000-250,100"' in html
+    assert 'data-tip="alarm 250,001 to 250,100"' in html
     assert "the most unusual rows of each stretch" in html
 
 
@@ -126,8 +126,8 @@ def test_genes_are_drawn_below_a_track_as_far_as_their_rows_reach() -> None:
     for start in range(0, 1000, 100):
         report.add(along(start, genes=genes.get(start)))
     html = report.html()
-    drawn = re.findall(r'data-tip="(lac. [\d,-]+)"', html)
-    assert drawn == ["lacZ 0-200", "lacY 100-300", "lacZ 900-1,000"]
+    drawn = re.findall(r'data-tip="(lac. [\d, to]+)"', html)
+    assert drawn == ["lacZ 1 to 200", "lacY 101 to 300", "lacZ 901 to 1,000"]
     assert "grey: genes" in html
 
 
@@ -181,20 +181,21 @@ def test_rows_in_time_are_a_timeline() -> None:
     assert re.findall(r'data-tip="([^"]*)" tabindex="0">\s*<defs>', html) == ["s29: 29"]
 
 
-def test_places_of_a_field_that_counts_from_one() -> None:
+def test_places_count_from_one_whatever_the_ids_of_the_field_count_from() -> None:
     html = {}
     for first in (0, 1):
         shown = PROTEIN.pictures(PROTEIN.levels[0])
-        report = Reported(TOKENIZER, pictures=shown, unit="residue", first=first)
+        report = Reported(TOKENIZER, pictures=shown, unit="residue", ids_from=first)
         one = scored("p", "ACXEF", [1.0, 2.0, 0.0, 9.0, 1.0])
         one = replace(one, number=np.array([0, 1, 3, 4]), surprisal=one.surprisal[[0, 1, 3, 4]], values={})
         row = part_row(one, np.array([2]), "4", {"surprisal": 9.0})
         report.add(JudgedRow(row=row, scored=one, p_value=1e-3, alarm=True))
         html[first] = report.html()
-    assert ">3-4<" in html[0]
-    assert "Places count from 0; their end is not included." in html[0]
-    assert ">4-4<" in html[1]
+    assert ">4<" in html[0]
+    assert "Places count from 1; their end is included. Ids such as p#4 count from 0" in html[0]
+    assert ">4<" not in html[1], "the id says it"
     assert "Places count from 1; their end is included." in html[1]
+    assert "count from 0" not in html[1]
     # The picture of a record, where the third residue has no score.
     assert "    1 ▶ " in re.sub("<[^>]*>", "", html[1])
     assert [int(n) for n in re.findall(r'data-tip="(\d+): ', html[1])] == [1, 2, 4, 5]
@@ -207,7 +208,7 @@ def test_residues_are_numbered_and_coloured_by_what_their_place_does_not_explain
     entropy = np.full(length, 3.0)
     entropy[[4, 70]] = 0.0, 5.0
     one = replace(one, values={"entropy": entropy})
-    report = Reported(TOKENIZER, pictures=PROTEIN.pictures(PROTEIN.levels[0]), unit="residue", first=1)
+    report = Reported(TOKENIZER, pictures=PROTEIN.pictures(PROTEIN.levels[0]), unit="residue", ids_from=1)
     report.add(JudgedRow(row=record_row(one, {"bits_per_unit": 3.0}), scored=one))
     html = report.html()
     shown = html.split('class="coloured"')[1].split("</div>")[0]

@@ -181,6 +181,8 @@ def test_spans_that_are_none_are_bad(model: Path, texts: Path, tmp_path: Path, s
     seqmlm(*asked).refused(3, f"{spans}:3:", "does not end behind its start")
     done = seqmlm(*asked, "--on-error", "skip").ok()
     assert "a span without a token of its record" in done.err
+    spans.write_text("id,start,end\nr0,3,4\n")
+    seqmlm(*asked).refused(3, f"{spans}:2:", "no token stands at 4: correct start and end")
     assert [json.loads(one)["unit"] for one in done.out.splitlines()] == ["dog"]
     seqmlm("embed", model, texts, "--of", "span").refused(3, "no column 'start'")
 

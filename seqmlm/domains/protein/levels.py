@@ -33,6 +33,7 @@ from seqmlm.anomaly.levels import (
 from seqmlm.anomaly.values import Doubles, Row, Scored
 from seqmlm.engine.reductions import Entropy
 from seqmlm.engine.types import Sequences
+from seqmlm.errors import span_text
 from seqmlm.rows.judge import HARMONIC
 from seqmlm.tokenizers.base import Tokenizer
 
@@ -135,7 +136,8 @@ class ProteinLevel(Level):
         said = super().meaning(name, row, usual)
         if name != "segment" or "segment" not in row.extra:
             return said
-        return f"{said}, residues {row.extra['segment'][0]:,} to {row.extra['segment'][1]:,}"
+        first, last = row.extra["segment"]
+        return f"{said}, {'residue' if first == last else 'residues'} {span_text(first - 1, last)}"
 
 
 class ResidueLevel(UnitLevel):

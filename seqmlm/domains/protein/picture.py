@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from seqmlm.errors import span_text
 from seqmlm.reports.pictures import Line, NumberedLines, Shown
 
 _CHAIN = 60  # residues of a line
@@ -36,4 +37,5 @@ class Residues(NumberedLines):
         ]
 
     def tell(self, shown: Shown, unit: int) -> str:
-        return f"{shown.scored.places[unit] + 1}: {shown.tell(unit)}"
+        at = int(shown.scored.places[unit])
+        return f"{span_text(at, at + 1)}: {shown.tell(unit)}"
