@@ -173,7 +173,7 @@ def test_a_gap_is_filled_in_a_string_and_in_strings(protein: Path) -> None:
 
 
 def test_a_map_is_an_array_and_a_picture(protein: Path) -> None:
-    found = package.load(protein).structure(["MKTAYIAKQRQISFV"], estimator="exact", min_separation=1)
+    found = package.load(protein).structure(["MKTAYIAKQRQISFV"], method="cmi", min_separation=1)
     made = found.matrix()
     assert made.shape == (15, 15)
     for row in found.to_dict("records"):
