@@ -131,8 +131,8 @@ def test_a_place_that_is_read_only_is_said(
 
     (tmp_path / "mount").mkdir()
     monkeypatch.setattr(os, "open", read_only)
-    for option in ("--out", "--report"):
-        done = seqmlm("score", model, fasta, option, tmp_path / "mount" / "x.jsonl")
+    for option, name in (("--out", "x.jsonl"), ("--report", "x.html")):
+        done = seqmlm("score", model, fasta, option, tmp_path / "mount" / name)
         done.refused(4, "Read-only file system")
         assert list((tmp_path / "mount").iterdir()) == []
 

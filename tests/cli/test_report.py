@@ -114,7 +114,7 @@ def test_rows_alarms_and_incidents_of_the_period(seqmlm: Run, workspace: Path) -
     assert lines[4] == "203 rows judged, 3 alarms."
     assert "P-values: about uniform" in done.out
     assert f"warning: {out} is not running" in done.out
-    assert "has 1 place where bytes were destroyed" in done.out
+    assert "has 1 place where bytes could not be read" in done.out
     found = seqmlm("report", "--json").json
     assert (
         sum(found["bins"]["rows"]) == sum(found["bins"]["p_values"]) == sum(found["p_values"]["rows"]) == 203
