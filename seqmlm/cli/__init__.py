@@ -28,7 +28,7 @@ from seqmlm.cli.command import command, first_line, setting
 from seqmlm.cli.output import say, tell
 from seqmlm.errors import DataError, SeqmlmError, UsageError, nearest
 
-# Commands that can skip bad records, beside those of tasks.
+# Commands that can skip bad records, beside the tasks with that option.
 _TAKES_ON_ERROR = {"train", "data"}
 _KEEPS_NONE = {"calibrate", "data"}  # of the bad ones
 
@@ -213,7 +213,7 @@ def _fail(error: BaseException, given: Sequence[str]) -> NoReturn:
     if isinstance(error, SeqmlmError):
         tell(f"error: {error}")
         command = next((word for word in given if not word.startswith("-")), "")
-        if isinstance(error, DataError) and error.skippable and command in {*_TAKES_ON_ERROR, *tasks()}:
+        if isinstance(error, DataError) and error.skippable and _takes_on_error(command):
             flag = "--set data.on_error=" if command == "train" else "--on-error "
             kept = "" if command in _KEEPS_NONE else f", {flag}quarantine also saves them to a file"
             tell(f"hint: {flag}skip ignores bad records{kept}")
@@ -234,6 +234,13 @@ def _fail(error: BaseException, given: Sequence[str]) -> NoReturn:
     place = "" if error.filename is None else f"{error.filename}: "
     tell(f"error: {place}{error.strerror or error}: check that it is there and that you may use it")
     _end(3 if str(error.filename) in given else 4)
+
+
+def _takes_on_error(command: str) -> bool:
+    """Whether a command can be told to skip bad records."""
+    return command in _TAKES_ON_ERROR or (
+        command in tasks() and "on_error" in tasks()[command].load().Config.shown
+    )
 
 
 def _open_streams() -> None:

@@ -148,7 +148,9 @@ def setting(kind: type[Any], option: str) -> str | None:
     A section has the name of its first setting: --tokenizer is tokenizer.name.
     """
     asked = option.lstrip("-").replace("-", "_")
-    for name, hint in get_type_hints(kind).items():
+    hints = get_type_hints(kind)
+    for name in (one.name for one in dataclasses.fields(kind)):
+        hint = hints[name]
         inner = [one.name for one in dataclasses.fields(hint)] if dataclasses.is_dataclass(hint) else []
         if asked == name:
             return ".".join([name, *inner[:1]])

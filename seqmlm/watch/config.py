@@ -21,7 +21,7 @@ ROLLING = "rolling"
 HERE = "127.0.0.1"
 
 UNDECIDED = (
-    *("model", "paths", "on_error", "extrapolate", "out", "tokens_per_batch", "max_latency", "ignore"),
+    *("model", "paths", "extrapolate", "out", "tokens_per_batch", "max_latency", "ignore"),
     *("shadow", "quiet", "webhook", "webhook_format", "metrics_port", "metrics_host"),
 )
 """Fields that change no row: a stream goes on where they are others."""
@@ -52,8 +52,6 @@ class WatchConfig(ScoringRequest):
         metrics_port: PORT: serve counters on this port, as /metrics (Prometheus) and /metrics.json; 0 for any
             that is free.
         metrics_host: ADDRESS: address of this machine that --metrics-port is on. Default: 127.0.0.1.
-        on_error: nothing in a file ends a watching: a line that cannot be read is an event of its own, such
-            as (binary), and bytes that cannot are a row with gap. There is no other choice.
     """
 
     shown: ClassVar[tuple[str, ...]] = (
@@ -63,7 +61,9 @@ class WatchConfig(ScoringRequest):
     )
     metavar: ClassVar[str] = "[PATH]..."
 
-    on_error: Literal["skip"] = "skip"
+    on_error: ClassVar[Literal["skip"]] = "skip"  # type: ignore[misc]
+    """No setting: a line that cannot be read is an event of its own, and other bytes are a row with `gap`."""
+
     max_latency: str = "1s"
     source: str | None = None
     ignore: Path | None = None

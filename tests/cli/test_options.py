@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import ClassVar, Literal, get_args, get_origin, get_type_hints
+
 import pytest
 from commands import COMMANDS as LEAVES
 from fork_server import Run
 
+from seqmlm.cli import tasks
+from seqmlm.cli.command import setting
 from seqmlm.cli.options import merged
 
 COMMANDS = {" ".join(words): command for words, command in LEAVES.items()}
@@ -79,3 +83,22 @@ def test_an_option_that_is_a_setting_is_refused_by_its_name(
     seqmlm(command, "x", option, "y").refused(2, f"no option {option}, but a setting: --set {setting}=VALUE")
     unknown = seqmlm(command, "x", f"{option}s", "y")
     assert (unknown.code, "No such option" in unknown.err, "--set" in unknown.err) == (2, True, False)
+
+
+def test_a_watching_has_no_policy_for_bad_records(seqmlm: Run) -> None:
+    """Nothing in a file ends a watching, so no option and no setting says whether it may."""
+    tried = seqmlm("watch", "x", "y.log", "--on-error", "raise")
+    assert (tried.code, "No such option" in tried.err, "--set" in tried.err) == (2, True, False)
+    seqmlm("watch", "x", "y.log", "--set", "on_error=raise").refused(2, "--set on_error: no such setting")
+    assert "on_error" not in seqmlm("watch", "x", "y.log", "--print-config").ok().out
+
+
+@pytest.mark.parametrize("name", tasks())
+def test_every_setting_has_a_choice(name: str) -> None:
+    """A setting with one value is none, and what all objects of a class share is none either."""
+    config = tasks()[name].load().Config
+    for field, hint in get_type_hints(config).items():
+        if get_origin(hint) is ClassVar:
+            assert setting(config, field) is None, field
+        else:
+            assert get_origin(hint) is not Literal or len(get_args(hint)) > 1, field
