@@ -126,7 +126,7 @@ class Watching:
         self.config, self.progress, self._stack = config, progress, stack
         self.signals = stack.enter_context(StopSignals())
         self.registry = stack.enter_context(Streams(Workspace.locate()))
-        self.problems = stack.enter_context(Problems(config.on_error, sensitive=plan.sensitive))
+        self.problems = stack.enter_context(Problems("skip", sensitive=plan.sensitive))
         self.problems.listener = progress.message
         self.counts, self.lag, self._looks = WatchCounts(), Lag(), list[Callable[[], None]]()
         self.judging = Judging(config, self.counts, progress)
