@@ -16,6 +16,7 @@ import pytest
 import small_samples
 from fork_server import ForkServer, Run
 
+from seqmlm.cli.demo import MADE
 from seqmlm.errors import StateError
 from seqmlm.tasks.demo_folder import MANIFEST, DemoFolder
 
@@ -87,6 +88,8 @@ def test_a_demo_ends_with_alarms_and_a_report(
     assert seqmlm("models", "list", "--json").json == []  # nothing of it is in the workspace around it
     for line in commands_of(done.out):  # they are whole: no word has to be on the PATH
         assert shutil.which(line[0]), line
+    seqmlm("demo", "--out", home, "--remove").ok()
+    assert not home.exists(), "all files of a demo are listed"
 
 
 def commands_of(shown: str) -> list[list[str]]:
@@ -132,7 +135,7 @@ def test_a_demo_touches_no_folder_that_it_did_not_make(
 def made(tmp_path: Path) -> Path:
     """The folder of a demo that has ended, with a file of the user's."""
     home, folder = tmp_path / "demo", DemoFolder(tmp_path / "demo")
-    folder.begin(())
+    folder.begin(MADE)
     (home / "runs" / "demo").mkdir(parents=True)
     (home / "runs" / "demo" / "config.yaml").write_text("seed: 1")
     for name, table, column in (("seqmlm.db", "seqmlm_models", "name"), ("mlflow.db", "runs", "run_uuid")):
@@ -150,11 +153,47 @@ def test_the_next_demo_deletes_what_the_last_one_listed(made: Path, remove: bool
     folder.remove() if remove else folder.clear()
     assert [*entries(made)] == [str(made / "runs" / "demo" / "notes.txt")]
     if not remove:
-        folder.begin(("new.fasta", "seqmlm.db"))
+        folder.begin(MADE)
         (made / "new.fasta").write_text(">a\nMK\n")
         folder.list_files()
         DemoFolder(made).remove()
         assert [*entries(made)] == [str(made / "runs" / "demo" / "notes.txt")]
+
+
+def test_what_others_save_while_a_demo_runs_is_not_its_own(made: Path) -> None:
+    folder = DemoFolder(made)
+    folder.clear()
+    folder.begin(MADE)
+    (made / "sample").mkdir()
+    (made / "sample" / "protein.fasta").write_text(">a\nMK\n")
+    others = ("thesis.txt", "sample/mine.fasta", "notes/new.fasta", "runs.txt")
+    for name in others:
+        (made / name).parent.mkdir(exist_ok=True)
+        (made / name).write_text("a year of work")
+    folder.list_files()
+    DemoFolder(made).remove()
+    left = {path.relative_to(made).as_posix() for path in made.rglob("*") if path.is_file()}
+    assert left == {*others, "runs/demo/notes.txt"}
+
+
+@pytest.mark.parametrize("work", ["model", "folder"])
+def test_work_of_others_while_a_demo_runs_is_not_its_own(made: Path, work: str) -> None:
+    folder = DemoFolder(made)
+    with closing(sqlite3.connect(made / "seqmlm.db")) as database, database:
+        database.execute("insert into seqmlm_models values ('demo', 1)")
+        if work == "model":
+            database.execute("insert into seqmlm_models values ('mine', 1)")
+    if work == "folder":
+        (made / "runs" / "mine").mkdir()
+    folder.list_files()
+    with pytest.raises(StateError, match="mine"):
+        DemoFolder(made).clear()
+
+
+def test_a_demo_whose_time_is_no_duration_deletes_nothing(seqmlm: Run, made: Path) -> None:
+    before = entries(made)
+    seqmlm("demo", "--out", made, "--max-time", "foo").refused(2, "is not a duration")
+    assert entries(made) == before
 
 
 @pytest.mark.parametrize("work", ["model", "run", "folder", "changed", "damaged", "new"])
@@ -172,11 +211,10 @@ def test_a_demo_that_was_worked_in_is_not_deleted(made: Path, work: str) -> None
     before = entries(made)
     if work == "new":  # a name that the demo needs
         (made / "new.fasta").write_text(">a\nMK\n")
-        folder = DemoFolder(made)
-        folder.clear()
+        before = entries(made)
         with pytest.raises(StateError, match=r"new\.fasta"):
-            folder.begin(("new.fasta",))
-        assert (made / "new.fasta").exists()
+            DemoFolder(made).clear(("new.fasta",))
+        assert entries(made) == before, "the earlier demo is deleted only where the next one can begin"
         return
     with pytest.raises(StateError, match="--out"):
         DemoFolder(made).clear()

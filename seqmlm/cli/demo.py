@@ -27,6 +27,12 @@ ODD = 5
 SHUFFLED = "shuffled-"
 """What their ids begin with."""
 
+MADE = (
+    *("new.fasta", "scores.jsonl", "report.html", "sample/protein.fasta", "sample/truth.json"),
+    "mlartifacts/seqmlm-protein/*",
+)
+"""Patterns of the files that the commands of a demo write, beside its databases and runs."""
+
 _NEXT = """\
 A p-value is the share of normal proteins, set aside by the training, that are at least as unusual; --fpr 0.05
 lets one normal protein in twenty raise an alarm. {alarms}
@@ -60,14 +66,16 @@ def demo(
 
     Example: seqmlm demo
     """
+    from seqmlm.tasks.config import seconds
     from seqmlm.tasks.demo_folder import DemoFolder
 
     folder = DemoFolder(out)
     if remove:
         folder.remove()
         return
-    folder.clear()
-    folder.begin(("new.fasta", "seqmlm.db", "mlflow.db"))
+    seconds(max_time)
+    folder.clear(("new.fasta", "seqmlm.db", "mlflow.db"))
+    folder.begin(MADE)
     with _workspace(folder.home), _listing(folder):
         report = _steps(context, folder, max_time)
     if show and sys.stdout.isatty():

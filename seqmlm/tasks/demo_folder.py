@@ -10,6 +10,7 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,18 @@ _DATABASES = tuple(
 )
 """Files that change when they are only read; what the databases hold is compared instead."""
 
+_MADE = (*_DATABASES, ".seqmlm.db.lock", "runs/.*", "runs/demo/*", "runs/score-demo-*/*")
+"""Patterns of the files of a workspace that a demo writes; a `*` also matches a slash."""
+
 _WORK = (
     ("seqmlm.db", "model", "seqmlm_models", "name || ':' || version"),
     ("seqmlm.db", "stream", "seqmlm_streams", "output"),
     ("mlflow.db", "MLflow run", "runs", "run_uuid"),
 )
 """Of each kind of work: the database, what it is called, the table, and the expression that names a row."""
+
+_OWN_WORK = ("model demo:*", "MLflow run *", "run folder demo", "run folder score-demo-*")
+"""Patterns of the work of a demo. An MLflow run of another training comes with a model or a run folder."""
 
 _REMEDY = "name a new folder with --out"
 
@@ -55,6 +62,7 @@ class DemoFolder:
             raise UsageError(f"--out {out} is a file, and a demo fills a folder: name another --out")
         self._listed: dict[str, list[int]] = {}
         self._work: set[str] = set()
+        self._made = _MADE
         if not self.home.is_dir() or not any(self.home.iterdir()):
             self._before = frozenset[str]()
             return
@@ -72,11 +80,15 @@ class DemoFolder:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             raise StateError(f"{out / MANIFEST} is not the list of a demo: {_REMEDY}") from None
 
-    def clear(self) -> None:
+    def clear(self, needed: tuple[str, ...] = ()) -> None:
         """Delete the files that the manifest lists, and the folders that this leaves empty.
 
+        Args:
+            needed: names of files that the next demo writes without a look at what is there.
+
         Raises:
-            StateError: a listed file has changed, or the databases hold work of others.
+            StateError: a listed file has changed, the databases hold work of others, or a needed name is
+                that of a file which the manifest does not list. Nothing was deleted.
         """
         if further := sorted(set(self.work()) - self._work):
             raise StateError(
@@ -84,6 +96,10 @@ class DemoFolder:
             )
         names = [*self._listed, *(_DATABASES if self._listed.keys() & {*_DATABASES} else ())]
         listed = [self.home / name for name in dict.fromkeys(names) if self._is_ours(name)]
+        if taken := [
+            path for path in map(self.home.joinpath, needed) if path.exists() and path not in listed
+        ]:
+            raise StateError(f"{taken[0]} is not listed as a file of a demo: move it elsewhere, or {_REMEDY}")
         for path in listed:
             path.unlink()
         for folder in sorted({above for path in listed for above in path.parents}, reverse=True):
@@ -110,29 +126,26 @@ class DemoFolder:
             raise StateError(f"{path} has changed since the demo: move it elsewhere, or {_REMEDY}")
         return True
 
-    def begin(self, names: tuple[str, ...]) -> None:
+    def begin(self, made: tuple[str, ...] = ()) -> None:
         """Make the folder, and write the manifest before any other file.
 
         Args:
-            names: of files that the demo writes without a look at what is there.
-
-        Raises:
-            StateError: one of these is there.
+            made: patterns of the files that the demo writes beside those of the workspace.
         """
-        if taken := next((name for name in names if (self.home / name).exists()), None):
-            raise StateError(
-                f"{self.home / taken} is not listed as a file of a demo: move it elsewhere, or {_REMEDY}"
-            )
+        self._made = (*_MADE, *made)
         self.home.mkdir(parents=True, exist_ok=True)
         self.list_files()
 
     def list_files(self) -> None:
-        """Write the manifest of all files that are new since the demo began."""
-        new = sorted(set(self._files()) - self._before)
+        """Write the manifest of the files of a demo that are new since it began.
+
+        A file of another name that a person saves in the folder meanwhile is not listed.
+        """
+        new = sorted(name for name in set(self._files()) - self._before if _matches(name, self._made))
         content = {
             "about": "Files that 'seqmlm demo' made. The next demo in this folder deletes these files alone.",
             "files": {name: _facts(self.home / name) for name in new},
-            "work": sorted(self.work()),
+            "work": sorted(name for name in self.work() if _matches(name, _OWN_WORK)),
         }
         replace_file(self.home / MANIFEST, (json.dumps(content, indent=1) + "\n").encode())
 
@@ -150,6 +163,10 @@ class DemoFolder:
                 yield from (f"{kind} {value}" for value in _rows(self.home / name, table, label))
         for path in (self.home / "runs").glob("[!.]*"):
             yield f"run folder {path.name}"
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _rows(database: Path, table: str, label: str) -> list[str]:
