@@ -266,10 +266,19 @@ class Follower:
             if own is None:
                 records += self._sought(file, matches, now)
                 self._take_gaps(file)
+        self._forget_damaged(matches)
         for path in matches:
             if path not in self._exclude:
                 records += self._meet(path, now)
         return records
+
+    def _forget_damaged(self, matches: Sequence[str]) -> None:
+        """Forget since when a file is damaged, if it is gone or has changed."""
+        present = set[tuple[int, ...]]()
+        for path in matches if self._damaged else ():
+            with suppress(OSError):
+                present.add(_key(path))
+        self._damaged = {key: since for key, since in self._damaged.items() if key in present}
 
     def _sought(self, file: Generation, matches: Sequence[str], now: float) -> list[Record]:
         """Look for the content of a generation, and give it up if it cannot be found for long."""

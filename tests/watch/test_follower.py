@@ -6,6 +6,7 @@ import errno
 import gzip
 import os
 from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from followed import WINDOW, Row, Step, World, append, compress, copy_truncate, 
 from seqmlm.data.record import Record
 from seqmlm.watch import follower as follow
 from seqmlm.watch import generations
+from seqmlm.watch.follower import Follower
 from seqmlm.watch.generations import Content, FileState
 
 
@@ -380,6 +382,26 @@ def test_a_file_that_is_still_being_compressed_is_waited_for(tmp_path: Path) -> 
     (tmp_path / "app.log.1.gz").write_bytes(packed)
     world.settle()
     assert sorted(world.rows) == once(world, block(0, 40))
+
+
+def test_a_damaged_file_is_remembered_only_while_it_is_there(tmp_path: Path) -> None:
+    pattern, clock = str(tmp_path / "app.log*"), count()
+    follower = Follower([pattern], lambda source: iter(()), tick=0.1, clock=lambda: next(clock))
+    (tmp_path / "app.log").write_text(block(0))
+    cut = gzip.compress(block(2).encode())[:-20]
+    for number in range(3):
+        (tmp_path / f"app.log.{number}.gz").write_bytes(cut)
+    follower.turn()
+    assert len(follower._damaged) == 3
+    (tmp_path / "app.log.0.gz").unlink()
+    (tmp_path / "app.log.1.gz").write_bytes(cut[:-1])  # it is written to: another state of the same file
+    follower.turn()
+    assert len(follower._damaged) == 2
+    for number in (1, 2):
+        (tmp_path / f"app.log.{number}.gz").unlink()
+    follower.turn()
+    assert not follower._damaged
+    follower.close()
 
 
 def test_clocks_that_go_back_change_nothing(tmp_path: Path) -> None:
