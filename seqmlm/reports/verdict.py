@@ -60,7 +60,7 @@ class Gain(NamedTuple):
         return f"by {own.value:.3g}{unit and f' {unit}'}{bounds}"
 
 
-def known(value: float | None) -> bool:
+def is_measured(value: float | None) -> bool:
     """Whether a figure was measured."""
     return value is not None and not math.isnan(value)
 
@@ -142,7 +142,7 @@ class HeldOutBits:
     @property
     def measured(self) -> dict[str, float]:
         """The bits that were measured, lowest first."""
-        present = {name: bits for name, bits in self.bits.items() if known(bits)}
+        present = {name: bits for name, bits in self.bits.items() if is_measured(bits)}
         return dict(sorted(present.items(), key=lambda pair: pair[1]))
 
     @property
@@ -259,9 +259,9 @@ def finetuning_sentence(figures: Mapping[str, Any], primary: str) -> str:
         figures: of the test data, as `seqmlm.tasks.worth.figures_of` makes them.
         primary: the name of the measure that decides.
     """
-    if not known(figures.get(primary)):
+    if not is_measured(figures.get(primary)):
         return f"the test data have no {primary}, being all alike: give others with --test"
-    rivals = {name: own[primary] for name, own in figures["rivals"].items() if known(own.get(primary))}
+    rivals = {name: own[primary] for name, own in figures["rivals"].items() if is_measured(own.get(primary))}
     lead = figures.get("lead") or {"over": ""}
     own, over = figures[primary], str(lead["over"])
     texts = formatted({"": own} | {name: rivals[name] for name in (over, BOTH) if name in rivals})
@@ -319,7 +319,7 @@ def ranking_sentence(areas: Mapping[str, float], floors: Iterable[str]) -> str:
         areas: AUROC by name, that to be judged first.
         floors: names of what needs no model.
     """
-    measured = {name: area for name, area in areas.items() if known(area)}
+    measured = {name: area for name, area in areas.items() if is_measured(area)}
     texts, first = formatted(measured), next(iter(areas))
     listed = f"AUROC {', '.join(f'{text} by {name}' for name, text in texts.items())}"
     rivals = {name: measured[name] for name in floors if name in measured}
@@ -332,7 +332,7 @@ def ranking_sentence(areas: Mapping[str, float], floors: Iterable[str]) -> str:
 
 def nearest_sentence(distances: Mapping[str, float | None]) -> str:
     """Which joints are nearest to the model, by their A-KL."""
-    measured = {name: value for name, value in distances.items() if value is not None and known(value)}
+    measured = {name: value for name, value in distances.items() if value is not None and is_measured(value)}
     if not measured:
         return "no distance to the model could be measured"
     texts = formatted(measured, digits=4)
@@ -345,7 +345,7 @@ def nearest_sentence(distances: Mapping[str, float | None]) -> str:
 def agreement_sentences(figures: Mapping[str, Any]) -> Iterator[str]:
     """By how much the model agrees better with measurements than its best rival."""
     own = figures.get("gain")
-    if own and known(own["value"]):
+    if own and is_measured(own["value"]):
         gain = Gain(own["value"], own["low"], own["high"])
         words = standing(gain.value, 0.0, gain).removesuffix(" than").removesuffix(" to")
         bounds = "" if math.isnan(gain.low) else f" ({gain.low:+.3f} to {gain.high:+.3f})"
@@ -358,7 +358,7 @@ def agreement_sentences(figures: Mapping[str, Any]) -> Iterator[str]:
 def suggestion_doubts(figures: Mapping[str, Any]) -> Iterator[str]:
     """Why suggestions are worth little, where another prediction ranks the measurements as well or better."""
     own = figures.get("gain")
-    if figures.get("next") and own and known(own["value"]):
+    if figures.get("next") and own and is_measured(own["value"]):
         gain = Gain(own["value"], own["low"], own["high"]).reverse
         words = standing(gain.value, 0.0, gain)
         if not words.endswith("worse than"):
