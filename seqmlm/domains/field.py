@@ -448,7 +448,7 @@ class Field:
 
 
 _LACKING = {
-    "changes": "source code is reviewed, and domain {} is not of source code: use 'seqmlm score'",
+    "changes": "only source code is reviewed, and domain {} is not source code: use 'seqmlm score'",
     "clusters": "domain {} has no identity clusters; set data.split to 'key'",
     "structure": "domain {} does not say what its maps of dependence mean",
     "times": "sequences of domain {} have no times before and after which can be asked",

@@ -105,7 +105,7 @@ def test_of_a_terminal_an_alarm_is_two_lines(home: Path, tmp_path: Path) -> None
     row = {"id": "p6.0", "source": "n.fasta", "line": 1, "p_value": 0.0712, "bits_per_unit": 4.25}
     assert task.line(row) == "n.fasta:1  p 0.071  p6.0  4.25 bits per residue"
     alarm = {**row, "alarm": True, "reason": "An unusual protein.", "start": 2, "end": 5}
-    expected = "n.fasta:1  p 0.071  ALARM  p6.0  2-5  4.25 bits per residue\n    An unusual protein."
+    expected = "n.fasta:1  p 0.071  ALARM  p6.0  3 to 5  4.25 bits per residue\n    An unusual protein."
     assert task.line(alarm) == expected
     assert task.line({**row, "p_value": None, "bits_per_unit": None}) == "n.fasta:1  p6.0"
     named = {**row, "description": "thr operon leader peptide " * 3}
@@ -225,4 +225,4 @@ def test_alarms_of_a_live_input_come_to_the_file_while_the_pipe_stays_open(
 
 def test_what_is_no_source_code_is_not_reviewed(run: Run, home: Path, tmp_path: Path) -> None:
     refused = run("review", home / "mine", proteins(tmp_path / "n.fasta", 3, 6))
-    assert (refused.code, "score its sequences with 'seqmlm score'" in refused.err) == (2, True)
+    assert (refused.code, "use 'seqmlm score'" in refused.err) == (2, True)
