@@ -2,7 +2,7 @@
 
 `A123G`, several joined by `:` `,` `/` `+` or `;`, HGVS (`p.Ala123Val`, deletions, insertions, duplications),
 changed sequences, and tables with a column each for the residue, its number and what stands there instead.
-HGVS forms that name no residues (frameshifts, extensions, unknown changes, nucleotides) have no effect.
+HGVS forms that do not name the residues of one protein (frameshifts, alternatives, repeats) have no effect.
 Tables number residues as their authors do; that a wild type begins elsewhere is inferred from the residues.
 """
 
@@ -70,18 +70,42 @@ GAP = "-"
 
 _MOST_TOLD = 5  # bad variants named in one message
 _THREE: Mapping[str, str] = {**protein_letters_3to1_extended, "Ter": "*"}
-_LONG = re.compile(r"[A-Z][a-z]{2}(?=\d|_|$|[A-Z]|del|dup|ins|fs|ext|=|\*|\?)")
-_MISSING = ("NA", "N/A", "NAN", "NONE", "NULL")
+_LONG = re.compile(r"[A-Z][a-z]{2}(?=\d|_|$|[A-Z]|del|dup|ins|fs|ext|=|\*|\?|#)")
+_MISSING = ("-", ".", "NA", "N/A", "NAN", "NONE", "NULL")
 _UNCHANGED = ("=", "wt", "_wt", "wildtype", "wild type", "_sy")
 _ACCESSION = re.compile(r"^[^\s:]+:(?=[\[(]?[pcgmnor]\.)")
 _CHANGE = re.compile(
     r"([A-Z*])(\d+)(?:_([A-Z*])(\d+))?(delins|del|dup|ins|=|-|\*|[A-Z])([A-Z*]*)", flags=re.ASCII
 )
 _FORMS = {
-    "fs": re.compile(r"([A-Z*])(\d+)(?:_[A-Z*]\d+)?[A-Z*]?fs[*X]?(?:\d+|\?)?", flags=re.ASCII),
-    "ext": re.compile(r"([A-Z*])(\d+)[A-Z]?ext(?:-?(?:\d+|\?)|[*X](?:\d+|\?)?)?", flags=re.ASCII),
+    "fs": re.compile(
+        r"([A-Z*])(\d+)(?:_[A-Z*]\d+)?(?:delins|ins|del|dup)?[A-Z*=]*fs[*X]?(?:\d+|\?)?", flags=re.ASCII
+    ),
+    "ext": re.compile(r"([A-Z*])(\d+)[A-Z]?ext(?:-?(?:\d+|\?)|[A-Z]*[*X](?:\d+|\?)?)?", flags=re.ASCII),
     "unknown": re.compile(r"(?:(M)(\d+))?\?|0\??", flags=re.ASCII),
+    "length": re.compile(
+        r"([A-Z*])(\d+)(?:_[A-Z*]\d+(?:del)?|del)ins(?:[*X]?(?:\d+(?:_\d+)?|\?|#))", flags=re.ASCII
+    ),
+    "repeat": re.compile(r"([A-Z*])(\d+)(?:_[A-Z*]\d+)?#", flags=re.ASCII),
+    "uncertain": re.compile(
+        r"(?:~|(?:[A-Z*]\d+|\?)_(?=[~?])|\?_(?=[A-Z*]))(?:_?(?:~|[A-Z*]\d+|\?))?"
+        r"(?:del|dup|fs[*X]?\d*|(?:del)?ins(?:[A-Z*]+|\d+|\?)|[A-Z*=#])",
+        flags=re.ASCII,
+    ),
 }
+# What brackets mean before they are removed: a number of copies becomes "#", an uncertain place "~".
+_COPIES = re.compile(r"(?<=[\w)*])\[\(?(?:\d+|\?)(?:_(?:\d+|\?))?\)?\]", flags=re.ASCII)
+_ELSEWHERE = re.compile(r"(?<=ins)\[[^\[\]]*:[^\[\]]*\]")  # residues that another sequence has
+_UNCERTAIN = re.compile(
+    r"\((?:(?:[A-Z][a-z]{2}|[A-Z*])\d+|\?)_(?:(?:[A-Z][a-z]{2}|[A-Z*])\d+|\?)\)", flags=re.ASCII
+)
+# A slash joins changes of several places (A4=/Y5C). Of one place, it names cells with and without it (A4=/C).
+_ALLELES = re.compile(
+    r"\]\s*;\s*\[|\(;\)|\^|(?<==)//|(?<!\d=)(?<==)/|(?<==)/(?!(?:p\.)?[A-Z](?:[a-z]{2})?\d)", flags=re.ASCII
+)
+_PRODUCTS = re.compile(r"p\.\[[^\[\];]*,[^\[\];]*\]")  # several proteins of one allele
+_PLACE = re.compile(r"(?:p\.)?[\[(]*[A-Za-z*]+\d+(?:_[A-Za-z*]+\d+)?(?:delins|ins)?", flags=re.ASCII)
+_OTHER_RESIDUES = frozenset("BOUXZ")
 _NUCLEOTIDES = re.compile(r"[cgmnor]\.\S+")
 _SEQUENCE = re.compile(r"[A-Za-z]{6,}\*?")
 
@@ -91,6 +115,11 @@ UNSCORED = {
     "fs": "a frameshift (fs): not scored, as the residues behind it are not named",
     "ext": "an extension (ext): not scored, as its residues are not named",
     "unknown": "an unknown protein (p.?, p.0, p.Met1?): not scored",
+    "length": "an insertion of unnamed residues (ins23, ins*63): not scored",
+    "repeat": "a number of copies (Ala2[10]): not scored, as the residues are not named",
+    "uncertain": "a change at an uncertain place ((Ala12_Pro31)Ter): not scored",
+    "alternatives": "several possible or coexisting proteins (^, [];[], (;), =/): not scored",
+    "residue": "a residue outside the 20 (Xaa, Sec): not scored",
     "nucleotides": "a change of nucleotides (c., g., n.): not scored, as it names no residues",
     "missing": "no change of the protein (NA): not scored",
 }
@@ -121,7 +150,9 @@ def parse(text: str) -> tuple[Change, ...]:
     >>> [change.what for change in parse("A1P:D2del, G3_K4insAA, p.Gly9fs")]
     ['sub', 'del', 'ins', 'fs']
     """
-    bare = re.sub(r"[()\[\]\s]", "", _ACCESSION.sub("", text.strip()))
+    body = _ACCESSION.sub("", _ELSEWHERE.sub("?", text.strip()))
+    marked = _UNCERTAIN.sub("~", _COPIES.sub("#", body))
+    bare = re.sub(r"[()\[\]\s]", "", marked)
     if not bare:
         raise ValueError("no variant in the cell (the wild type is written WT)")
     if bare.rstrip("?").removeprefix("p.").lower() in (*_UNCHANGED, "c.=", "n.=", "g.="):
@@ -130,7 +161,28 @@ def parse(text: str) -> tuple[Change, ...]:
         return (Change((), "missing", ""),)
     if _NUCLEOTIDES.fullmatch(bare):
         return (Change((), "nucleotides", ""),)
+    proteins = body.split(",") if _PRODUCTS.fullmatch(body) else _ALLELES.split(body)
+    if len(proteins) > 1:
+        return _alternatives(proteins, text)
     return tuple(_change(part.removeprefix("p."), text) for part in re.split(r"[:,/+;]", bare))
+
+
+def _alternatives(proteins: Sequence[str], text: str) -> tuple[Change, ...]:
+    """The changes of several proteins, of which none is scored; the later ones may lack the place."""
+    place = _PLACE.match(proteins[0])
+    found = list[Change]()
+    for protein in proteins:
+        try:
+            try:
+                changed = parse(protein)
+            except ValueError:
+                changed = parse(place[0] + protein) if place else parse(protein)
+        except ValueError:
+            raise ValueError(
+                f"{text[:60]!r} has an alternative {protein[:20]!r} that is no variant such as p.Ala123Val"
+            ) from None
+        found += [change._replace(what="alternatives", new="") for change in changed]
+    return tuple(found)
 
 
 def _change(part: str, text: str) -> Change:
@@ -149,10 +201,12 @@ def _change(part: str, text: str) -> Change:
     if len(what) == 1:
         if new or last is not None:
             raise ValueError(f"{text[:60]!r} exchanges one residue for several; write delins")
+        if what in _OTHER_RESIDUES and what != letter:
+            return Change(places, "residue", "")
         return Change(places, "=" if what in ("=", letter) else "sub", "" if what == "=" else what)
     if bool(new) is not (what in ("ins", "delins")) or (what == "ins" and last is None):
         raise ValueError(f"{text[:60]!r} is no {what} such as A1del, A1_G3dup, A1_C2insGG or A1delinsGG")
-    return Change(places, what, new)
+    return Change(places, "residue", "") if _OTHER_RESIDUES & {*new} else Change(places, what, new)
 
 
 class _Row(NamedTuple):

@@ -36,6 +36,7 @@ def read(folder: Path, rows: list[Any], **asked: Any) -> tuple[list[Variant], di
         ("A4W:Y5C", "MKTWCIAKQRQISFVKSHFSRQ"),
         ("A4W,Y5C", "MKTWCIAKQRQISFVKSHFSRQ"),
         ("A4W/Y5C", "MKTWCIAKQRQISFVKSHFSRQ"),
+        ("A4=/Y5W", "MKTAWIAKQRQISFVKSHFSRQ"),
         ("Y5C+A4W", "MKTWCIAKQRQISFVKSHFSRQ"),
         ("p.Ala4Trp", "MKTWYIAKQRQISFVKSHFSRQ"),
         ("p.(Ala4Trp)", "MKTWYIAKQRQISFVKSHFSRQ"),
@@ -65,7 +66,20 @@ def test_notations(tmp_path: Path, text: str, mutant: str):
 
 
 @pytest.mark.parametrize(
-    "text", ["A4", "4W", "A4WW", "p.Ala4fsW", "A4insG", "A4_Y5W", "A4delW", "c.", "A4W B", "p.Ala?4", "ext"]
+    "text",
+    [
+        *("A4", "4W", "A4WW", "p.Ala4fsW", "A4insG", "A4_Y5W", "A4delW", "c.", "A4W B", "p.Ala?4", "ext"),
+        *(
+            "p.Ala4Gly^",
+            "p.Ala4Gly^Foo",
+            "p.(Ala4_Tyr5)",
+            "p.Ala[10]",
+            "p.Ala4ins5",
+            "[];[]",
+            "p.Ala4_Tyr5ins",
+        ),
+        *("p.Ala4_?", "A4W/", "p.[Ala4Trp];[]", "#", "~"),
+    ],
 )
 def test_what_is_no_variant(text: str):
     with pytest.raises(ValueError, match=r"is no|write delins"):
@@ -73,9 +87,43 @@ def test_what_is_no_variant(text: str):
 
 
 FORMS = {
-    "fs": ["p.Ala4fs", "p.Ala4GlyfsTer12", "p.Ala4Glyfs*12", "p.(Ala4fs*?)", "A4fs", "p.[Tyr5Cys;Ala4fs]"],
-    "ext": ["p.Met1ext-5", "p.Met1Valext-12", "p.Ter23GlnextTer17", "p.*23Glnext*?", "p.Ter23ext"],
+    "fs": [
+        "p.Ala4fs",
+        "p.Ala4GlyfsTer12",
+        "p.Ala4Glyfs*12",
+        "p.(Ala4fs*?)",
+        "A4fs",
+        "p.[Tyr5Cys;Ala4fs]",
+        "p.Ala4=fs*?",
+        "p.Ala4_Tyr5delinsGlyfsTer9",
+    ],
+    "ext": [
+        "p.Met1ext-5",
+        "p.Met1Valext-12",
+        "p.Ter23GlnextTer17",
+        "p.*23Glnext*?",
+        "p.Ter23ext",
+        "p.(Ter23TyrextAsnLysTer)",
+    ],
     "unknown": ["p.Met1?", "p.(Met1?)", "p.?", "p.0", "p.0?", "NP_000001.2:p.?", "M1?"],
+    "length": [
+        *("p.Ala4_Tyr5ins*63", "p.Ala4_Tyr5ins23", "p.(Ala4_Tyr5ins(5))", "p.Ala4_Tyr5ins(10_20)"),
+        *("p.Ala4_Tyr5ins?", "p.Ala4_Tyr5insXaa[20]", "p.Ala4delins7", "p.Ala4_Tyr5delinsTer63"),
+        "p.Ala4_Tyr5ins[NP_000001.2:p.10_20]",
+    ],
+    "repeat": ["p.Ala4[10]", "p.(Ala4)[(70_80)]", "p.Thr3_Tyr5[12]", "p.Ala4[?]", "A4[3]"],
+    "uncertain": [
+        *("p.(Ala4_Lys8)Ter", "p.(Ala4_Lys8)del", "p.(Ala4_Tyr5)_(Lys8_Gln9)del", "p.(Ala4_Lys8)insGly"),
+        *("p.(?_Ala4)del", "p.Ala4_?del", "p.(Ala4_Lys8)fs", "p.?_Ala4dup"),
+    ],
+    "alternatives": [
+        *("p.Ala4Gly^Ser^Cys", "p.(Ala4Gly^Ser^Cys)", "p.Ala4Cys^Ala4Ser", "p.(Ala4Cys)^(Tyr5Ser)"),
+        *("p.[Ala4Trp];[Ala4Trp]", "p.[Ala4Trp];[?]", "p.[Ala4Trp];[=]", "p.[Ala4Trp];[0]"),
+        *("p.(Ala4Trp)(;)(Tyr5del)", "p.[Ala4[10]];[Ala4[11]]", "p.[Ala4Trp,Thr3_Tyr5del]"),
+        *("p.Ala4=/Cys", "p.Ala4=//Cys", "p.[=/Ala4Cys]", "p.Ala4=/del", "p.Ala4_Tyr5insGly^Trp"),
+        *("p.[Ala4Gly^Ser;Tyr5Cys]", "p.Ala4fs^Ala4Ser", "A4G^S"),
+    ],
+    "residue": ["p.Ala4Xaa", "p.Ala4Sec", "A4X", "p.Ala4_Tyr5insXaaXaa", "p.Ala4delinsGlyXaa"],
     "nucleotides": [
         "c.12A>G",
         "n.3_4del",
@@ -85,7 +133,7 @@ FORMS = {
         "c.[1A>G;2T>C]",
         "NM_1.2:c.4+1G>A",
     ],
-    "missing": ["NA", "n/a", "None"],
+    "missing": ["NA", "n/a", "None", "-", "."],
     "stop": ["p.Ala4Ter", "p.Ala4*", "A4*", "p.Ter23Trp", "p.Ter23=", "p.Ala4_Tyr5insTer"],
 }
 
@@ -111,7 +159,7 @@ def test_a_table_of_all_hgvs_forms_keeps_every_row(tmp_path: Path):
 
 
 def test_a_form_without_an_effect_is_checked_against_the_wild_type(tmp_path: Path):
-    for text in ("p.Tyr4fs", "p.Met2?", "p.[Tyr5Trp;Tyr4fs]"):
+    for text in ("p.Tyr4fs", "p.Met2?", "p.[Tyr5Trp;Tyr4fs]", "p.Tyr4[3]", "p.Ala4Gly^Ala5Gly"):
         with pytest.raises(DataError, match=r"the wild type has \w at \d, not \w"):
             read(tmp_path, [text])
     rows = [f"p.{letter}{place + 23}fs" for place, letter in enumerate(WILDTYPE, start=1)]
