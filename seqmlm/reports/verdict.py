@@ -192,9 +192,10 @@ def counts_sentences(held_out: HeldOutBits, alone: Sequence[str] = ()) -> list[s
         found = [f"scores mix the model with counts of the training data{excepted}"]
     else:
         found = ["scores use the model alone, without counts of the training data"]
-    ranked = {name: bits for name, bits in held_out.measured.items() if name != FREQUENCIES}
+    # The same places as in the sentences that name frequencies, too.
+    ranked = {name: bits for name, bits in formatted(held_out.measured).items() if name != FREQUENCIES}
     if ranked:
-        (lowest, bits), *others = formatted(ranked).items()
+        (lowest, bits), *others = ranked.items()
         listed = [f"{bits} bits per {held_out.unit} by {NAMES[lowest]}"]
         listed += [f"{bits} by {NAMES[name]}" for name, bits in others]
         found.append(f"on held-out records {', '.join(listed)}")
