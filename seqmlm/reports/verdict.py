@@ -17,6 +17,9 @@ from seqmlm.errors import number_of
 LITTLE = 0.02
 """Share of the bits by frequencies alone. A model that saves no more has learnt little."""
 
+MARGIN = 0.01
+"""Share of the bits by counts. Nothing is advised where the difference of a model to them is smaller."""
+
 DIGITS, MOST_DIGITS = 3, 6
 """Decimal places of a figure, and of one that would otherwise look like another."""
 
@@ -218,7 +221,9 @@ def training_warnings(held_out: HeldOutBits) -> list[str]:
     if {COUNTS, used} <= bits.keys():
         stands = standing(bits[used], bits[COUNTS], held_out.gain(used, COUNTS), lower=True)
         if not stands.startswith(("better", "clearly better")):
-            found.append(f"{held_out.standing(used, COUNTS)}: train longer, or on more data")
+            matters = abs(bits[used] - bits[COUNTS]) > MARGIN * bits[COUNTS]
+            advice = ": train longer, or on more data" if matters else ""
+            found.append(f"{held_out.standing(used, COUNTS)}{advice}")
     return found
 
 

@@ -33,6 +33,7 @@ from seqmlm.reports.verdict import (
     standing,
     suggestion_doubts,
     training_sentences,
+    training_warnings,
 )
 
 NUMBER = r"[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|inf)"
@@ -168,6 +169,30 @@ def test_a_model_that_is_worse_than_frequencies_is_called_worse() -> None:
     assert links_warnings("residue", metrics | {"eval/bits_per_unit": 4.0}) == []
     assert "has learnt little" in links_warnings("residue", metrics | {"eval/bits_per_unit": 5.0})[0]
     assert links_warnings("residue", {}) == []
+
+
+@pytest.mark.parametrize("mixed", [True, False])
+@pytest.mark.parametrize(
+    ("bits", "words", "advised"),
+    [
+        (1.0, "equal to", False),
+        (1.001, "clearly worse than", False),
+        (1.009, "clearly worse than", False),
+        (1.02, "clearly worse than", True),
+        (1.5, "clearly worse than", True),
+        (0.999, "not clearly better than", False),
+        (0.98, "not clearly better than", True),
+    ],
+)
+def test_a_difference_to_counts_that_is_small_leads_to_no_advice(
+    bits: float, words: str, advised: bool, mixed: bool
+) -> None:
+    used, gain = "mixture" if mixed else "model", 1 - bits
+    gains = {(used, "counts"): Gain(gain, gain - 0.05, gain + (0.0005 if gain <= 0 else 0.05))}
+    shown = {"model": bits, used: bits, "counts": 1.0, "frequencies": 3.0}
+    [warning] = training_warnings(HeldOutBits(unit="word", bits=shown, gains=gains, mixed=mixed))
+    assert f" {words} counts alone" in warning
+    assert ("train longer" in warning) == advised
 
 
 def test_figures_that_differ_look_different() -> None:
