@@ -16,7 +16,7 @@ from seqmlm.errors import UsageError
 from seqmlm.tasks.assemble import Training
 from seqmlm.tasks.corpus import CorpusReader
 from seqmlm.tasks.launch import TrainRequest, agreed_plan
-from seqmlm.tasks.observers import Console, expected_steps
+from seqmlm.tasks.observers import Console, complete_console, expected_steps
 from seqmlm.tasks.sizing import sized
 from seqmlm.workspace import Workspace
 
@@ -31,8 +31,8 @@ def dry_run(request: TrainRequest, console: Console) -> dict[str, Any]:
     Gives statistics of data and tokens, fill of the packed rows, parameters, the measured seconds of a step,
     and estimates of memory and time.
     """
-    workspace = Workspace.locate()
-    processes = Processes()
+    console = complete_console(console)
+    workspace, processes = Workspace.locate(), Processes()
     agreed = agreed_plan(request, workspace, processes)
     if agreed.config.model.is_linear:
         raise UsageError(

@@ -43,6 +43,7 @@ from seqmlm.tasks.finetune_config import FinetuneConfig
 from seqmlm.tasks.labelled import doubt, primary, read_parts, resembling, why_untested
 from seqmlm.tasks.launch import RUN_CONFIG
 from seqmlm.tasks.models import track_model
+from seqmlm.tasks.observers import complete_console
 from seqmlm.tasks.predictions import Predictions, write_predictions
 from seqmlm.tasks.table import Columns
 from seqmlm.tasks.task import Summary, Table
@@ -67,8 +68,8 @@ class Finetuning:
 
     def __init__(self, config: FinetuneConfig, console: Any) -> None:
         config.check()
-        self.config, self.console = config, console
-        self.deadline = Deadline(getattr(console, "began", None))
+        self.config, self.console = config, complete_console(console)
+        self.deadline = Deadline(self.console.began)
         self.deadline.limit = None if config.max_time is None else seconds(config.max_time)
         self.processes = Processes()
         self.workspace, self.session = Workspace.locate(), _open(config)
@@ -78,7 +79,7 @@ class Finetuning:
         self.run = self._run(config.name or re.sub(r"[^A-Za-z0-9._-]+", "-", f"{model}-{label}")[:100])
         aside = self.run.directory / QUARANTINE
         self.problems = Problems(config.on_error, quarantine=aside, sensitive=self.private)
-        self.problems.listener = console.message
+        self.problems.listener = self.console.message
         reading = self.deadline.elapsed()
         self.parts, self.card = read_parts(self.session, config, self.problems)
         self._say(self.deadline.extend(self.deadline.elapsed() - reading))

@@ -21,7 +21,7 @@ from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.tasks.config import AFTERWARDS
 from seqmlm.tracking import TrackedRun
 
-__all__ = ["Console", "Recorder", "SilentConsole", "StepReport"]
+__all__ = ["Console", "Recorder", "SilentConsole", "StepReport", "complete_console"]
 
 # Messages for the events of the loop; "" prints nothing.
 EVENTS = {
@@ -41,6 +41,8 @@ SPEED_STEPS, SPEED_SECONDS = 3, 1.0
 
 class Console(Protocol):
     """Receives messages and progress of a task; the CLI supplies one, library users may supply their own.
+
+    A console of a user may lack some of these members: tasks complete it by `complete_console`.
 
     Attributes:
         began: reading of `time.monotonic` from which a time limit counts; None for the call of the task.
@@ -64,6 +66,20 @@ class Console(Protocol):
 
 class SilentConsole(Console):
     """Prints nothing."""
+
+
+class _CompletedConsole(SilentConsole):
+    """The members that a console has; the others do nothing."""
+
+    def __init__(self, console: object) -> None:
+        for member in ("began", "message", "step", "phase", "calibration"):
+            if hasattr(console, member):
+                setattr(self, member, getattr(console, member))
+
+
+def complete_console(console: object) -> Console:
+    """A console with all members of `Console`; those that the given one lacks do nothing."""
+    return _CompletedConsole(console)
 
 
 class Recorder(Observer):

@@ -31,7 +31,7 @@ from seqmlm.tasks.deadline import CUTS, Afterwards, Cuts, Deadline, Start
 from seqmlm.tasks.finalize import finalize
 from seqmlm.tasks.finalize_page import PAGE, score_command
 from seqmlm.tasks.launch import RUN_CONFIG, Plan, TrainRequest, agreed_plan, longer
-from seqmlm.tasks.observers import Console, Recorder
+from seqmlm.tasks.observers import Console, Recorder, complete_console
 from seqmlm.tasks.sizing import sized
 from seqmlm.tasks.training_run import FINISHED, TrainingRun
 from seqmlm.tracking import TrackedRun
@@ -74,6 +74,7 @@ def pretrain(request: TrainRequest, console: Console) -> PretrainResult:
         StateError: the name is taken, a checkpoint is corrupt, the disk is full, or the registry not ready.
         TrainingError: too many non-finite steps in a row, or out of memory at the smallest batch.
     """
+    console = complete_console(console)
     deadline = Deadline(console.began)
     workspace, processes = Workspace.locate(), Processes()
     agreed = agreed_plan(request, workspace, processes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -252,3 +253,22 @@ def test_a_training_says_what_was_cut_and_how_to_complete_it(
     assert "seqmlm calibrate m NORMAL" in cut
     assert "seqmlm train --resume m" in cut
     assert result.wall_seconds <= 1.15 * 200
+
+
+class MessagesOnly:
+    """A console of a user that has one member of the protocol."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
+
+
+def test_a_training_works_with_a_console_that_lacks_members(flags: Mapping[str, Any]) -> None:
+    short = {**flags, "train": {**flags["train"], "max_time": None, "max_steps": 2}}
+    console = MessagesOnly()
+    request = TrainRequest(domain="protein", name="m", flags=short)
+    assert pretrain(request, console).steps == 2  # type: ignore[arg-type]
+    assert console.messages
+    assert pretrain(replace(request, name="n"), object()).steps == 2  # type: ignore[arg-type]

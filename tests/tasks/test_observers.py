@@ -8,7 +8,13 @@ from typing import Any
 
 from seqmlm.engine.loop import StepReport
 from seqmlm.engine.schedule import LoopConfig
-from seqmlm.tasks.observers import EVENTS, SPEED_STEPS, Recorder
+from seqmlm.tasks.observers import (
+    EVENTS,
+    SPEED_STEPS,
+    Console,
+    Recorder,
+    complete_console,
+)
 from seqmlm.tracking import MetricsFile, read_metrics
 
 
@@ -113,3 +119,17 @@ def test_events_are_told_in_words_and_kept(tmp_path: Path) -> None:
     assert len(console.messages) == len(details)  # pace is for the record alone
     assert "the learning rate decays from step 8 to step 10, the last one" in console.messages
     assert json.loads(run.tags["seqmlm.pace"]) == {"seconds": 1}
+
+
+def test_a_console_that_lacks_members_is_completed() -> None:
+    members = {name for name in vars(Console) if not name.startswith("_")}
+    assert members == {"began", "message", "step", "phase", "calibration"}
+    assert members <= set(dir(complete_console(object())))
+    partial = FakeConsole()
+    console = complete_console(partial)
+    console.message("hello")
+    console.phase("counts", 0.5)
+    console.calibration("exact", 0.5, 3)
+    assert (partial.messages, console.began) == (["hello"], None)
+    partial.began = 7.0  # type: ignore[attr-defined]
+    assert complete_console(partial).began == 7.0
