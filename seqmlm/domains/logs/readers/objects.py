@@ -174,7 +174,7 @@ _PLACES = frozenset(
 _SHORT = 64  # characters of a value that may be one of few; a longer one is a text, such as a trace
 
 
-def objects(batches: Iterator[Lines], source: str, problems: Problems) -> Iterator[list[JsonRow]]:
+def objects(batches: Iterator[Lines]) -> Iterator[list[JsonRow]]:
     """(line, object) of every line that is a JSON object, and (line, text) of what stands between objects: a
     trace is one text, an object over several lines an object. Blank lines are passed over.
 
@@ -183,11 +183,7 @@ def objects(batches: Iterator[Lines], source: str, problems: Problems) -> Iterat
     text = TextEvent()
 
     def ended() -> list[JsonRow]:
-        if not text:
-            return []
-        value = text.end()
-        problems.note(_BETWEEN, isinstance(value, str), source=source, line=text.number)
-        return [(text.number, value)]
+        return [(text.number, text.end())] if text else []
 
     for numbers, lines in batches:
         rows: list[JsonRow] = []
@@ -206,6 +202,14 @@ def objects(batches: Iterator[Lines], source: str, problems: Problems) -> Iterat
         if not lines:
             yield []
     if rows := ended():
+        yield rows
+
+
+def noted(batches: Iterator[list[JsonRow]], source: str, problems: Problems) -> Iterator[list[JsonRow]]:
+    """The same rows; `problems` counts the texts between objects."""
+    for rows in batches:
+        for number, row in rows:
+            problems.note(_BETWEEN, isinstance(row, str), source=source, line=number)
         yield rows
 
 

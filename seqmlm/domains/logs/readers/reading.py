@@ -428,7 +428,7 @@ class Reading:
                 yield self._session(raw, session, line, label)
 
     def _objects(self, batches: Iterator[Lines]) -> Iterator[Record]:
-        rows = objects.objects(batches, self.source, self.problems)
+        rows = objects.objects(batches)
         first = next((batch for batch in rows if batch), None)
         while first is not None and not self.followed and not objects.only_objects(first):
             for number, text in first:  # perhaps it is a file of another format
@@ -438,11 +438,13 @@ class Reading:
             return
         rows, own = chain([first], rows), objects.only_objects(first)
         found = self.asked.among([list(row) for _, row in own])
-        if own and found.message is not None and objects.is_session(own[0][1], found.message):
-            if (whole := objects.fields_of(own, self.asked, self.dates)) is not None:
-                yield from self._session_objects(rows, whole)
-        else:
+        sessions = bool(own) and found.message is not None and objects.is_session(own[0][1], found.message)
+        if self.followed or not sessions:  # else a text is a bad record, which is counted where it is met
+            rows = objects.noted(rows, self.source, self.problems)
+        if not sessions:
             yield from self._events(self._object_events(rows))
+        elif (whole := objects.fields_of(own, self.asked, self.dates)) is not None:
+            yield from self._session_objects(rows, whole)
 
     def _object_events(self, rows: Iterator[list[JsonRow]]) -> Iterator[Events]:
         """Objects and what stands between them as events; the first objects tell what their fields are."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from written import jsonl, written
@@ -12,6 +13,8 @@ from seqmlm.domains.logs import LOGS
 from seqmlm.domains.logs.readers import READERS
 from seqmlm.errors import UsageError
 from seqmlm.tasks.config import resolve_config
+
+BETWEEN = "text between JSON objects, an event of its own"
 
 
 def tokenizer_options(**options):
@@ -23,6 +26,26 @@ def test_objects_without_a_message_are_fields(tmp_path):
     (record,) = READERS["auto"](jsonl(tmp_path / "access.jsonl", rows), Problems())
     assert [json.loads(line) for line in record.raw.lines] == rows
     assert record.raw.times[1] - record.raw.times[0] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("lines", "counts"),
+    [
+        (["one", "two", "three"], {"not a JSON object": 3}),
+        (["[1]", "2"], {"not a JSON object": 2}),
+        (['{"msg": "a"}', "one", '{"msg": "b"}', "two"], {BETWEEN: 2}),
+        (["one", '{"msg": "a"}'], {BETWEEN: 1}),
+        (['{"templates": ["a", "b"]}', "one", '{"templates": ["a"]}'], {"not a JSON object": 1}),
+        (['{"msg": "a"}', '{"msg": "b"}'], {}),
+    ],
+)
+@pytest.mark.parametrize("ending", ["", "\n"])
+def test_each_text_of_a_file_of_objects_is_counted_once(
+    lines: list[str], counts: dict[str, int], ending: str, tmp_path: Path
+) -> None:
+    problems = Problems("skip")
+    list(READERS["jsonl"](written(tmp_path / "a.jsonl", "\n".join(lines) + ending), problems))
+    assert problems.counts == counts
 
 
 def test_reader_options_reach_the_tokenizer(tmp_path):
