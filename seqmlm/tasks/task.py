@@ -491,6 +491,7 @@ def open_model(config: Any, labels: Literal["none", "learnt", "any"] = "none") -
         remedy=PRIVATE,
         labels=labels,
     )
+    session.tokenizer.refuses = getattr(config, "latency", None) is None
     check_outputs(config.outputs, folder=session.model.path)
     return session
 
@@ -733,7 +734,9 @@ def _finished(task: Task[Any, Any], summary: Summary, rows: Rows) -> Summary:
     tables = list(task.tables(figures))
     summary = replace(summary, figures=whole, answer=answer, tables=tables, hint=task.hint())
     examples = () if private else tuple(task.examples(rows.read, figures))
-    summary = replace(summary, failure=task.failure(found), examples=examples)
+    tokenizer = task.session.tokenizer
+    unread = tokenizer.unread() if tokenizer.refuses else ""
+    summary = replace(summary, failure=task.failure(found) or unread, examples=examples)
     files = task.export(rows.read)
     if task.config.report is not None:
         _report(task, summary, rows, files, found if task.page_has_rows else figures)

@@ -117,6 +117,10 @@ class Tokenizer(ABC):
     options: Mapping[str, Any] = {}
     """The options it was constructed with, as plain values; saved with it."""
 
+    refuses: bool = True
+    """Whether `encode_batch` refuses many letters that the vocabulary cannot read. A follower of files that
+    grow sets it to False: later lines may be readable."""
+
     channels: Mapping[str, Mapping[str, Any]] = {}
     """Name to kind of the further inputs in its encodings; see `seqmlm.engine.channels.Channel`."""
 
@@ -140,6 +144,10 @@ class Tokenizer(ABC):
             UnknownUnit: the first sequence with something outside the alphabet (`index` says which), for
                 tokenizers with a closed alphabet; the others use their unknown token or need none.
         """
+
+    def unread(self) -> str:
+        """Why the vocabulary cannot read what was encoded so far, and what to do; "" where it can."""
+        return ""
 
     def encode(self, raw: Any) -> Encoding:
         """Encode one sequence; see `encode_batch`."""

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 
 FEWEST_LETTERS = 20
-"""Letters without which nothing is said of whether a tokenizer can read some texts."""
+"""Letters without which nothing is said of whether a tokenizer can read all texts of an input."""
+
+MANY_LETTERS = 500
+"""Letters at the beginning of an input after which unreadable texts are refused before its end."""
 
 LEAST_READ = 0.05
 """Share of known tokens up to which a tokenizer cannot read a text."""
@@ -57,7 +60,7 @@ class HuggingFaceTokenizer(BackendTokenizer):
             )
         super().__init__(backend, _space(fast, backend))
         self._fast = fast
-        self._reads = False  # whether some text was read that is not unknown
+        self._letters = self._tokens = self._ordinary = 0  # of texts so far; tokens without special ones
 
     @classmethod
     def load(cls, directory: Path) -> Self:
@@ -73,30 +76,34 @@ class HuggingFaceTokenizer(BackendTokenizer):
         """Encode texts as the checkpoint's tokenizer does.
 
         Raises:
-            UsageError: it reads nothing in the first texts: they have no token but unknown ones.
+            UsageError: it reads nearly nothing of the first `MANY_LETTERS`, and `refuses` is set.
         """
         encodings = super().encode_batch(raws)
-        if not self._reads:
-            self._check(raws, encodings)
+        if encodings and (self._letters < MANY_LETTERS or self.unread()):
+            self._count(raws, encodings)
+            if self.refuses and self._letters >= MANY_LETTERS and (reason := self.unread()):
+                raise UsageError(reason)
         return encodings
 
-    def _check(self, raws: Sequence[str], encodings: Sequence[Encoding]) -> None:
-        """Refuse texts of a language that the vocabulary does not have: every answer would be the same."""
-        letters = sum(len("".join(raw.split())) for raw in raws)
-        if letters < FEWEST_LETTERS:
-            return
+    def _count(self, raws: Sequence[str], encodings: Sequence[Encoding]) -> None:
+        """Count what the vocabulary has of some texts."""
+        self._letters += sum(len("".join(raw.split())) for raw in raws)
         tokens = np.concatenate([encoding.ids for encoding in encodings])
         tokens = tokens[
             ~np.isin(tokens, [number for number in self.space.special if number != self.space.unk])
         ]
-        ordinary = int((tokens != self.space.unk).sum())
-        if ordinary <= LEAST_READ * len(tokens):
-            raise UsageError(
-                f"the checkpoint's tokenizer reads {len(tokens) - ordinary:,} of "
-                f"{number_of(len(tokens), 'token')} as unknown: it was made for another kind of data; use a "
-                "checkpoint whose vocabulary has these units, or check --domain"
-            )
-        self._reads = True
+        self._tokens += len(tokens)
+        self._ordinary += int((tokens != self.space.unk).sum())
+
+    def unread(self) -> str:
+        """Why nearly nothing of the first texts was read: every answer would be the same."""
+        if self._letters < FEWEST_LETTERS or self._ordinary > LEAST_READ * self._tokens:
+            return ""
+        return (
+            f"the checkpoint's tokenizer reads {self._tokens - self._ordinary:,} of "
+            f"{number_of(self._tokens, 'token')} as unknown: it was made for another kind of data; use a "
+            "checkpoint whose vocabulary has these units, or check --domain"
+        )
 
     def hf(self) -> PreTrainedTokenizerFast:
         return self._fast

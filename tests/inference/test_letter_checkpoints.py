@@ -5,19 +5,23 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from checkpoints import checkpoint, log_probs
-from fork_server import Run
+from fork_server import ForkServer, Run
 from letter_checkpoints import BASES, BERT, LAYOUTS, Layout, letter_checkpoint
 from transformers import AutoTokenizer
 
+from seqmlm.errors import UsageError
 from seqmlm.inference.model_folder import load_tokenizer
+from seqmlm.tasks.task import open_model
 from seqmlm.tokenizers.letters import BaseLetters, ResidueLetters
 from seqmlm.tokenizers.residue import STANDARD, ResidueTokenizer
+from seqmlm.watch.config import WatchConfig
 
 PROTEINS = ("MKTAYIAKQRNWDCGSPLEFVH", "GSHMAEEPLLWNDCQV", "MTEYKLVVVGAGGVGKSALT")
 
@@ -162,19 +166,72 @@ UNREADABLE = {
 }
 
 
+def _data(folder: Path, domain: str, text: str) -> Path:
+    ending = {"protein": "fasta", "dna": "fasta", "text": "txt", "code": "py"}[domain]
+    data = folder / f"data.{ending}"
+    data.write_text(f">a\n{text}\n" if ending == "fasta" else f"{text}\n")
+    return data
+
+
 @pytest.mark.parametrize("case", UNREADABLE)
 @pytest.mark.parametrize("command", ["score", "embed"])
 def test_a_checkpoint_that_reads_nothing_is_refused(
     case: str, command: str, tmp_path: Path, seqmlm: Run
 ) -> None:
+    """At once where there are many letters; else at the end of the input."""
     layout, domain, text = UNREADABLE[case]
     letter_checkpoint(layout, tmp_path / "checkpoint")
-    ending = {"protein": "fasta", "dna": "fasta", "text": "txt", "code": "py"}[domain]
-    data = tmp_path / f"data.{ending}"
-    data.write_text(f">a\n{text}\n" if ending == "fasta" else f"{text}\n")
-    tried = seqmlm(command, tmp_path / "checkpoint", data, "--set", f"domain={domain}")
+    asked = ("--set", f"domain={domain}")
+    many = text * 40 if domain in ("protein", "dna") else f"{text}\n" * 40
+    tried = seqmlm(command, tmp_path / "checkpoint", _data(tmp_path, domain, many), *asked)
     tried.refused(2, "as unknown: it was made for another kind of data")
     assert not tried.out
+    tried = seqmlm(command, tmp_path / "checkpoint", _data(tmp_path, domain, text), *asked)
+    assert tried.code == (4 if (command, domain) == ("score", "code") else 3)  # it needs a calibration
+    assert "made for another kind of data" in tried.err or "knows nothing of" in tried.err
+
+
+READABLE = "\n".join(["A C D E F G H I K L"] * 90) + "\n"
+
+
+def test_data_that_begin_with_unreadable_records_are_scored(
+    tmp_path: Path, seqmlm: Run, forks: ForkServer
+) -> None:
+    """A few records, and with --max-latency any number of them, are no reason to end."""
+    letter_checkpoint(LAYOUTS["ProtBert"], tmp_path / "checkpoint")
+    command = ("score", tmp_path / "checkpoint")
+    data = _data(tmp_path, "text", f"{TEXT}\n{READABLE}")
+    tried = seqmlm(*command, data, "--set", "domain=text").ok()
+    assert len(tried.rows) == 91
+    live = forks.run(
+        *(*command, "-", "--set", "domain=text", "--max-latency", "0.2s"),
+        stdin=f"{TEXT}\n" * 40 + READABLE,
+        environment={"SEQMLM_HOME": str(tmp_path)},
+    ).ok()
+    assert len(live.rows) == 130
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+def test_many_unreadable_letters_end_what_does_not_follow(refuses: bool, tmp_path: Path) -> None:
+    letter_checkpoint(LAYOUTS["ProtBert"], tmp_path / "checkpoint")
+    tokenizer = load_tokenizer(tmp_path / "checkpoint", "text")
+    tokenizer.refuses = refuses
+    tokenizer.encode_batch([TEXT] * 10)
+    if refuses:
+        with pytest.raises(UsageError, match="made for another kind of data"):
+            tokenizer.encode_batch([TEXT] * 30)
+    else:
+        assert len(tokenizer.encode_batch([TEXT] * 30)) == 30
+
+
+@pytest.mark.parametrize(("latency", "refuses"), [(None, True), (1.0, False)])
+def test_a_model_is_opened_as_the_input_is_read(latency: float | None, refuses: bool, tmp_path: Path) -> None:
+    """A watching has a latency always, and a scoring of standard input with --max-latency."""
+    letter_checkpoint(LAYOUTS["ProtBert"], tmp_path / "checkpoint")
+    asked = {"tokens_per_batch": None, "precision": "fp32", "out": None, "outputs": {}, "latency": latency}
+    config = SimpleNamespace(model=str(tmp_path / "checkpoint"), domain="text", **asked)
+    assert open_model(config).tokenizer.refuses is refuses
+    assert WatchConfig(model="m", paths=("a.log",)).latency
 
 
 def test_vocabularies_of_words_and_of_esm_stay_what_they_were(tmp_path: Path) -> None:
