@@ -426,7 +426,8 @@ def test_any_span_with_a_label_has_a_sense(tmp_path: Path, seqmlm: Run) -> None:
 
 
 def test_dimensions_that_are_left_out_are_told() -> None:
-    asked: Any = SimpleNamespace(config=EmbedConfig(model="m", fit=True), width=16)
+    session = SimpleNamespace(card=SimpleNamespace(sensitive=False))
+    asked: Any = SimpleNamespace(config=EmbedConfig(model="m", fit=True), width=16, session=session)
     assert "1 dimension without variance" in Embed.sentence(asked, {"vectors": 30, "dropped": 1}, 30)
     assert "variance" not in Embed.sentence(asked, {"vectors": 30, "dropped": 0}, 30)
 

@@ -394,11 +394,12 @@ def test_an_interrupted_copy_is_resumed(
 
 
 def test_a_file_with_a_wrong_base_leaves_no_output(seqmlm: Run, model: Path, reference: Path, tmp_path: Path):
-    asked, out = vcf(tmp_path, row(50), row(100, ref=other(CHR1[99]))), tmp_path / "scored.vcf"
-    out.write_text("older")
+    out = tmp_path / "scored.vcf"
+    seqmlm("variants", model, vcf(tmp_path, row(60)), "--reference", reference, "--out", out).ok()
+    older, asked = out.read_text(), vcf(tmp_path, row(50), row(100, ref=other(CHR1[99])))
     done = seqmlm("variants", model, asked, "--reference", reference, "--out", out)
     assert (done.code, "calls.vcf:6: the reference has" in done.err) == (3, True)
-    assert out.read_text() == "older"
+    assert out.read_text() == older
     done = seqmlm(
         "variants", model, asked, "--reference", reference, "--out", out, "--on-error", "skip", "--resume"
     ).ok()
