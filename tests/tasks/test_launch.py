@@ -258,7 +258,7 @@ def _never(*_: Any) -> Path:
         ("data.options.colum=a", "did you mean 'column'"),
         ("model.overrides.hiden_size=8", "did you mean 'hidden_size'"),
         ("model.overrides.vocab_size=8", "determined by the tokenizer"),
-        ("model.overrides.hidden_size=wide", "hidden_size.*expected int"),
+        ("model.overrides.hidden_size=wide", "hidden_size must be a whole number"),
         ("model.overrides.num_attention_heads=7", "not a multiple"),
         ("masking={masker: span, options: {max_unit: 3}}", "did you mean 'max_units'"),
         ("masking={masker: span, options: {max_units: many}}", "masking.options.max_units.*must be int"),
