@@ -53,6 +53,9 @@ FORMATS: Mapping[str, tuple[str, ...]] = {
 """Format to the endings that mean it, those that are compressed by gzip last; the first format is that of a
 name without an ending."""
 
+ROWS = {name: endings for name, endings in FORMATS.items() if name != "npy"}
+"""Formats of any rows: an array holds vectors alone."""
+
 _INDEXED = {".bedgraph": "bed", ".bg": "bed", ".bed": "bed", ".vcf": "vcf"}  # ending -> preset of tabix
 
 SPREADSHEETS = (".xlsx", ".xls", ".ods")
@@ -132,6 +135,7 @@ def format_of(
     asked: str | None = None,
     *,
     further: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    writable: Callable[[], Mapping[str, Sequence[str]]] | None = None,
 ) -> str:
     """The format of an output: the one asked for, else what its name says; JSON lines if that has no ending.
 
@@ -139,6 +143,8 @@ def format_of(
         path: the file, or None for standard output.
         asked: name of a format.
         further: formats of the command beside `FORMATS`, and their endings.
+        writable: called for the formats that the message about an unknown ending lists; default: the formats
+            of rows and `further`.
 
     Raises:
         UsageError: an unknown format or ending, a spreadsheet, or Parquet on standard output.
@@ -155,7 +161,8 @@ def format_of(
             f"{path}: rows are not written as {suffix}; {ELSEWHERE[suffix]} FILE writes such a file"
         )
     if asked is None and by_name is None and suffix:
-        endings = dict.fromkeys(suffix for suffixes in every.values() for suffix in suffixes)
+        listed = writable() if writable is not None else {**further, **ROWS}
+        endings = dict.fromkeys(suffix for suffixes in listed.values() for suffix in suffixes)
         known = ", ".join(one for one in endings if not one.endswith(PACKED)) + "; packed: "
         known += ", ".join(one for one in endings if one.endswith(PACKED))
         raise UsageError(

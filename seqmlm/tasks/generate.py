@@ -62,8 +62,9 @@ class GenerateConfig(TaskConfig):
     rounds: int = 10
 
     @classmethod
-    def native(cls) -> Mapping[str, Sequence[str]]:
-        return {name: own_endings(plugins.domain(name)) for name in plugins.names("domains")}
+    def native(cls, domain: str | None = None) -> Mapping[str, Sequence[str]]:
+        names = plugins.names("domains") if domain is None else [domain]
+        return {name: own_endings(plugins.domain(name)) for name in names}
 
     def check(self) -> None:
         if sum((self.template is not None, self.length is not None, bool(self.paths))) != 1:

@@ -66,7 +66,7 @@ class PredictConfig(TaskConfig):
     shown = ("level", "truth", "format_out", *TaskConfig.shown)
 
     @classmethod
-    def native(cls) -> Mapping[str, Sequence[str]]:
+    def native(cls, domain: str | None = None) -> Mapping[str, Sequence[str]]:
         packed = [f"{one}{more}" for one in BEDGRAPH for more in PACKED]
         return {"conll": (".conll",), "bedgraph": (*BEDGRAPH, *packed)}
 

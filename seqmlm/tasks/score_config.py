@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from seqmlm.anomaly.levels import TRACKS
+from seqmlm import plugins
+from seqmlm.anomaly.levels import TRACKS, Level
 from seqmlm.data.compressed import ending
 from seqmlm.data.sources import split_source
 from seqmlm.errors import UsageError
@@ -128,8 +129,10 @@ class ScoreConfig(ScoringRequest, TaskConfig):
     max_latency: str | None = None
 
     @classmethod
-    def native(cls) -> Mapping[str, Sequence[str]]:
-        return {"track": TRACKS}
+    def native(cls, domain: str | None = None) -> Mapping[str, Sequence[str]]:
+        levels = () if domain is None else plugins.domain(domain).levels
+        placed = domain is None or any(type(level).track is not Level.track for level in levels)
+        return {"track": TRACKS} if placed else {}
 
     @property
     def read(self) -> tuple[str, ...]:

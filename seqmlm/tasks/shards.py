@@ -24,7 +24,7 @@ from seqmlm.errors import StateError, UsageError
 from seqmlm.parsing import read_json
 from seqmlm.streams.outputs import check_outputs
 from seqmlm.streams.ownership import remember
-from seqmlm.streams.sinks import format_of
+from seqmlm.streams.sinks import FORMATS
 from seqmlm.tasks import reading
 
 BESIDE = ".shard.json"
@@ -131,7 +131,7 @@ def merge(paths: Sequence[Path], out: Path) -> int:
     """
     if not paths:
         raise UsageError("name the files that --shard wrote")
-    if format_of(out) != "jsonl" or ending(out).endswith(PACKED):
+    if ending(out) not in ("", *(one for one in FORMATS["jsonl"] if not one.endswith(PACKED))):
         raise UsageError(
             f"--out {out}: parts are JSON lines, and so is what they are put into: name a .jsonl"
         )

@@ -53,7 +53,16 @@ from seqmlm.registry.references import resolve
 from seqmlm.rows.file import Order, Row, Rows
 from seqmlm.streams.cursor import DEFAULTS, file_facts, with_defaults
 from seqmlm.streams.outputs import check_outputs
-from seqmlm.streams.sinks import FORMATS, FREE_SPACE, Kind, Schema, UnwritableError, format_of, index_command
+from seqmlm.streams.sinks import (
+    FORMATS,
+    FREE_SPACE,
+    ROWS,
+    Kind,
+    Schema,
+    UnwritableError,
+    format_of,
+    index_command,
+)
 from seqmlm.tasks import reading, shards
 from seqmlm.tasks.pace import Pace
 
@@ -221,16 +230,27 @@ class TaskConfig(CommandConfig):
         check_outputs(self.outputs, inputs=expand(self.read), streams=True)
 
     @classmethod
-    def native(cls) -> Mapping[str, Sequence[str]]:
-        """Formats that the command writes for models of some field, beside those of rows; their endings."""
+    def native(cls, domain: str | None = None) -> Mapping[str, Sequence[str]]:
+        """Formats that the command writes for models of a field (None: of any), beside those of rows; their
+        endings."""
         return {}
+
+    def writable(self) -> Mapping[str, Sequence[str]]:
+        """All formats that the command writes for this model, and their endings."""
+        domain = self.domain
+        with suppress(SeqmlmError):  # a wrong model is refused later
+            folder = resolve(self.model).path
+            card = None if folder is None else read_card(folder)
+            domain = domain if card is None else card.domain
+        return {**self.native(domain), **(FORMATS if self.arrays else ROWS)}
 
     def check_ending(self) -> None:
         """Refuse a name of `out` whose ending says no format of the command."""
         suffix = "" if self.out is None else ending(self.out)
         named = not suffix or any(suffix in endings for endings in FORMATS.values())
         further = {} if self.format_out in FORMATS or (self.format_out is None and named) else self.native()
-        if format_of(self.out, self.format_out, further=further) == "npy" and not self.arrays:
+        chosen = format_of(self.out, self.format_out, further=further, writable=self.writable)
+        if chosen == "npy" and not self.arrays:
             raise UsageError(
                 f"{self.out}: an array of numpy holds vectors (seqmlm embed), and these are other rows"
             )

@@ -75,8 +75,9 @@ class VariantsConfig(TaskConfig):
     later = ("measured", "prediction", "cutoff", "next")
 
     @classmethod
-    def native(cls) -> Mapping[str, Sequence[str]]:
-        chapters = [plugins.domain(name).variants for name in plugins.names("domains")]
+    def native(cls, domain: str | None = None) -> Mapping[str, Sequence[str]]:
+        names = plugins.names("domains") if domain is None else [domain]
+        chapters = [plugins.domain(name).variants for name in names]
         return {
             name: endings
             for chapter in chapters

@@ -11,7 +11,7 @@ from seqmlm.data.compressed import PACKED, ending
 from seqmlm.errors import UsageError
 from seqmlm.parsing import duration
 from seqmlm.streams.outputs import check_outputs
-from seqmlm.streams.sinks import format_of
+from seqmlm.streams.sinks import FORMATS
 from seqmlm.tasks.score_config import ScoringRequest
 from seqmlm.watch import journal
 
@@ -19,6 +19,8 @@ ROLLING = "rolling"
 """The calibration of a stream by its newest rows; "fixed" is the model's own."""
 
 HERE = "127.0.0.1"
+
+_ENDINGS = ("", *(one for one in FORMATS["jsonl"] if not one.endswith(PACKED)))
 
 UNDECIDED = (
     *("model", "paths", "extrapolate", "out", "tokens_per_batch", "max_latency", "ignore"),
@@ -106,7 +108,7 @@ class WatchConfig(ScoringRequest):
                 raise UsageError("--source takes the place of files: leave one of them out")
         elif not self.paths:
             raise UsageError("nothing to watch: name files, or a pattern in quotes such as 'logs/*.log'")
-        if format_of(self.out) != "jsonl" or (self.out is not None and ending(self.out).endswith(PACKED)):
+        if self.out is not None and ending(self.out) not in _ENDINGS:
             raise UsageError("rows of what is watched are JSON lines: name a file such as a.jsonl with --out")
         if "-" in self.sources:
             raise UsageError(

@@ -8,9 +8,14 @@ import socket
 from pathlib import Path
 
 import pytest
+from log_models import write_log_model
 
+from seqmlm.cli import tasks
 from seqmlm.errors import StateError, UsageError
 from seqmlm.streams.outputs import check_outputs, new_folder
+from seqmlm.tasks import shards
+from seqmlm.tasks.score_config import ScoreConfig
+from seqmlm.watch.config import WatchConfig
 
 ROW = '{"id": "a", "source": "f", "line": 1}\n'
 
@@ -152,3 +157,44 @@ def test_what_a_killed_process_left_of_a_folder_goes(tmp_path: Path) -> None:
     mine.rmdir()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert [path.name for path in out.iterdir()] == ["whole"]
+
+
+@pytest.mark.parametrize(
+    ("command", "domain", "written", "others"),
+    [
+        ("score", "logs", (".parquet",), (".bed", ".npy", ".vcf")),
+        ("score", "protein", (".csv",), (".bed", ".npy")),
+        ("score", "dna", (".bed", ".bedgraph.gz"), (".npy", ".vcf")),
+        ("variants", "protein", (".csv",), (".vcf", ".npy")),
+        ("variants", "dna", (".vcf", ".vcf.gz"), (".npy",)),
+        ("generate", "text", (".txt",), (".fasta", ".npy")),
+        ("generate", "protein", (".fasta",), (".npy",)),
+        ("embed", "logs", (".npy",), (".bed", ".vcf")),
+        ("zeroshot", "text", (".tsv.gz",), (".npy", ".bed")),
+    ],
+)
+def test_an_unknown_ending_is_answered_with_those_that_are_written(
+    command: str, domain: str, written: tuple[str, ...], others: tuple[str, ...], tmp_path: Path
+) -> None:
+    config = tasks()[command].load().Config(model=str(tmp_path), domain=domain, out=Path("x.foo"))
+    with pytest.raises(UsageError, match=r"no file that ends in \.foo is written") as error:
+        config.check_ending()
+    listed = {word.strip(",;") for word in str(error.value).split()}
+    assert {*written} <= listed
+    assert not {*others} & listed
+
+
+def test_the_field_of_a_model_says_which_endings_are_written(tmp_path: Path) -> None:
+    write_log_model(tmp_path / "model")
+    with pytest.raises(UsageError, match=r"no file that ends in \.foo is written") as error:
+        ScoreConfig(model=str(tmp_path / "model"), paths=("a.log",), out=Path("x.foo")).check_ending()
+    assert ".bed" not in str(error.value)
+
+
+def test_a_watching_and_joined_shares_write_json_lines_alone() -> None:
+    for name in ("x.foo", "x.csv", "x.npy", "x.jsonl.gz", "x.xlsx"):
+        with pytest.raises(UsageError, match="rows of what is watched are JSON lines") as error:
+            WatchConfig(model="m", paths=("a.log",), out=Path(name)).check()
+        assert ".npy" not in str(error.value).replace(name, "")
+        with pytest.raises(UsageError, match=r"name a \.jsonl"):
+            shards.merge([Path("a.jsonl")], Path(name))
