@@ -105,7 +105,8 @@ def _steps(context: typer.Context, folder: DemoFolder, max_time: str) -> Path:
 def program() -> str:
     """The words that start this program in a shell, also where it is not on the PATH."""
     started = Path(sys.argv[0])
-    if started.name == "__main__.py":
+    # Started by python -m, or inside another program.
+    if started.name == "__main__.py" or not os.access(started, os.X_OK):
         return f"{shlex.quote(sys.executable)} -m seqmlm"
     if (on_path := shutil.which(started.name)) and Path(on_path).resolve() == started.resolve():
         return started.name
