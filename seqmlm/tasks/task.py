@@ -65,6 +65,7 @@ from seqmlm.streams.sinks import (
 )
 from seqmlm.tasks import reading, shards
 from seqmlm.tasks.pace import Pace
+from seqmlm.tokenizers.base import ForeignVocabulary
 
 if TYPE_CHECKING:
     from seqmlm.reports.page import Cell, Page
@@ -488,6 +489,8 @@ def check_field(config: Any, level: str | None = None, needs: Sequence[str] = ()
     card = None if folder is None else read_card(folder)
     name = config.domain if card is None else card.domain
     if name is not None:
+        if card is not None and name not in plugins.names("domains"):
+            return  # opening the model says what is wrong with its card
         field = plugins.domain(name)
         if missing := next((one for one in needs if getattr(field, one) is None), None):
             raise lacking(field, missing)
@@ -511,7 +514,8 @@ def open_model(config: Any, labels: Literal["none", "learnt", "any"] = "none") -
         remedy=PRIVATE,
         labels=labels,
     )
-    session.tokenizer.refuses = getattr(config, "latency", None) is None
+    if isinstance(session.tokenizer, ForeignVocabulary):
+        session.tokenizer.refuses = getattr(config, "latency", None) is None
     check_outputs(config.outputs, folder=session.model.path)
     return session
 
@@ -755,7 +759,7 @@ def _finished(task: Task[Any, Any], summary: Summary, rows: Rows) -> Summary:
     summary = replace(summary, figures=whole, answer=answer, tables=tables, hint=task.hint())
     examples = () if private else tuple(task.examples(rows.read, figures))
     tokenizer = task.session.tokenizer
-    unread = tokenizer.unread() if tokenizer.refuses else ""
+    unread = tokenizer.unread() if isinstance(tokenizer, ForeignVocabulary) and tokenizer.refuses else ""
     summary = replace(summary, failure=task.failure(found) or unread, examples=examples)
     files = task.export(rows.read)
     if task.config.report is not None:

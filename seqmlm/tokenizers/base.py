@@ -95,6 +95,18 @@ class Traits:
     sensitive_options: Mapping[str, Any] = field(default_factory=dict)
 
 
+class ForeignVocabulary:
+    """A part of tokenizers whose vocabulary may not be of the field: it counts what it cannot read."""
+
+    refuses: bool = True
+    """Whether `encode_batch` refuses many letters that the vocabulary cannot read. A follower of files that
+    grow sets it to False: later lines may be readable."""
+
+    def unread(self) -> str:
+        """Why the vocabulary cannot read what was encoded so far, and what to do; "" where it can."""
+        raise AssertionError("each such tokenizer says it")
+
+
 class Tokenizer(ABC):
     """Turns raw sequences of one field into `Encoding`s, and keeps the vocabulary that gives ids a meaning.
 
@@ -116,10 +128,6 @@ class Tokenizer(ABC):
 
     options: Mapping[str, Any] = {}
     """The options it was constructed with, as plain values; saved with it."""
-
-    refuses: bool = True
-    """Whether `encode_batch` refuses many letters that the vocabulary cannot read. A follower of files that
-    grow sets it to False: later lines may be readable."""
 
     channels: Mapping[str, Mapping[str, Any]] = {}
     """Name to kind of the further inputs in its encodings; see `seqmlm.engine.channels.Channel`."""
@@ -144,10 +152,6 @@ class Tokenizer(ABC):
             UnknownUnit: the first sequence with something outside the alphabet (`index` says which), for
                 tokenizers with a closed alphabet; the others use their unknown token or need none.
         """
-
-    def unread(self) -> str:
-        """Why the vocabulary cannot read what was encoded so far, and what to do; "" where it can."""
-        return ""
 
     def encode(self, raw: Any) -> Encoding:
         """Encode one sequence; see `encode_batch`."""

@@ -18,7 +18,7 @@ from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.errors import StateError, UsageError, number_of
 from seqmlm.parsing import LARGEST_JSON, read_json, word_list
 from seqmlm.tokenizers.backend import BackendTokenizer, backend_content
-from seqmlm.tokenizers.base import CHECKPOINT_CONTENT, CHECKPOINT_SETTINGS, Tokenizer
+from seqmlm.tokenizers.base import CHECKPOINT_CONTENT, CHECKPOINT_SETTINGS, ForeignVocabulary, Tokenizer
 from seqmlm.tokenizers.letters import of_letters
 from seqmlm.tokenizers.residue import TOKENS as RESIDUE_TOKENS
 from seqmlm.tokenizers.residue import ResidueTokenizer
@@ -37,7 +37,7 @@ LEAST_READ = 0.05
 """Share of known tokens up to which a tokenizer cannot read a text."""
 
 
-class HuggingFaceTokenizer(BackendTokenizer):
+class HuggingFaceTokenizer(ForeignVocabulary, BackendTokenizer):
     """A saved fast tokenizer with its own special tokens; units are its pre-tokenizer's words.
 
     A tokenizer without pre-tokenizer (one letter a token) makes every token a unit.
