@@ -19,7 +19,7 @@ SMALL: Cell = f"<{SMALLEST}"
 
 
 class Things(int):
-    """A count of what is no person, such as alarms, files or tables; it is shown however small it is.
+    """A count of things that are not people, such as alarms or files. It is never withheld.
 
     >>> redacted_count(3), redacted_count(Things(3))
     ('<11', 3)
