@@ -1,11 +1,12 @@
-"""How large the house is, before and after a change: lines, imports, options, functions, seconds of tests.
+"""How easy the code is to read: names, sizes of interfaces, imports, and where privacy is mentioned.
 
-    python benchmarks/house.py --json before.json      what is here now
-    python benchmarks/house.py --before before.json    the same beside an earlier state
-    python benchmarks/house.py --junit report.xml      with the seconds of `pytest --junitxml report.xml`
-    python benchmarks/house.py --goldens OUT           and everything the samples give, into OUT
+    python benchmarks/house.py                        a table for people
+    python benchmarks/house.py --json before.json     the same figures for machines
+    python benchmarks/house.py --before before.json   the same figures next to those of an earlier state
+    python benchmarks/house.py --files                the files with the most empty names
 
-Results of two states are compared to the last bit by `python tests/golden/scenarios.py --compare A B`.
+The figures are read from the source; nothing is timed. `tests/test_names.py` and `tests/test_house.py` hold
+them below their limits. `python tests/golden/scenarios.py --compare A B` compares the results of two states.
 """
 
 from __future__ import annotations
@@ -13,159 +14,358 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import re
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
-from xml.etree import ElementTree
+
+from seqmlm.parsing import word_list
 
 ROOT = Path(__file__).resolve().parent.parent
-LONG, MANY = 40, 8
+PACKAGE = ROOT / "seqmlm"
 
-Numbers = Mapping[str, float]
+EMPTY_NAMES = frozenset(
+    word_list(
+        """
+        one own found told made given asked known some kept rest further beside aside again apart
+        shown said met every others other wanted seen taken read drawn held left more back behind
+        before after least most whole alone both new old this that what so each
+        """
+    )
+)
+"""Words that fit every value, and so say nothing about this one."""
+
+VAGUE_NAMES = frozenset(("item", "value", "result", "data"))
+"""Words that may stand where nothing better is known; their share must not grow when empty names go."""
+
+PARTICIPLES = frozenset(
+    word_list(
+        """
+        told said shown met asked given known kept made found read written spelled named seen sent
+        joined drawn held taken cut put left gone came apart near beside behind again aside alone
+        both whole beyond within ahead until unseen unsettled unwritable changed placed fitted
+        judged scored learnt counted brief hidden
+        """
+    )
+)
+"""Participles, prepositions and adverbs: none of them says what a function returns or does."""
+
+VERBS = frozenset(
+    word_list(
+        """
+        add build call check close collect commit compare connect count create decode delete detect
+        draw drop encode estimate evaluate expand export fill find finish fit forget format get
+        index join label launch list load log main make mark match measure merge open pack parse
+        place plan plot prepare print publish put rank read redact refuse remove rename render
+        replace report resolve run save scale score select send set show sort split start stop store
+        train undo update validate wait warn write
+        """
+    )
+)
+"""A function that acts is named by its verb, and several modules may have the same one."""
+
+RIDDLES = frozenset(("What", "Those", "Of", "As", "That", "Which", "Who", "Beside", "With", "So"))
+"""First words of docstrings that do not name what is described."""
+
+PRIVACY = re.compile(r"sensitiv|privat|privacy|redact", re.IGNORECASE)
 
 
-def lines(folder: Path) -> dict[str, int]:
-    """Lines of Python below each part of a folder, and of all."""
-    found: Counter[str] = Counter()
-    for path in folder.rglob("*.py"):
-        part = path.relative_to(folder).parts
-        found[part[0] if len(part) > 1 else "top"] += _length(path)
-    return {"all": found.total(), **dict(found.most_common())}
+def files(folder: Path = PACKAGE) -> list[Path]:
+    """All Python files of a folder, sorted."""
+    return sorted(folder.rglob("*.py"))
 
 
-def _length(path: Path) -> int:
-    return len(path.read_text(encoding="utf-8").splitlines())
+@cache
+def tree(path: Path) -> ast.Module:
+    """The syntax tree of a file."""
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def _imported(path: Path) -> Iterator[str]:
-    """Dotted names that loading a file imports: those in functions, or for type checks alone, are not."""
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+def package_of(path: Path) -> str:
+    """The package of a file, such as "engine" or "domains/logs"; "." for a module directly in `seqmlm`."""
+    parts = path.relative_to(PACKAGE).parts
+    if len(parts) == 1:
+        return "."
+    return "/".join(parts[:2]) if parts[0] == "domains" and len(parts) > 2 else parts[0]
+
+
+def bound_names(module: ast.AST) -> Iterator[str]:
+    """Every name that is bound: assigned variables, loop variables and parameters except self and cls."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.arg) and node.arg not in ("self", "cls"):
+            yield node.arg
+
+
+def name_counts(paths: Iterable[Path]) -> tuple[int, int, int]:
+    """Bound names in some files: all of them, the empty ones, the vague ones."""
+    counts = Counter(name.strip("_") for path in paths for name in bound_names(tree(path)))
+    return (
+        sum(counts.values()),
+        sum(counts[name] for name in EMPTY_NAMES),
+        sum(counts[name] for name in VAGUE_NAMES),
+    )
+
+
+def empty_shares() -> dict[str, float]:
+    """The share of empty names among bound names, by package; "seqmlm" for all of them."""
+    packages = defaultdict(list)
+    for path in files():
+        packages[package_of(path)].append(path)
+    shares = {}
+    for package, paths in {"seqmlm": files(), **dict(sorted(packages.items()))}.items():
+        names, empty, _ = name_counts(paths)
+        shares[package] = empty / max(names, 1)
+    return shares
+
+
+def vague_share() -> float:
+    """The share of vague names among all bound names."""
+    names, _, vague = name_counts(files())
+    return vague / names
+
+
+def definitions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+    """Functions, methods and classes of a file, those inside others included."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node
+
+
+def participles() -> list[str]:
+    """Definitions that are named by a participle or a preposition only, as path:line name."""
+    return [
+        f"{path.relative_to(ROOT).as_posix()}:{node.lineno} {node.name}"
+        for path in files()
+        for node in definitions(path)
+        if node.name.strip("_").lower() in PARTICIPLES
+    ]
+
+
+def repeated_public_names(modules: int = 3) -> dict[str, list[str]]:
+    """Public functions and classes of a module's top level with the same name in more modules than this.
+
+    Names that are verbs are left out.
+    """
+    places = defaultdict(list)
+    for path in files():
+        for node in tree(path).body:
+            public = isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
+            if public and node.name.partition("_")[0] not in VERBS:
+                places[node.name].append(path.relative_to(PACKAGE).as_posix())
+    return {name: paths for name, paths in sorted(places.items()) if len(paths) > modules}
+
+
+def riddles() -> list[str]:
+    """Definitions whose docstring begins with a word that names nothing, as path:line name: first line."""
+    result = []
+    for path in files():
+        for node in definitions(path):
+            first_line = (ast.get_docstring(node) or "").partition("\n")[0]
+            if first_line.partition(" ")[0] in RIDDLES:
+                place = f"{path.relative_to(ROOT).as_posix()}:{node.lineno}"
+                result.append(f"{place} {node.name}: {first_line}")
+    return result
+
+
+def public_members(module: str, name: str) -> list[str]:
+    """The public attributes, properties and methods that a class declares, in the order of its source."""
+    path = ROOT.joinpath(*module.split(".")).with_suffix(".py")
+    (definition,) = (node for node in tree(path).body if isinstance(node, ast.ClassDef) and node.name == name)
+    members: dict[str, None] = {}
+    for node in definition.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            members[node.target.id] = None
+        elif isinstance(node, ast.Assign):
+            members |= {target.id: None for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.FunctionDef):
+            members[node.name] = None
+            if node.name == "__init__":
+                for part in ast.walk(node):
+                    stored = isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store)
+                    if stored and isinstance(part.value, ast.Name) and part.value.id == "self":
+                        members[part.attr] = None
+    return [member for member in members if not member.startswith("_")]
+
+
+def privacy_files() -> list[str]:
+    """Files that mention privacy, in code or in text."""
+    return [
+        path.relative_to(PACKAGE).as_posix()
+        for path in files()
+        if PRIVACY.search(path.read_text(encoding="utf-8"))
+    ]
+
+
+@cache
+def imports(path: Path) -> frozenset[Path]:
+    """The files of the package that a file imports, inside functions included, for type checks excluded."""
+    checked_only = set()
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            checked_only |= {id(part) for part in ast.walk(node)}
+    names = set()
+    for node in ast.walk(tree(path)):
+        if id(node) in checked_only:
+            continue
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return frozenset(source for name in names if (source := source_of(name)) is not None)
 
 
-def imports(package: Path) -> dict[str, tuple[set[str], int]]:
-    """Module to the modules of the package that it imports, and its lines."""
-    paths = {
-        ".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__"): path
-        for path in package.rglob("*.py")
+def source_of(name: str) -> Path | None:
+    """The file of a module of the package; None for other names."""
+    if name.split(".")[0] != PACKAGE.name:
+        return None
+    path = ROOT.joinpath(*name.split("."))
+    candidates = (path.with_suffix(".py"), path / "__init__.py")
+    return next((candidate for candidate in candidates if candidate.is_file()), None)
+
+
+def loaded_lines(module: str) -> int:
+    """Lines of the files of the package that an import of a module loads, in a process of its own."""
+    code = (
+        f"import sys, {module}\n"
+        "paths = {m.__file__ for n, m in sys.modules.items() if n.split('.')[0] == 'seqmlm' and m.__file__}\n"
+        "print(sum(sum(1 for _ in open(path, encoding='utf-8')) for path in paths))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+def closure(*modules: str) -> set[Path]:
+    """The files that some modules import, directly or by way of others, themselves included."""
+    waiting = [path for module in modules if (path := source_of(module)) is not None]
+    reached: set[Path] = set()
+    while waiting:
+        path = waiting.pop()
+        if path not in reached:
+            reached.add(path)
+            waiting += imports(path)
+    return reached
+
+
+def imported_lines(*modules: str) -> int:
+    """Lines of the files that some modules can reach by imports, those inside of functions included."""
+    return sum(path.read_text(encoding="utf-8").count("\n") for path in closure(*modules))
+
+
+UNCOUNTED = frozenset(("errors.py", "parsing.py", "engine/durable.py"))
+"""What every part of the package may use."""
+
+
+def outside_modules(package: str) -> list[str]:
+    """The modules outside of a package that its files import directly."""
+    inside = files(PACKAGE / package)
+    outside = {source for path in inside for source in imports(path)} - set(inside)
+    names = {path.relative_to(PACKAGE).as_posix() for path in outside}
+    return sorted(name for name in names - UNCOUNTED if not name.endswith("__init__.py") or "/" in name)
+
+
+def lines(folder: Path) -> int:
+    """Lines of all Python files of a folder."""
+    return sum(path.read_text(encoding="utf-8").count("\n") for path in files(folder))
+
+
+INTERFACES = {
+    "Task": "seqmlm.tasks.task",
+    "Level": "seqmlm.anomaly.levels",
+    "Units": "seqmlm.engine.units",
+    "Field": "seqmlm.domains.field",
+}
+TASKS = {
+    "score": "seqmlm.tasks.score",
+    "structure": "seqmlm.tasks.structure",
+    "embed": "seqmlm.tasks.embed",
+    "train": "seqmlm.tasks.pretrain",
+    "finetune": "seqmlm.tasks.finetune_run",
+}
+"""The module that does the work of each task."""
+
+
+LONG_LINES, MANY_PARAMETERS = 40, 8
+
+
+def large_functions() -> dict[str, int]:
+    """Functions, those longer than a screen, and those with more parameters than a reader remembers."""
+    counts = {"functions": 0, f"over {LONG_LINES} lines": 0, f"over {MANY_PARAMETERS} parameters": 0}
+    for path in files():
+        for node in definitions(path):
+            if not isinstance(node, ast.ClassDef):
+                arguments = node.args
+                parameters = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+                counted = sum(parameter.arg not in ("self", "cls") for parameter in parameters)
+                counts["functions"] += 1
+                counts[f"over {LONG_LINES} lines"] += (node.end_lineno or 0) - node.lineno + 1 > LONG_LINES
+                counts[f"over {MANY_PARAMETERS} parameters"] += counted > MANY_PARAMETERS
+    return counts
+
+
+Table = dict[str, float]
+
+
+def tables() -> dict[str, Table]:
+    """All figures: name to figure, by the title of a table."""
+    packages = sorted({path.relative_to(PACKAGE).parts[0] for path in files() if path.parent != PACKAGE})
+    shares = empty_shares()
+    return {
+        "names": {
+            "share of empty names": shares["seqmlm"],
+            "packages above 4 % empty names": sum(s > 0.04 for name, s in shares.items() if name != "seqmlm"),
+            "share of item, value, result, data": vague_share(),
+            "definitions named by a participle or preposition": len(participles()),
+            "public names in more than three modules": len(repeated_public_names()),
+            "docstrings that begin with a riddle": len(riddles()),
+        },
+        "empty names, share by package": shares,
+        "public members": {name: len(public_members(module, name)) for name, module in INTERFACES.items()},
+        "files that mention privacy": {"all": len(privacy_files())},
+        "lines that an import loads": {task: loaded_lines(module) for task, module in TASKS.items()},
+        "lines that imports can reach": {task: imported_lines(module) for task, module in TASKS.items()},
+        "watch": {
+            "modules it imports from": len(outside_modules("watch")),
+            "lines": lines(PACKAGE / "watch"),
+        },
+        "lines": {"all": lines(PACKAGE), **{package: lines(PACKAGE / package) for package in packages}},
+        "functions": dict(large_functions()),
     }
-    graph = {}
-    for module, path in paths.items():
-        found = {name if name in paths else name.rpartition(".")[0] for name in _imported(path)}
-        graph[module] = found & paths.keys(), _length(path)
-    return graph
 
 
-def closure(graph: Mapping[str, tuple[set[str], int]], module: str) -> tuple[int, int]:
-    """How many modules, of how many lines, importing a module loads, itself included."""
-    seen, left = {module}, [module]
-    while left:
-        new = graph[left.pop()][0] - seen
-        seen |= new
-        left += new
-    return len(seen), sum(graph[one][1] for one in seen)
+def show(now: dict[str, Table], before: dict[str, Table]) -> None:
+    """Print the tables, each figure next to the earlier one where there is one."""
+    for title, figures in now.items():
+        print(f"\n{title}")
+        for name, figure in figures.items():
+            earlier = before.get(title, {}).get(name)
+            change = "" if earlier is None else f"   before: {_text(earlier)}"
+            print(f"  {name:50} {_text(figure):>8}{change}")
 
 
-def options() -> dict[str, int]:
-    """Parameters of each command, and of all."""
-    sys.path.insert(0, str(ROOT))
-    from typer.main import get_command
-
-    from seqmlm.cli import app, tasks
-    from seqmlm.cli.command import command
-
-    found: Counter[str] = Counter()
-    left = [("", get_command(app))]
-    left += [(name, command(name, one.load())) for name, one in tasks().items()]
-    while left:
-        words, one = left.pop()
-        inner = getattr(one, "commands", None)
-        if inner is None:
-            found[words] = len(one.params)
-        else:
-            left += [(f"{words} {word}".strip(), each) for word, each in inner.items()]
-    return {"all": found.total(), **dict(found.most_common())}
-
-
-def functions(package: Path) -> dict[str, int]:
-    """Functions that are longer than a screen, or take more than a head holds."""
-    found = {"functions": 0, f"over {LONG} lines": 0, f"over {MANY} parameters": 0}
-    for path in package.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                asked = node.args
-                given = [*asked.posonlyargs, *asked.args, *asked.kwonlyargs]
-                count = sum(one.arg not in ("self", "cls") for one in given)
-                found["functions"] += 1
-                found[f"over {LONG} lines"] += (node.end_lineno or 0) - node.lineno + 1 > LONG
-                found[f"over {MANY} parameters"] += count > MANY
-    return found
-
-
-def seconds(report: Path) -> dict[str, float]:
-    """Wall seconds of the tests by folder, and how many tests there are, of a JUnit report."""
-    found: Counter[str] = Counter()
-    cases = list(ElementTree.parse(report).iter("testcase"))
-    for case in cases:
-        parts = (case.get("classname") or "").split(".")
-        parts = parts[1:] if parts[0] == "tests" else parts
-        found[parts[0] if (ROOT / "tests" / parts[0]).is_dir() else "top"] += float(case.get("time") or 0)
-    by_folder = {name: round(time, 1) for name, time in found.most_common()}
-    return {"tests": len(cases), "all": round(found.total(), 1), **by_folder}
-
-
-def measured(report: Path | None) -> dict[str, Numbers]:
-    """Every table."""
-    package = ROOT / "seqmlm"
-    graph = imports(package)
-    parts = ("seqmlm.tasks.", "seqmlm.engine.conditionals")
-    closures = {module: closure(graph, module) for module in sorted(graph) if module.startswith(parts)}
-    closures = dict(sorted(closures.items(), key=lambda one: -one[1][1]))
-    tables: dict[str, Numbers] = {
-        "lines of seqmlm": lines(package),
-        "lines of tests": lines(ROOT / "tests"),
-        "modules that one loads": {module: count for module, (count, _) in closures.items()},
-        "lines that one loads": {module: count for module, (_, count) in closures.items()},
-        "parameters of commands": options(),
-        "functions": functions(package),
-    }
-    if report is not None:
-        tables["seconds of tests"] = seconds(report)
-    return tables
-
-
-def tell(tables: Mapping[str, Numbers], before: Mapping[str, Numbers]) -> None:
-    """Print the tables, each number beside that of before where there is one."""
-    for title, numbers in tables.items():
-        old = before.get(title, {})
-        print(f"\n{title}" + (": before, now, change" if old else ""))
-        for name in dict.fromkeys((*numbers, *old)):
-            now = numbers.get(name, 0)
-            if old:
-                was = old.get(name, 0)
-                print(f"  {name:40}{was:>10,}{now:>10,}{round(now - was, 1):>+10,}")
-            else:
-                print(f"  {name:40}{now:>10,}")
+def _text(figure: float) -> str:
+    return f"{figure:.1%}" if 0 < figure < 1 else f"{figure:,}"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers")
-    parser.add_argument("--before", type=Path, metavar="FILE", help="compare with what --json wrote earlier")
-    parser.add_argument("--junit", type=Path, metavar="FILE", help="what `pytest --junitxml` wrote")
-    parser.add_argument("--goldens", type=Path, metavar="OUT", help="run tests/golden/scenarios.py into OUT")
-    asked = parser.parse_args()
-    tables = measured(asked.junit)
-    tell(tables, json.loads(asked.before.read_text(encoding="utf-8")) if asked.before else {})
-    if asked.json:
-        asked.json.write_text(json.dumps(tables, indent=1) + "\n", encoding="utf-8")
-    if asked.goldens:
-        subprocess.run([sys.executable, ROOT / "tests/golden/scenarios.py", asked.goldens], check=True)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--before", type=Path, help="figures of an earlier state, written with --json")
+    parser.add_argument("--files", action="store_true", help="list the files with most empty names")
+    arguments = parser.parse_args()
+    if arguments.files:
+        for path in sorted(files(), key=lambda path: -name_counts([path])[1])[:60]:
+            names, empty, _ = name_counts([path])
+            print(f"{empty:4} of {names:4}  {path.relative_to(ROOT)}")
+        return
+    now = tables()
+    show(now, json.loads(arguments.before.read_text(encoding="utf-8")) if arguments.before else {})
+    if arguments.json:
+        arguments.json.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
