@@ -18,9 +18,9 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from seqmlm.domains.code.lexers.source import SourceText
 from seqmlm.domains.holes import Hole, Prompt
 from seqmlm.inference.cloze import Cloze
-from seqmlm.tokenizers.lexers.source import SourceText
 
 KINDS = ("operator", "bracket", "exception", "argument", "variable")
 

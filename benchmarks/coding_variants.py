@@ -35,13 +35,13 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.readers.features import gff_features
 from seqmlm.data.rows import read_rows
 from seqmlm.domains.dna.genes import MISSENSE, STOP, SYNONYMOUS
+from seqmlm.domains.dna.tokenizer import reverse_complement
 from seqmlm.domains.dna.variants import DNAVariants
 from seqmlm.domains.variants import VariantTable
 from seqmlm.evaluation.detection import Detection
 from seqmlm.evaluation.intervals import resampled
 from seqmlm.tasks.task import run
 from seqmlm.tasks.variants import VariantsConfig, VariantsTask
-from seqmlm.tokenizers.nucleotide import reverse_complement
 
 NAMES = ("ecoli_k12_GCF_000005845.2", "ecoli_o157_sakai_GCF_000008865.2")
 HELD_OUT, ANCHOR, STEP, IDENTICAL = 0.2, 24, 12, 0.9

@@ -51,6 +51,7 @@ from theory import LETTERS, PLACES, chain_samples, information, potts
 from variants_real import Doubles, measured, spearman
 
 from seqmlm.data.problems import Problems
+from seqmlm.domains.protein.tokenizer import STANDARD
 from seqmlm.domains.protein.variants import _columns_of
 from seqmlm.engine.query import Query
 from seqmlm.engine.reductions import TargetLogProb
@@ -70,7 +71,6 @@ from seqmlm.structure.joints import (
 )
 from seqmlm.tasks.joint import NAMES, JointConfig, JointTask
 from seqmlm.tasks.task import NoProgress
-from seqmlm.tokenizers.residue import STANDARD
 
 PAIRS = {"antibodies": 100, "reactions": 20, "text": 1000, "whole": 50}
 STEPS = (1, 2, 3, 5, 10, 20, 40, 1000)

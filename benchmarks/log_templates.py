@@ -27,8 +27,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from seqmlm.tokenizers.drain import Drain, DrainOptions, Words
-from seqmlm.tokenizers.log_values import LogValues
+from seqmlm.domains.logs.drain import Drain, DrainOptions, Words
+from seqmlm.domains.logs.values import LogValues
 
 SYSTEMS = ("HDFS", "BGL", "OpenStack", "Linux", "Apache", "Spark", "Zookeeper", "OpenSSH")
 SETTINGS = [(depth, share) for depth in (4, 5) for share in (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)]

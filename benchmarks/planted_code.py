@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from seqmlm.tokenizers.lexers.classes import Positions
+from seqmlm.domains.code.lexers.classes import Positions
 
 KINDS = ("operator", "operands", "variable")
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from seqmlm.tokenizers.events_history import History, is_birth, is_death
-from seqmlm.tokenizers.events_vocabulary import vocabulary_of
+from seqmlm.domains.ehr.history import History, is_birth, is_death
+from seqmlm.domains.ehr.vocabulary import vocabulary_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,13 +38,13 @@ from structure_maps import edges, mapped
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.fasta import read_fasta
+from seqmlm.domains.protein.tokenizer import SPACE, TOKENS, ResidueTokenizer
 from seqmlm.engine.linear import LinearRows, Penalty, coupling_norms, zero_sum
 from seqmlm.engine.pseudolikelihood import Aligned, LinearLoop, prepared
 from seqmlm.engine.schedule import LoopConfig
 from seqmlm.engine.types import InMemory
 from seqmlm.evaluation.intervals import bootstrap_weights, summarized
 from seqmlm.structure.maps import apc
-from seqmlm.tokenizers.residue import SPACE, TOKENS, ResidueTokenizer
 
 Row = dict[str, Any]
 Doubles = NDArray[np.float64]

@@ -354,11 +354,11 @@ def linear_model(spins: Doubles, weight: float) -> Doubles:
     """(n, n) sizes of the couplings of the linear masked model."""
     import torch
 
+    from seqmlm.domains.protein.tokenizer import SPACE, ResidueTokenizer
     from seqmlm.engine.linear import Penalty, coupling_norms
     from seqmlm.engine.pseudolikelihood import Aligned, LinearLoop, prepared
     from seqmlm.engine.schedule import LoopConfig
     from seqmlm.engine.types import InMemory
-    from seqmlm.tokenizers.residue import SPACE, ResidueTokenizer
 
     torch.set_num_threads(1)
     texts = ["".join("LA"[int(n > 0)] for n in row) for row in spins]

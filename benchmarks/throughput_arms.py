@@ -102,7 +102,7 @@ def _proteins(data: Path) -> list[str]:
 
 def prepare(data: Path, kept: Path) -> None:
     """Tokenize both fields once and keep the ids beside the tokenizers."""
-    from seqmlm.tokenizers.residue import ResidueTokenizer
+    from seqmlm.domains.protein.tokenizer import ResidueTokenizer
     from seqmlm.tokenizers.subword import WordPieceTokenizer
 
     texts = _sentences(data)
@@ -121,7 +121,7 @@ def corpus(field: str, kept: Path, tokens: int) -> Corpus:
     """A random sample of the kept sequences with about `tokens` tokens in all."""
     from transformers import AutoTokenizer
 
-    from seqmlm.tokenizers.residue import ResidueTokenizer
+    from seqmlm.domains.protein.tokenizer import ResidueTokenizer
     from seqmlm.tokenizers.subword import WordPieceTokenizer
 
     own = (WordPieceTokenizer if field == "text" else ResidueTokenizer).load(kept / field)

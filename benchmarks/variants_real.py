@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from seqmlm.domains.protein import PROTEIN
+from seqmlm.domains.protein.tokenizer import STANDARD
 from seqmlm.domains.protein.variants import _columns_of
 from seqmlm.domains.variants import Edit, Variant
 from seqmlm.engine.linear import LinearRows
@@ -40,7 +41,6 @@ from seqmlm.tasks.launch import TrainRequest
 from seqmlm.tasks.observers import SilentConsole
 from seqmlm.tasks.pretrain import pretrain
 from seqmlm.tokenizers.base import encode_symbols
-from seqmlm.tokenizers.residue import STANDARD
 from seqmlm.workspace import Workspace
 
 Doubles = NDArray[np.float64]

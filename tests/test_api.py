@@ -26,8 +26,8 @@ from tiny_models import SHAPE, random_model, residues, saved
 
 import seqmlm as package
 from seqmlm import plugins
+from seqmlm.domains.protein.tokenizer import ResidueTokenizer
 from seqmlm.parsing import word_list
-from seqmlm.tokenizers.residue import ResidueTokenizer
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "API.md"
 

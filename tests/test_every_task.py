@@ -28,6 +28,8 @@ from written import rows as rows_of
 from seqmlm.cli.output import tell
 from seqmlm.data.files import UNDER_WAY
 from seqmlm.data.problems import Problems
+from seqmlm.domains.ehr.tokenizer import EventsTokenizer
+from seqmlm.domains.protein.tokenizer import ResidueTokenizer
 from seqmlm.engine.durable import FileLock
 from seqmlm.errors import DataError
 from seqmlm.inference import model_folder
@@ -35,8 +37,6 @@ from seqmlm.inference.batches import PART_SECONDS
 from seqmlm.inference.session import Session
 from seqmlm.rows.file import Rows, columns_of
 from seqmlm.streams.sinks import partial_of, unwritable
-from seqmlm.tokenizers.events import EventsTokenizer
-from seqmlm.tokenizers.residue import ResidueTokenizer
 
 
 @dataclass(frozen=True)

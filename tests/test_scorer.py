@@ -12,7 +12,7 @@ import pytest
 from tiny_models import random_model, residues, saved
 
 import seqmlm
-from seqmlm.tokenizers.residue import ResidueTokenizer
+from seqmlm.domains.protein.tokenizer import ResidueTokenizer
 
 
 @pytest.fixture

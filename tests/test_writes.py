@@ -162,10 +162,10 @@ engine/channels.py InputChannels.save save_file
 engine/linear.py Potts.save_pretrained save_file write_text
 tokenizers/base.py Tokenizer.save save_pretrained write_text
 tokenizers/base.py _name_for_all_versions write_text
-tokenizers/events.py EventsTokenizer.save write_text
+domains/ehr/tokenizer.py EventsTokenizer.save write_text
 tokenizers/huggingface.py _copy_known copyfile
 tokenizers/huggingface.py _write write_text
-tokenizers/log_templates.py TemplateTokenizer.save write_text
+domains/logs/templates.py TemplateTokenizer.save write_text
 """,
     "prepared data, in the workspace's cache under a fingerprint": """
 data/identity.py write_trained_on save unlink

@@ -48,6 +48,7 @@ class Defaults:
     Args:
         tokenizer: versioned name of a tokenizer.
         tokenizer_options: its options.
+        checkpoints: names of tokenizers that recognise vocabularies of imported checkpoints, best first.
         vocabulary_size: ids to train for; None fits the size to the data, or the vocabulary is fixed.
         masking: masker, rate and what is put in a masked place.
         size: "tiny", "small" or "base".
@@ -61,6 +62,7 @@ class Defaults:
 
     tokenizer: str
     tokenizer_options: Mapping[str, Any] = field(default_factory=dict)
+    checkpoints: tuple[str, ...] = ()
     vocabulary_size: int | None = None
     masking: MaskingConfig = field(default_factory=MaskingConfig)
     size: str = "small"

@@ -168,7 +168,7 @@ def write_plain(directory: Path, folder: Path, card: Card) -> None:
     from seqmlm.engine.backbones import never_predict
     from seqmlm.engine.model import MaskedRows
 
-    space = _tokenizer(folder).space
+    space = _tokenizer(folder, card.domain).space
     model = _weights(folder, space)
     rows = MaskedRows(model, space, probability=card.probability, channels=load_channels(folder, model))
     never_predict(model, rows.excluded)
@@ -315,7 +315,7 @@ def load_tokenizer(reference: str | Path, domain: str | None = None) -> Tokenize
 
     Args:
         reference: the folder or hub id.
-        domain: the field that it shall read, which a checkpoint does not say.
+        domain: the field that it reads; without it no tokenizer of a field is tried on a checkpoint.
 
     Raises:
         UsageError: one that cannot be used here.
@@ -332,11 +332,11 @@ def load_tokenizer(reference: str | Path, domain: str | None = None) -> Tokenize
 def _tokenizer(reference: str | Path, domain: str | None = None) -> Tokenizer:
     directory = Path(reference)
     if not (directory / TOKENIZER_CARD).is_file():
-        from seqmlm.tokenizers.huggingface import imported
+        from seqmlm.tokenizers.huggingface import checkpoint_tokenizer
 
-        field = None if domain is None else plugins.domain(domain)
-        own = None if field is None else plugins.tokenizer_class(field.defaults.tokenizer)
-        return imported(reference, None if own is None else own.traits.unit)
+        names = () if domain is None else plugins.domain(domain).defaults.checkpoints
+        readers: list[Any] = [plugins.tokenizer_class(name) for name in names]
+        return checkpoint_tokenizer(reference, readers)
     kind = _named(reference, plugins.tokenizer_class, tokenizer_card(directory)["name"])
     try:
         return kind.load(directory)

@@ -13,7 +13,7 @@ import numpy as np
 import tokenizers
 
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids, TokenSpace
-from seqmlm.errors import StateError
+from seqmlm.errors import StateError, UsageError
 from seqmlm.tokenizers.base import Tokenizer, Traits, Unknown, cut
 from seqmlm.tokenizers.spelling import Spelling
 
@@ -203,3 +203,32 @@ def _concatenate(lists: Sequence[Sequence[int]]) -> tuple[Ids, Ids]:
     starts = np.zeros(len(lists) + 1, dtype=np.int32)
     np.cumsum([len(one) for one in lists], out=starts[1:])
     return np.fromiter(chain.from_iterable(lists), dtype=np.int32, count=int(starts[-1])), starts
+
+
+def checkpoint_space(fast: Any) -> TokenSpace:
+    """The ids of a Hugging Face fast tokenizer, and which of them are special.
+
+    Raises:
+        UsageError: it has no mask or padding token.
+    """
+    backend = fast.backend_tokenizer
+    for role in ("mask_token_id", "pad_token_id"):
+        if getattr(fast, role, None) is None:
+            raise UsageError(
+                f"the tokenizer has no {role.removesuffix('_id')}; masked language models need one"
+            )
+    start = fast.cls_token_id if fast.cls_token_id is not None else fast.bos_token_id
+    end = fast.sep_token_id if fast.sep_token_id is not None else fast.eos_token_id
+    # The post-processor may add neither: then sequences have no start and end token, despite their names.
+    added = set(backend.encode("", add_special_tokens=True).ids)
+    named = {fast.pad_token_id, fast.mask_token_id, fast.unk_token_id, start, end, *fast.all_special_ids}
+    flagged = {number for number, token in backend.get_added_tokens_decoder().items() if token.special}
+    return TokenSpace(
+        size=max(backend.get_vocab(with_added_tokens=True).values()) + 1,
+        pad=fast.pad_token_id,
+        mask=fast.mask_token_id,
+        unk=fast.unk_token_id,
+        start=start if start in added else None,
+        end=end if end in added else None,
+        special=tuple(sorted((named | flagged) - {None})),
+    )

@@ -1,19 +1,16 @@
-"""Every vocabulary as a Hugging Face fast tokenizer with equal ids, so that exported models load with
-AutoTokenizer.
+"""Parts of Hugging Face fast tokenizers with our ids, so that exported models load with AutoTokenizer.
 
-The `tokenizers` library has no overlapping tokens, log templates or lexers: what a fast tokenizer cannot do
-is approximated by its normalizer where possible, else the fast tokenizer reads the vocabulary's own spelling.
+Each tokenizer makes its own from these parts (`Tokenizer.hf`). The `tokenizers` library has no overlapping
+tokens, log templates or lexers: what a fast tokenizer cannot do is approximated by its normalizer where
+possible, else the fast tokenizer reads the vocabulary's own spelling.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
-
-from seqmlm.tokenizers.events_vocabulary import SPECIAL
 
 _NAMES = {
     "pad_token": "[PAD]",
@@ -42,33 +39,6 @@ def fast_tokenizer(backend: Tokenizer, special: Sequence[str]) -> PreTrainedToke
     return PreTrainedTokenizerFast(tokenizer_object=backend, **names, **more)
 
 
-def fast_residue_tokenizer(tokens: Sequence[str]) -> PreTrainedTokenizerFast:
-    """A fast tokenizer with the given ids, every character a token, `<cls>` and `<eos>` added.
-
-    Args:
-        tokens: (V,) the vocabulary in id order.
-    """
-    backend = _word_level(tokens, "<unk>")
-    # Spaces between residues (ProtBert's habit) are dropped, as EsmTokenizer drops them.
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Split(Regex("."), behavior="isolated")]
-    )
-    backend.add_special_tokens([token for token in tokens if token.startswith("<")])
-    backend.post_processor = processors.TemplateProcessing(
-        single="<cls> $A <eos>",
-        pair="<cls> $A <eos> $B <eos>",
-        special_tokens=[(token, tokens.index(token)) for token in ("<cls>", "<eos>")],
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        cls_token="<cls>",
-        pad_token="<pad>",
-        eos_token="<eos>",
-        unk_token="<unk>",
-        mask_token="<mask>",
-    )
-
-
 def fast_letter_tokenizer(
     tokens: Sequence[str], roles: Mapping[str, int | None], aliases: Mapping[str, str]
 ) -> PreTrainedTokenizerFast:
@@ -80,7 +50,7 @@ def fast_letter_tokenizer(
         aliases: letters that are read as others.
     """
     names = {role: tokens[number] for role, number in roles.items() if number is not None}
-    backend = _word_level(tokens, names.get("unk", names["mask"]))
+    backend = word_level(tokens, names.get("unk", names["mask"]))
     backend.normalizer = normalizers.Sequence(
         [normalizers.Replace(letter, other) for letter, other in aliases.items()]
     )
@@ -108,78 +78,12 @@ def fast_letter_tokenizer(
     )
 
 
-_LETTERS = "ACGTN"
-
-
-def every_base(tokens: Sequence[str], k: int) -> PreTrainedTokenizerFast:
-    """Vocabulary of overlapping k-mers: a token of k letters at every base; `N` if it contains an N.
-
-    The library has no overlapping tokens, so the normalizer spells them out: every letter becomes a word of
-    its own, then k - 1 times every word takes over the last letter of the word behind it, and the words at
-    the end that could not grow are dropped.
-    """
-    steps = [normalizers.Replace(letter, letter + " ") for letter in _LETTERS]
-    for size in range(1, k):
-        # A word's end, before a word whose letter number `size` is to be taken over.
-        steps += [
-            normalizers.Replace(Regex(rf" (?=[{_LETTERS}]{{{size - 1}}}{letter})"), letter + " ")
-            for letter in _LETTERS
-        ]
-    steps.append(normalizers.Replace(Regex(rf"(?<![{_LETTERS}])[{_LETTERS}]{{1,{k - 1}}} "), ""))
-    steps.append(normalizers.Replace(Regex(rf"[{_LETTERS}]*N[{_LETTERS}]*"), "N"))
-    backend = _word_level(tokens)
-    backend.normalizer = _upper(steps)
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return _finished(backend, tokens)
-
-
-def kmer_blocks(tokens: Sequence[str], k: int) -> PreTrainedTokenizerFast:
-    """Vocabulary of non-overlapping k-mers, with single letters where none fits."""
-    backend = _word_level(tokens)
-    backend.normalizer = _upper([])
-    backend.pre_tokenizer = pre_tokenizers.Split(Regex(f"[ACGT]{{{k}}}|."), behavior="isolated")
-    return _finished(backend, tokens)
-
-
-def bpe(tokens: Sequence[str], merges: Sequence[tuple[str, str]]) -> PreTrainedTokenizerFast:
-    """Vocabulary of merges of bases."""
-    ids = {token: number for number, token in enumerate(tokens)}
-    backend = Tokenizer(models.BPE(vocab=ids, merges=list(merges), unk_token="[UNK]"))
-    backend.normalizer = _upper([])
-    return _finished(backend, tokens)
-
-
-def _word_level(tokens: Sequence[str], unknown: str = "[UNK]") -> Tokenizer:
+def word_level(tokens: Sequence[str], unknown: str = "[UNK]") -> Tokenizer:
+    """A backend whose tokens are whole words: `tokens` is the (V,) vocabulary in id order."""
     ids = {token: number for number, token in enumerate(tokens)}
     return Tokenizer(models.WordLevel(vocab=ids, unk_token=unknown))
 
 
-def _upper(further: Sequence[Any]) -> Any:
-    """Soft-masked bases have the same ids."""
-    return normalizers.Sequence([*(normalizers.Replace(one.lower(), one) for one in _LETTERS), *further])
-
-
-def _finished(backend: Tokenizer, tokens: Sequence[str]) -> PreTrainedTokenizerFast:
+def with_bracket_tokens(backend: Tokenizer, tokens: Sequence[str]) -> PreTrainedTokenizerFast:
+    """The fast tokenizer of a backend; its special tokens are those that begin with a bracket."""
     return fast_tokenizer(backend, [token for token in tokens if token.startswith("[")])
-
-
-def fast_events_tokenizer(tokens: Sequence[str]) -> PreTrainedTokenizerFast:
-    """A fast tokenizer with the given ids: what stands between white space is a token.
-
-    Args:
-        tokens: (V,) the vocabulary in id order, special tokens first.
-    """
-    backend = _word_level(tokens)
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return fast_tokenizer(backend, SPECIAL)
-
-
-def fast_template_tokenizer(tokens: Sequence[str]) -> PreTrainedTokenizerFast:
-    """A word-level tokenizer with the given ids, `[CLS]` and `[SEP]` added; other words are `<NEW>`.
-
-    Args:
-        tokens: (V,) the spelling of each id: "E1", "E2" ...; names in <> may hold a space.
-    """
-    backend = _word_level(tokens, "<NEW>")
-    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"<[^<>]*>|[^\s<>]+"), behavior="removed", invert=True)
-    return _finished(backend, tokens)

@@ -8,23 +8,19 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
-import tokenizers
 
 from seqmlm.engine import foreign
-from seqmlm.engine.types import Encoding, TokenSpace
+from seqmlm.engine.types import Encoding
 from seqmlm.errors import StateError, UsageError, number_of
 from seqmlm.parsing import LARGEST_JSON, read_json, word_list
-from seqmlm.tokenizers.backend import BackendTokenizer, backend_content
+from seqmlm.tokenizers.backend import BackendTokenizer, backend_content, checkpoint_space
 from seqmlm.tokenizers.base import CHECKPOINT_CONTENT, CHECKPOINT_SETTINGS, ForeignVocabulary, Tokenizer
-from seqmlm.tokenizers.letters import of_letters
-from seqmlm.tokenizers.residue import TOKENS as RESIDUE_TOKENS
-from seqmlm.tokenizers.residue import ResidueTokenizer
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 
 FEWEST_LETTERS = 20
@@ -58,7 +54,7 @@ class HuggingFaceTokenizer(ForeignVocabulary, BackendTokenizer):
             raise UsageError(
                 f"{type(fast).__name__} is a slow tokenizer (no tokenizer.json); save it as a fast one first"
             )
-        super().__init__(backend, _space(fast, backend))
+        super().__init__(backend, checkpoint_space(fast))
         self._fast = fast
         self._letters = self._tokens = self._ordinary = 0  # of texts so far; tokens without special ones
 
@@ -112,27 +108,31 @@ class HuggingFaceTokenizer(ForeignVocabulary, BackendTokenizer):
         return backend_content(self._backend)
 
 
-def imported(reference: str | Path, unit: str | None = None) -> Tokenizer:
-    """The tokenizer of a checkpoint: a folder or a hub id.
+class CheckpointReader(Protocol):
+    """A tokenizer class that recognises the checkpoints whose vocabulary it can read."""
 
-    ESM's vocabulary comes back as `residue.v1` (its Hugging Face tokenizer is slow, has no spans and turns
-    unknown letters into `<unk>`); one of single letters of the field as its letter tokenizer
-    (`seqmlm.tokenizers.letters`); every other as `huggingface.v1`.
+    @classmethod
+    def of_checkpoint(cls, checkpoint: PreTrainedTokenizerBase) -> Tokenizer | None:
+        """The tokenizer of a checkpoint; None where the vocabulary is another."""
+
+
+def checkpoint_tokenizer(reference: str | Path, readers: Sequence[type[CheckpointReader]] = ()) -> Tokenizer:
+    """The tokenizer of a checkpoint: that of the first reader that recognises it, else `huggingface.v1`.
 
     Args:
-        reference: the folder or hub id.
-        unit: what the field counts, such as "residue"; None for no field.
+        reference: a folder or hub id.
+        readers: classes of the field's own tokenizers, best first (see `Defaults.checkpoints`).
 
     Raises:
         StateError: there is no tokenizer.
         UsageError: it cannot be used.
     """
-    found = _auto(str(reference))
-    vocabulary = found.get_vocab()
-    if vocabulary == {token: number for number, token in enumerate(RESIDUE_TOKENS)}:
-        return ResidueTokenizer()
-    tokenizer = HuggingFaceTokenizer(found)
-    return of_letters(unit, found.backend_tokenizer, tokenizer.space) or tokenizer
+    checkpoint = _auto(str(reference))
+    for reader in readers:
+        tokenizer = reader.of_checkpoint(checkpoint)
+        if tokenizer is not None:
+            return tokenizer
+    return HuggingFaceTokenizer(checkpoint)
 
 
 # Settings of a tokenizer that change its ids, beside those whose name ends in "_token"; all others (templates
@@ -213,26 +213,3 @@ def _write(reference: str, path: Path, values: Mapping[str, Any]) -> None:
             "or copy it again"
         )
     path.write_text(json.dumps(values, ensure_ascii=False), encoding="utf-8")
-
-
-def _space(fast: Any, backend: tokenizers.Tokenizer) -> TokenSpace:
-    for role in ("mask_token_id", "pad_token_id"):
-        if getattr(fast, role, None) is None:
-            raise UsageError(
-                f"the tokenizer has no {role.removesuffix('_id')}; masked language models need one"
-            )
-    start = fast.cls_token_id if fast.cls_token_id is not None else fast.bos_token_id
-    end = fast.sep_token_id if fast.sep_token_id is not None else fast.eos_token_id
-    # The post-processor may add neither: then sequences have no start and end token, despite their names.
-    added = set(backend.encode("", add_special_tokens=True).ids)
-    named = {fast.pad_token_id, fast.mask_token_id, fast.unk_token_id, start, end, *fast.all_special_ids}
-    flagged = {number for number, token in backend.get_added_tokens_decoder().items() if token.special}
-    return TokenSpace(
-        size=max(backend.get_vocab(with_added_tokens=True).values()) + 1,
-        pad=fast.pad_token_id,
-        mask=fast.mask_token_id,
-        unk=fast.unk_token_id,
-        start=start if start in added else None,
-        end=end if end in added else None,
-        special=tuple(sorted((named | flagged) - {None})),
-    )

@@ -2,14 +2,15 @@
 
 Protein BERTs such as ProtBert and AntiBERTy have a token for each residue, and a Hugging Face tokenizer that
 wants blanks between residues. Without blanks it reads a whole sequence as one unknown word. These tokenizers
-read the field's sequences as they are, and give each letter the id that it has in the checkpoint.
+read the field's sequences as they are, and give each letter the id that it has in the checkpoint. A field
+derives its own from `LetterTokenizer` and names it in `Defaults.checkpoints`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 import tokenizers
@@ -18,13 +19,12 @@ from numpy.typing import NDArray
 from seqmlm.engine.query import Query
 from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding, TokenSpace
 from seqmlm.engine.units import EXACT, Mode, Units
+from seqmlm.tokenizers.backend import checkpoint_space
 from seqmlm.tokenizers.base import Tokenizer, Traits, Unknown, UnknownUnit, read_card
-from seqmlm.tokenizers.nucleotide import BASES
-from seqmlm.tokenizers.residue import STANDARD
 from seqmlm.tokenizers.spelling import Letters
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 MARKS = ("##", "▁", "Ġ")
 """What vocabularies write before a token that continues a word, or that begins one."""
@@ -89,13 +89,16 @@ class LetterTokenizer(Tokenizer):
                 self._table[ord(same)] = number
 
     @classmethod
-    def of_checkpoint(cls, backend: tokenizers.Tokenizer, space: TokenSpace) -> Self | None:
+    def of_checkpoint(cls, checkpoint: PreTrainedTokenizerBase) -> Self | None:
         """The tokenizer of a checkpoint; None where its vocabulary is not one of single letters.
 
-        Args:
-            backend: the checkpoint's own tokenizer.
-            space: of the checkpoint.
+        Raises:
+            UsageError: the checkpoint has no mask or padding token.
         """
+        backend = getattr(checkpoint, "backend_tokenizer", None)
+        if backend is None:
+            return None
+        space = checkpoint_space(checkpoint)
         vocabulary = backend.get_vocab(with_added_tokens=True)
         special = {*space.special}
         ids = dict[str, int]()
@@ -160,38 +163,6 @@ class LetterTokenizer(Tokenizer):
         return cls(**read_card(directory, expected=cls.name)["options"])
 
 
-class ResidueLetters(LetterTokenizer):
-    """Proteins, for a checkpoint that has a token for each of the 20 residues (ProtBert, AntiBERTy).
-
-    Only the 20 are scored. Rare and ambiguous residues are read as X, where the vocabulary has no token for
-    them or is of ProtBert's layout; without an X they are unknown.
-    """
-
-    name: ClassVar[str] = "residue_letters.v1"
-    traits: ClassVar[Traits] = Traits(unit="residue", closed=True, single_tokens=True)
-    scored: ClassVar[str] = STANDARD
-    others: ClassVar[str] = "XBUZOJ.-"
-    stand_in: ClassVar[str] = "X"
-
-
-class BaseLetters(LetterTokenizer):
-    """DNA, for a checkpoint that has a token for each of the four bases; it reads one strand."""
-
-    name: ClassVar[str] = "base_letters.v1"
-    traits: ClassVar[Traits] = Traits(unit="base", closed=True, single_tokens=True)
-    scored: ClassVar[str] = BASES
-    others: ClassVar[str] = "N-"
-    gaps: ClassVar[str] = "N-"
-    stand_in: ClassVar[str] = "N"
-    either_case: ClassVar[bool] = True
-
-
-OF_UNIT: Mapping[str, type[LetterTokenizer]] = {
-    kind.traits.unit: kind for kind in (ResidueLetters, BaseLetters)
-}
-"""Letter tokenizers by the unit that a field counts."""
-
-
 def _bytes(raw: str) -> NDArray[np.uint8]:
     """One byte per character; a character beyond Latin-1 becomes "?", which is unknown too."""
     return np.frombuffer(raw.encode("latin-1", errors="replace"), dtype=np.uint8)
@@ -215,9 +186,3 @@ def _is_of_words(vocabulary: Mapping[str, int], special: set[int], ids: Mapping[
             text = text.removeprefix(mark)
         words += number not in special and len(text) > 1 and text.isalpha()
     return words > len(ids)
-
-
-def of_letters(unit: str | None, backend: tokenizers.Tokenizer, space: TokenSpace) -> Any:
-    """The letter tokenizer of a checkpoint for a field that counts this unit; None where there is none."""
-    kind = OF_UNIT.get(unit or "")
-    return None if kind is None else kind.of_checkpoint(backend, space)

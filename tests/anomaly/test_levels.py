@@ -17,6 +17,7 @@ from seqmlm.anomaly.values import Doubles, Scored
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.dna import levels as dna
+from seqmlm.domains.dna.bases import BaseTokenizer
 from seqmlm.domains.protein import levels as protein
 from seqmlm.domains.text import levels as text
 from seqmlm.engine.types import InMemory
@@ -26,7 +27,6 @@ from seqmlm.inference.session import Session
 from seqmlm.rows.judge import Normal
 from seqmlm.tasks.score_output import reason
 from seqmlm.tokenizers.base import Tokenizer
-from seqmlm.tokenizers.bases import BaseTokenizer
 from seqmlm.tokenizers.subword import BpeTokenizer, WordPieceTokenizer
 
 SENTENCES = ["the keys to the cabinet are on the table", "the cabinet is old", "a key opens a cabinet"]

@@ -16,6 +16,7 @@ from seqmlm.anomaly.levels import Frequencies, Level, RecordLevel, UnitLevel
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.dna import levels as dna
+from seqmlm.domains.dna.bases import BaseTokenizer
 from seqmlm.domains.protein import levels as protein
 from seqmlm.domains.text import levels as text
 from seqmlm.engine.types import InMemory
@@ -29,7 +30,6 @@ from seqmlm.rows.judge import Normal
 from seqmlm.tasks.calibrate import Calibrator, Records
 from seqmlm.tasks.labels import ranked_by
 from seqmlm.tasks.score_output import Tally, line, warnings
-from seqmlm.tokenizers.bases import BaseTokenizer
 from seqmlm.tokenizers.subword import BpeTokenizer
 
 SENTENCES = ["the keys to the cabinet are on the table", "the cabinet is old", "a key opens a cabinet"]

@@ -6,10 +6,10 @@ import pytest
 from code_gaps import KINDS, OPERATORS, Gap, counted, gaps, predicted
 from tiny_models import random_model
 
+from seqmlm.domains.code.tokenizer import CodeTokenizer
 from seqmlm.domains.holes import Hole, Prompt
 from seqmlm.inference.cloze import Cloze
 from seqmlm.inference.session import Session
-from seqmlm.tokenizers.code import CodeTokenizer
 
 SOURCE = '''"""Größe: a text before."""
 import os

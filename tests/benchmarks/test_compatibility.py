@@ -8,10 +8,10 @@ import torch
 from compatibility import CompatibleRows, Hidden, faithful, squared_deviation
 from tiny_models import random_model
 
+from seqmlm.domains.dna.bases import BaseTokenizer
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.packing import Document, PackedBatch, pack
 from seqmlm.structure.joints import Conditional, Pair, deviation, given
-from seqmlm.tokenizers.bases import BaseTokenizer
 
 MODEL = random_model("dna", BaseTokenizer(), spread=40)
 ENCODING = MODEL.tokenizer.encode("ACGTTGACCA")

@@ -10,8 +10,8 @@ from fork_server import Run
 from tiny_models import random_model, residues
 
 from seqmlm.cli.ray import share
+from seqmlm.domains.protein.tokenizer import ResidueTokenizer
 from seqmlm.inference import model_folder
-from seqmlm.tokenizers.residue import ResidueTokenizer
 
 
 @pytest.fixture

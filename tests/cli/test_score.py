@@ -18,6 +18,7 @@ from written import rows
 
 from seqmlm.data.privacy import redact_small_counts
 from seqmlm.data.problems import Problems
+from seqmlm.domains.dna.bases import BaseTokenizer
 from seqmlm.inference.calibrations import Stored, store
 from seqmlm.inference.detector import Detector, table
 from seqmlm.inference.scorer import RecordScorer
@@ -26,7 +27,6 @@ from seqmlm.rows.judge import Normal
 from seqmlm.tasks.score import Score
 from seqmlm.tasks.score_config import ScoreConfig
 from seqmlm.tasks.score_output import Tally
-from seqmlm.tokenizers.bases import BaseTokenizer
 
 SECONDS = 240  # patience with a busy machine
 

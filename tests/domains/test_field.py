@@ -18,10 +18,10 @@ from seqmlm.data.record import Record
 from seqmlm.domains.field import Defaults, Field, known_until
 from seqmlm.domains.files import Format
 from seqmlm.domains.protein import PROTEIN
+from seqmlm.domains.protein.tokenizer import ResidueTokenizer
 from seqmlm.domains.text import TEXT
 from seqmlm.errors import DataError, UsageError
 from seqmlm.inference.batches import check
-from seqmlm.tokenizers.residue import ResidueTokenizer
 
 
 def read_words(path, problems, *, upper: bool = False) -> Iterator[Record]:

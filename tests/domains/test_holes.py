@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seqmlm import plugins
+from seqmlm.domains.code.lexers.source import SourceText
+from seqmlm.domains.ehr.history import Event, History
 from seqmlm.domains.holes import escaped, frame, put, read_holes
 from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.errors import UsageError
-from seqmlm.tokenizers.events_history import Event, History
-from seqmlm.tokenizers.lexers.source import SourceText
 
 FORMS = ("[MASK]", "<mask>")
 DAY = 86_400.0

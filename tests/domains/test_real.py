@@ -12,14 +12,14 @@ from written import written
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.fasta import read_fasta
 from seqmlm.domains.dna import DNA
+from seqmlm.domains.dna.bases import BaseTokenizer
+from seqmlm.domains.dna.kmer_block import KmerBlockTokenizer
 from seqmlm.domains.dna.overlapping import KmerTokenizer
+from seqmlm.domains.dna.tokenizer import reverse_complement
 from seqmlm.domains.protein import PROTEIN
+from seqmlm.domains.protein.tokenizer import ResidueTokenizer
 from seqmlm.domains.text import TEXT
 from seqmlm.inference.batches import check
-from seqmlm.tokenizers.bases import BaseTokenizer
-from seqmlm.tokenizers.kmer_block import KmerBlockTokenizer
-from seqmlm.tokenizers.nucleotide import reverse_complement
-from seqmlm.tokenizers.residue import ResidueTokenizer
 
 
 def test_the_proteome_of_e_coli(real_data: Path):

@@ -14,6 +14,7 @@ from scipy.optimize import minimize
 from sklearn.metrics import roc_auc_score
 
 from seqmlm.domains.protein.sample import families
+from seqmlm.domains.protein.tokenizer import SPACE, ResidueTokenizer
 from seqmlm.engine import linear
 from seqmlm.engine.conditionals import Conditionals, Query
 from seqmlm.engine.linear import LinearRows, Penalty, Potts, Shape, coupling_norms, spread, zero_sum
@@ -26,7 +27,6 @@ from seqmlm.engine.types import Encoding, InMemory
 from seqmlm.errors import StateError, TrainingError, UsageError
 from seqmlm.structure.estimators import StructureSettings, estimator
 from seqmlm.structure.maps import DependenceMap
-from seqmlm.tokenizers.residue import SPACE, ResidueTokenizer
 
 Doubles = NDArray[np.float64]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tiny_models import random_model
 
+from seqmlm.domains.protein.tokenizer import ResidueTokenizer
 from seqmlm.inference.model_folder import LoadedModel
-from seqmlm.tokenizers.residue import ResidueTokenizer
 
 
 @pytest.fixture(scope="module")

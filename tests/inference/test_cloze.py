@@ -11,12 +11,12 @@ from checkpoints import checkpoint, log_probs
 from tiny_models import random_model
 
 from seqmlm.domains.dna.overlapping import KmerTokenizer
+from seqmlm.domains.dna.tokenizer import BASES
 from seqmlm.domains.holes import Prompt
+from seqmlm.domains.protein.tokenizer import STANDARD, TOKENS, ResidueTokenizer
 from seqmlm.errors import UsageError
 from seqmlm.inference.cloze import Cloze, most_probable
 from seqmlm.inference.session import Session
-from seqmlm.tokenizers.nucleotide import BASES
-from seqmlm.tokenizers.residue import STANDARD, TOKENS, ResidueTokenizer
 
 
 def written(kind: str) -> list[str]:

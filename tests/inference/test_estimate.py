@@ -17,6 +17,7 @@ from written import written
 from seqmlm.data import files
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
+from seqmlm.domains.dna.bases import BaseTokenizer
 from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.inference import batches, estimate
 from seqmlm.inference.batches import forward_tokens
@@ -25,7 +26,6 @@ from seqmlm.inference.estimate import Work, work_of
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
-from seqmlm.tokenizers.bases import BaseTokenizer
 
 MODES = (EXACT, ONE_PASS, Mode("partition", 4))
 

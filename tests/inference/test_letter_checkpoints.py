@@ -16,11 +16,11 @@ from fork_server import ForkServer, Run
 from letter_checkpoints import BASES, BERT, LAYOUTS, Layout, letter_checkpoint
 from transformers import AutoTokenizer
 
+from seqmlm.domains.dna.bases import BaseLetters
+from seqmlm.domains.protein.tokenizer import STANDARD, ResidueLetters, ResidueTokenizer
 from seqmlm.errors import UsageError
 from seqmlm.inference.model_folder import load_tokenizer
 from seqmlm.tasks.task import open_model
-from seqmlm.tokenizers.letters import BaseLetters, ResidueLetters
-from seqmlm.tokenizers.residue import STANDARD, ResidueTokenizer
 from seqmlm.watch.config import WatchConfig
 
 PROTEINS = ("MKTAYIAKQRNWDCGSPLEFVH", "GSHMAEEPLLWNDCQV", "MTEYKLVVVGAGGVGKSALT")

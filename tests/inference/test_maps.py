@@ -12,13 +12,13 @@ from tiny_models import dna_model, protein_model, random_model, residues
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
+from seqmlm.domains.dna.tokenizer import reverse_complement
 from seqmlm.errors import DataError, UsageError
 from seqmlm.inference.maps import Asked, Family, Maps, Member, families, family_map, row_options
 from seqmlm.inference.session import Session
 from seqmlm.structure.base import StructureSettings
 from seqmlm.structure.estimators import estimator
 from seqmlm.structure.maps import DependenceMap, apc
-from seqmlm.tokenizers.nucleotide import reverse_complement
 from seqmlm.tokenizers.subword import WordPieceTokenizer
 
 

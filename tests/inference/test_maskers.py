@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from seqmlm.domains.protein.tokenizer import SPACE, ResidueTokenizer
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.units import Units
 from seqmlm.errors import UsageError
 from seqmlm.inference.model_folder import make_masker
-from seqmlm.tokenizers.residue import SPACE, ResidueTokenizer
 
 
 class Knowing(ResidueTokenizer):

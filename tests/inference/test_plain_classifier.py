@@ -17,6 +17,7 @@ from text_models import text_model
 from tiny_models import protein_model
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, AutoTokenizer
 
+from seqmlm.domains.protein.tokenizer import ResidueTokenizer
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.heads import LabelledRows
 from seqmlm.engine.model import MaskedRows
@@ -26,7 +27,6 @@ from seqmlm.inference import model_folder
 from seqmlm.inference.labeller import Labeller
 from seqmlm.inference.pieces import HeadCard, pieces, pieces_of_pair
 from seqmlm.tasks.models import export_model
-from seqmlm.tokenizers.residue import ResidueTokenizer
 
 LENGTHS = (3, 7, 12, 30)
 NAMES = ("no", "yes", "perhaps")

@@ -12,10 +12,10 @@ import pytest
 from seqmlm import plugins
 from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
+from seqmlm.domains.protein.tokenizer import ResidueTokenizer
 from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.inference.batches import BATCH_RECORDS, Budget, Encoded, batches, tokenized
 from seqmlm.tasks.reading import Part, ahead, can_read_ahead, parts
-from seqmlm.tokenizers.residue import ResidueTokenizer
 
 DOMAIN = plugins.domain("protein")
 TOKENIZER = ResidueTokenizer()

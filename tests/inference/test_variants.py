@@ -10,12 +10,12 @@ from checkpoints import checkpoint, log_probs
 from tiny_models import random_model
 
 from seqmlm.domains.dna.overlapping import KmerTokenizer
+from seqmlm.domains.protein.tokenizer import STANDARD, TOKENS, ResidueTokenizer
 from seqmlm.domains.variants import Edit, Variant
 from seqmlm.engine.query import Query
 from seqmlm.errors import UsageError
 from seqmlm.inference.session import Session
 from seqmlm.inference.variants import BITS, CONVENTIONS, MASKED, VariantScorer
-from seqmlm.tokenizers.residue import STANDARD, TOKENS, ResidueTokenizer
 
 WILDTYPE = "MKTAYIAKQRQISFVKSHFSRQ"
 MASK, ID = TOKENS.index("<mask>"), {token: number for number, token in enumerate(TOKENS)}

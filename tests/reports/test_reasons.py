@@ -12,6 +12,7 @@ from seqmlm import plugins
 from seqmlm.anomaly.values import SEEN, Scored
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
+from seqmlm.domains.dna.kmer_block import KmerBlockTokenizer
 from seqmlm.engine.reductions import top
 from seqmlm.engine.types import Encoding, Longs
 from seqmlm.engine.units import Units
@@ -19,7 +20,6 @@ from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.reports.reasons import counted
 from seqmlm.reports.report import told
-from seqmlm.tokenizers.kmer_block import KmerBlockTokenizer
 
 TOKENIZER = plugins.tokenizer_class("residue")()
 RAW = "MKTAYIA"

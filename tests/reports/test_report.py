@@ -15,6 +15,7 @@ from seqmlm.anomaly.levels import part_row, record_row
 from seqmlm.anomaly.values import Place, Scored
 from seqmlm.data.record import Record
 from seqmlm.domains.protein import PROTEIN
+from seqmlm.domains.protein.tokenizer import TOKENS, ResidueTokenizer
 from seqmlm.inference.detector import JudgedRow
 from seqmlm.reports import pictures
 from seqmlm.reports import report as module
@@ -22,7 +23,6 @@ from seqmlm.reports.drawing import MOST_POINTS
 from seqmlm.reports.page import Page
 from seqmlm.reports.pictures import Coloured, Highest, Point, Timeline, Tracks
 from seqmlm.reports.report import shown_scale
-from seqmlm.tokenizers.residue import TOKENS, ResidueTokenizer
 from seqmlm.tokenizers.spelling import Letters
 
 TOKENIZER = ResidueTokenizer()

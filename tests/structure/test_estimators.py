@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from text_models import text_model
 from tiny_models import dna_model, protein_model, residues
 
+from seqmlm.domains.dna.kmer_block import KmerBlockTokenizer
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.types import Encoding
 from seqmlm.errors import UsageError
@@ -23,7 +24,6 @@ from seqmlm.structure.base import Estimator
 from seqmlm.structure.cmi import Gibbs
 from seqmlm.structure.estimators import PairCounts, StructureSettings, estimator
 from seqmlm.structure.maps import symmetrized
-from seqmlm.tokenizers.kmer_block import KmerBlockTokenizer
 
 Doubles = NDArray[np.float64]
 

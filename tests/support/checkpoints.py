@@ -23,8 +23,7 @@ from transformers import (
     RobertaForMaskedLM,
 )
 
-from seqmlm.tokenizers.fast import fast_residue_tokenizer
-from seqmlm.tokenizers.residue import TOKENS
+from seqmlm.domains.protein.tokenizer import ResidueTokenizer
 
 TEXTS = (
     "the cat sees the dog .",
@@ -96,7 +95,7 @@ def checkpoint(kind: str, folder: Path) -> tuple[Any, Any]:
     """A random model of an architecture, saved as transformers saves it; the model and its tokenizer."""
     torch.manual_seed(7)
     if kind == "esm":
-        fast = fast_residue_tokenizer(TOKENS)
+        fast = ResidueTokenizer().hf()
     elif kind in ("roberta", "modernbert"):
         fast = byte_level("<mask>" if kind == "roberta" else "[MASK]", ROBERTA)
     else:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from seqmlm.tokenizers.events_history import Event, History, iso
+from seqmlm.domains.ehr.history import Event, History, iso
 
 DAY = 86400.0
 DISEASES = {

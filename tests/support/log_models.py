@@ -10,12 +10,12 @@ from tiny_models import random_model
 from seqmlm.data.record import Record
 from seqmlm.domains.logs.levels import LogBackground
 from seqmlm.domains.logs.readers.events import LogLines
+from seqmlm.domains.logs.templates import TemplateTokenizer
 from seqmlm.engine.types import InMemory
 from seqmlm.inference import model_folder
 from seqmlm.inference.calibrations import store_backgrounds
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.tokenizers.base import Tokenizer
-from seqmlm.tokenizers.log_templates import TemplateTokenizer
 
 NORMAL = ("open file 7", "read block 1 of 9", "read block 2 of 9", "close")
 

@@ -14,6 +14,9 @@ from written import written
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.code.levels import ClassNorms, LineLevel
+from seqmlm.domains.code.lexers.source import SourceText
+from seqmlm.domains.code.tokenizer import CodeTokenizer
+from seqmlm.domains.ehr.tokenizer import EventsTokenizer
 from seqmlm.inference.calibrations import Stored, store, store_backgrounds
 from seqmlm.inference.detector import table
 from seqmlm.inference.model_folder import LoadedModel
@@ -21,9 +24,6 @@ from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.rows.judge import Normal
 from seqmlm.tokenizers.base import Tokenizer
-from seqmlm.tokenizers.code import CodeTokenizer
-from seqmlm.tokenizers.events import EventsTokenizer
-from seqmlm.tokenizers.lexers.source import SourceText
 
 MODULE = '''"""Stacks."""
 import os

@@ -10,14 +10,14 @@ import numpy as np
 import torch
 
 from seqmlm import plugins
+from seqmlm.domains.dna.bases import BaseTokenizer
+from seqmlm.domains.protein.tokenizer import ResidueTokenizer
 from seqmlm.engine.backbones import build
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.shapes import ModelConfig
 from seqmlm.inference import model_folder
 from seqmlm.inference.model_folder import Card, LoadedModel
 from seqmlm.tokenizers.base import Tokenizer
-from seqmlm.tokenizers.bases import BaseTokenizer
-from seqmlm.tokenizers.residue import ResidueTokenizer
 
 RESIDUES = "LAGVSERTIDPKQNFYMHWC"
 SHAPE = {"num_hidden_layers": 2, "hidden_size": 16, "intermediate_size": 32}

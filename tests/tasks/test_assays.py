@@ -12,11 +12,11 @@ from fork_server import Run
 from scipy.stats import spearmanr
 from stopped import stop_at
 
+from seqmlm.domains.protein.tokenizer import STANDARD
 from seqmlm.domains.variants import Assay, VariantTable
 from seqmlm.inference.session import Session
 from seqmlm.inference.variants import VariantScorer
 from seqmlm.tasks.assays import summed_up
-from seqmlm.tokenizers.residue import STANDARD
 
 WILDTYPES = {"ONE": "MKTAYIAKQRQISFVKSHFSRQ", "TWO": "ACDEFGHIKLMNPQRSTVWY"}
 

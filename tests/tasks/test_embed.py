@@ -25,6 +25,8 @@ from transformers import AutoModel, AutoTokenizer
 from written import rows as rows_of
 
 from seqmlm.data.record import Record
+from seqmlm.domains.ehr.tokenizer import EventsTokenizer
+from seqmlm.domains.protein.tokenizer import ResidueTokenizer
 from seqmlm.engine.conditionals import evaluating
 from seqmlm.engine.types import Encoding
 from seqmlm.engine.windows import central_windows
@@ -33,8 +35,6 @@ from seqmlm.inference import model_folder
 from seqmlm.inference.session import Session
 from seqmlm.streams.sinks import packed, unpacked
 from seqmlm.tasks.embed import Embed, EmbedConfig
-from seqmlm.tokenizers.events import EventsTokenizer
-from seqmlm.tokenizers.residue import ResidueTokenizer
 
 SENTENCES = ("the cat sees the dog", "a dog barks", "no cats sleep catsdogs here", "the dogs", "a dog barks")
 PETS = tuple(f"the {'cat' if n % 3 else 'dog'} sees {'a ' * n}dog" for n in range(9))

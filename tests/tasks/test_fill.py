@@ -14,16 +14,16 @@ from histories import histories
 from tiny_models import random_model, saved
 from written import written
 
+from seqmlm.domains.code.tokenizer import CodeTokenizer
+from seqmlm.domains.dna.bases import BaseTokenizer
+from seqmlm.domains.dna.bpe import DnaBpeTokenizer
 from seqmlm.domains.dna.overlapping import KmerTokenizer
+from seqmlm.domains.ehr.tokenizer import EventsTokenizer
 from seqmlm.domains.logs.readers.events import LogLines
+from seqmlm.domains.logs.templates import TemplateTokenizer
+from seqmlm.domains.logs.words import LogWordTokenizer
+from seqmlm.domains.protein.tokenizer import ResidueTokenizer
 from seqmlm.tokenizers.base import Tokenizer
-from seqmlm.tokenizers.bases import BaseTokenizer
-from seqmlm.tokenizers.code import CodeTokenizer
-from seqmlm.tokenizers.dna_bpe import DnaBpeTokenizer
-from seqmlm.tokenizers.events import EventsTokenizer
-from seqmlm.tokenizers.log_templates import TemplateTokenizer
-from seqmlm.tokenizers.log_words import LogWordTokenizer
-from seqmlm.tokenizers.residue import ResidueTokenizer
 
 CODE = "def depth(stack):\n    return len(stack) + 1\n"
 LOG = ("started", "ready in 5 ms", "request 7 done", "request 8 done", "stopped")

@@ -30,14 +30,14 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.tags import tagged
 from seqmlm.domains.logs.readers.events import LogLines
+from seqmlm.domains.logs.templates import TemplateTokenizer
+from seqmlm.domains.protein.tokenizer import ResidueTokenizer
 from seqmlm.engine.types import Encoding
 from seqmlm.inference.pieces import HeadCard, at_once, pieces, pieces_of_pair
 from seqmlm.tasks import deadline, worth
 from seqmlm.tasks.cases import units_of
 from seqmlm.tasks.observers import Recorder
 from seqmlm.tasks.table import Columns
-from seqmlm.tokenizers.log_templates import TemplateTokenizer
-from seqmlm.tokenizers.residue import ResidueTokenizer
 
 Rows = Sequence[dict[str, Any]]
 BRIEF = "--rivals off --set epochs=1"

@@ -19,8 +19,8 @@ from text_models import text_model
 from tiny_models import random_model, saved
 
 from seqmlm.data.timestamps import Clock
-from seqmlm.tokenizers.events import EventsTokenizer
-from seqmlm.tokenizers.events_history import History, iso
+from seqmlm.domains.ehr.history import History, iso
+from seqmlm.domains.ehr.tokenizer import EventsTokenizer
 
 PEOPLE = 60
 NAMES = "subject_id,prediction_time,boolean_value"

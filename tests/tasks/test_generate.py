@@ -14,11 +14,11 @@ from fork_server import Run
 from text_models import text_model
 from tiny_models import random_model, saved
 
+from seqmlm.domains.dna.bases import BaseTokenizer
+from seqmlm.domains.protein.tokenizer import STANDARD, ResidueTokenizer
 from seqmlm.inference.cloze import Cloze
 from seqmlm.inference.session import Session
 from seqmlm.tasks.generate import Draw, Generate, GenerateConfig
-from seqmlm.tokenizers.bases import BaseTokenizer
-from seqmlm.tokenizers.residue import STANDARD, ResidueTokenizer
 
 
 @pytest.fixture

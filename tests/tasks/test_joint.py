@@ -13,16 +13,16 @@ from histories import histories
 from text_models import text_model
 from tiny_models import random_model, saved
 
+from seqmlm.domains.dna.bases import BaseTokenizer
 from seqmlm.domains.dna.overlapping import KmerTokenizer
+from seqmlm.domains.ehr.tokenizer import EventsTokenizer
+from seqmlm.domains.protein.tokenizer import ResidueTokenizer
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.inference import model_folder
 from seqmlm.structure import joints
 from seqmlm.structure.joints import METHODS, Pair, given
 from seqmlm.tasks import joint as task
 from seqmlm.tokenizers.base import Tokenizer
-from seqmlm.tokenizers.bases import BaseTokenizer
-from seqmlm.tokenizers.events import EventsTokenizer
-from seqmlm.tokenizers.residue import ResidueTokenizer
 
 LETTERS = "ACDEFGHIKLMNPQRSTVWY"
 

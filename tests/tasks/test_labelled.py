@@ -15,6 +15,7 @@ from written import jsonl
 from seqmlm.data.examples import Example
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
+from seqmlm.domains.protein.tokenizer import ResidueTokenizer
 from seqmlm.errors import DataError
 from seqmlm.inference.session import Session
 from seqmlm.tasks.cases import cases
@@ -29,7 +30,6 @@ from seqmlm.tasks.labelled import (
     read_examples,
     why_untested,
 )
-from seqmlm.tokenizers.residue import ResidueTokenizer
 
 
 @pytest.fixture(scope="module")

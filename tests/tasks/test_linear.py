@@ -119,7 +119,7 @@ def by_hand(model: LinearRows, raw: str, names: Mapping[str, int] | None = None)
 
 
 def _ids(letters: str) -> list[int]:
-    from seqmlm.tokenizers.residue import ResidueTokenizer
+    from seqmlm.domains.protein.tokenizer import ResidueTokenizer
 
     return [int(one) for one in ResidueTokenizer().encode(letters).ids[1:-1]]
 

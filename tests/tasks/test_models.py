@@ -16,6 +16,7 @@ from tiny_models import protein_model, random_model, saved
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from seqmlm import plugins
+from seqmlm.domains.ehr.history import Event, History
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.query import Query
 from seqmlm.engine.reductions import Candidates
@@ -36,7 +37,6 @@ from seqmlm.tasks.models import (
     track_model,
 )
 from seqmlm.tokenizers.base import fingerprint
-from seqmlm.tokenizers.events_history import Event, History
 from seqmlm.tracking import Tracker
 from seqmlm.workspace import Workspace
 

@@ -14,8 +14,8 @@ from tiny_domain_models import MODULE, calibrated_code_model
 from tiny_models import dna_model, random_model, saved
 from written import rows as rows_of
 
+from seqmlm.domains.protein.tokenizer import ResidueTokenizer
 from seqmlm.tasks.task import counted_from_one
-from seqmlm.tokenizers.residue import ResidueTokenizer
 
 PLANTED = {
     "protein": (">p\nMKTAYIAWQRLAGV\n", "W"),

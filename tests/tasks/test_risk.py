@@ -18,13 +18,13 @@ from tiny_models import random_model, saved
 
 from seqmlm import plugins
 from seqmlm.data.problems import Problems
+from seqmlm.domains.ehr.history import Event, History, iso
+from seqmlm.domains.ehr.tokenizer import EventsTokenizer
 from seqmlm.engine.packing import Document
 from seqmlm.engine.types import Bools
 from seqmlm.engine.units import Doubles
 from seqmlm.inference import model_folder
 from seqmlm.inference.model_folder import LoadedModel
-from seqmlm.tokenizers.events import EventsTokenizer
-from seqmlm.tokenizers.events_history import Event, History, iso
 
 PEOPLE = 90
 CODE = "DRUG//metformin"

@@ -17,6 +17,7 @@ from seqmlm import plugins
 from seqmlm.anomaly.levels import Level, RecordLevel
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
+from seqmlm.domains.protein.tokenizer import ResidueTokenizer
 from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.inference.detector import Detector
 from seqmlm.inference.estimate import cost_of
@@ -25,7 +26,6 @@ from seqmlm.inference.session import Session
 from seqmlm.tasks import sampling
 from seqmlm.tasks.calibrate import Calibrator, Records
 from seqmlm.tasks.sampling import RowSample, row_numbers
-from seqmlm.tokenizers.residue import ResidueTokenizer
 
 RULE = ResidueTokenizer().units
 MODES = [EXACT, ONE_PASS, Mode("partition", 4)]

@@ -21,6 +21,7 @@ from tiny_models import protein_model, residues
 from seqmlm.anomaly.levels import record_row
 from seqmlm.data.files import Source
 from seqmlm.data.problems import Problems
+from seqmlm.domains.logs.templates import TemplateTokenizer
 from seqmlm.errors import DataError, SeqmlmError, StateError, UsageError
 from seqmlm.inference import batches, model_folder
 from seqmlm.inference.detector import Detector, JudgedRow
@@ -30,7 +31,6 @@ from seqmlm.rows.file import Rows
 from seqmlm.tasks import score
 from seqmlm.tasks.score_config import ScoreConfig
 from seqmlm.tasks.score_output import TRAINED_ON, UNSCORED, Tally, extent, warnings
-from seqmlm.tokenizers.log_templates import TemplateTokenizer
 
 
 class Lines:

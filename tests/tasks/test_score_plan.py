@@ -17,6 +17,7 @@ from tiny_domain_models import patients_model
 from tiny_models import protein_model, random_model
 
 from seqmlm.domains.dna import DNA
+from seqmlm.domains.dna.bases import BaseTokenizer
 from seqmlm.engine.backbones import build
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.shapes import ModelConfig
@@ -33,7 +34,6 @@ from seqmlm.tasks import score_plan
 from seqmlm.tasks.review import ReviewConfig
 from seqmlm.tasks.score_config import ScoreConfig, ScoringRequest
 from seqmlm.tasks.score_plan import choose, choose_mode
-from seqmlm.tokenizers.bases import BaseTokenizer
 
 
 def rows(count: int, **facts: Any) -> Stored:

@@ -22,6 +22,7 @@ from written import rows as rows_of
 
 from seqmlm import plugins
 from seqmlm.data.problems import Problems
+from seqmlm.domains.ehr.tokenizer import EventsTokenizer
 from seqmlm.errors import DataError, SeqmlmError, StateError, UsageError
 from seqmlm.inference.batches import Budget
 from seqmlm.inference.estimate import about
@@ -30,7 +31,6 @@ from seqmlm.inference.session import Session
 from seqmlm.structure.maps import DependenceMap
 from seqmlm.tasks.structure import EDGES_ALONE, NEAR, TOPK, Structure, StructureConfig, usual_settings
 from seqmlm.tasks.task import Summary, run
-from seqmlm.tokenizers.events import EventsTokenizer
 from seqmlm.tracking import Tracker
 from seqmlm.workspace import Workspace
 

@@ -16,11 +16,11 @@ from stopped import stop_at
 from text_models import text_model
 from written import written
 
+from seqmlm.domains.protein.tokenizer import STANDARD
 from seqmlm.inference.session import Session
 from seqmlm.inference.variants import MASKED, VariantScorer
 from seqmlm.reports.page import Page
 from seqmlm.tasks.substitutions import Grid
-from seqmlm.tokenizers.residue import STANDARD
 
 WILDTYPE = "MKTAYIAKQRQISFVKSHFSRQ"
 

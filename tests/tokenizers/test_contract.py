@@ -13,24 +13,24 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer, EsmConfig, ModernBertConfig
 
+from seqmlm.domains.code.tokenizer import CodeTokenizer
+from seqmlm.domains.dna.bases import BaseTokenizer
+from seqmlm.domains.dna.bpe import DnaBpeTokenizer
+from seqmlm.domains.dna.kmer_block import KmerBlockTokenizer
 from seqmlm.domains.dna.overlapping import KmerTokenizer
+from seqmlm.domains.ehr.tokenizer import EventsTokenizer
+from seqmlm.domains.logs.templates import TemplateTokenizer
+from seqmlm.domains.logs.words import LogWordTokenizer
+from seqmlm.domains.protein.tokenizer import ResidueTokenizer
 from seqmlm.engine.types import Encoding
 from seqmlm.errors import StateError
 from seqmlm.tokenizers.base import Tokenizer, fingerprint
-from seqmlm.tokenizers.bases import BaseTokenizer
-from seqmlm.tokenizers.code import CodeTokenizer
-from seqmlm.tokenizers.dna_bpe import DnaBpeTokenizer
-from seqmlm.tokenizers.events import EventsTokenizer
-from seqmlm.tokenizers.kmer_block import KmerBlockTokenizer
-from seqmlm.tokenizers.log_templates import TemplateTokenizer
-from seqmlm.tokenizers.log_words import LogWordTokenizer
-from seqmlm.tokenizers.residue import ResidueTokenizer
 from seqmlm.tokenizers.subword import BpeTokenizer, UnigramTokenizer, WordPieceTokenizer
+from tests.domains.code.test_tokenizer import TRICKY as TRICKY_CODE
+from tests.domains.ehr.test_tokenizer import CHANNELS, VALUES, measured
+from tests.domains.logs.test_fields import served
+from tests.domains.logs.test_words import service, window
 from tests.tokenizers.conftest import corpus
-from tests.tokenizers.test_code import TRICKY as TRICKY_CODE
-from tests.tokenizers.test_events import CHANNELS, VALUES, measured
-from tests.tokenizers.test_log_fields import served
-from tests.tokenizers.test_log_words import service, window
 from tests.tokenizers.test_subword import TRICKY
 
 SOURCE = random.Random(2)

@@ -9,10 +9,10 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors
 from transformers import EsmTokenizer, PreTrainedTokenizerFast
 
+from seqmlm.domains.protein.tokenizer import TOKENS, ResidueTokenizer
 from seqmlm.errors import StateError, UsageError
 from seqmlm.tokenizers.base import fingerprint
-from seqmlm.tokenizers.huggingface import HuggingFaceTokenizer, imported
-from seqmlm.tokenizers.residue import TOKENS, ResidueTokenizer
+from seqmlm.tokenizers.huggingface import HuggingFaceTokenizer, checkpoint_tokenizer
 
 ROBERTA = {
     "bos_token": "<s>",
@@ -80,7 +80,7 @@ def test_without_pre_tokenizer_every_token_is_a_unit():
 
 def test_units_equal_those_of_the_tokenizer_that_was_saved(bpe, tmp_path: Path):
     bpe.save(tmp_path)
-    tokenizer = imported(tmp_path)
+    tokenizer = checkpoint_tokenizer(tmp_path)
     assert isinstance(tokenizer, HuggingFaceTokenizer)
     assert tokenizer.space == bpe.space
     for text in ("Straße, señor (yes)!", "two  spaces", ""):
@@ -104,15 +104,15 @@ def test_esms_vocabulary_is_imported_as_residues(tmp_path: Path, slow):
         EsmTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(str(tmp_path))
     else:
         ResidueTokenizer().hf().save_pretrained(str(tmp_path))
-    assert isinstance(imported(tmp_path), ResidueTokenizer)
+    assert isinstance(checkpoint_tokenizer(tmp_path, [ResidueTokenizer]), ResidueTokenizer)
 
 
 def test_what_cannot_be_used_is_refused_by_name(tmp_path: Path):
     with pytest.raises(StateError, match="no tokenizer could be read"):
-        imported(tmp_path)
+        checkpoint_tokenizer(tmp_path)
     with pytest.raises(UsageError, match="mask_token"):
         HuggingFaceTokenizer(roberta_like(pad_token="<pad>", unk_token="<unk>"))
     (tmp_path / "vocab.txt").write_text("\n".join((*TOKENS, "extra")))
     EsmTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(str(tmp_path))
     with pytest.raises(UsageError, match="EsmTokenizer is a slow tokenizer"):
-        imported(tmp_path)
+        checkpoint_tokenizer(tmp_path)

@@ -9,7 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from seqmlm.domains.dna.bases import BaseTokenizer
+from seqmlm.domains.dna.bpe import DnaBpeTokenizer
+from seqmlm.domains.dna.kmer_block import KmerBlockTokenizer
 from seqmlm.domains.dna.overlapping import KmerTokenizer
+from seqmlm.domains.dna.tokenizer import FIRST, NucleotideTokenizer
 from seqmlm.engine.backbones import build
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.model import MaskedRows
@@ -20,10 +24,6 @@ from seqmlm.engine.shapes import ModelConfig
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.engine.units import Mode, Units, partition
 from seqmlm.errors import UsageError
-from seqmlm.tokenizers.bases import BaseTokenizer
-from seqmlm.tokenizers.dna_bpe import DnaBpeTokenizer
-from seqmlm.tokenizers.kmer_block import KmerBlockTokenizer
-from seqmlm.tokenizers.nucleotide import FIRST, NucleotideTokenizer
 
 RAW = "ACGTTGCATTNGACCAGTACGGATTACAGATTTGCCA"
 PLACES = [i for i, base in enumerate(RAW) if base != "N"]

@@ -17,6 +17,7 @@ from seqmlm.data.files import stem_suffix
 from seqmlm.data.record import Record
 from seqmlm.domains.code.collections import read_code_json, read_notebook
 from seqmlm.domains.code.levels import LEVELS
+from seqmlm.domains.code.lexers.source import LANGUAGES, SourceText
 from seqmlm.domains.code.source import read_source
 from seqmlm.domains.code.worktree import JSON, NOTEBOOK, read_worktree, worktree_files
 from seqmlm.domains.content import CODE as SOURCE
@@ -24,7 +25,6 @@ from seqmlm.domains.field import Changes, Defaults, Field, Gaps, Sampling, Text,
 from seqmlm.domains.files import Format, Reading, dataset_format
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.errors import DataError
-from seqmlm.tokenizers.lexers.source import LANGUAGES, SourceText
 
 if TYPE_CHECKING:
     from seqmlm.reports.pictures import Picture

@@ -28,10 +28,10 @@ from seqmlm.data.privacy import Things
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.code.git import WorkTree, own_file
+from seqmlm.domains.code.lexers.source import SourceText, language_of
 from seqmlm.domains.code.source import LARGEST, SYNTAX, broken_line, is_vendored, text_of_bytes
 from seqmlm.domains.field import Changed
 from seqmlm.errors import DataError, UsageError
-from seqmlm.tokenizers.lexers.source import SourceText, language_of
 
 # Changed files
 

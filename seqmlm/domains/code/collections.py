@@ -20,10 +20,10 @@ from seqmlm.data.readers.huggingface import is_table, numbered_rows
 from seqmlm.data.readers.objects import json_rows, json_value
 from seqmlm.data.readers.tables import Fields, missing, torn, torn_text
 from seqmlm.data.record import Record
+from seqmlm.domains.code.lexers.source import LANGUAGES, SourceText
 from seqmlm.domains.code.source import SYNTAX, broken_line, package_of_file, unwritten
 from seqmlm.errors import DataError
 from seqmlm.parsing import Share, word_list
-from seqmlm.tokenizers.lexers.source import LANGUAGES, SourceText
 
 _COMMENTED = "an IPython line, kept as a comment"
 _MAGIC = re.compile(r"\s*(?:[%!?]|[\w., *]+=\s*[!%]|[\w.*]+\?\??\s*$)")

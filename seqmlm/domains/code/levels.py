@@ -33,10 +33,7 @@ from seqmlm.anomaly.findings import Fingerprints
 from seqmlm.anomaly.levels import SURPRISAL, Background, Level, RecordLevel, part_row
 from seqmlm.anomaly.values import ALONE, Doubles, Longs, Row, Scored
 from seqmlm.data.record import Record
-from seqmlm.engine.types import Sequences
-from seqmlm.errors import StateError
-from seqmlm.tokenizers.base import Tokenizer
-from seqmlm.tokenizers.lexers.classes import (
+from seqmlm.domains.code.lexers.classes import (
     CLASSES,
     COMMENT,
     DOCSTRING,
@@ -46,8 +43,11 @@ from seqmlm.tokenizers.lexers.classes import (
     Lexed,
     Positions,
 )
-from seqmlm.tokenizers.lexers.generic import lex_generic
-from seqmlm.tokenizers.lexers.python import parse
+from seqmlm.domains.code.lexers.generic import lex_generic
+from seqmlm.domains.code.lexers.python import parse
+from seqmlm.engine.types import Sequences
+from seqmlm.errors import StateError
+from seqmlm.tokenizers.base import Tokenizer
 
 SUBWORDS = 4
 """Sub-words of a unit that are told apart: 1, 2, 3, and more."""

@@ -17,10 +17,10 @@ from seqmlm.data.files import blocks, source_of
 from seqmlm.data.privacy import Things
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
+from seqmlm.domains.code.lexers.python import parsed
+from seqmlm.domains.code.lexers.source import SourceText, language_of
 from seqmlm.errors import DataError
 from seqmlm.parsing import word_list
-from seqmlm.tokenizers.lexers.python import parsed
-from seqmlm.tokenizers.lexers.source import SourceText, language_of
 
 _VENDORED = frozenset(
     word_list("""

@@ -19,6 +19,9 @@ import numpy as np
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
+from seqmlm.domains.code.lexers import lex
+from seqmlm.domains.code.lexers.classes import COMMENT, WHITESPACE
+from seqmlm.domains.code.lexers.source import LANGUAGES, language_of
 from seqmlm.domains.code.syntax import PAIRS, Syntax, syntax
 from seqmlm.domains.samples import TRUTH, read_truth
 from seqmlm.domains.structure import Decoded, Decoder, Pair, Truth, placed
@@ -34,9 +37,6 @@ from seqmlm.structure.trees import (
     spanning_tree,
     with_ties,
 )
-from seqmlm.tokenizers.lexers import lex
-from seqmlm.tokenizers.lexers.classes import COMMENT, WHITESPACE
-from seqmlm.tokenizers.lexers.source import LANGUAGES, language_of
 
 SCHEMA = "seqmlm.sample.code.v1"
 PARENT, USE, BRACKET = "parent", "def-use", "bracket"

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from seqmlm.tokenizers.lexers import lex
-from seqmlm.tokenizers.lexers.classes import (
+from seqmlm.domains.code.lexers import lex
+from seqmlm.domains.code.lexers.classes import (
     COMMENT,
     DEFINITION,
     IDENTIFIERS,
@@ -26,8 +26,8 @@ from seqmlm.tokenizers.lexers.classes import (
     WHITESPACE,
     Positions,
 )
-from seqmlm.tokenizers.lexers.python import parse
-from seqmlm.tokenizers.lexers.source import SourceText
+from seqmlm.domains.code.lexers.python import parse
+from seqmlm.domains.code.lexers.source import SourceText
 
 Link = tuple[int, int]
 """Offsets of two tokens' first characters in the file."""

@@ -14,11 +14,11 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.code.collections import read_code_json, read_notebook
 from seqmlm.domains.code.git import WorkTree, own_file
+from seqmlm.domains.code.lexers.source import LANGUAGES, language_of
 from seqmlm.domains.code.source import LARGEST, Unparsed, is_vendored, kept_by, packages, read_source
 from seqmlm.domains.samples import TRUTH
 from seqmlm.errors import DataError, UsageError, nearest
 from seqmlm.parsing import Share
-from seqmlm.tokenizers.lexers.source import LANGUAGES, language_of
 
 NOTEBOOK = (".ipynb",)
 JSON = (".jsonl", ".ndjson", ".json")

@@ -22,6 +22,7 @@ from seqmlm.domains.dna.fastq import read_fastq
 from seqmlm.domains.dna.genbank import read_embl, read_genbank, read_rna_families
 from seqmlm.domains.dna.levels import BaseLevel, RecordLevel, WindowLevel
 from seqmlm.domains.dna.nucleotides import BLOCK, CONTEXT, Contig, own, read_genome, read_rows, spelled
+from seqmlm.domains.dna.tokenizer import reverse_complement
 from seqmlm.domains.field import LETTER_GAPS, Defaults, Field, Gaps, Keys, Letters, Sampling, chapter
 from seqmlm.domains.files import Format, Reading, dataset_format, table_formats
 from seqmlm.domains.samples import overlap
@@ -29,7 +30,6 @@ from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.types import Encoding, Ids
 from seqmlm.engine.units import Mode
 from seqmlm.tokenizers.base import Tokenizer
-from seqmlm.tokenizers.nucleotide import reverse_complement
 
 if TYPE_CHECKING:
     from seqmlm.reports.pictures import Picture
@@ -123,6 +123,7 @@ DNA = Field(
     ),
     defaults=Defaults(
         tokenizer="base.v1",
+        checkpoints=("base_letters.v1",),
         masking=MaskingConfig(masker="uniform.v1", rate=0.3, mask=0.8, random=0.1, keep=0.1),
         size="small",
         max_length=512,

@@ -29,9 +29,9 @@ from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.biopython import entries, parsed
 from seqmlm.data.readers.features import GFF_COLUMNS, Feature, gff_features, known_as
+from seqmlm.domains.dna.tokenizer import reverse_complement
 from seqmlm.domains.variants import blosum62
 from seqmlm.errors import DataError
-from seqmlm.tokenizers.nucleotide import reverse_complement
 
 LARGEST = 1 << 30
 """Bytes of an entry, which is held in memory whole: a chromosome."""

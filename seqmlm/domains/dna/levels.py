@@ -22,10 +22,10 @@ from seqmlm.anomaly.values import Bools, Doubles, Longs, Place, Row, Scored
 from seqmlm.data.record import Record
 from seqmlm.domains.dna.genes import named_over
 from seqmlm.domains.dna.nucleotides import CONTEXT, GENES, OWN, own
+from seqmlm.domains.dna.tokenizer import letter_codes, reverse_complement
 from seqmlm.domains.dna.track import GenomeTrack
 from seqmlm.engine.types import Encoding, Sequences
 from seqmlm.tokenizers.base import Tokenizer
-from seqmlm.tokenizers.nucleotide import letter_codes, reverse_complement
 
 # Composition
 

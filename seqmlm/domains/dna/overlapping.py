@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from seqmlm.domains.dna.bases import BaseTokenizer
+from seqmlm.domains.dna.tokenizer import BASES, FIRST, Bases, Flat, checked, read_shares
 from seqmlm.engine.masking.base import Outcome, RateMasker, check_share, draw, eligible_tokens
 from seqmlm.engine.query import Answer, Query
 from seqmlm.engine.reductions import Reduction, Rows
@@ -36,8 +38,6 @@ from seqmlm.engine.units import (
 from seqmlm.errors import DataError, UsageError
 from seqmlm.parsing import Share
 from seqmlm.tokenizers.base import Traits
-from seqmlm.tokenizers.bases import BaseTokenizer
-from seqmlm.tokenizers.nucleotide import BASES, FIRST, Bases, Flat, checked, read_shares
 from seqmlm.tokenizers.spelling import Letters, Spelling
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class KmerTokenizer(BaseTokenizer):
         return super()._encode(raws, flat)
 
     def hf(self) -> PreTrainedTokenizerFast:
-        from seqmlm.tokenizers.fast import every_base
+        from seqmlm.domains.dna.fast import every_base
 
         return every_base(self.tokens, self.k)
 

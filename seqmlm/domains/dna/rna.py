@@ -11,7 +11,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from seqmlm.domains.dna.structure import bracketed
-from seqmlm.tokenizers.nucleotide import BASES, reverse_complement
+from seqmlm.domains.dna.tokenizer import BASES, reverse_complement
 
 FILE = "rna.genes"
 

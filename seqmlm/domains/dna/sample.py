@@ -17,8 +17,8 @@ from random import Random
 from typing import Any
 
 from seqmlm.domains.dna import rna
+from seqmlm.domains.dna.tokenizer import BASES, reverse_complement
 from seqmlm.domains.samples import Sample, checked_count, heading, write_sample
-from seqmlm.tokenizers.nucleotide import BASES, reverse_complement
 
 DEFAULT_COUNT = 1500
 

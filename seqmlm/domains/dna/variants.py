@@ -27,6 +27,7 @@ from seqmlm.data.readers.features import known_as
 from seqmlm.data.rows import read_rows
 from seqmlm.domains.dna.bed import indexed
 from seqmlm.domains.dna.genes import CodingSequences, Effect
+from seqmlm.domains.dna.tokenizer import BASES, reverse_complement
 from seqmlm.domains.variants import (
     Edit,
     Predict,
@@ -39,7 +40,6 @@ from seqmlm.domains.variants import (
     summed,
 )
 from seqmlm.errors import DataError, UsageError, number_of
-from seqmlm.tokenizers.nucleotide import BASES, reverse_complement
 
 WINDOW = 512
 """Bases of a window at most."""

@@ -15,12 +15,12 @@ from seqmlm.anomaly.levels import Level
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr.gaps import Histories, HistoryGaps, HistoryTimes
+from seqmlm.domains.ehr.history import is_birth
 from seqmlm.domains.ehr.levels import LEVELS
 from seqmlm.domains.ehr.readers import exports, fhir, flat, meds
 from seqmlm.domains.field import Defaults, Field, Keys, Sampling, chapter
 from seqmlm.domains.files import Format, Reading, dataset_format
 from seqmlm.engine.masking.base import MaskingConfig
-from seqmlm.tokenizers.events_history import is_birth
 
 if TYPE_CHECKING:
     from seqmlm.reports.pictures import Picture

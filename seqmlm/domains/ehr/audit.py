@@ -13,7 +13,7 @@ from seqmlm.data.duplicates import SeenHashes, hash128
 from seqmlm.data.privacy import SMALLEST, redacted_count, redacted_counts
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.tokenizers.events_history import History, is_birth, is_death, iso
+from seqmlm.domains.ehr.history import History, is_birth, is_death, iso
 
 OTHERS = "vocabularies of few subjects"
 

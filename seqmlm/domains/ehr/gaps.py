@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from seqmlm.domains.ehr.history import Event, History, is_birth, iso
 from seqmlm.domains.field import Gaps, Text
 from seqmlm.domains.holes import MASK, Hole, Prompt
 from seqmlm.engine.types import Encoding, Ids
 from seqmlm.errors import UsageError
 from seqmlm.parsing import duration
 from seqmlm.tokenizers.base import Tokenizer
-from seqmlm.tokenizers.events_history import Event, History, is_birth, iso
 
 _SEX, _AGES = ("SEX//", "GENDER//"), (18, 40, 65)
 

@@ -42,6 +42,8 @@ from seqmlm.anomaly.levels import (
 )
 from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, Scored
 from seqmlm.data.privacy import SMALLEST
+from seqmlm.domains.ehr.history import iso
+from seqmlm.domains.ehr.layout import CLS, SEP, UNK, visit_starts
 from seqmlm.engine.query import Query
 from seqmlm.engine.reductions import TopIds, TopLogProbs, top
 from seqmlm.engine.types import Encoding, Sequences
@@ -49,8 +51,6 @@ from seqmlm.engine.units import EXACT, Mode, Units
 from seqmlm.errors import StateError
 from seqmlm.rows.judge import HARMONIC
 from seqmlm.tokenizers.base import Tokenizer
-from seqmlm.tokenizers.events_history import iso
-from seqmlm.tokenizers.events_layout import CLS, SEP, UNK, visit_starts
 
 
 class CodeCounts(Background):

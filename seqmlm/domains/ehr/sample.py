@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from seqmlm.data.labels import SUBJECT, TIME, VALUE
+from seqmlm.domains.ehr.history import BIRTH, iso
 from seqmlm.domains.samples import LABELS, Sample, checked_count, heading, write_lines, write_truth
-from seqmlm.tokenizers.events_history import BIRTH, iso
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,12 +27,12 @@ from seqmlm.data.record import Record
 from seqmlm.domains.logs.counts import Lines, LogCounts, counts_of, line_at, lines_of, multisets
 from seqmlm.domains.logs.readers import origins
 from seqmlm.domains.logs.readers.events import LogLines
+from seqmlm.domains.logs.templates import TemplateTokenizer
 from seqmlm.engine.types import Encoding, Sequences
 from seqmlm.errors import StateError, number_of
 from seqmlm.parsing import magnitude
 from seqmlm.rows.judge import HARMONIC
 from seqmlm.tokenizers.base import Tokenizer
-from seqmlm.tokenizers.log_templates import TemplateTokenizer
 
 # Statistics
 

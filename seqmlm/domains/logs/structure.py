@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
+from seqmlm.domains.logs.drain import Drain
+from seqmlm.domains.logs.values import LogValues
 from seqmlm.domains.networks import NetworkDecoder
 from seqmlm.domains.samples import read_truth
 from seqmlm.domains.structure import Pair, Truth
-from seqmlm.tokenizers.drain import Drain
-from seqmlm.tokenizers.log_values import LogValues
 
 SCHEMA = "seqmlm.sample.logs.v1"
 
@@ -28,7 +28,7 @@ MOST = 1 << 16
 class EventsDecoder(NetworkDecoder):
     """Lines that depend on each other; names are numbers of templates.
 
-    Templates are found anew in what is mapped (`seqmlm.tokenizers.drain`), since maps come without those of
+    Templates are found anew in what is mapped (`seqmlm.domains.logs.drain`), since maps come without those of
     a model.
     """
 

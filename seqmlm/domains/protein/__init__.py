@@ -22,10 +22,10 @@ from seqmlm.domains.field import LETTER_GAPS, Defaults, Field, Gaps, Keys, Lette
 from seqmlm.domains.files import Format, Reading, dataset_format, table_formats
 from seqmlm.domains.protein.levels import ProteinLevel, ResidueLevel
 from seqmlm.domains.protein.readers import read_clustal, read_mmcif, read_pdb, read_swissprot
+from seqmlm.domains.protein.tokenizer import STANDARD
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.units import Mode
 from seqmlm.tokenizers.base import Tokenizer
-from seqmlm.tokenizers.residue import STANDARD
 
 if TYPE_CHECKING:
     from seqmlm.domains.structure import Decoder
@@ -121,6 +121,7 @@ PROTEIN = Field(
     ),
     defaults=Defaults(
         tokenizer="residue.v1",
+        checkpoints=("residue.v1", "residue_letters.v1"),
         masking=MaskingConfig(masker="uniform.v1", rate=0.3, mask=0.8, random=0.1, keep=0.1),
         size="small",
         max_length=512,

@@ -27,6 +27,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.rows import read_rows, required
 from seqmlm.domains.field import Field
+from seqmlm.domains.protein.tokenizer import RESIDUES, STANDARD
 from seqmlm.domains.variants import (
     LEAVE_OUT,
     Assay,
@@ -42,7 +43,6 @@ from seqmlm.domains.variants import (
     summed,
 )
 from seqmlm.errors import DataError, UsageError, number_of
-from seqmlm.tokenizers.residue import RESIDUES, STANDARD
 
 NAMES = ("mutant", "mutation", "mutations", "variant", "variants", "hgvs", "hgvs_p", "hgvs_pro", "aa_change")
 SEQUENCES = ("mutated_sequence", "mut_seq", "mutant_sequence", "sequence")

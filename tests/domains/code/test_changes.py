@@ -9,7 +9,7 @@ import pytest
 
 from seqmlm.anomaly.values import Row
 from seqmlm.domains.code.changes import Change, changed_rows, paired, parse_patch
-from seqmlm.tokenizers.lexers.source import SourceText
+from seqmlm.domains.code.lexers.source import SourceText
 
 
 def change(before: str, after: str) -> Change:

@@ -9,7 +9,7 @@ from written import all_written
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.code import CODE
-from seqmlm.tokenizers.code import CodeTokenizer
+from seqmlm.domains.code.tokenizer import CodeTokenizer
 
 
 @pytest.mark.parametrize("lexer", ["auto", "generic"])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from seqmlm.domains.code.levels import MODULE, innermost, scopes
-from seqmlm.tokenizers.lexers.source import SourceText
+from seqmlm.domains.code.lexers.source import SourceText
 
 PYTHON = '''import os
 

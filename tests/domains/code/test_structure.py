@@ -12,12 +12,12 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.code import CODE
 from seqmlm.domains.code.formulas import FILE, draw
+from seqmlm.domains.code.lexers.source import SourceText
 from seqmlm.domains.code.structure import BRACKET, PARENT, USE, Structure, SyntaxDecoder
 from seqmlm.domains.code.syntax import syntax
+from seqmlm.domains.code.tokenizer import CodeTokenizer
 from seqmlm.domains.structure import Decoded
 from seqmlm.errors import DataError
-from seqmlm.tokenizers.code import CodeTokenizer
-from seqmlm.tokenizers.lexers.source import SourceText
 
 
 def record_of(text: str, language: str = "python") -> Record:

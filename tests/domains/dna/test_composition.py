@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from seqmlm.domains.dna.levels import Composition, base_codes
-from seqmlm.tokenizers.nucleotide import reverse_complement
+from seqmlm.domains.dna.tokenizer import reverse_complement
 
 
 def text(seed: int, length: int) -> str:

@@ -17,13 +17,13 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.readers.fasta import read_fasta
 from seqmlm.data.record import Record
 from seqmlm.domains.dna import DNA, REGION
+from seqmlm.domains.dna.bases import BaseTokenizer
+from seqmlm.domains.dna.kmer_block import KmerBlockTokenizer
 from seqmlm.domains.dna.overlapping import KmerTokenizer
+from seqmlm.domains.dna.tokenizer import reverse_complement
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.errors import UsageError
 from seqmlm.inference.model_folder import make_masker
-from seqmlm.tokenizers.bases import BaseTokenizer
-from seqmlm.tokenizers.kmer_block import KmerBlockTokenizer
-from seqmlm.tokenizers.nucleotide import reverse_complement
 
 TRAIN = (
     *(*TINY, "--max-steps", 2, "--set", "model.max_length=64"),

@@ -14,12 +14,12 @@ from tiny_models import random_model
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.dna import DNA
+from seqmlm.domains.dna.bases import BaseTokenizer
 from seqmlm.domains.dna.levels import WindowLevel
 from seqmlm.domains.dna.track import GenomeTrack
 from seqmlm.reports.page import Page
 from seqmlm.reports.report import ScoreReport
 from seqmlm.tasks.score_output import line
-from seqmlm.tokenizers.bases import BaseTokenizer
 
 BLOCK = 260
 

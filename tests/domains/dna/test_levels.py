@@ -20,16 +20,16 @@ from seqmlm.anomaly.values import Row
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.dna import DNA
+from seqmlm.domains.dna.bases import BaseTokenizer
+from seqmlm.domains.dna.bpe import DnaBpeTokenizer
+from seqmlm.domains.dna.kmer_block import KmerBlockTokenizer
 from seqmlm.domains.dna.levels import BaseLevel, Composition, DnaLevel, RecordLevel, WindowLevel, windows
 from seqmlm.domains.dna.nucleotides import own
 from seqmlm.domains.dna.overlapping import KmerTokenizer
+from seqmlm.domains.dna.tokenizer import NucleotideTokenizer, reverse_complement
 from seqmlm.engine.types import InMemory
 from seqmlm.inference.detector import Detector, JudgedRow
 from seqmlm.tasks.score_output import Tally, extent, line
-from seqmlm.tokenizers.bases import BaseTokenizer
-from seqmlm.tokenizers.dna_bpe import DnaBpeTokenizer
-from seqmlm.tokenizers.kmer_block import KmerBlockTokenizer
-from seqmlm.tokenizers.nucleotide import NucleotideTokenizer, reverse_complement
 
 SOURCE = random.Random(0)
 

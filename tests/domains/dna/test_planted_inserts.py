@@ -8,9 +8,9 @@ import numpy as np
 
 from seqmlm.anomaly.values import Doubles, Scored
 from seqmlm.data.record import Record
+from seqmlm.domains.dna.bases import BaseTokenizer
 from seqmlm.domains.dna.levels import Composition, WindowLevel, base_codes
 from seqmlm.domains.dna.sample import BACKGROUND, FOREIGN, Planted, draw
-from seqmlm.tokenizers.bases import BaseTokenizer
 
 TOKENIZER = BaseTokenizer()
 KNOWN = Composition.counted(base_codes(one.sequence) for one in draw(400, 1))

@@ -12,7 +12,7 @@ import pytest
 from seqmlm.data.problems import Problems
 from seqmlm.domains.dna import DNA, rna
 from seqmlm.domains.dna.sample import entropy, motif_matrix
-from seqmlm.tokenizers.nucleotide import reverse_complement
+from seqmlm.domains.dna.tokenizer import reverse_complement
 
 PARTNER = {"A": "T", "C": "G", "G": "C", "T": "A"}
 

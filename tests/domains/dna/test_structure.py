@@ -24,10 +24,10 @@ from seqmlm.domains.dna.structure import (
     stacked,
     supported,
 )
+from seqmlm.domains.dna.tokenizer import reverse_complement
 from seqmlm.domains.structure import Decoded, Pair, Truth
 from seqmlm.errors import DataError
 from seqmlm.structure.maps import DependenceMap, apc
-from seqmlm.tokenizers.nucleotide import reverse_complement
 
 HAIRPIN = "AAACCGTTTTTCGGAAA"
 STEM = {(3, 13), (4, 12), (5, 11)}  # CCG around TTTTT with CGG

@@ -25,7 +25,11 @@ from tiny_models import random_model
 from written import written
 
 from seqmlm.data.problems import Problems
+from seqmlm.domains.dna.bases import BaseTokenizer
+from seqmlm.domains.dna.bpe import DnaBpeTokenizer
+from seqmlm.domains.dna.kmer_block import KmerBlockTokenizer
 from seqmlm.domains.dna.overlapping import KmerTokenizer
+from seqmlm.domains.dna.tokenizer import reverse_complement
 from seqmlm.domains.dna.variants import FLANK, DNAVariants
 from seqmlm.domains.variants import Edit, Variant, VariantTable
 from seqmlm.errors import DataError, UsageError
@@ -34,10 +38,6 @@ from seqmlm.inference.session import Session
 from seqmlm.inference.variants import VariantScorer
 from seqmlm.tasks.variants import VariantsTask
 from seqmlm.tokenizers.base import Tokenizer
-from seqmlm.tokenizers.bases import BaseTokenizer
-from seqmlm.tokenizers.dna_bpe import DnaBpeTokenizer
-from seqmlm.tokenizers.kmer_block import KmerBlockTokenizer
-from seqmlm.tokenizers.nucleotide import reverse_complement
 
 RNG = np.random.default_rng(5)
 CHR1 = "".join(RNG.choice(list("ACGT"), 300))

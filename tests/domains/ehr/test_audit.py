@@ -8,7 +8,7 @@ from seqmlm.data.privacy import redacted_count
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr.audit import audit
-from seqmlm.tokenizers.events_history import Event, History
+from seqmlm.domains.ehr.history import Event, History
 
 YEAR = 365.25 * 86_400
 

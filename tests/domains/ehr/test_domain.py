@@ -12,6 +12,8 @@ import torch
 from seqmlm import plugins
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr import EHR
+from seqmlm.domains.ehr.history import Event, History
+from seqmlm.domains.ehr.tokenizer import EventsTokenizer
 from seqmlm.engine.backbones import build
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.packing import Document, pack
@@ -19,8 +21,6 @@ from seqmlm.engine.shapes import ModelConfig
 from seqmlm.errors import UsageError
 from seqmlm.inference.model_folder import make_masker
 from seqmlm.tasks.config import resolve_config
-from seqmlm.tokenizers.events import EventsTokenizer
-from seqmlm.tokenizers.events_history import Event, History
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seqmlm.tokenizers.events_history import Event, History, is_birth, is_death, iso
+from seqmlm.domains.ehr.history import Event, History, is_birth, is_death, iso
 
 words = st.text(
     st.characters(codec="utf-8", exclude_characters="\t\n\r", exclude_categories=("Cc",)), max_size=8

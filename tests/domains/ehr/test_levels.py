@@ -13,6 +13,7 @@ from tiny_domain_models import loaded, patients, patients_model
 
 from seqmlm.anomaly.values import Row, Scored
 from seqmlm.data.record import Record
+from seqmlm.domains.ehr.history import Event
 from seqmlm.domains.ehr.levels import (
     LEVELS,
     CodeCounts,
@@ -24,12 +25,11 @@ from seqmlm.domains.ehr.levels import (
     VisitLevel,
     codes,
 )
+from seqmlm.domains.ehr.tokenizer import EventsTokenizer
 from seqmlm.errors import StateError
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.reports.report import told as report_told
 from seqmlm.tasks.score_output import unit_fields
-from seqmlm.tokenizers.events import EventsTokenizer
-from seqmlm.tokenizers.events_history import Event
 
 
 @pytest.fixture(scope="module")

@@ -11,13 +11,13 @@ from tiny_domain_models import patients, patients_model
 
 from seqmlm.anomaly.values import Scored
 from seqmlm.data.record import Record
+from seqmlm.domains.ehr.history import History
+from seqmlm.domains.ehr.layout import CLS, SEP, VE, VS, visit_starts
 from seqmlm.domains.ehr.levels import PastView, visits
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.query import Query
 from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.inference.model_folder import LoadedModel
-from seqmlm.tokenizers.events_history import History
-from seqmlm.tokenizers.events_layout import CLS, SEP, VE, VS, visit_starts
 
 
 def scored(model: LoadedModel, records: list[Record], mode: Mode = EXACT) -> list[Scored]:

@@ -13,8 +13,8 @@ import pytest
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr import sample as sample_module
+from seqmlm.domains.ehr.history import iso
 from seqmlm.domains.ehr.readers import exports, meds
-from seqmlm.tokenizers.events_history import iso
 
 COUNT = 1500
 

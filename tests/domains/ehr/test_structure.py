@@ -14,10 +14,10 @@ from decoded import decoded, planted_and_noise
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr import EHR
+from seqmlm.domains.ehr.history import Event, History
 from seqmlm.domains.ehr.structure import CodesDecoder
 from seqmlm.domains.structure import Decoded
 from seqmlm.errors import DataError
-from seqmlm.tokenizers.events_history import Event, History
 
 DAY = 86_400.0
 

@@ -18,9 +18,9 @@ from seqmlm.domains.logs import counts as counts_module
 from seqmlm.domains.logs.counts import LogCounts, counts_of, line_at, lines_of
 from seqmlm.domains.logs.levels import Counting, asked, floored, largest
 from seqmlm.domains.logs.readers.events import LogLines
+from seqmlm.domains.logs.templates import TemplateTokenizer
+from seqmlm.domains.logs.words import LogWordTokenizer
 from seqmlm.errors import DataError
-from seqmlm.tokenizers.log_templates import TemplateTokenizer
-from seqmlm.tokenizers.log_words import LogWordTokenizer
 
 TRAIN = ["1 2 3", "1 2 3", "1 2 2 3", "1 3", "1 2 4 3", "1 2 3 3"]
 OTHER = ["1 2 3", "3 2 1", "1 9 3", "2", "1 2 4 4 4 3 2", "9 9"]

@@ -14,8 +14,8 @@ from seqmlm.data.record import Record
 from seqmlm.data.splits import VALIDATION, Chronological
 from seqmlm.domains.logs import LOGS
 from seqmlm.domains.logs.readers.events import LogLines
+from seqmlm.domains.logs.templates import TemplateTokenizer
 from seqmlm.errors import DataError
-from seqmlm.tokenizers.log_templates import TemplateTokenizer
 
 
 def split(records: list[Record], cache: Path) -> tuple[list[Record], list[Record]]:

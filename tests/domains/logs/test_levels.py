@@ -17,13 +17,13 @@ from seqmlm.anomaly.values import Scored
 from seqmlm.data.record import Record
 from seqmlm.domains.logs.levels import NAMED, OF_WINDOWS, LineLevel, LogBackground, SessionLevel, of_window
 from seqmlm.domains.logs.readers.events import LogLines
+from seqmlm.domains.logs.templates import TemplateTokenizer
+from seqmlm.domains.logs.words import LogWordTokenizer
 from seqmlm.engine.types import InMemory
 from seqmlm.errors import StateError
 from seqmlm.inference.detector import Detector
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.tokenizers.base import Tokenizer
-from seqmlm.tokenizers.log_templates import TemplateTokenizer
-from seqmlm.tokenizers.log_words import LogWordTokenizer
 
 TRAIN = [NORMAL] * 8 + [(*NORMAL[:3], NORMAL[2], NORMAL[3])] * 2
 

@@ -17,8 +17,8 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.logs import LOGS, picture
 from seqmlm.domains.logs.readers.events import LogLines
+from seqmlm.domains.protein.tokenizer import ResidueTokenizer
 from seqmlm.inference.detector import JudgedRow
-from seqmlm.tokenizers.residue import ResidueTokenizer
 
 
 def test_a_long_window_opens_at_its_odd_lines():

@@ -15,10 +15,10 @@ from seqmlm.anomaly.values import Scored
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.protein.levels import SEGMENT, LengthReference, ProteinLevel, ResidueLevel
+from seqmlm.domains.protein.tokenizer import ResidueTokenizer
 from seqmlm.engine.types import InMemory
 from seqmlm.inference.detector import Detector
 from seqmlm.tasks.score_output import line
-from seqmlm.tokenizers.residue import ResidueTokenizer
 
 TOKENIZER = ResidueTokenizer()
 

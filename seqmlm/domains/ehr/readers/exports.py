@@ -15,10 +15,10 @@ from typing import Any
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
+from seqmlm.domains.ehr.history import DEATH
 from seqmlm.domains.ehr.readers import cells
 from seqmlm.domains.ehr.readers.relational import People, Table, read_tables
 from seqmlm.domains.ehr.readers.tables import header, scan, table_files
-from seqmlm.tokenizers.events_history import DEATH
 
 _SYNTHEA_PEOPLE = People(
     name="patients",

@@ -13,11 +13,11 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.readers.biopython import whole_file
 from seqmlm.data.readers.objects import json_object
 from seqmlm.data.record import Record
+from seqmlm.domains.ehr.history import BIRTH, DEATH
 from seqmlm.domains.ehr.readers import cells
 from seqmlm.domains.ehr.readers.histories import Cells, Histories, Meanings
 from seqmlm.domains.ehr.readers.relational import measured
 from seqmlm.errors import DataError
-from seqmlm.tokenizers.events_history import BIRTH, DEATH
 
 Resource = Mapping[str, Any]
 

@@ -19,11 +19,11 @@ from typing import Any
 from seqmlm.data.privacy import SMALLEST, redacted_count
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
+from seqmlm.domains.ehr.history import Event, History, is_birth, is_death
 from seqmlm.domains.ehr.readers.cells import until_seconds
+from seqmlm.domains.ehr.units import unit as unit_of
+from seqmlm.domains.ehr.vocabulary import unit_groups
 from seqmlm.errors import DataError
-from seqmlm.tokenizers.events_history import Event, History, is_birth, is_death
-from seqmlm.tokenizers.events_units import unit as unit_of
-from seqmlm.tokenizers.events_vocabulary import unit_groups
 
 _LONGEST_MEANING = 200  # characters
 _MOST_CODES = 500_000  # looked at for descriptions, and for units; more are no codes

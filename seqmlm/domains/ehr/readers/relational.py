@@ -12,12 +12,12 @@ from typing import Any
 from seqmlm.data.privacy import Things
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
+from seqmlm.domains.ehr.history import BIRTH, DEATH
 from seqmlm.domains.ehr.readers import cells
 from seqmlm.domains.ehr.readers.histories import LONG_TEXT, NO_NUMBER, WRITTEN, Cells, Histories, Meanings
 from seqmlm.domains.ehr.readers.tables import scan, table_files
 from seqmlm.errors import DataError
 from seqmlm.parsing import word_list
-from seqmlm.tokenizers.events_history import BIRTH, DEATH
 
 Names = tuple[str, ...]
 

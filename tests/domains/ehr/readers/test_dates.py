@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from written import all_written, written
 
 from seqmlm.data.problems import Problems
+from seqmlm.domains.ehr.history import iso
 from seqmlm.domains.ehr.readers import cells, exports, flat
 from seqmlm.errors import DataError, UsageError
-from seqmlm.tokenizers.events_history import iso
 
 
 def table(folder: Path, *dates: str) -> Path:

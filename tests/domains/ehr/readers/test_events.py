@@ -12,9 +12,9 @@ import pytest
 from histories import lines
 
 from seqmlm.data.problems import Problems
+from seqmlm.domains.ehr.history import Event, iso
 from seqmlm.domains.ehr.readers import flat, meds
 from seqmlm.errors import DataError, UsageError
-from seqmlm.tokenizers.events_history import Event, iso
 from tests.domains.ehr.readers.test_tables import FORMATS, write
 
 

@@ -10,9 +10,9 @@ from histories import lines
 from written import written
 
 from seqmlm.data.problems import Problems
+from seqmlm.domains.ehr.history import iso
 from seqmlm.domains.ehr.readers import exports, fhir, flat, histories, meds
 from seqmlm.errors import UsageError
-from seqmlm.tokenizers.events_history import iso
 
 FORMATS = (meds.is_meds, exports.is_synthea, exports.is_omop, exports.is_mimic3, fhir.is_fhir)
 

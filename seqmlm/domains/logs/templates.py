@@ -22,6 +22,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from seqmlm.domains.logs.drain import Drain, DrainOptions, Tallies, Templates
+from seqmlm.domains.logs.fields import FieldCounts, Fields, Pairs, fields_of, lasted, longest
+from seqmlm.domains.logs.values import (
+    LogValues,
+    are_lines,
+    fresh_lines,
+    lines_of,
+    subject_of,
+    too_few,
+)
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids
 from seqmlm.engine.units import Units
 from seqmlm.errors import DataError, StateError, UsageError
@@ -35,16 +45,6 @@ from seqmlm.tokenizers.base import (
     options_of,
     read_card,
     space_of,
-)
-from seqmlm.tokenizers.drain import Drain, DrainOptions, Tallies, Templates
-from seqmlm.tokenizers.log_fields import FieldCounts, Fields, Pairs, fields_of, lasted, longest
-from seqmlm.tokenizers.log_values import (
-    LogValues,
-    are_lines,
-    fresh_lines,
-    lines_of,
-    subject_of,
-    too_few,
 )
 from seqmlm.tokenizers.spelling import Spelling
 
@@ -78,7 +78,7 @@ class TemplateOptions:
             ever a new one (a state), has a template for each of them; a line with another word there is
             `<NEW>`. 0 for one template.
         fields: "auto" reads requests of access logs, key=value pairs and JSON objects as fields, "none" as
-            words like other lines; see `seqmlm.tokenizers.log_fields`.
+            words like other lines; see `seqmlm.domains.logs.fields`.
         keep: fields that stand in templates though they have many values.
         mask: fields that never do.
     """
@@ -429,11 +429,17 @@ class TemplateTokenizer(Growing):
     def hf(self) -> PreTrainedTokenizerFast:
         """Equal ids for sequences as `spell` writes them; anything else is `<NEW>`.
 
-        A Hugging Face tokenizer cannot match templates.
+        A Hugging Face tokenizer cannot match templates. Names in <> may hold a space.
         """
-        from seqmlm.tokenizers.fast import fast_template_tokenizer
+        from tokenizers import Regex, pre_tokenizers
 
-        return fast_template_tokenizer(_spelled(self.tokens))
+        from seqmlm.tokenizers.fast import with_bracket_tokens, word_level
+
+        words = Regex(r"<[^<>]*>|[^\s<>]+")
+        spelled_tokens = _spelled(self.tokens)
+        backend = word_level(spelled_tokens, "<NEW>")
+        backend.pre_tokenizer = pre_tokenizers.Split(words, behavior="removed", invert=True)
+        return with_bracket_tokens(backend, spelled_tokens)
 
     def _content(self) -> Any:
         return {

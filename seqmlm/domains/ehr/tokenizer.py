@@ -20,14 +20,8 @@ from urllib.parse import unquote
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.engine.types import Encoding
-from seqmlm.engine.units import Units
-from seqmlm.engine.windows import windows_at
-from seqmlm.errors import StateError, UsageError, nearest
-from seqmlm.parsing import read_json
-from seqmlm.tokenizers.base import Tokenizer, Traits, kept_options, options_of, read_card, space_of
-from seqmlm.tokenizers.events_history import History, is_birth
-from seqmlm.tokenizers.events_layout import (
+from seqmlm.domains.ehr.history import History, is_birth
+from seqmlm.domains.ehr.layout import (
     FIRST_INTERVAL,
     UNK,
     Events,
@@ -36,8 +30,8 @@ from seqmlm.tokenizers.events_layout import (
     lay_out,
     visit_starts,
 )
-from seqmlm.tokenizers.events_units import SAME, unit
-from seqmlm.tokenizers.events_vocabulary import (
+from seqmlm.domains.ehr.units import SAME, unit
+from seqmlm.domains.ehr.vocabulary import (
     INTERVALS,
     SPECIAL,
     Learning,
@@ -48,6 +42,12 @@ from seqmlm.tokenizers.events_vocabulary import (
     spell,
     vocabulary_of,
 )
+from seqmlm.engine.types import Encoding
+from seqmlm.engine.units import Units
+from seqmlm.engine.windows import windows_at
+from seqmlm.errors import StateError, UsageError, nearest
+from seqmlm.parsing import read_json
+from seqmlm.tokenizers.base import Tokenizer, Traits, kept_options, options_of, read_card, space_of
 from seqmlm.tokenizers.spelling import Spelling
 
 if TYPE_CHECKING:
@@ -157,9 +157,13 @@ class EventsTokenizer(Tokenizer):
 
         `" ".join(tokens[i] for i in ids[1:-1])` gives those ids again.
         """
-        from seqmlm.tokenizers.fast import fast_events_tokenizer
+        from tokenizers import pre_tokenizers
 
-        return fast_events_tokenizer(self.tokens)
+        from seqmlm.tokenizers.fast import fast_tokenizer, word_level
+
+        backend = word_level(self.tokens)
+        backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        return fast_tokenizer(backend, SPECIAL)
 
     def _content(self) -> Any:
         # Neither descriptions nor what is shown determine ids.

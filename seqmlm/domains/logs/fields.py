@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from math import floor, log10
 from typing import Any
 
+from seqmlm.domains.logs.drain import Tallies, TemplateCounts, Templates, Words, hardly_new, summed
 from seqmlm.parsing import word_list
-from seqmlm.tokenizers.drain import Tallies, TemplateCounts, Templates, Words, hardly_new, summed
 
 Pairs = tuple[tuple[str, str], ...]
 

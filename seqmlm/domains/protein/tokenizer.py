@@ -20,10 +20,11 @@ from seqmlm.engine.query import Query
 from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding, Ids, TokenSpace
 from seqmlm.engine.units import EXACT, Mode, Units
 from seqmlm.tokenizers.base import Tokenizer, Traits, Unknown, UnknownUnit, cut, read_card
+from seqmlm.tokenizers.letters import LetterTokenizer
 from seqmlm.tokenizers.spelling import Letters
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 RESIDUES = "LAGVSERTIDPKQNFYMHWCXBUZO"
 STANDARD = "ACDEFGHIKLMNPQRSTVWY"
@@ -118,14 +119,58 @@ class ResidueTokenizer(Tokenizer):
         return [Unknown(i, raw[i]) for i in np.flatnonzero(_TABLE[_letters(raw)] < 0).tolist()]
 
     def hf(self) -> PreTrainedTokenizerFast:
-        from seqmlm.tokenizers.fast import fast_residue_tokenizer
+        """Every character is a token; `<cls>` and `<eos>` are added."""
+        from tokenizers import Regex, pre_tokenizers, processors
+        from transformers import PreTrainedTokenizerFast
 
-        return fast_residue_tokenizer(TOKENS)
+        from seqmlm.tokenizers.fast import word_level
+
+        backend = word_level(TOKENS, "<unk>")
+        # Spaces between residues (ProtBert's habit) are dropped, as EsmTokenizer drops them.
+        backend.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Split(Regex("."), behavior="isolated")]
+        )
+        backend.add_special_tokens([token for token in TOKENS if token.startswith("<")])
+        backend.post_processor = processors.TemplateProcessing(
+            single="<cls> $A <eos>",
+            pair="<cls> $A <eos> $B <eos>",
+            special_tokens=[(token, _ID[token]) for token in ("<cls>", "<eos>")],
+        )
+        return PreTrainedTokenizerFast(
+            tokenizer_object=backend,
+            cls_token="<cls>",
+            pad_token="<pad>",
+            eos_token="<eos>",
+            unk_token="<unk>",
+            mask_token="<mask>",
+        )
 
     @classmethod
     def load(cls, directory: Path) -> Self:
         read_card(directory, expected=cls.name)
         return cls()
+
+    @classmethod
+    def of_checkpoint(cls, checkpoint: PreTrainedTokenizerBase) -> Self | None:
+        """The tokenizer of a checkpoint with ESM's vocabulary; None for every other one.
+
+        ESM's own Hugging Face tokenizer is slow, has no spans and turns unknown letters into `<unk>`.
+        """
+        return cls() if checkpoint.get_vocab() == _ID else None
+
+
+class ResidueLetters(LetterTokenizer):
+    """Proteins, for a checkpoint that has a token for each of the 20 residues (ProtBert, AntiBERTy).
+
+    Only the 20 are scored. Rare and ambiguous residues are read as X, where the vocabulary has no token for
+    them or is of ProtBert's layout; without an X they are unknown.
+    """
+
+    name: ClassVar[str] = "residue_letters.v1"
+    traits: ClassVar[Traits] = ResidueTokenizer.traits
+    scored: ClassVar[str] = STANDARD
+    others: ClassVar[str] = "XBUZOJ.-"
+    stand_in: ClassVar[str] = "X"
 
 
 def _letters(raw: str) -> NDArray[np.uint8]:

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from seqmlm.errors import UsageError
-from seqmlm.tokenizers.lexers.classes import (
+from seqmlm.domains.code.lexers.classes import (
     ATTRIBUTE,
     CALL,
     DEFINITION,
@@ -25,7 +24,8 @@ from seqmlm.tokenizers.lexers.classes import (
     Lexed,
     Positions,
 )
-from seqmlm.tokenizers.lexers.generic import lex_generic
+from seqmlm.domains.code.lexers.generic import lex_generic
+from seqmlm.errors import UsageError
 
 PARSED = ("java", "javascript", "go")
 _TYPES = ("type_identifier", "integral_type", "floating_point_type", "boolean_type", "void_type")

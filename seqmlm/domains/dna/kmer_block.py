@@ -9,12 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Floats, Ids
-from seqmlm.engine.units import Units
-from seqmlm.errors import UsageError
-from seqmlm.parsing import Share
-from seqmlm.tokenizers.base import cut
-from seqmlm.tokenizers.nucleotide import (
+from seqmlm.domains.dna.tokenizer import (
     BASES,
     CLS,
     FIRST,
@@ -28,6 +23,11 @@ from seqmlm.tokenizers.nucleotide import (
     kmers,
     numbers,
 )
+from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Floats, Ids
+from seqmlm.engine.units import Units
+from seqmlm.errors import UsageError
+from seqmlm.parsing import Share
+from seqmlm.tokenizers.base import cut
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -132,7 +132,7 @@ class KmerBlockTokenizer(SeveralBaseTokenizer):
         return None if (turned < 0).any() else turned
 
     def hf(self) -> PreTrainedTokenizerFast:
-        from seqmlm.tokenizers.fast import kmer_blocks
+        from seqmlm.domains.dna.fast import kmer_blocks
 
         return kmer_blocks(self.tokens, self.k)
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from seqmlm.parsing import word_list
-from seqmlm.tokenizers.lexers.classes import (
+from seqmlm.domains.code.lexers.classes import (
     ATTRIBUTE,
     CALL,
     COMMENT,
@@ -28,6 +27,7 @@ from seqmlm.tokenizers.lexers.classes import (
     Lexed,
     lexed,
 )
+from seqmlm.parsing import word_list
 
 _SLASHES = r"//[^\r\n]*|/\*.*?(?:\*/|\Z)"
 _HASH = r"\#[^\r\n]*"
@@ -101,7 +101,7 @@ def lex_generic(text: str, language: str = "") -> Lexed:
 
     Args:
         text: the source.
-        language: a key of `seqmlm.tokenizers.lexers.source.LANGUAGES`; "" if unknown.
+        language: a key of `seqmlm.domains.code.lexers.source.LANGUAGES`; "" if unknown.
     """
     starts: list[int] = []
     ends: list[int] = []

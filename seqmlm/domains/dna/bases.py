@@ -1,4 +1,4 @@
-"""DNA with a token for each base."""
+"""DNA with a token for each base: our own vocabulary, and those of checkpoints."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Floats, Ids
-from seqmlm.engine.units import Units
-from seqmlm.tokenizers.base import Traits, cut
-from seqmlm.tokenizers.nucleotide import (
+from seqmlm.domains.dna.tokenizer import (
+    BASES,
     CLS,
     FIRST,
     SEP,
@@ -24,6 +22,10 @@ from seqmlm.tokenizers.nucleotide import (
     kmers,
     numbers,
 )
+from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Floats, Ids
+from seqmlm.engine.units import Units
+from seqmlm.tokenizers.base import Traits, cut
+from seqmlm.tokenizers.letters import LetterTokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -95,6 +97,18 @@ class BaseTokenizer(NucleotideTokenizer):
         return weights[::-1]
 
     def hf(self) -> PreTrainedTokenizerFast:
-        from seqmlm.tokenizers.fast import kmer_blocks
+        from seqmlm.domains.dna.fast import kmer_blocks
 
         return kmer_blocks(self.tokens, 1)
+
+
+class BaseLetters(LetterTokenizer):
+    """DNA, for a checkpoint that has a token for each of the four bases; it reads one strand."""
+
+    name: ClassVar[str] = "base_letters.v1"
+    traits: ClassVar[Traits] = Traits(unit="base", closed=True, single_tokens=True)
+    scored: ClassVar[str] = BASES
+    others: ClassVar[str] = "N-"
+    gaps: ClassVar[str] = "N-"
+    stand_in: ClassVar[str] = "N"
+    either_case: ClassVar[bool] = True

@@ -13,8 +13,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from seqmlm.domains.ehr.vocabulary import INTERVALS, SPECIAL
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids
-from seqmlm.tokenizers.events_vocabulary import INTERVALS, SPECIAL
 
 Longs = NDArray[np.int64]
 Doubles = NDArray[np.float64]

@@ -9,7 +9,11 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 import pytest
 
+from seqmlm.domains.dna.bases import BaseTokenizer
+from seqmlm.domains.dna.bpe import DnaBpeTokenizer
+from seqmlm.domains.dna.kmer_block import KmerBlockTokenizer
 from seqmlm.domains.dna.overlapping import KmerTokenizer
+from seqmlm.domains.dna.tokenizer import FIRST, NucleotideTokenizer
 from seqmlm.engine.query import Answer, Query
 from seqmlm.engine.randomness import EVALUATION, rng
 from seqmlm.engine.reductions import Reduction
@@ -18,10 +22,6 @@ from seqmlm.engine.types import InMemory
 from seqmlm.engine.windows import central_windows, windows
 from seqmlm.errors import UsageError
 from seqmlm.evaluation.bits import unit_bits
-from seqmlm.tokenizers.bases import BaseTokenizer
-from seqmlm.tokenizers.dna_bpe import DnaBpeTokenizer
-from seqmlm.tokenizers.kmer_block import KmerBlockTokenizer
-from seqmlm.tokenizers.nucleotide import FIRST, NucleotideTokenizer
 
 SOURCE = random.Random(0)
 RAWS = ["".join(SOURCE.choices("ACGTacgtN", [9] * 8 + [1], k=SOURCE.randint(20, 90))) for _ in range(40)]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
+from seqmlm.domains.code.lexers.classes import Lexed
+from seqmlm.domains.code.lexers.generic import lex_generic
+from seqmlm.domains.code.lexers.python import lex_python, parse
+from seqmlm.domains.code.lexers.tree_sitter import available, lex_tree_sitter
 from seqmlm.errors import UsageError
-from seqmlm.tokenizers.lexers.classes import Lexed
-from seqmlm.tokenizers.lexers.generic import lex_generic
-from seqmlm.tokenizers.lexers.python import lex_python, parse
-from seqmlm.tokenizers.lexers.tree_sitter import available, lex_tree_sitter
 
 Lexer = Literal["auto", "python", "generic", "tree-sitter"]
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seqmlm.domains.logs.readers.events import LogLines
+from seqmlm.domains.logs.words import LogWordTokenizer
 from seqmlm.errors import DataError, UsageError
-from seqmlm.tokenizers.log_words import LogWordTokenizer
 from seqmlm.tokenizers.subword import SPECIAL
 
 lines = st.lists(

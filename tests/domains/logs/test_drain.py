@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from seqmlm.domains.logs.drain import WILD, Drain, DrainOptions, Templates
 from seqmlm.errors import UsageError
-from seqmlm.tokenizers.drain import WILD, Drain, DrainOptions, Templates
 
 words = st.lists(st.sampled_from(["a", "b", "c", "d1", "e", "<NUM>"]), max_size=5).map(tuple)
 streams = st.lists(words, max_size=60)

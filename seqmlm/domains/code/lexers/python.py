@@ -19,7 +19,7 @@ from keyword import kwlist
 
 import numpy as np
 
-from seqmlm.tokenizers.lexers.classes import (
+from seqmlm.domains.code.lexers.classes import (
     ATTRIBUTE,
     CALL,
     COMMENT,
@@ -38,7 +38,7 @@ from seqmlm.tokenizers.lexers.classes import (
     Positions,
     lexed,
 )
-from seqmlm.tokenizers.lexers.python_scopes import ATTRIBUTES, Scopes
+from seqmlm.domains.code.lexers.python_scopes import ATTRIBUTES, Scopes
 
 _DIGITS = "[0-9](?:_?[0-9])*"
 _EXPONENT = rf"[eE][+-]?{_DIGITS}"

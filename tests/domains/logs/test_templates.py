@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seqmlm.domains.logs.readers.events import LogLines
+from seqmlm.domains.logs.templates import FILE, NEW, SPECIAL, TemplateTokenizer
+from seqmlm.domains.logs.values import fresh_lines
+from seqmlm.domains.logs.words import LogWordTokenizer
 from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.tokenizers.base import CARD, fingerprint
-from seqmlm.tokenizers.log_templates import FILE, NEW, SPECIAL, TemplateTokenizer
-from seqmlm.tokenizers.log_values import fresh_lines
-from seqmlm.tokenizers.log_words import LogWordTokenizer
 
 # Share of lines whose group is that of the shipped templates (Zhu et al. 2019), as measured, less 1 %.
 FLOORS = {
@@ -139,7 +139,7 @@ def test_sliding_windows_are_learnt_once():
 def test_a_line_of_several_sessions_is_learnt_once(monkeypatch: pytest.MonkeyPatch):
     sessions = [window("ask all", f"only {i}", times=(1.0, 2.0 + i)) for i in range(12)]
     assert [len(new) for _, new in fresh_lines(sessions)] == [2, *[1] * 11]
-    monkeypatch.setattr("seqmlm.tokenizers.log_values._LINES_FOLLOWED", 3)
+    monkeypatch.setattr("seqmlm.domains.logs.values._LINES_FOLLOWED", 3)
     assert sum(len(new) for _, new in fresh_lines(sessions * 2)) > 24  # the memory of lines is bounded
 
 

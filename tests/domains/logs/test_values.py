@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from seqmlm.domains.logs.values import LogValues, original
 from seqmlm.errors import UsageError
-from seqmlm.tokenizers.log_values import LogValues, original
 
 VALUES = (
     ("took 12 in 3.5 of -7 and 1,234", "took <NUM> in <NUM> of <NUM> and <NUM>"),
@@ -127,7 +127,7 @@ def test_bad_patterns_are_refused_by_name(patterns, said):
 
 
 def test_tables_stay_small(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("seqmlm.tokenizers.log_values._TABLE", 50)
+    monkeypatch.setattr("seqmlm.domains.logs.values._TABLE", 50)
     values = LogValues()
     plain = LogValues()
     for number in range(500):

@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
+from seqmlm.domains.code.lexers.classes import CLASSES, RATES
+from seqmlm.domains.code.lexers.source import SourceText
+from seqmlm.domains.code.tokenizer import CodeTokenizer, evened
 from seqmlm.engine.types import Encoding
 from seqmlm.engine.windows import windows
 from seqmlm.errors import DataError, UsageError
 from seqmlm.tokenizers.base import fingerprint
-from seqmlm.tokenizers.code import CodeTokenizer, evened
-from seqmlm.tokenizers.lexers.classes import CLASSES, RATES
-from seqmlm.tokenizers.lexers.source import SourceText
 
 STDLIB = Path(sysconfig.get_paths()["stdlib"])
 TRICKY = (

@@ -6,7 +6,7 @@ from itertools import permutations
 
 import pytest
 
-from seqmlm.tokenizers.events_units import conversion, unit
+from seqmlm.domains.ehr.units import conversion, unit
 
 
 # As tables for clinicians print them (AMA Manual of Style), to their digits.

@@ -14,13 +14,13 @@ import numpy as np
 import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
+from seqmlm.domains.dna.kmer_block import SeveralBaseTokenizer
+from seqmlm.domains.dna.tokenizer import BASES, CLS, FIRST, SEP, SPECIALS, Flat, reverse_complement
 from seqmlm.engine.types import Encoding, Ids
 from seqmlm.errors import DataError, UsageError
 from seqmlm.parsing import Share
 from seqmlm.tokenizers.backend import read_backend
 from seqmlm.tokenizers.base import Traits, read_card
-from seqmlm.tokenizers.kmer_block import SeveralBaseTokenizer
-from seqmlm.tokenizers.nucleotide import BASES, CLS, FIRST, SEP, SPECIALS, Flat, reverse_complement
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -98,7 +98,7 @@ class DnaBpeTokenizer(SeveralBaseTokenizer):
         return np.array(found, dtype=np.int32) if len(found) == len(ids) else None
 
     def hf(self) -> PreTrainedTokenizerFast:
-        from seqmlm.tokenizers.fast import bpe
+        from seqmlm.domains.dna.fast import bpe
 
         return bpe(self.tokens, self.merges)
 

@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
+from seqmlm.domains.ehr.history import Event, History
+from seqmlm.domains.ehr.layout import intervals
+from seqmlm.domains.ehr.tokenizer import EventsTokenizer
+from seqmlm.domains.ehr.vocabulary import Vocabulary
 from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.tokenizers.base import fingerprint, options_of
-from seqmlm.tokenizers.events import EventsTokenizer
-from seqmlm.tokenizers.events_history import Event, History
-from seqmlm.tokenizers.events_layout import intervals
-from seqmlm.tokenizers.events_vocabulary import Vocabulary
 
 DAY = 86400.0
 CHANNELS = ["age", "time", "visit", "segment"]
@@ -35,7 +35,7 @@ KNOWN = Vocabulary(
 
 def made(**options: object) -> EventsTokenizer:
     """A tokenizer of a small vocabulary with these options."""
-    from seqmlm.tokenizers.events import EventOptions
+    from seqmlm.domains.ehr.tokenizer import EventOptions
 
     return EventsTokenizer(KNOWN, options_of(EventOptions, options, EventsTokenizer.name))
 

@@ -12,12 +12,12 @@ from tiny_models import protein_model
 from transformers import EsmTokenizer
 from written import written
 
+from seqmlm.domains.protein.tokenizer import GAPS, RESIDUES, STANDARD, TOKENS, ResidueTokenizer
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.scoring import Scorer
 from seqmlm.engine.units import Mode, Units
 from seqmlm.errors import StateError, UsageError
 from seqmlm.tokenizers.base import UnknownUnit, fingerprint
-from seqmlm.tokenizers.residue import GAPS, RESIDUES, STANDARD, TOKENS, ResidueTokenizer
 
 # As facebookresearch/esm lists them.
 ESM = ["<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<null_1>", "<mask>"]

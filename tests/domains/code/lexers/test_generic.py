@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from seqmlm.domains.code.lexers import lex, tree_sitter
+from seqmlm.domains.code.lexers.classes import CLASSES
+from seqmlm.domains.code.lexers.generic import lex_generic
+from seqmlm.domains.code.lexers.source import LANGUAGES, SourceText, language_of
 from seqmlm.errors import UsageError
-from seqmlm.tokenizers.lexers import lex, tree_sitter
-from seqmlm.tokenizers.lexers.classes import CLASSES
-from seqmlm.tokenizers.lexers.generic import lex_generic
-from seqmlm.tokenizers.lexers.source import LANGUAGES, SourceText, language_of
-from tests.tokenizers.lexers.test_python import check_cover
+from tests.domains.code.lexers.test_python import check_cover
 
 JAVA = """package a.b;
 /* what */ public class Box<T> extends Base {

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seqmlm.tokenizers.lexers.classes import CLASSES, IDENTIFIERS, Lexed
-from seqmlm.tokenizers.lexers.python import lex_python
+from seqmlm.domains.code.lexers.classes import CLASSES, IDENTIFIERS, Lexed
+from seqmlm.domains.code.lexers.python import lex_python
 
 STDLIB = Path(sysconfig.get_paths()["stdlib"])
 _PASSED_OVER = (tokenize.NEWLINE, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)

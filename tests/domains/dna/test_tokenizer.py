@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from seqmlm.domains.dna.bases import BaseTokenizer
+from seqmlm.domains.dna.bpe import DnaBpeTokenizer
+from seqmlm.domains.dna.kmer_block import KmerBlockTokenizer
 from seqmlm.domains.dna.overlapping import KmerTokenizer
+from seqmlm.domains.dna.tokenizer import FIRST, NucleotideTokenizer, reverse_complement
 from seqmlm.engine.windows import join, windows
 from seqmlm.errors import DataError, UsageError
 from seqmlm.tokenizers.base import UnknownUnit, fingerprint
-from seqmlm.tokenizers.bases import BaseTokenizer
-from seqmlm.tokenizers.dna_bpe import DnaBpeTokenizer
-from seqmlm.tokenizers.kmer_block import KmerBlockTokenizer
-from seqmlm.tokenizers.nucleotide import FIRST, NucleotideTokenizer, reverse_complement
 
 
 def _bpe() -> DnaBpeTokenizer:

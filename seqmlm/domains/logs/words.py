@@ -20,11 +20,8 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import Regex, models, pre_tokenizers
 
-from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids
-from seqmlm.errors import UsageError, nearest
-from seqmlm.tokenizers.base import Traits, Unknown, cut
-from seqmlm.tokenizers.drain import Tallies
-from seqmlm.tokenizers.log_values import (
+from seqmlm.domains.logs.drain import Tallies
+from seqmlm.domains.logs.values import (
     LogValues,
     Marked,
     are_lines,
@@ -35,6 +32,9 @@ from seqmlm.tokenizers.log_values import (
     subject_of,
     too_few,
 )
+from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids
+from seqmlm.errors import UsageError, nearest
+from seqmlm.tokenizers.base import Traits, Unknown, cut
 from seqmlm.tokenizers.subword import LONGEST_WORD, SPECIAL, WordPieceTokenizer, fitted_size
 
 _LETTERS = tuple(map(chr, range(33, 127)))

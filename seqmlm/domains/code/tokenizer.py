@@ -33,14 +33,14 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import Regex, normalizers, pre_tokenizers
 
+from seqmlm.domains.code.lexers import Lexer, lex
+from seqmlm.domains.code.lexers.classes import CLASSES, PROSE, RATES, WHITESPACE, Lexed
+from seqmlm.domains.code.lexers.source import SourceText
 from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding, Ids, Longs
 from seqmlm.engine.units import Units
 from seqmlm.errors import DataError, UsageError
 from seqmlm.tokenizers.backend import Pieces, word_numbers
 from seqmlm.tokenizers.base import Traits
-from seqmlm.tokenizers.lexers import Lexer, lex
-from seqmlm.tokenizers.lexers.classes import CLASSES, PROSE, RATES, WHITESPACE, Lexed
-from seqmlm.tokenizers.lexers.source import SourceText
 from seqmlm.tokenizers.subword import BpeTokenizer, count_words, fitted_size
 
 DEFAULT_VOCABULARY = 8192
@@ -71,7 +71,7 @@ class CodeTokenizer(BpeTokenizer):
 
     Args:
         backend: a trained tokenizer; `train` and `load` make it.
-        lexer: see `seqmlm.tokenizers.lexers.lex`.
+        lexer: see `seqmlm.domains.code.lexers.lex`.
     """
 
     name: ClassVar[str] = "code.v1"

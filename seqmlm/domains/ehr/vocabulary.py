@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from seqmlm.domains.ehr.history import History, is_birth
+from seqmlm.domains.ehr.units import SAME, Conversion, conversion, unit
 from seqmlm.errors import DataError, UsageError
-from seqmlm.tokenizers.events_history import History, is_birth
-from seqmlm.tokenizers.events_units import SAME, Conversion, conversion, unit
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[VS]", "[VE]")
 # CEHR-BERT's artificial time tokens (Pang et al. 2021): weeks, months, "long term" since the last visit.

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any, NamedTuple
 
-from seqmlm.tokenizers.lexers.classes import DEFINITION, DOCSTRING, EXCEPTION, IMPORT, PARAMETER, TYPE, USE
+from seqmlm.domains.code.lexers.classes import DEFINITION, DOCSTRING, EXCEPTION, IMPORT, PARAMETER, TYPE, USE
 
 # Fields of nodes that hold no expression, statement or pattern.
 _LEAVES = frozenset(

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
+from seqmlm.domains.logs.fields import MOST, fields_of, shape_of
 from seqmlm.domains.logs.readers.events import LogLines
+from seqmlm.domains.logs.templates import NEW, TemplateTokenizer
 from seqmlm.errors import UsageError
-from seqmlm.tokenizers.log_fields import MOST, fields_of, shape_of
-from seqmlm.tokenizers.log_templates import NEW, TemplateTokenizer
 
 ITEMS = ("/items", "/users/{}", "/users/{}/orders", "/health")
 
