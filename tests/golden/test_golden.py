@@ -209,7 +209,9 @@ def differences(expected: Any, found: Any, place: str = "", key: str = "") -> It
 
 def results(forks: ForkServer, field: str, out: Path, *more: object) -> Path:
     """Run a field's scenario in a process of its own."""
-    forks.run(out, "--field", field, *more, script=HERE / "scenarios.py", seconds=SECONDS).ok()
+    forks.run(
+        out, "--field", field, "--part", "none", *more, script=HERE / "scenarios.py", seconds=SECONDS
+    ).ok()
     return out / field
 
 
