@@ -114,9 +114,15 @@ def remember(path: Path) -> None:
 
 
 def _is_begun(path: Path) -> bool:
-    """Whether the cursor of an unfinished run tells of a file, up to its last commit."""
+    """Whether a file is that of an unfinished run, whose cursor lies next to it.
+
+    A file of partial rows is one as long as the cursor is there: a run that was killed before its first
+    commit may have written any part of a row.
+    """
     position, _ = Cursor(path.with_name(path.name.removesuffix(PARTIAL)), {}).unfinished()
-    return position is not None and bool(position.output) and is_at_mark(path, position.output)
+    if position is None or path.name.endswith(PARTIAL):
+        return position is not None
+    return bool(position.output) and is_at_mark(path, position.output)
 
 
 def _list() -> Path:

@@ -12,6 +12,7 @@ from seqmlm.domains.dna.track import GenomeTrack
 from seqmlm.errors import StateError, UsageError
 from seqmlm.reports.findings import write_sarif
 from seqmlm.reports.page import Page
+from seqmlm.streams.cursor import Cursor, Position
 from seqmlm.streams.outputs import check_outputs
 from seqmlm.streams.ownership import is_output, refuse_foreign, remember
 from seqmlm.streams.sinks import index_command
@@ -55,6 +56,20 @@ def test_pages_findings_and_tracks_take_the_place_of_earlier_ones(tmp_path: Path
         with GenomeTrack(track):
             pass
         assert all(map(is_output, (page, sarif, track)))
+
+
+@pytest.mark.usefixtures("workspace")
+def test_partial_rows_of_a_killed_run_are_ours_before_its_first_commit(tmp_path: Path) -> None:
+    path = tmp_path / "out.csv"
+    partial = tmp_path / "out.csv.partial.jsonl"
+    partial.write_text('{"score": 1')
+    with pytest.raises(StateError, match="move it away"):
+        refuse_foreign(partial)
+    Cursor(path, {"input": "x"}).save(Position())
+    refuse_foreign(partial)
+    path.write_text("mine")
+    with pytest.raises(StateError, match="move it away"):
+        refuse_foreign(path)
 
 
 @pytest.mark.usefixtures("workspace")
