@@ -41,7 +41,7 @@ from seqmlm.inference.expert import stored_expert
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
-from seqmlm.tasks.calibrate import Calibrator, Records
+from seqmlm.scoring.calibrate import Calibrator, Records
 
 Doubles = NDArray[np.float64]
 Bools = NDArray[np.bool_]

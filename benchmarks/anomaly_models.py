@@ -23,9 +23,9 @@ from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.rows.judge import Fusion, Judgement, Normal, fuse
-from seqmlm.tasks.launch import TrainRequest
-from seqmlm.tasks.observers import SilentConsole
-from seqmlm.tasks.pretrain import pretrain
+from seqmlm.training.launch import TrainRequest
+from seqmlm.training.observers import SilentConsole
+from seqmlm.training.pretrain import pretrain
 from seqmlm.workspace import Workspace
 
 Doubles = NDArray[np.float64]

@@ -38,8 +38,8 @@ from anomaly_metrics import threshold_on
 from anomaly_models import trained
 from numpy.typing import NDArray
 
-from seqmlm.tasks.score import Score
-from seqmlm.tasks.score_config import ScoreConfig
+from seqmlm.scoring.config import ScoreConfig
+from seqmlm.scoring.score import Score
 from seqmlm.tasks.task import NoProgress
 
 Row = dict[str, Any]

@@ -41,10 +41,10 @@ from seqmlm.inference.batches import BATCH_RECORDS
 from seqmlm.inference.expert import Use, stored_expert
 from seqmlm.inference.pairs import PairScorer
 from seqmlm.inference.session import Session
-from seqmlm.tasks.corpus import Corpus, CorpusReader
-from seqmlm.tasks.launch import TrainRequest, plan
-from seqmlm.tasks.observers import SilentConsole
-from seqmlm.tasks.pretrain import pretrain
+from seqmlm.training.corpus import Corpus, CorpusReader
+from seqmlm.training.launch import TrainRequest, plan
+from seqmlm.training.observers import SilentConsole
+from seqmlm.training.pretrain import pretrain
 from seqmlm.workspace import Workspace
 
 ORDER = 5

@@ -55,13 +55,14 @@ from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.rows.judge import Normal
-from seqmlm.tasks import finalize
-from seqmlm.tasks.calibrate import CalibrateConfig, calibrate_files, calibrate_trained
-from seqmlm.tasks.score import Score
-from seqmlm.tasks.score_config import ScoreConfig
-from seqmlm.tasks.score_output import warnings
-from seqmlm.tasks.score_plan import check_rate
+from seqmlm.scoring.calibrate import CalibrateConfig, calibrate_files
+from seqmlm.scoring.config import ScoreConfig
+from seqmlm.scoring.output import warnings
+from seqmlm.scoring.plan import check_rate
+from seqmlm.scoring.score import Score
 from seqmlm.tasks.task import run
+from seqmlm.training import finalize
+from seqmlm.training.calibration import calibrate_trained
 
 Row = dict[str, Any]
 

@@ -44,7 +44,7 @@ from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.pairs import PairScorer
 from seqmlm.inference.session import Session
 from seqmlm.structure.joints import METHODS, Pair, arnold_gokhale, deviation, given, measures, most_probable
-from seqmlm.tasks import assemble
+from seqmlm.training import assemble
 
 
 def squared_deviation(of_first: Tensor, of_second: Tensor) -> Tensor:

@@ -563,7 +563,7 @@ def antiberty(work: Path) -> str | None:
 
 def speed(data: Path, work: Path, options: argparse.Namespace) -> Rows:
     """CPU seconds of the two commands on the same proteins; peak memory of log windows as they come."""
-    from seqmlm.tasks.score import Score, ScoreConfig
+    from seqmlm.scoring.score import Score, ScoreConfig
 
     named = list(fasta(data / "protein/flip_secondary_structure/sequences.fasta.gz"))[:1500]
     path = written(work / "speed.fasta", "".join(f">{header.split()[0]}\n{body}\n" for header, body in named))

@@ -40,11 +40,11 @@ from numpy.typing import NDArray
 from seqmlm.data.splits import hash64
 from seqmlm.evaluation import rivals
 from seqmlm.evaluation.predictions import difference, measures
-from seqmlm.tasks.finetune import Finetune
-from seqmlm.tasks.finetune_config import FinetuneConfig
-from seqmlm.tasks.launch import TrainRequest
-from seqmlm.tasks.observers import SilentConsole
-from seqmlm.tasks.pretrain import pretrain
+from seqmlm.finetuning.config import FinetuneConfig
+from seqmlm.finetuning.finetune import Finetune
+from seqmlm.training.launch import TrainRequest
+from seqmlm.training.observers import SilentConsole
+from seqmlm.training.pretrain import pretrain
 
 FOLDS, HALVES, DAY = 5, 2, 86_400
 GONE = {"11", "13", "14", "19", "20", "21"}

@@ -47,11 +47,11 @@ from typing import Any
 
 import numpy as np
 
-from seqmlm.tasks.finetune import Finetune
-from seqmlm.tasks.finetune_config import FinetuneConfig
-from seqmlm.tasks.launch import TrainRequest
-from seqmlm.tasks.observers import SilentConsole
-from seqmlm.tasks.pretrain import pretrain
+from seqmlm.finetuning.config import FinetuneConfig
+from seqmlm.finetuning.finetune import Finetune
+from seqmlm.training.launch import TrainRequest
+from seqmlm.training.observers import SilentConsole
+from seqmlm.training.pretrain import pretrain
 
 KEPT = ("auroc", "mcc", "low", "high", "seconds", "cpu", "train", "lead", "over_columns")
 STEPS = 300

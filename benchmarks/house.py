@@ -280,11 +280,11 @@ INTERFACES = {
     "Field": "seqmlm.domains.field",
 }
 TASKS = {
-    "score": "seqmlm.tasks.score",
+    "score": "seqmlm.scoring.score",
     "structure": "seqmlm.tasks.structure",
     "embed": "seqmlm.tasks.embed",
-    "train": "seqmlm.tasks.pretrain",
-    "finetune": "seqmlm.tasks.finetune_run",
+    "train": "seqmlm.training.pretrain",
+    "finetune": "seqmlm.finetuning.run",
 }
 """The module that does the work of each task."""
 

@@ -29,10 +29,10 @@ from seqmlm.domains.dna.variants import FLANK
 from seqmlm.domains.variants import Edit, Variant
 from seqmlm.inference.session import Session
 from seqmlm.inference.variants import WHOLE
-from seqmlm.tasks.launch import TrainRequest
-from seqmlm.tasks.observers import SilentConsole
-from seqmlm.tasks.pretrain import pretrain
 from seqmlm.tasks.variants import scorer_of
+from seqmlm.training.launch import TrainRequest
+from seqmlm.training.observers import SilentConsole
+from seqmlm.training.pretrain import pretrain
 
 ANCHOR, LONGEST, WINDOW, BATCH = 24, 130, 256, 64
 Place = tuple[int, int, str]

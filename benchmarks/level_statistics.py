@@ -46,7 +46,7 @@ from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.rows.judge import FUSIONS, HARMONIC, Fusion, Ranks, fuse, length_edges
-from seqmlm.tasks.calibrate import Calibrator, Records
+from seqmlm.scoring.calibrate import Calibrator, Records
 
 Doubles = NDArray[np.float64]
 Spans = Sequence[tuple[int, int]] | None

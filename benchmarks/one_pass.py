@@ -42,10 +42,10 @@ from seqmlm.engine.scoring import Scorer
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.engine.units import Mode
 from seqmlm.inference import model_folder
-from seqmlm.tasks.corpus import CorpusReader
-from seqmlm.tasks.launch import TrainRequest, plan
-from seqmlm.tasks.observers import SilentConsole
-from seqmlm.tasks.pretrain import pretrain
+from seqmlm.training.corpus import CorpusReader
+from seqmlm.training.launch import TrainRequest, plan
+from seqmlm.training.observers import SilentConsole
+from seqmlm.training.pretrain import pretrain
 from seqmlm.workspace import Workspace
 
 NAMES = ("protein", "dna", "text", "code", "synthea", "hdfs")

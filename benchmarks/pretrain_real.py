@@ -49,10 +49,10 @@ from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.reductions import Rows
 from seqmlm.evaluation.bits import UnitBits, unit_bits
 from seqmlm.inference import model_folder
-from seqmlm.tasks.corpus import Corpus, CorpusReader
-from seqmlm.tasks.launch import TrainRequest, plan
-from seqmlm.tasks.observers import SilentConsole
-from seqmlm.tasks.pretrain import pretrain
+from seqmlm.training.corpus import Corpus, CorpusReader
+from seqmlm.training.launch import TrainRequest, plan
+from seqmlm.training.observers import SilentConsole
+from seqmlm.training.pretrain import pretrain
 from seqmlm.workspace import Workspace
 
 Doubles = np.ndarray[Any, Any]

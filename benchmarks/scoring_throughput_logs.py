@@ -117,9 +117,9 @@ def row(asked: dict[str, Any]) -> dict[str, Any]:
     from seqmlm.inference.detector import Detector
     from seqmlm.inference.scorer import RecordScorer
     from seqmlm.inference.session import Session
+    from seqmlm.scoring.output import line
+    from seqmlm.scoring.plan import EXPECTED
     from seqmlm.tasks.reading import ahead, parts
-    from seqmlm.tasks.score_output import line
-    from seqmlm.tasks.score_plan import EXPECTED
 
     torch.set_num_threads(1)
     model = model_folder.load(asked["model"])

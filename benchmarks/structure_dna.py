@@ -47,9 +47,9 @@ from seqmlm.evaluation.detection import Detection
 from seqmlm.evaluation.intervals import bootstrap_weights
 from seqmlm.structure.maps import DependenceMap, apc
 from seqmlm.structure.nested import nested
-from seqmlm.tasks.launch import TrainRequest
-from seqmlm.tasks.observers import SilentConsole
-from seqmlm.tasks.pretrain import pretrain
+from seqmlm.training.launch import TrainRequest
+from seqmlm.training.observers import SilentConsole
+from seqmlm.training.pretrain import pretrain
 from seqmlm.workspace import Workspace
 
 Row = dict[str, Any]

@@ -37,10 +37,10 @@ from seqmlm.domains.variants import Edit, Variant
 from seqmlm.engine.linear import LinearRows
 from seqmlm.evaluation.intervals import bootstrap_weights, summarized
 from seqmlm.inference import model_folder
-from seqmlm.tasks.launch import TrainRequest
-from seqmlm.tasks.observers import SilentConsole
-from seqmlm.tasks.pretrain import pretrain
 from seqmlm.tokenizers.base import encode_symbols
+from seqmlm.training.launch import TrainRequest
+from seqmlm.training.observers import SilentConsole
+from seqmlm.training.pretrain import pretrain
 from seqmlm.workspace import Workspace
 
 Doubles = NDArray[np.float64]

@@ -80,8 +80,8 @@ def train(
         UsageError, DataError, StateError, TrainingError: as the command.
         KeyboardInterrupt: stopped by Ctrl-C and saved: `resume` goes on with it.
     """
-    from seqmlm.tasks.launch import TrainRequest
-    from seqmlm.tasks.pretrain import pretrain
+    from seqmlm.training.launch import TrainRequest
+    from seqmlm.training.pretrain import pretrain
 
     kept = Workspace.locate().runs / KEPT_INPUTS
     flags: dict[str, Any] = {

@@ -138,7 +138,7 @@ def small_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Samples that commands draw where no data are named are small."""
     import small_samples
 
-    monkeypatch.setattr("seqmlm.tasks.corpus.draw_sample", small_samples.draw)
+    monkeypatch.setattr("seqmlm.training.corpus.draw_sample", small_samples.draw)
 
 
 @pytest.fixture(scope="session")

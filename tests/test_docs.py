@@ -15,7 +15,7 @@ from commands import COMMANDS, CONFIGURED
 
 from seqmlm import plugins
 from seqmlm.config import parse_assignments
-from seqmlm.tasks.config import resolve_config
+from seqmlm.training.config import resolve_config
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted(

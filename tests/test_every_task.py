@@ -176,7 +176,7 @@ def asked(request: pytest.FixtureRequest, models: dict[str, Path], tmp_path: Pat
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("seqmlm.tasks.reading.BATCH_RECORDS", 2)
-    monkeypatch.setattr("seqmlm.tasks.score.COMMIT_RECORDS", 1)
+    monkeypatch.setattr("seqmlm.scoring.score.COMMIT_RECORDS", 1)
 
 
 def test_every_task_has_a_case() -> None:
@@ -375,7 +375,7 @@ class Work:
         """Make the model seem so slow, and begin to count anew."""
         self.tokens.clear()
         self.commits = 0
-        for module in ("inference.batches", "tasks.structure", "tasks.score_plan", "tasks.pace"):
+        for module in ("inference.batches", "tasks.structure", "scoring.plan", "tasks.pace"):
             self.patch.setattr(f"seqmlm.{module}.tokens_per_second", lambda model: tokens_per_second)
         self.patch.setattr("seqmlm.inference.batches._LEAST", {False: 1, True: 1})
 
@@ -404,7 +404,7 @@ def test_a_part_is_about_twenty_seconds_of_work_by_estimate(
     """Of a model that is slow, some items; of one that is fast, all of the few that there are."""
     with monkeypatch.context() as patch:
         patch.setattr("seqmlm.tasks.reading.BATCH_RECORDS", 1)
-        patch.setattr("seqmlm.tasks.score.COMMIT_RECORDS", 1)
+        patch.setattr("seqmlm.scoring.score.COMMIT_RECORDS", 1)
         asked("--out", tmp_path / "single.jsonl").ok()
     total, largest = sum(work.tokens), max(work.tokens)
     for seconds in (90, 0.5):
@@ -424,7 +424,7 @@ def test_a_slow_run_that_is_stopped_keeps_what_was_done(
 ) -> None:
     whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
     with monkeypatch.context() as patch:
-        patch.setattr("seqmlm.tasks.score.COMMIT_RECORDS", 1)
+        patch.setattr("seqmlm.scoring.score.COMMIT_RECORDS", 1)
         asked("--out", tmp_path / "fast.jsonl").ok()
     work.set_speed(sum(work.tokens) / 90)
     asked("--out", whole).ok()
@@ -447,7 +447,7 @@ def test_a_long_run_says_first_how_long_it_takes_and_then_how_far_it_is(
     assert "by estimate" not in short.err
     assert "left" not in short.err
     with monkeypatch.context() as patch:
-        patch.setattr("seqmlm.tasks.score.COMMIT_RECORDS", 1)
+        patch.setattr("seqmlm.scoring.score.COMMIT_RECORDS", 1)
         asked("--out", tmp_path / "single.jsonl").ok()
     work.set_speed(sum(work.tokens) / 400)
     monkeypatch.setattr("seqmlm.cli.console.LINE_SECONDS", 0.0)

@@ -18,7 +18,7 @@ from fork_server import ForkServer, Run
 
 from seqmlm.cli.demo import MADE
 from seqmlm.errors import StateError
-from seqmlm.tasks.demo_folder import MANIFEST, DemoFolder
+from seqmlm.management.demo_folder import MANIFEST, DemoFolder
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 SMALL = Path(small_samples.__file__)

@@ -27,6 +27,10 @@ PACKAGE = Path(__file__).resolve().parent.parent / "seqmlm"
 ENGINE = {"errors", "parsing", "engine"}
 DATA = ENGINE | {"tokenizers", "data", "config"}
 FIELDS = DATA | {"evaluation", "rows.judge", "anomaly", "structure", "reports", "domains"}
+TASKS = FIELDS | {
+    *("inference", "streams", "rows", "registry", "tracking", "plugins", "workspace", "__version__"),
+}
+COMMANDS = {"tasks", "scoring", "training", "finetuning", "management"}
 MAY_IMPORT = {
     "errors": set(),
     "parsing": set(),
@@ -46,14 +50,25 @@ MAY_IMPORT = {
     "registry": {"errors", "workspace", "parsing", "engine.durable"},
     "plugins": {"errors", "engine", "tokenizers", "domains"},
     "inference": FIELDS | {"streams", "registry", "workspace", "plugins", "__version__"},
-    "tasks": FIELDS
-    | {"inference", "streams", "rows", "registry", "tracking", "plugins", "workspace", "__version__"},
+    "tasks": TASKS,
+    "scoring": TASKS | {"tasks"},
+    "training": TASKS | {"tasks", "scoring"},
+    "finetuning": TASKS | {"tasks", "scoring", "training"},
+    "management": TASKS | {"tasks", "scoring", "training", "finetuning"},
     "watch": FIELDS
-    | {"inference", "streams", "registry", "tasks", "workspace", "__version__"},  # and nothing imports it
-    "cli": {"errors", "parsing", "config", "tasks", "watch", "plugins", "__version__"},
+    | {
+        "inference",
+        "streams",
+        "registry",
+        "tasks",
+        "scoring",
+        "workspace",
+        "__version__",
+    },  # nothing imports it
+    "cli": {"errors", "parsing", "config", "watch", "plugins", "__version__", *COMMANDS},
     "__main__": {"cli"},
     "frames": {"errors", "engine.durable", "reports"},
-    "api": {*word_list("errors config data engine inference workspace tasks cli frames estimators")},
+    "api": {*word_list("errors config data engine inference workspace cli frames estimators"), *COMMANDS},
     "pyfunc": {"api", "errors", "frames"},
     "estimators": {"errors", "frames", "parsing"},
     "scorer": {"api", "errors"},
@@ -186,11 +201,14 @@ def test_nothing_unpickles() -> None:
     "command",
     [
         *("import seqmlm", "from seqmlm.cli import main; main(['--help'])", "import seqmlm.engine.durable"),
-        *(f"import seqmlm.{name}" for name in ("tasks.evaluate_predictions", "tasks.runs", "cli.train")),
+        *(
+            f"import seqmlm.{name}"
+            for name in ("finetuning.evaluate_predictions", "management.runs", "cli.train")
+        ),
         "from seqmlm import plugins; [plugins.load('tasks', name) for name in plugins.names('tasks')]",
         *(f"import seqmlm.{name}  # sqlalchemy" for name in ("watch.scoring", "cli.calibrate")),
         "from seqmlm import plugins; [plugins.domain(one).files.formats for one in plugins.names('domains')]",
-        *("import seqmlm.watch.incidents  # sqlalchemy", "import seqmlm.tasks.models  # sqlalchemy"),
+        *("import seqmlm.watch.incidents  # sqlalchemy", "import seqmlm.management.models  # sqlalchemy"),
     ],
 )
 def test_what_asks_no_model_loads_nothing_heavy(command: str) -> None:
@@ -326,11 +344,9 @@ STAND_APART = {
     "engine.fused*": "what is computed otherwise on a GPU, beside the model it must agree with; its kernels",
     "tasks.tracked": "MLflow, loaded with a report alone",
     "tracking.run": "a run that is being written; `tracking` is the door",
-    "tasks.finalize*": "what follows the last step of a training; counts and rows that only it has",
-    "tasks.finetune_run": "a fine-tuning at work, which loads torch: its help does not",
-    "tasks.sampling": "which rows of records a calibration draws, apart from what it makes of them",
-    "tasks.score": "the capability; a review is one of source code",
-    "tasks.teaching": "one training of a fine-tuning, a chapter: the loop, apart from the run and its files",
+    "training.*": "one step of a training a module, in the order of `pretrain`",
+    "finetuning.*": "one step of a fine-tuning a module, in the order of `run`",
+    "scoring.score": "the capability; a review is one of source code",
     "domains.logs.fields": "the fields of structured lines, apart from lines of words",
     "domains.code.lexers.*": "one language, or one parser",
     "watch.*": "an island: its door is `scoring`, and what a person does afterwards",

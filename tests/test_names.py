@@ -33,7 +33,11 @@ BUDGETS = {
     "rows": 19.6,
     "streams": 11.4,
     "structure": 21.2,
-    "tasks": 16.8,
+    "finetuning": 22.5,
+    "management": 10.9,
+    "scoring": 15.1,
+    "tasks": 18.6,
+    "training": 12.3,
     "tokenizers": 6.2,
     "tracking": 7.8,
     "watch": 19.0,
@@ -44,7 +48,7 @@ SLACK = 1.0
 VAGUE_BUDGET = 1.4
 PARTICIPLES_BUDGET = 331
 REPEATED_BUDGET = 6
-RIDDLES_BUDGET = 488
+RIDDLES_BUDGET = 489
 
 
 @pytest.mark.parametrize("package", sorted(house.empty_shares().keys() - {"seqmlm"}))

@@ -21,7 +21,7 @@ from tiny_models import TINY
 
 from seqmlm import plugins
 from seqmlm.cli.command import descriptions
-from seqmlm.tasks.config import PretrainConfig
+from seqmlm.training.config import PretrainConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs" / "commands"

@@ -18,7 +18,9 @@ from fork_server import Run
 from tiny_models import SMALL
 
 from seqmlm.inference.calibrations import stored_calibrations
-from seqmlm.tasks import calibrate, finalize, score_plan
+from seqmlm.scoring import calibrate
+from seqmlm.scoring import plan as score_plan
+from seqmlm.training import finalize
 
 FEW_STEPS = ("--set", "train.max_steps=4", "--set", "train.evaluation_records=32", "--set", SMALL)
 """A training of seconds: what is promised holds for a small model that has learnt nothing, too."""

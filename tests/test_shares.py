@@ -21,7 +21,7 @@ from seqmlm.engine.masking.base import options_of
 from seqmlm.errors import UsageError
 from seqmlm.estimators import Detector
 from seqmlm.parsing import Share
-from seqmlm.tasks.config import PretrainConfig
+from seqmlm.training.config import PretrainConfig
 
 SHARE = re.compile(r"\b(shares? of|shares that|probability|probabilities|the share)\b")
 CONFIGS = [*sorted({one.Config for one in CONFIGURED.values()}, key=repr), PretrainConfig]

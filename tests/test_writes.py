@@ -74,7 +74,7 @@ tasks/structure.py _write replace_file
 tasks/joint.py JointTask.export replace_file
 tasks/lexicon.py Lexicon.launch replace_file
 tasks/shards.py merge replace_file
-tasks/corpus.py draw_sample move_into_place
+training/corpus.py draw_sample move_into_place
 data/problems.py _appending open
 """,
     "beside an output, under a name that `check_outputs` has looked at": """
@@ -91,9 +91,9 @@ data/problems.py Problems.cut_quarantine truncate
 """,
     "a new folder, whose name has random digits; `out` itself is new or empty": """
 streams/outputs.py new_folder rmtree rmtree move_into_place
-tasks/export.py _save save_to_disk
-tasks/export.py _write write_table unlink
-tasks/models.py export_model copyfile write_text
+management/export.py _save save_to_disk
+management/export.py _write write_table unlink
+management/models.py export_model copyfile write_text
 """,
     "a new temporary file or folder": """
 data/files.py save_stdin unlink
@@ -137,17 +137,17 @@ engine/checkpoint.py write_tensors open
 """,
     "a record of a run, in its folder, whose name no other run may have": """
 tasks/deadline.py Cuts.put replace_file
-tasks/finalize.py _artifacts write_text
-tasks/finetune_run.py Finetuning._trained replace_file
-tasks/assemble.py Best.__call__ replace_file
-tasks/teaching.py Teacher.train replace_file
-tasks/predictions.py write_predictions write_table
-tasks/pretrain.py Pretraining._tracked unlink write_bytes
-tasks/pretrain.py keep_result replace_file
-tasks/corpus.py CorpusReader.prepared unlink
-tasks/training_run.py TrainingRun._describe replace_file replace_file
-tasks/training_run.py TrainingRun.begin replace_file
-tasks/training_run.py TrainingRun.building rmtree rmtree move_into_place
+training/finalize.py _artifacts write_text
+finetuning/run.py Finetuning._trained replace_file
+training/assemble.py Best.__call__ replace_file
+finetuning/teaching.py Teacher.train replace_file
+finetuning/predictions.py write_predictions write_table
+training/pretrain.py Pretraining._tracked unlink write_bytes
+training/pretrain.py keep_result replace_file
+training/corpus.py CorpusReader.prepared unlink
+training/run.py TrainingRun._describe replace_file replace_file
+training/run.py TrainingRun.begin replace_file
+training/run.py TrainingRun.building rmtree rmtree move_into_place
 tracking/push.py Ledger.write replace_file
 tracking/push.py MetricsFile._keep_cut replace_file
 tracking/push.py MetricsFile.cut_after truncate
@@ -182,9 +182,9 @@ data/store.py divide save save save save unlink
 registry/database.py set_aside move_into_place
 """,
     "files that the manifest of a demo lists, and folders that are empty": """
-tasks/demo_folder.py DemoFolder.clear unlink unlink rmdir
-tasks/demo_folder.py DemoFolder.remove rmdir
-tasks/demo_folder.py DemoFolder.list_files replace_file
+management/demo_folder.py DemoFolder.clear unlink unlink rmdir
+management/demo_folder.py DemoFolder.remove rmdir
+management/demo_folder.py DemoFolder.list_files replace_file
 cli/demo.py _shuffle write_text
 """,
     "entries of the journal, in the workspace's folder of a stream": """

@@ -34,11 +34,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import t
 
-from seqmlm.tasks.finetune import Finetune
-from seqmlm.tasks.finetune_config import FinetuneConfig
-from seqmlm.tasks.launch import TrainRequest
-from seqmlm.tasks.observers import SilentConsole
-from seqmlm.tasks.pretrain import pretrain
+from seqmlm.finetuning.config import FinetuneConfig
+from seqmlm.finetuning.finetune import Finetune
+from seqmlm.training.launch import TrainRequest
+from seqmlm.training.observers import SilentConsole
+from seqmlm.training.pretrain import pretrain
 
 NAMES = ("negative", "positive")
 UNTRAINED = "none"

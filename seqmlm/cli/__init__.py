@@ -36,9 +36,9 @@ _KEEPS_NONE = {"calibrate", "data"}  # of the bad ones
 _OWN = {
     name: EntryPoint(name, place, "seqmlm.tasks")
     for name, place in {
-        "score": "seqmlm.tasks.score:Score",
+        "score": "seqmlm.scoring.score:Score",
         "watch": "seqmlm.watch.scoring:Watch",
-        "review": "seqmlm.tasks.review:Review",
+        "review": "seqmlm.scoring.review:Review",
         "calibrate": "seqmlm.cli.calibrate:Calibrate",
         "evaluate": "seqmlm.cli.evaluate:Evaluate",
     }.items()
@@ -139,7 +139,7 @@ def _name_setting(command: str, option: str) -> None:
     """Refuse an option that is a setting of the command, by its name there."""
     kind: type[Any] | None = None
     if command == "train":
-        from seqmlm.tasks.config import PretrainConfig as kind
+        from seqmlm.training.config import PretrainConfig as kind
     elif command in tasks():
         kind = tasks()[command].load().Config
     if kind is not None and (name := setting(kind, option)):

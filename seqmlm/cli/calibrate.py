@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TextIO
 from seqmlm.cli.command import Answer
 from seqmlm.cli.output import number
 from seqmlm.errors import UsageError, number_of
-from seqmlm.tasks.calibrate import CalibrateConfig, CalibrateResult, calibrate_files
+from seqmlm.scoring.calibrate import CalibrateConfig, CalibrateResult, calibrate_files
 from seqmlm.watch.calibration import CalibrateStreamResult, calibrate_stream
 
 _OF_STREAMS = ("model", "since", "fpr", "expert", "seed")

@@ -24,7 +24,7 @@ from seqmlm.cli.output import tell
 from seqmlm.errors import number_of, per_second, printable
 
 if TYPE_CHECKING:
-    from seqmlm.tasks.observers import StepReport
+    from seqmlm.training.observers import StepReport
 
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -73,7 +73,7 @@ class _Console:
 
 
 class TrainingConsole(_Console):
-    """Shows the progress of a training; implements `seqmlm.tasks.observers.Console`."""
+    """Shows the progress of a training; implements `seqmlm.training.observers.Console`."""
 
     def __init__(self, began: float | None = None) -> None:
         text, what = TextColumn("{task.fields[text]}"), TextColumn("[bold]{task.description}")

@@ -31,7 +31,7 @@ def formats(
 
     Example: seqmlm data formats --domain ehr --format wide
     """
-    from seqmlm.tasks.inspect import formats as formats_of
+    from seqmlm.management.inspect import formats as formats_of
 
     found = formats_of(domain)
     if format is not None:
@@ -83,8 +83,8 @@ def export(
 
     Example: seqmlm data export --domain protein my_proteins.fasta.gz --out proteins
     """
-    from seqmlm.tasks.export import ExportConfig
-    from seqmlm.tasks.export import export as write
+    from seqmlm.management.export import ExportConfig
+    from seqmlm.management.export import export as write
 
     given: dict[str, Any] = {"domain": domain, "out": out, "paths": opt.merged(paths, data), "format": format}
     given |= {"options": parse_options(option or []), "tokenizer": tokenizer}
@@ -121,7 +121,7 @@ def inspect(
 
     Example: seqmlm data inspect --domain protein my_proteins.fasta.gz
     """
-    from seqmlm.tasks.inspect import inspect_data
+    from seqmlm.management.inspect import inspect_data
 
     same: dict[str, Any] = {"format": format, "sensitive": sensitive, "show_records": show_records}
     options = parse_options(option or [])
@@ -159,7 +159,7 @@ def sample(
 
     Example: seqmlm sample --domain protein --out sample --n 500
     """
-    from seqmlm.tasks.corpus import draw_sample
+    from seqmlm.training.corpus import draw_sample
 
     drawn = draw_sample(domain, out, n=n, seed=seed)
     if json_output:

@@ -19,7 +19,7 @@ import typer
 from seqmlm.cli.output import escape, print_table, say, tell
 
 if TYPE_CHECKING:
-    from seqmlm.tasks.demo_folder import DemoFolder
+    from seqmlm.management.demo_folder import DemoFolder
 
 ODD = 5
 """Sequences whose letters are shuffled, beside twenty that are as those of the training."""
@@ -66,8 +66,8 @@ def demo(
 
     Example: seqmlm demo
     """
-    from seqmlm.tasks.config import seconds
-    from seqmlm.tasks.demo_folder import DemoFolder
+    from seqmlm.management.demo_folder import DemoFolder
+    from seqmlm.training.config import seconds
 
     folder = DemoFolder(out)
     if remove:

@@ -8,7 +8,8 @@ from typing import Any, TextIO
 from seqmlm.cli.command import Answer
 from seqmlm.cli.output import number
 from seqmlm.errors import UsageError, number_of
-from seqmlm.tasks.evaluate import (
+from seqmlm.finetuning.evaluate_predictions import are_predictions, evaluate_predictions
+from seqmlm.scoring.evaluate import (
     EvaluateConfig,
     alarm_table,
     evaluate_scores,
@@ -17,7 +18,6 @@ from seqmlm.tasks.evaluate import (
     sentence,
     write_report,
 )
-from seqmlm.tasks.evaluate_predictions import are_predictions, evaluate_predictions
 
 
 class Evaluate:

@@ -26,7 +26,7 @@ def list_(json_output: opt.Json = False) -> None:
 
     Example: seqmlm models list
     """
-    from seqmlm.tasks.models import list_models
+    from seqmlm.management.models import list_models
 
     models = list_models()
     if json_output:
@@ -59,7 +59,7 @@ def show(model: opt.Model, json_output: opt.Json = False) -> None:
 
     Example: seqmlm models show enzymes@champion
     """
-    from seqmlm.tasks.models import show_model
+    from seqmlm.management.models import show_model
 
     found = show_model(model)
     if json_output:
@@ -104,7 +104,7 @@ def alias(
 
     Example: seqmlm models alias enzymes:3 champion
     """
-    from seqmlm.tasks.models import alias_model
+    from seqmlm.management.models import alias_model
 
     entry = alias_model(model, alias, lambda text: tell(f"warning: {text}"))
     if json_output:
@@ -119,7 +119,7 @@ def rescan(json_output: opt.Json = False) -> None:
 
     Example: seqmlm models rescan
     """
-    from seqmlm.tasks.models import rescan_models
+    from seqmlm.management.models import rescan_models
 
     done = rescan_models()
     if done.aside is not None:
@@ -157,7 +157,7 @@ def export(
 
     Example: seqmlm models export enzymes enzymes-hf
     """
-    from seqmlm.tasks.models import export_model
+    from seqmlm.management.models import export_model
 
     given = [path for path in (folder, out) if path is not None]
     if len(given) != 1:

@@ -21,7 +21,7 @@ from seqmlm.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from seqmlm.tasks.runs import Comparison
+    from seqmlm.management.runs import Comparison
 
 _LISTED = ("train/loss", "eval/bits_per_unit", "eval/unigram_bits_per_unit", "tokens_per_second")
 
@@ -34,7 +34,7 @@ def list_(json_output: Json = False) -> None:
 
     Example: seqmlm runs list
     """
-    from seqmlm.tasks.runs import list_runs
+    from seqmlm.management.runs import list_runs
 
     runs = list_runs(_warn)
     if json_output:
@@ -65,7 +65,7 @@ def show(run: Annotated[str, typer.Argument(help="Name or id of a run.")], json_
 
     Example: seqmlm runs show enzymes
     """
-    from seqmlm.tasks.runs import show_run
+    from seqmlm.management.runs import show_run
 
     found = show_run(run, _warn)
     if json_output:
@@ -106,7 +106,7 @@ def compare(
 
     Example: seqmlm runs compare english-sentiment tuned --metric accuracy
     """
-    from seqmlm.tasks.runs import compare_predictions, compare_runs
+    from seqmlm.management.runs import compare_predictions, compare_runs
 
     if metric is not None:
         told = compare_predictions(runs, metric, _warn)
@@ -149,7 +149,7 @@ def sync(json_output: Json = False) -> None:
 
     Example: seqmlm runs sync
     """
-    from seqmlm.tasks.runs import sync_runs
+    from seqmlm.management.runs import sync_runs
 
     uploaded = sync_runs(_warn)
     if json_output:

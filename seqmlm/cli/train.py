@@ -14,12 +14,12 @@ from seqmlm.cli.output import advise, print_json, say
 from seqmlm.cli.start import began
 
 if TYPE_CHECKING:
-    from seqmlm.tasks.launch import TrainRequest
+    from seqmlm.training.launch import TrainRequest
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """What `seqmlm train` can be told beside all settings (`seqmlm.tasks.config`).
+    """What `seqmlm train` can be told beside all settings (`seqmlm.training.config`).
 
     Args:
         paths: files, folders or Hugging Face data sets (hf:NAME[:SPLIT]) to train on; - is standard input.
@@ -74,7 +74,7 @@ def _train(**given: Any) -> None:
 
     Example: seqmlm train --domain protein my_proteins.fasta.gz --max-time 10m --name enzymes
     """
-    from seqmlm.tasks.config import check_paths
+    from seqmlm.training.config import check_paths
 
     paths = opt.merged(given["paths"], given["data"])
     if not given["print_config"]:
@@ -85,8 +85,8 @@ def _train(**given: Any) -> None:
         return
     request.check()  # before torch is loaded, which takes seconds
     from seqmlm.cli.console import TrainingConsole
-    from seqmlm.tasks.dry_run import dry_run
-    from seqmlm.tasks.pretrain import pretrain
+    from seqmlm.training.dry_run import dry_run
+    from seqmlm.training.pretrain import pretrain
 
     with TrainingConsole(began()) as console:
         result = dry_run(request, console) if given["dry_run"] else pretrain(request, console)
@@ -107,7 +107,7 @@ train = declared(_train, TrainOptions)
 
 def _request(paths: list[str], given: dict[str, Any]) -> TrainRequest:
     from seqmlm.config import parse_options
-    from seqmlm.tasks.launch import TrainRequest
+    from seqmlm.training.launch import TrainRequest
 
     flags = {
         "data": {"paths": paths or None, "options": parse_options(given["options"] or [])},
@@ -119,8 +119,8 @@ def _request(paths: list[str], given: dict[str, Any]) -> TrainRequest:
 
 
 def _print_settings(request: TrainRequest) -> None:
-    from seqmlm.tasks.config import PretrainConfig
-    from seqmlm.tasks.launch import request_config
+    from seqmlm.training.config import PretrainConfig
+    from seqmlm.training.launch import request_config
 
     printed = request_config(request)
     say("\n".join(described(PretrainConfig, printed)))

@@ -20,7 +20,7 @@ def doctor(json_output: Json = False) -> None:
 
     Example: seqmlm doctor
     """
-    from seqmlm.tasks.doctor import examine
+    from seqmlm.management.doctor import examine
 
     found = asdict(examine())
     problems = found["problems"]
@@ -56,7 +56,7 @@ def upgrade(json_output: Json = False) -> None:
 
     Example: SEQMLM_DATABASE_URL=postgresql://me@server/models seqmlm db upgrade
     """
-    from seqmlm.tasks.doctor import schema
+    from seqmlm.management.doctor import schema
 
     url, before, after = schema(upgrade=True)
     if json_output:
@@ -73,7 +73,7 @@ def current(json_output: Json = False) -> None:
 
     Example: seqmlm db current
     """
-    from seqmlm.tasks.doctor import schema
+    from seqmlm.management.doctor import schema
 
     url, revision, needed = schema()
     facts: dict[str, object] = {"url": url, "schema": revision or "none", "needed": needed}
@@ -91,7 +91,7 @@ def ui(
 
     Example: seqmlm ui --port 5001
     """
-    from seqmlm.tasks.doctor import become, plan_ui
+    from seqmlm.management.doctor import become, plan_ui
 
     plan = plan_ui(port)
     say(plan.address)

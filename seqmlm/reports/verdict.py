@@ -262,7 +262,7 @@ def finetuning_sentence(figures: Mapping[str, Any], primary: str) -> str:
     """The figure that decides, and how it stands to the best rival.
 
     Args:
-        figures: of the test data, as `seqmlm.tasks.worth.figures_of` makes them.
+        figures: of the test data, as `seqmlm.finetuning.worth.figures_of` makes them.
         primary: the name of the measure that decides.
     """
     if not is_measured(figures.get(primary)):

@@ -22,13 +22,15 @@ from typing import TYPE_CHECKING, Any
 from seqmlm.engine.durable import replace_file
 from seqmlm.errors import StateError
 from seqmlm.parsing import read_json
-from seqmlm.tasks.config import AFTERWARDS
 
 if TYPE_CHECKING:
     from seqmlm.engine.loop import LoopResult
 
 CUTS = "cuts.json"
 """Where a run keeps what the clock cut."""
+
+AFTERWARDS = 0.2
+"""Share of `max_time`, less the start, for what follows the last step: evaluation, counts and calibration."""
 
 _LEAST_STEPS = 0.1  # share of the limit that is for steps, however long the start took
 _READING = 0.5  # share of the limit that reading may take

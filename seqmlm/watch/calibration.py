@@ -23,8 +23,8 @@ import numpy as np
 from seqmlm.errors import StateError, UsageError, number_of
 from seqmlm.inference.calibrations import Stored, store, stored_calibration
 from seqmlm.inference.session import Session
-from seqmlm.tasks.calibrate import CalibrateConfig, CalibrateResult
-from seqmlm.tasks.models import register_calibrations
+from seqmlm.scoring.calibrate import CalibrateConfig, CalibrateResult
+from seqmlm.tasks.register import register_calibrations
 from seqmlm.watch.incidents import since_of, stream_of
 from seqmlm.watch.rolling import FEWEST, judged_by, refitted
 from seqmlm.watch.store import Figures, Streams

@@ -10,9 +10,9 @@ from typing import ClassVar, Literal
 from seqmlm.data.compressed import PACKED, ending
 from seqmlm.errors import UsageError
 from seqmlm.parsing import duration
+from seqmlm.scoring.config import ScoringRequest
 from seqmlm.streams.outputs import check_outputs
 from seqmlm.streams.sinks import FORMATS
-from seqmlm.tasks.score_config import ScoringRequest
 from seqmlm.watch import journal
 
 ROLLING = "rolling"

@@ -16,9 +16,9 @@ from seqmlm.errors import StateError
 from seqmlm.inference.batches import Encoded
 from seqmlm.inference.detector import Detector, JudgedRow
 from seqmlm.rows.judge import Normal
-from seqmlm.tasks.score_output import Familiar, Tally, planned_line, tells_shares, unit_fields
-from seqmlm.tasks.score_plan import ScoringPlan
-from seqmlm.tasks.score_shift import TOO_LOW_LIVE, Shift, shifted
+from seqmlm.scoring.output import Familiar, Tally, planned_line, tells_shares, unit_fields
+from seqmlm.scoring.plan import ScoringPlan
+from seqmlm.scoring.shift import TOO_LOW_LIVE, Shift, shifted
 from seqmlm.tasks.task import Progress
 from seqmlm.watch.config import ROLLING, WatchConfig
 from seqmlm.watch.rolling import Rolling, RollingDetector, judged_by

@@ -24,10 +24,10 @@ from seqmlm.data.record import Record
 from seqmlm.engine.signals import StopSignals
 from seqmlm.errors import UsageError, number_of
 from seqmlm.inference.batches import encoded
+from seqmlm.scoring.output import sentence
+from seqmlm.scoring.plan import ScoringPlan
 from seqmlm.streams.cursor import file_facts, with_defaults
 from seqmlm.tasks.reading import TICK_SHARE, cut
-from seqmlm.tasks.score_output import sentence
-from seqmlm.tasks.score_plan import ScoringPlan
 from seqmlm.tasks.task import NoProgress, Progress, Summary, check_field, met
 from seqmlm.watch.config import ROLLING, UNDECIDED, WatchConfig
 from seqmlm.watch.follower import PATIENCE, Follower, absolute

@@ -18,7 +18,7 @@ from seqmlm.anomaly.findings import small
 from seqmlm.anomaly.values import Row
 from seqmlm.parsing import magnitude
 from seqmlm.rows.judge import Normal
-from seqmlm.tasks.score_plan import ScoringPlan
+from seqmlm.scoring.plan import ScoringPlan
 from seqmlm.watch.follower import Follower
 
 FEWEST = 60.0

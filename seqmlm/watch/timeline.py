@@ -20,8 +20,8 @@ from seqmlm.anomaly.findings import small
 from seqmlm.errors import number_of, printable
 from seqmlm.reports.drawing import Bar
 from seqmlm.reports.page import Cell, Page
+from seqmlm.scoring.shift import FEWEST_TOLD, TOO_LOW_LIVE, shifted
 from seqmlm.streams.outputs import check_outputs
-from seqmlm.tasks.score_shift import FEWEST_TOLD, TOO_LOW_LIVE, shifted
 from seqmlm.watch.incidents import columns, facts, shown_rows, since_of, streams_of, where
 from seqmlm.watch.store import Incident, StreamEntry, Streams
 from seqmlm.workspace import Workspace

@@ -19,7 +19,7 @@ from seqmlm.errors import SeqmlmError, StateError, UsageError
 from seqmlm.inference.batches import Encoded
 from seqmlm.inference.detector import Detector, JudgedRow
 from seqmlm.registry.store import Registry
-from seqmlm.tasks.score_plan import ScoringPlan, check_rate, choose
+from seqmlm.scoring.plan import ScoringPlan, check_rate, choose
 from seqmlm.tasks.task import Progress, open_model
 from seqmlm.watch.config import WatchConfig
 

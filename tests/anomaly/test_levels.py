@@ -25,7 +25,7 @@ from seqmlm.inference.detector import Detector, JudgedRow
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.rows.judge import Normal
-from seqmlm.tasks.score_output import reason
+from seqmlm.scoring.output import reason
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.subword import BpeTokenizer, WordPieceTokenizer
 

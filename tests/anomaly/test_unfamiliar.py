@@ -27,9 +27,9 @@ from seqmlm.inference.session import Session
 from seqmlm.reports.page import Page
 from seqmlm.reports.report import ScoreReport
 from seqmlm.rows.judge import Normal
-from seqmlm.tasks.calibrate import Calibrator, Records
-from seqmlm.tasks.labels import ranked_by
-from seqmlm.tasks.score_output import Tally, line, warnings
+from seqmlm.scoring.calibrate import Calibrator, Records
+from seqmlm.scoring.labels import ranked_by
+from seqmlm.scoring.output import Tally, line, warnings
 from seqmlm.tokenizers.subword import BpeTokenizer
 
 SENTENCES = ["the keys to the cabinet are on the table", "the cabinet is old", "a key opens a cabinet"]

@@ -19,7 +19,7 @@ from seqmlm.data.privacy import PERSONAL
 from seqmlm.inference import model_folder
 from seqmlm.inference.calibrations import CALIBRATION, stored_calibrations, stored_trained_on
 from seqmlm.registry.store import Registry
-from seqmlm.tasks.score_output import TRAINED_ON
+from seqmlm.scoring.output import TRAINED_ON
 from seqmlm.workspace import Workspace
 
 FAST = (*tiny_models.FAST, "--max-steps", 3)

@@ -15,7 +15,7 @@ from tiny_models import protein_model, residues, saved
 
 from seqmlm.inference import model_folder
 from seqmlm.registry.store import Registry
-from seqmlm.tasks.models import register_model, track_model
+from seqmlm.tasks.register import register_model, track_model
 from seqmlm.tracking import Tracker
 from seqmlm.workspace import Workspace
 

@@ -24,9 +24,9 @@ from seqmlm.inference.detector import Detector, table
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.rows.judge import Normal
-from seqmlm.tasks.score import Score
-from seqmlm.tasks.score_config import ScoreConfig
-from seqmlm.tasks.score_output import Tally
+from seqmlm.scoring.config import ScoreConfig
+from seqmlm.scoring.output import Tally
+from seqmlm.scoring.score import Score
 
 SECONDS = 240  # patience with a busy machine
 

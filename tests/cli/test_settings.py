@@ -16,7 +16,7 @@ import settings_without_torch
 from commands import COMMANDS, CONFIGURED
 from tiny_models import protein_model, saved
 
-from seqmlm.tasks.config import PretrainConfig
+from seqmlm.training.config import PretrainConfig
 
 ARGUMENTS = {
     "bias": ("--template", "{group} {attribute}", "--group", "a,b", "--attribute", "c"),

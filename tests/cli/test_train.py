@@ -166,7 +166,7 @@ def test_a_registry_that_cannot_be_used_is_said_before_data_are_read(
     def read(*_: object) -> None:
         raise AssertionError("data were read")
 
-    monkeypatch.setattr("seqmlm.tasks.corpus.CorpusReader.corpus", read)
+    monkeypatch.setattr("seqmlm.training.corpus.CorpusReader.corpus", read)
     monkeypatch.setenv("SEQMLM_DATABASE_URL", "postgresql+psycopg://u:secret@127.0.0.1:1/none")
     done = seqmlm("train", "-d", "protein", fasta, *FAST, "--name", "early")
     done.refused(4, "the registry at postgresql+psycopg://u:***@127.0.0.1:1/none cannot be used")
@@ -200,7 +200,7 @@ def test_a_run_has_its_result_when_it_has_ended_in_mlflow(
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr("seqmlm.tasks.pretrain.keep_result", kill)
+        patched.setattr("seqmlm.training.pretrain.keep_result", kill)
         with pytest.raises(Killed):
             seqmlm("train", "--domain", "protein", fasta, "--name", "one", "--max-steps", 2, *FAST)
     assert seqmlm("train", "--resume", "one").code == 0

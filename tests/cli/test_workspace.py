@@ -17,7 +17,7 @@ import pytest
 from fork_server import Run
 
 from seqmlm.errors import StateError
-from seqmlm.tasks.doctor import plan_ui
+from seqmlm.management.doctor import plan_ui
 from seqmlm.tracking import Tracker, read_metrics
 from seqmlm.workspace import Workspace
 
@@ -47,7 +47,7 @@ def test_the_page_is_that_of_the_newest_run(tracked_workspace: Path) -> None:
 
 
 def test_without_a_run_it_says_so(seqmlm: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("seqmlm.tasks.doctor.become", lambda plan: None)
+    monkeypatch.setattr("seqmlm.management.doctor.become", lambda plan: None)
     empty = seqmlm("ui", "--port", 0)
     assert empty.out.startswith("http://127.0.0.1:")
     assert "#" not in empty.out

@@ -27,8 +27,8 @@ from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.inference import model_folder
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
+from seqmlm.management.models import export_model
 from seqmlm.plugins import tokenizer_class
-from seqmlm.tasks.models import export_model
 
 SPACE = TokenSpace(size=37, pad=1, mask=36, unk=3, start=0, end=2, special=(0, 1, 2, 3, 36))
 SHAPE: dict[str, Any] = {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from seqmlm.tasks.doctor import plan_ui
+from seqmlm.management.doctor import plan_ui
 
 ROOT = Path(__file__).resolve().parents[2]
 _SHADOWED = ("torch", "yaml", "rich", "mlflow", "uvicorn")

@@ -78,8 +78,8 @@ def models(formats: Sequence[Hostile], root: Path) -> None:
     from seqmlm.data.problems import Problems
     from seqmlm.inference import model_folder
     from seqmlm.inference.calibrations import store_backgrounds
-    from seqmlm.tasks.config import resolve_config
-    from seqmlm.tasks.corpus import load_or_train
+    from seqmlm.training.config import resolve_config
+    from seqmlm.training.corpus import load_or_train
 
     for domain in sorted({"text", *(one.domain for one in formats)}):
         own = plugins.domain(domain)

@@ -19,8 +19,8 @@ from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.rows.judge import Normal
-from seqmlm.tasks.score_output import Tally, line
-from seqmlm.tasks.score_plan import EXPECTED
+from seqmlm.scoring.output import Tally, line
+from seqmlm.scoring.plan import EXPECTED
 
 
 def _records(*lengths: int) -> list[Record]:

@@ -28,7 +28,7 @@ from seqmlm.inference.model_folder import COUNTS, LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.reports.verdict import HeldOutBits, counts_sentences
-from seqmlm.tasks.finalize_counts import _Learner, fit_expert
+from seqmlm.training.counts import _Learner, fit_expert
 
 
 class Whole(InMemory):

@@ -19,8 +19,8 @@ from seqmlm.errors import StateError
 from seqmlm.inference import model_folder
 from seqmlm.inference.calibrations import Stored, store, stored_calibrations
 from seqmlm.inference.model_folder import CARD, LOCK, LoadedModel, check_files, put_file, read_card
+from seqmlm.management.models import export_model
 from seqmlm.rows.judge import Normal
-from seqmlm.tasks.models import export_model
 
 EXTRA = "log_templates.json"
 

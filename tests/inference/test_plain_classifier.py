@@ -26,7 +26,7 @@ from seqmlm.errors import UsageError
 from seqmlm.inference import model_folder
 from seqmlm.inference.labeller import Labeller
 from seqmlm.inference.pieces import HeadCard, pieces, pieces_of_pair
-from seqmlm.tasks.models import export_model
+from seqmlm.management.models import export_model
 
 LENGTHS = (3, 7, 12, 30)
 NAMES = ("no", "yes", "perhaps")

@@ -104,7 +104,7 @@ class Campaign:
 
         def everything() -> None:
             os.environ["SEQMLM_HOME"] = str(home)
-            import seqmlm.tasks.score
+            import seqmlm.scoring.score
             from seqmlm.tracking import Tracker
             from seqmlm.workspace import Workspace
 
@@ -112,7 +112,7 @@ class Campaign:
             shutil.copyfile(home / "mlflow.db", self.root / "empty.db")
             with contextlib.suppress(SystemExit):
                 command("train", self.data, "--name", "base", *TINY)()
-            seqmlm.tasks.score.__doc__  # noqa: B018 - imported for what it brings
+            seqmlm.scoring.score.__doc__  # noqa: B018 - imported for what it brings
 
         import_what(everything, self.root / "streams")
         self.model = home / "runs" / "base" / "model"

@@ -12,10 +12,10 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, create_engine, inspect, text
 
 from seqmlm.errors import StateError
+from seqmlm.management.doctor import schema
 from seqmlm.registry import database, tables
 from seqmlm.registry.store import Registry
 from seqmlm.registry.tables import VERSION_TABLE, Base
-from seqmlm.tasks.doctor import schema
 from seqmlm.workspace import Workspace
 
 

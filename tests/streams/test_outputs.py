@@ -12,9 +12,9 @@ from log_models import write_log_model
 
 from seqmlm.cli import tasks
 from seqmlm.errors import StateError, UsageError
+from seqmlm.scoring.config import ScoreConfig
 from seqmlm.streams.outputs import check_outputs, new_folder
 from seqmlm.tasks import shards
-from seqmlm.tasks.score_config import ScoreConfig
 from seqmlm.watch.config import WatchConfig
 
 ROW = '{"id": "a", "source": "f", "line": 1}\n'

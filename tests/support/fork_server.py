@@ -29,7 +29,7 @@ from forked_cli import command, import_known, no_threads, start
 KILLED_SECONDS = 60
 # Libraries read these when they are imported.
 AT_IMPORT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-WARM = ("seqmlm.cli", "seqmlm.tasks.score", "transformers.models.modernbert.modeling_modernbert")
+WARM = ("seqmlm.cli", "seqmlm.scoring.score", "transformers.models.modernbert.modeling_modernbert")
 
 
 @dataclass(frozen=True)

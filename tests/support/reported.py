@@ -8,7 +8,7 @@ from typing import Any
 from seqmlm.inference.detector import JudgedRow
 from seqmlm.reports.page import Cell, Page
 from seqmlm.reports.report import ScoreReport
-from seqmlm.tasks.score_output import line
+from seqmlm.scoring.output import line
 from seqmlm.tokenizers.base import Tokenizer
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from seqmlm.tasks.score import Score
-from seqmlm.tasks.score_config import ScoreConfig
+from seqmlm.scoring.config import ScoreConfig
+from seqmlm.scoring.score import Score
 from seqmlm.tasks.task import Progress, Summary, run
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from seqmlm import plugins
 from seqmlm.domains.samples import Sample
 from seqmlm.engine.shapes import SIZES, Size
-from seqmlm.tasks import corpus
+from seqmlm.training import corpus
 
 _draw = corpus.draw_sample
 

@@ -17,11 +17,11 @@ from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.optimizer import module_tensors
 from seqmlm.errors import StateError
 from seqmlm.inference.model_folder import read_card, seal
-from seqmlm.tasks import assemble
-from seqmlm.tasks.assemble import FEWEST_BITS, Best
-from seqmlm.tasks.launch import TrainRequest
-from seqmlm.tasks.observers import SilentConsole
-from seqmlm.tasks.pretrain import pretrain
+from seqmlm.training import assemble
+from seqmlm.training.assemble import FEWEST_BITS, Best
+from seqmlm.training.launch import TrainRequest
+from seqmlm.training.observers import SilentConsole
+from seqmlm.training.pretrain import pretrain
 
 
 def scripted(*bits: float) -> Any:

@@ -39,9 +39,9 @@ from seqmlm.inference.detector import Detector
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
-from seqmlm.tasks import calibrate
-from seqmlm.tasks.calibrate import Calibrator, Records, default_modes
-from seqmlm.tasks.score_output import line
+from seqmlm.scoring import calibrate
+from seqmlm.scoring.calibrate import Calibrator, Records, default_modes
+from seqmlm.scoring.output import line
 from seqmlm.tokenizers.base import Tokenizer
 
 

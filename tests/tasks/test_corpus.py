@@ -14,8 +14,8 @@ from seqmlm.data.problems import Problems
 from seqmlm.domains.field import Keys
 from seqmlm.domains.text import TEXT
 from seqmlm.errors import UsageError
-from seqmlm.tasks.config import PretrainConfig, resolve_config
-from seqmlm.tasks.corpus import CorpusReader, draw_sample
+from seqmlm.training.config import PretrainConfig, resolve_config
+from seqmlm.training.corpus import CorpusReader, draw_sample
 from seqmlm.workspace import Workspace
 
 

@@ -19,11 +19,10 @@ from seqmlm.errors import StateError
 from seqmlm.inference.calibrations import CALIBRATION
 from seqmlm.inference.model_folder import COUNTS
 from seqmlm.tasks import deadline
-from seqmlm.tasks.config import AFTERWARDS
-from seqmlm.tasks.deadline import CUTS, Afterwards, Cuts, Deadline, Start
-from seqmlm.tasks.launch import TrainRequest
-from seqmlm.tasks.observers import SilentConsole
-from seqmlm.tasks.pretrain import pretrain
+from seqmlm.tasks.deadline import AFTERWARDS, CUTS, Afterwards, Cuts, Deadline, Start
+from seqmlm.training.launch import TrainRequest
+from seqmlm.training.observers import SilentConsole
+from seqmlm.training.pretrain import pretrain
 
 __all__ = ["fake_time"]
 
@@ -225,7 +224,7 @@ def test_a_training_that_is_killed_after_each_decision_comes_to_the_same_bytes(
     assert any(cut.get("cut") for cut in saved["cuts"].values()), "the clock has cut something"
     kills = 0
     with monkeypatch.context() as patch:
-        patch.setattr("seqmlm.tasks.pretrain.Cuts", DyingCuts)
+        patch.setattr("seqmlm.training.pretrain.Cuts", DyingCuts)
         while True:
             request = TrainRequest(domain="protein", name="killed", resume="auto", flags=flags)
             try:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from seqmlm.management.doctor import examine
 from seqmlm.registry.store import Registry
-from seqmlm.tasks.doctor import examine
 from seqmlm.tracking import Tracker
 from seqmlm.workspace import Workspace
 

@@ -14,7 +14,7 @@ from seqeval.scheme import IOB2
 from text_models import text_model
 from written import jsonl
 
-from seqmlm.tasks.predict import TAUGHT
+from seqmlm.finetuning.predict import TAUGHT
 
 Run = Callable[..., Any]
 WORDS = ["the", "cat", "sees", "a", "dog", "and", "so", "no", "dogs", "bark", "loudly", "here"]

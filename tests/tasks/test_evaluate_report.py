@@ -7,7 +7,7 @@ import pytest
 
 from seqmlm.evaluation.detection import Detection
 from seqmlm.evaluation.intervals import Rate
-from seqmlm.tasks.evaluate import _precision_recall, _roc, _shown
+from seqmlm.scoring.evaluate import _precision_recall, _roc, _shown
 
 
 def test_curves_are_those_of_the_points() -> None:

@@ -14,8 +14,8 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.inference.model_folder import load_tokenizer
-from seqmlm.tasks.corpus import cached_sample
-from seqmlm.tasks.export import TOKENIZER, ExportConfig, export
+from seqmlm.management.export import TOKENIZER, ExportConfig, export
+from seqmlm.training.corpus import cached_sample
 from seqmlm.workspace import Workspace
 
 OPTIONS = {"code": {"id_field": "id", "document_field": "document"}, "logs": {"session_field": "id"}}
@@ -62,12 +62,12 @@ def test_what_a_system_says_of_an_input_is_no_fault_of_the_output(
     def broken(*_: Any, **__: Any) -> Any:
         raise OSError(5, "Input/output error", "p.fasta")
 
-    monkeypatch.setattr("seqmlm.tasks.export.CorpusReader.divided", broken)
+    monkeypatch.setattr("seqmlm.management.export.CorpusReader.divided", broken)
     with pytest.raises(DataError, match=r"p\.fasta: cannot be read: Input/output error"):
         export(ExportConfig(domain="protein", out=workspace / "out"))
     monkeypatch.undo()
     monkeypatch.setenv("SEQMLM_HOME", str(workspace))
-    monkeypatch.setattr("seqmlm.tasks.export._save", broken)
+    monkeypatch.setattr("seqmlm.management.export._save", broken)
     with pytest.raises(StateError, match=r"cannot write .*out: Input/output error"):
         export(ExportConfig(domain="protein", out=workspace / "out"))
     assert [path.name for path in workspace.iterdir() if "out" in path.name] == []

@@ -16,13 +16,13 @@ from seqmlm.domains.logs.levels import NAMED, LogBackground, SessionLevel
 from seqmlm.engine.types import InMemory
 from seqmlm.inference.calibrations import stored_calibration
 from seqmlm.inference.session import Session
-from seqmlm.tasks import finalize_normal
-from seqmlm.tasks.config import resolve_config
-from seqmlm.tasks.corpus import Corpus, CorpusReader
-from seqmlm.tasks.finalize_normal import counted_rows
-from seqmlm.tasks.launch import TrainRequest
-from seqmlm.tasks.observers import SilentConsole
-from seqmlm.tasks.pretrain import pretrain
+from seqmlm.training import normal_rows as finalize_normal
+from seqmlm.training.config import resolve_config
+from seqmlm.training.corpus import Corpus, CorpusReader
+from seqmlm.training.launch import TrainRequest
+from seqmlm.training.normal_rows import counted_rows
+from seqmlm.training.observers import SilentConsole
+from seqmlm.training.pretrain import pretrain
 from seqmlm.workspace import Workspace
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from seqmlm.tasks.finalize_page import _curves, described, score_command
+from seqmlm.training.page import _curves, described, score_command
 
 STEPS = [{"step": n, "train/loss": 5.0 - n / 10, "bits": 9.0 - n, "floor": 9.5} for n in range(4)]
 

@@ -10,7 +10,7 @@ import pytest
 from seqmlm import plugins
 from seqmlm.anomaly.levels import WHOLE
 from seqmlm.reports.verdict import training_sentences
-from seqmlm.tasks import finalize
+from seqmlm.training import finalize
 
 FACTS = {
     "mixture_bits": 1.0,

@@ -33,11 +33,12 @@ from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.domains.logs.templates import TemplateTokenizer
 from seqmlm.domains.protein.tokenizer import ResidueTokenizer
 from seqmlm.engine.types import Encoding
+from seqmlm.finetuning import worth
+from seqmlm.finetuning.cases import units_of
+from seqmlm.finetuning.table import Columns
 from seqmlm.inference.pieces import HeadCard, at_once, pieces, pieces_of_pair
-from seqmlm.tasks import deadline, worth
-from seqmlm.tasks.cases import units_of
-from seqmlm.tasks.observers import Recorder
-from seqmlm.tasks.table import Columns
+from seqmlm.tasks import deadline
+from seqmlm.training.observers import Recorder
 
 Rows = Sequence[dict[str, Any]]
 BRIEF = "--rivals off --set epochs=1"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from seqmlm import plugins
 from seqmlm.data.record import Record
 from seqmlm.data.splits import VALIDATION, ByKey
-from seqmlm.tasks.inspect import Census, formats
+from seqmlm.management.inspect import Census, formats
 
 SPLIT = ByKey(key=lambda record: str(record.document), seed=3, share=0.3)
 

@@ -17,10 +17,8 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.protein.tokenizer import ResidueTokenizer
 from seqmlm.errors import DataError
-from seqmlm.inference.session import Session
-from seqmlm.tasks.cases import cases
-from seqmlm.tasks.columns import Labelling
-from seqmlm.tasks.labelled import (
+from seqmlm.finetuning.cases import cases
+from seqmlm.finetuning.labelled import (
     Lesson,
     as_values,
     card_of,
@@ -30,6 +28,8 @@ from seqmlm.tasks.labelled import (
     read_examples,
     why_untested,
 )
+from seqmlm.inference.session import Session
+from seqmlm.tasks.columns import Labelling
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from written import jsonl, written
 from seqmlm.data.problems import Problems
 from seqmlm.errors import DataError
 from seqmlm.rows.file import Rows
-from seqmlm.tasks.labels import Columns, Planted, aligned, read_labelled
+from seqmlm.scoring.labels import Columns, Planted, aligned, read_labelled
 
 ROWS = [
     {"id": "a", "units": 3, "score": 1.5, "p_value": 0.5, "channels": {"pll": 0.9}, "alarm": False},

@@ -16,14 +16,14 @@ from seqmlm import plugins
 from seqmlm.config import parse_assignments, to_dict
 from seqmlm.engine.shapes import SIZES
 from seqmlm.errors import StateError, UsageError
-from seqmlm.tasks.config import (
+from seqmlm.training.config import (
     LEARNING_RATES,
     SECOND_STAGE_LEARNING_RATE,
     TOKENS_PER_BATCH,
     resolve_config,
     seconds,
 )
-from seqmlm.tasks.launch import FINISHED, RUN_CONFIG, TrainRequest, plan, request_config
+from seqmlm.training.launch import FINISHED, RUN_CONFIG, TrainRequest, plan, request_config
 from seqmlm.workspace import Workspace
 
 TEXT = plugins.domain("text")
@@ -276,7 +276,7 @@ def test_settings_that_cannot_be_used_are_refused_before_anything_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str, words: str
 ) -> None:
     """As assignments and in a file, for a new run and for its settings alone."""
-    monkeypatch.setattr("seqmlm.tasks.launch.save_stdin", _never)
+    monkeypatch.setattr("seqmlm.training.launch.save_stdin", _never)
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(parse_assignments([setting])))
     flags = {"data": {"paths": ["-"]}}
     for given in ({"settings": (setting,)}, {"config": tmp_path / "c.yaml"}):

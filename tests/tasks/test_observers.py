@@ -8,14 +8,14 @@ from typing import Any
 
 from seqmlm.engine.loop import StepReport
 from seqmlm.engine.schedule import LoopConfig
-from seqmlm.tasks.observers import (
+from seqmlm.tracking import MetricsFile, read_metrics
+from seqmlm.training.observers import (
     EVENTS,
     SPEED_STEPS,
     Console,
     Recorder,
     complete_console,
 )
-from seqmlm.tracking import MetricsFile, read_metrics
 
 
 class FakeRun:

@@ -11,7 +11,7 @@ import pytest
 
 from seqmlm import plugins
 from seqmlm.errors import DataError
-from seqmlm.tasks.labels import Columns, Planted, read_labelled
+from seqmlm.scoring.labels import Columns, Planted, read_labelled
 
 DNA = {"id": "contig-5", "start": 150, "end": 190}
 CODE = {"file": "a_0/b.py", "line": 3, "start": 20, "end": 31}

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from seqmlm.evaluation.predictions import PRIMARY, measures
-from seqmlm.tasks.predictions import PREDICTIONS, Predictions, read_predictions, write_predictions
+from seqmlm.finetuning.predictions import PREDICTIONS, Predictions, read_predictions, write_predictions
 from seqmlm.tracking import Tracker
 from seqmlm.workspace import Workspace
 

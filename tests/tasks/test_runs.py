@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from seqmlm.tasks.runs import compare
+from seqmlm.management.runs import compare
 from seqmlm.tracking import RunInfo
 
 

@@ -23,9 +23,9 @@ from seqmlm.inference.detector import Detector
 from seqmlm.inference.estimate import cost_of
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
-from seqmlm.tasks import sampling
-from seqmlm.tasks.calibrate import Calibrator, Records
-from seqmlm.tasks.sampling import RowSample, row_numbers
+from seqmlm.scoring import sampling
+from seqmlm.scoring.calibrate import Calibrator, Records
+from seqmlm.scoring.sampling import RowSample, row_numbers
 
 RULE = ResidueTokenizer().units
 MODES = [EXACT, ONE_PASS, Mode("partition", 4)]

@@ -28,9 +28,9 @@ from seqmlm.inference.detector import Detector, JudgedRow
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.rows.file import Rows
-from seqmlm.tasks import score
-from seqmlm.tasks.score_config import ScoreConfig
-from seqmlm.tasks.score_output import TRAINED_ON, UNSCORED, Tally, extent, warnings
+from seqmlm.scoring import score
+from seqmlm.scoring.config import ScoreConfig
+from seqmlm.scoring.output import TRAINED_ON, UNSCORED, Tally, extent, warnings
 
 
 class Lines:
@@ -268,7 +268,7 @@ def test_records_that_were_trained_on_and_unknown_units_are_noted(
     file.write_text("the cat\nthe \N{SNOWMAN} cat \N{SNOWMAN}\nthe cat\n")
     domain = model_folder.load(folder).domain
     known = {domain.keys.identity(one) for one in domain.read([str(file)], Problems()) if one.line != 2}
-    monkeypatch.setattr("seqmlm.tasks.score_output.stored_trained_on", lambda folder: known)
+    monkeypatch.setattr("seqmlm.scoring.output.stored_trained_on", lambda folder: known)
     summary = _score(str(folder), file)
     assert summary.notes == {TRAINED_ON: 2, "word unknown to the model, and not scored": 2}
     assert summary.places[TRAINED_ON] == f"{file}:1"

@@ -18,7 +18,7 @@ from scored import score_files
 from tiny_models import protein_model, residues, saved
 
 from seqmlm.errors import DataError
-from seqmlm.tasks.score_config import ScoreConfig
+from seqmlm.scoring.config import ScoreConfig
 
 
 @pytest.fixture(scope="module")

@@ -30,10 +30,10 @@ from seqmlm.inference.detector import Detector
 from seqmlm.inference.estimate import about, work_of
 from seqmlm.inference.session import Session
 from seqmlm.rows.judge import Normal
-from seqmlm.tasks import score_plan
-from seqmlm.tasks.review import ReviewConfig
-from seqmlm.tasks.score_config import ScoreConfig, ScoringRequest
-from seqmlm.tasks.score_plan import choose, choose_mode
+from seqmlm.scoring import plan as score_plan
+from seqmlm.scoring.config import ScoreConfig, ScoringRequest
+from seqmlm.scoring.plan import choose, choose_mode
+from seqmlm.scoring.review import ReviewConfig
 
 
 def rows(count: int, **facts: Any) -> Stored:
@@ -214,7 +214,7 @@ def test_a_resumed_scoring_goes_on_in_the_mode_it_began_with(
     fasta: Path, tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batches, "BATCH_RECORDS", 8)
-    monkeypatch.setattr("seqmlm.tasks.score.COMMIT_RECORDS", 8)
+    monkeypatch.setattr("seqmlm.scoring.score.COMMIT_RECORDS", 8)
     loaded, folder = protein_model(100), tmp_path / "model"
     model_folder.write(folder, loaded.rows, loaded.tokenizer, loaded.card)
     config = ScoreConfig(model=str(folder), paths=(str(fasta),), out=tmp_path / "out.jsonl")

@@ -19,7 +19,7 @@ from seqmlm.cli import main
 from seqmlm.data.problems import Problems
 from seqmlm.inference.model_folder import read_card, seal
 from seqmlm.rows.file import Rows
-from seqmlm.tasks.score_output import unusual_first
+from seqmlm.scoring.output import unusual_first
 
 NONE = "no row raises an alarm; the most unusual ones are:"
 ROWS = st.lists(

@@ -14,11 +14,11 @@ from fork_server import Run
 
 from seqmlm import plugins
 from seqmlm.engine.distributed import Processes
-from seqmlm.tasks import sizing
-from seqmlm.tasks.assemble import Training
-from seqmlm.tasks.corpus import CorpusReader
-from seqmlm.tasks.launch import TrainRequest, agreed_plan, plan
-from seqmlm.tasks.sizing import PASSES, STEPS, TOKENS_PER_PARAMETER, Candidate, choose, sized
+from seqmlm.training import sizing
+from seqmlm.training.assemble import Training
+from seqmlm.training.corpus import CorpusReader
+from seqmlm.training.launch import TrainRequest, agreed_plan, plan
+from seqmlm.training.sizing import PASSES, STEPS, TOKENS_PER_PARAMETER, Candidate, choose, sized
 from seqmlm.workspace import Workspace
 
 LITTLE, MORE, MOST = 1_000, 10_000, 100_000  # parameters

@@ -13,9 +13,9 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.field import Field, Keys
 from seqmlm.domains.text import TEXT
-from seqmlm.tasks.config import resolve_config
-from seqmlm.tasks.corpus import CorpusReader
 from seqmlm.tokenizers.subword import BpeTokenizer
+from seqmlm.training.config import resolve_config
+from seqmlm.training.corpus import CorpusReader
 from seqmlm.workspace import Workspace
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from registered import origin
 
+from seqmlm.management.doctor import schema
 from seqmlm.registry.store import Registry
-from seqmlm.tasks.doctor import schema
-from seqmlm.tasks.models import register_model, track_model
+from seqmlm.tasks.register import register_model, track_model
 from seqmlm.tracking import Tracker
 from seqmlm.workspace import Workspace
 

@@ -25,8 +25,8 @@ from seqmlm.inference.calibrations import (
 )
 from seqmlm.inference.detector import table
 from seqmlm.rows.judge import Normal
-from seqmlm.tasks.calibrate import CalibrateConfig
-from seqmlm.tasks.score_plan import choose
+from seqmlm.scoring.calibrate import CalibrateConfig
+from seqmlm.scoring.plan import choose
 from seqmlm.tasks.task import open_model
 from seqmlm.watch.calibration import calibrate_stream
 from seqmlm.watch.config import WatchConfig

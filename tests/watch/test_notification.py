@@ -22,7 +22,7 @@ from seqmlm.cli import main
 from seqmlm.data.problems import Problems
 from seqmlm.errors import StateError
 from seqmlm.inference.calibrations import Stored
-from seqmlm.tasks.score_plan import _few
+from seqmlm.scoring.plan import _few
 from seqmlm.watch.config import WatchConfig
 from seqmlm.watch.judging import Judging, WatchCounts
 from seqmlm.watch.metrics import Lag, counters, prometheus

@@ -19,7 +19,7 @@ from seqmlm.domains.dna.levels import WindowLevel
 from seqmlm.domains.dna.track import GenomeTrack
 from seqmlm.reports.page import Page
 from seqmlm.reports.report import ScoreReport
-from seqmlm.tasks.score_output import line
+from seqmlm.scoring.output import line
 
 BLOCK = 260
 

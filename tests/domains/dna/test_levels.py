@@ -29,7 +29,7 @@ from seqmlm.domains.dna.overlapping import KmerTokenizer
 from seqmlm.domains.dna.tokenizer import NucleotideTokenizer, reverse_complement
 from seqmlm.engine.types import InMemory
 from seqmlm.inference.detector import Detector, JudgedRow
-from seqmlm.tasks.score_output import Tally, extent, line
+from seqmlm.scoring.output import Tally, extent, line
 
 SOURCE = random.Random(0)
 

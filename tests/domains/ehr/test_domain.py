@@ -20,7 +20,7 @@ from seqmlm.engine.packing import Document, pack
 from seqmlm.engine.shapes import ModelConfig
 from seqmlm.errors import UsageError
 from seqmlm.inference.model_folder import make_masker
-from seqmlm.tasks.config import resolve_config
+from seqmlm.training.config import resolve_config
 
 
 @pytest.fixture(scope="module")

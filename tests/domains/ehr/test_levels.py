@@ -29,7 +29,7 @@ from seqmlm.domains.ehr.tokenizer import EventsTokenizer
 from seqmlm.errors import StateError
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.reports.report import told as report_told
-from seqmlm.tasks.score_output import unit_fields
+from seqmlm.scoring.output import unit_fields
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from seqmlm.domains.protein.levels import SEGMENT, LengthReference, ProteinLevel
 from seqmlm.domains.protein.tokenizer import ResidueTokenizer
 from seqmlm.engine.types import InMemory
 from seqmlm.inference.detector import Detector
-from seqmlm.tasks.score_output import line
+from seqmlm.scoring.output import line
 
 TOKENIZER = ResidueTokenizer()
 

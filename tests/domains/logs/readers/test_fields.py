@@ -12,7 +12,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.domains.logs import LOGS
 from seqmlm.domains.logs.readers import READERS
 from seqmlm.errors import UsageError
-from seqmlm.tasks.config import resolve_config
+from seqmlm.training.config import resolve_config
 
 BETWEEN = "text between JSON objects, an event of its own"
 

@@ -1,0 +1,1 @@
+"""`seqmlm finetune` and `predict`: what a small labelled set teaches a model."""

@@ -1,0 +1,91 @@
+"""What a fine-tuning can be told; what makes no sense is refused before anything is read."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from seqmlm.engine.types import Precision
+from seqmlm.errors import UsageError
+from seqmlm.finetuning.labelled import Lesson
+from seqmlm.tasks.task import CommandConfig
+from seqmlm.training.config import seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Teaching:
+    """How a head is trained, as a person says it.
+
+    Args:
+        tune: what of the encoder is trained: all, last:K layers, lora:R (adapters of rank R), none.
+        epochs: passes over the training data; default: by their size.
+        max_time: end within this time: 90s, 10m, 2h, from the start of the command. All trainings share it.
+            Rivals for which none is left are left out. What reading takes beyond half of it is added.
+        learning_rate: peak; default: by the width of the encoder.
+        tokens_per_step: of one optimizer step; default: by the size of the data.
+        patience: evaluations without a better result that end a training.
+        resume: go on with an interrupted run of this --name.
+    """
+
+    tune: str = "all"
+    epochs: float | None = None
+    max_time: str | None = None
+    learning_rate: float | None = None
+    tokens_per_step: int | None = None
+    patience: int = 4
+    resume: bool = False
+    shots: int | None = None
+    precision: Precision = "fp32"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneConfig(Lesson, Teaching, CommandConfig):
+    """What `seqmlm finetune` can be told.
+
+    Args:
+        seeds: so many trainings; the best by validation is kept.
+        rivals: on compares with the most frequent class, a linear model over units and the frozen encoder.
+        table: columns beside the sequences, by id, for a further rival: gradient boosting on them, and its
+            mean with the model; of classes and values.
+        name: of the run, its folder and the model. Default: MODEL-LABEL.
+    """
+
+    shown = (
+        *("train", "valid", "test", "labels", "label_file", "classes", "task", "pair", "head", "tune"),
+        *("seeds", "shots", "rivals", "table", "name", "max_time", "resume", *CommandConfig.shown),
+    )
+    metavar = ""
+
+    seeds: int = 1
+    rivals: Literal["on", "off"] = "on"
+    table: Path | None = None
+    name: str | None = None
+
+    def check(self) -> None:
+        if not self.train and not self.classes:
+            raise UsageError(
+                "name labelled data: --train reviews.csv --label sentiment, or --class NAME=FILE"
+            )
+        if self.pair is None and self.pairing == "bi":
+            raise UsageError("pairing=bi embeds two sequences: name the column of the other one with --pair")
+        if self.pair is not None and self.head == "prompt":
+            raise UsageError("--head prompt reads one sequence: leave it or --pair out")
+        if self.table is not None and self.rivals == "off":
+            raise UsageError("--table is for a rival, and --rivals off leaves rivals out: leave one out")
+        if re.fullmatch(r"all|none|(last|lora):0*[1-9]\d*", self.tune, re.ASCII) is None:
+            raise UsageError(
+                f"--tune takes all, none, last:K or lora:R with a number above 0, not {self.tune!r}"
+            )
+        if self.max_time is not None:
+            seconds(self.max_time)
+        for name in ("epochs", "learning_rate"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise UsageError(f"{name} must be a number above 0, not {value}")
+        for name in ("seeds", "shots", "patience", "tokens_per_step"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{name} must be at least 1, not {value}")

@@ -1,0 +1,101 @@
+"""A table beside the examples: columns that boosting learns from, and of which the label is none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from seqmlm.data.examples import Label
+from seqmlm.data.labels import SUBJECT, TIME, read_moments
+from seqmlm.data.privacy import Things
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.data.rows import FLAGS, filled, number, read_rows
+from seqmlm.errors import DataError
+from seqmlm.finetuning.cases import Case
+from seqmlm.finetuning.labelled import Parts
+from seqmlm.inference.pieces import HeadCard
+
+FEWEST = 20
+"""Rows from which on values that go with the classes are the classes by other names."""
+
+
+class Columns:
+    """Columns beside the sequences: the rows of a table, by the id of a record, or by it and a time.
+
+    Raises:
+        DataError: a table that cannot be read, that is about none of the examples, or only about their label.
+    """
+
+    def __init__(self, file: Path, card: HeadCard, parts: Parts, problems: Problems) -> None:
+        rows, source = list(read_rows(str(file), problems)), str(file)
+        names = dict.fromkeys(name for _, row in rows for name in row)
+        key = next((name for name in ("id", SUBJECT) if name in names), next(iter(names), "id"))
+        self.rows: dict[Any, Mapping[str, Any]] = {}
+        if {SUBJECT, TIME} <= names.keys():
+            for subject, own in read_moments(rows, source, problems).items():
+                self.rows |= {(subject, time): row for time, (_, row) in own.items()}
+        else:
+            for line, row in rows:
+                if self.rows.setdefault(str(row.get(key)), row) is not row:
+                    twice = DataError("an id that was there", source=source, line=line, remedy="keep one")
+                    problems.bad(twice, str(row))
+        told = [(one, self.row(one.record)) for part in ("train", "test") for one in parts[part]]
+        missing = sum(row is None for _, row in told)
+        if missing == len(told):
+            raise DataError("none of its ids is that of an example", source=source, remedy="compare them")
+        problems.note("an example without a row in --table: its columns are missing", missing, source=source)
+        labels = [(one.label, row) for one, row in told if row is not None]
+        least = max(FEWEST, len(told) / 2)
+        self.names = [name for name in names if name not in (key, SUBJECT, TIME)]
+        for name in [name for name in self.names if _is_label(name, card, labels, least)]:
+            which = "a column" if problems.sensitive else f"the column {name!r}"
+            problems.note(f"{which} of --table is the label, left out", Things(1), source=source)
+            self.names.remove(name)
+        if not self.names:
+            raise DataError("no column beside ids and labels", source=source, remedy="add some to learn from")
+
+    def row(self, record: Record) -> Mapping[str, Any] | None:
+        """What the table says of a record."""
+        if TIME in record.meta:
+            time = round(datetime.fromisoformat(record.meta[TIME]).timestamp(), 6)
+            if (found := self.rows.get((record.id, time))) is not None:
+                return found
+        return self.rows.get(record.id) or self.rows.get(record.document)
+
+    def of(self, own: Sequence[Case]) -> dict[str, list[Any]]:
+        """The values of each column; None where there are none."""
+        rows = [self.row(one.record) or {} for one in own]
+        return {name: [row.get(name) for row in rows] for name in self.names}
+
+
+def _is_label(
+    name: str, card: HeadCard, told: Iterable[tuple[Label, Mapping[str, Any]]], least: float
+) -> bool:
+    """Whether a column has the name of the label, or its values wherever it has any, perhaps renamed.
+
+    Renamed classes are as many as the label has, one for each, in at least `least` rows.
+    """
+    pairs = [(row[name], label) for label, row in told if filled(row.get(name))]
+    if name in card.label.split(",") or (pairs and all(_equal(*pair) for pair in pairs)):
+        return True
+    both = {(_text(value), label) for value, label in pairs}
+    sizes = {len(both), *(len(set(one)) for one in zip(*both, strict=True)), len(card.names)}
+    return card.kind == "class" and len(pairs) >= least and len(sizes) == 1
+
+
+def _equal(value: Any, label: Label) -> bool:
+    """Whether a value is a class, 1 that which is true, or one of some numbers."""
+    if isinstance(label, tuple):
+        return any(math.isclose(number(value), number(one), rel_tol=1e-5) for one in label)
+    same = math.isclose(number(value), number(label), rel_tol=1e-5)
+    return same or _text(value) == _text(label)
+
+
+def _text(value: Any) -> str | bool:
+    """A value as it compares with others, whatever its case and type."""
+    text = str(value).strip().lower()
+    return FLAGS.get(text, text)

@@ -1,0 +1,147 @@
+"""What a fine-tuned model is worth: figures of its test data beside those of cheap rivals.
+
+The rivals see the same examples, in the units that the model reads. One that cannot be fitted has a reason in
+place of figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from seqmlm.evaluation import rivals
+from seqmlm.evaluation.intervals import Difference, bounds_text
+from seqmlm.evaluation.predictions import difference, measures
+from seqmlm.finetuning.cases import Case, items_of, truth_of
+from seqmlm.finetuning.table import Columns
+from seqmlm.inference.pieces import HeadCard
+from seqmlm.reports.verdict import BOTH, PLACES
+from seqmlm.tasks.task import Table
+
+Predictions = Any
+"""As `seqmlm.evaluation.predictions.measures` takes them."""
+COLUMNS = "boosted columns"
+LATE = "no time was left; the same command with --resume and a longer --max-time fits it"
+
+
+def worth(
+    card: HeadCard, own: Sequence[Case], said: Predictions, *, draws: int = 1000
+) -> dict[str, Difference]:
+    """Measures of predictions, by name; those that cannot be had are absent."""
+    groups = [one.group for one in items_of(card, own)]
+    return measures(card.kind, truth_of(card, own), said, groups=groups, names=card.names, draws=draws)
+
+
+class Rivals:
+    """Predictions of the test cases by what needs no model.
+
+    Args:
+        is_over: whether the time limit leaves none for the rival of this name.
+
+    Attributes:
+        predictions: by name of the rival.
+        unfitted: why others could not be fitted, by name.
+    """
+
+    def __init__(
+        self,
+        card: HeadCard,
+        train: Sequence[Case],
+        test: Sequence[Case],
+        is_over: Callable[[str], bool] = lambda name: False,
+    ) -> None:
+        self.predictions: dict[str, Predictions] = {}
+        self.unfitted: dict[str, str] = {}
+        self._card, self._train, self._test = card, train, test
+        self._truth, self._is_over = truth_of(card, train), is_over
+
+    def add(self, name: str, predict: Callable[[], Predictions]) -> None:
+        """Add what a rival predicts, or why it cannot be fitted."""
+        if self._is_over(name):
+            self.unfitted[name] = LATE
+            return
+        try:
+            self.predictions[name] = predict()
+        except rivals.UnfittedError as error:
+            self.unfitted[name] = str(error)
+
+    def add_cheap(self) -> None:
+        """Add the most frequent class, and linear models of the units that the model reads."""
+        kind, names, truth = self._card.kind, self._card.names, self._truth
+        true = truth_of(self._card, self._test)
+        sizes = [len(tags) for tags in true] if kind == "entities" else len(true)
+        self.add("most frequent", lambda: rivals.majority(kind, truth, sizes, names=names))
+        train, test = ([case.units for case in cases] for cases in (self._train, self._test))
+        if self._card.of_parts:
+            self.add("neighbouring units", lambda: self._windowed(train, test))
+            return
+        self.add("bags of units", lambda: rivals.bag(kind, train, truth, test, names=names))
+        self.add(PLACES, lambda: rivals.placed(kind, train, truth, test, names=names))
+
+    def _windowed(self, train: rivals.Examples, test: rivals.Examples) -> Predictions:
+        kind, names = self._card.kind, self._card.names
+        if kind == "entities":
+            return rivals.windowed(kind, train, self._truth, test, names=names)
+        labels = [case.targets[:, 0].astype(int) for case in self._train]
+        return np.concatenate(rivals.windowed(kind, train, labels, test, names=names))
+
+    def add_columns(self, columns: Columns, ours: Predictions) -> None:
+        """Add gradient boosting on columns of a table, and its mean with the model's predictions."""
+        train, test = columns.of(self._train), columns.of(self._test)
+        card, truth = self._card, self._truth
+        self.add(COLUMNS, lambda: rivals.boosted(card.kind, train, truth, test, names=card.names))
+        if COLUMNS in self.predictions:
+            self.predictions[BOTH] = (self.predictions[COLUMNS] + ours) / 2
+        else:
+            self.unfitted[BOTH] = f"it needs {COLUMNS}"
+
+
+def figures_of(
+    card: HeadCard, primary: str, test: Sequence[Case], ours: Predictions, beaten: Rivals
+) -> tuple[dict[str, Any], Table]:
+    """Figures of predictions of the test cases by a model, with intervals, and beside those of rivals; a
+    table.
+
+    They are measures by name, `intervals`, those of `rivals`, why others are `unfitted`, the `lead` over the
+    best rival by the `primary` measure, which decides, and, of boosted columns, differences `over_columns`.
+    """
+    others = beaten.predictions
+    own, beside = worth(card, test, ours), {who: worth(card, test, said) for who, said in others.items()}
+    figures: dict[str, Any] = {name: one.value for name, one in own.items()}
+    figures["intervals"] = {name: [one.low, one.high] for name, one in own.items()}
+    figures["rivals"] = {who: {name: one.value for name, one in said.items()} for who, said in beside.items()}
+    if beaten.unfitted:
+        figures["unfitted"] = beaten.unfitted
+
+    def over(first: Predictions, second: Predictions) -> dict[str, float]:
+        truth, groups = truth_of(card, test), [one.group for one in items_of(card, test)]
+        led = difference(card.kind, primary, truth, first, second, groups=groups, names=card.names)
+        return led._asdict()
+
+    ranked = [(said[primary].value, who) for who, said in beside.items() if primary in said and who != BOTH]
+    if ranked and primary in own:
+        best = max(ranked)[1]
+        figures["lead"] = {"over": best, **over(ours, others[best])}
+    if primary in own and primary in beside.get(COLUMNS, {}):
+        mixed = {"this model": ours, BOTH: others[BOTH]}
+        figures["over_columns"] = {who: over(said, others[COLUMNS]) for who, said in mixed.items()}
+    every = {"this model": own, **beside}
+    names = dict.fromkeys(name for said in every.values() for name in said)
+    shown = [name for name in names if not name.startswith("f1_")]
+    cells = [[who, *(_shown(said.get(name)) for name in shown)] for who, said in every.items()]
+    if over_columns := figures.get("over_columns"):
+        shown.append(f"{primary} over columns")
+        for row in cells:
+            led = over_columns.get(row[0])
+            row.append(led and f"{led['difference']:+.3f}{bounds_text(led['low'], led['high'], '+.3f')}")
+    cells += [[who, f"could not be fitted: {why}"] for who, why in beaten.unfitted.items()]
+    cells = [row + [None] * (len(shown) + 1 - len(row)) for row in cells]
+    return figures, Table("Figures of the test data (95 % intervals)", ["", *shown], cells)
+
+
+def _shown(one: Difference | None) -> str | None:
+    if one is None:
+        return None
+    return f"{one.value:.3f}{bounds_text(one.low, one.high, '.3f')}"

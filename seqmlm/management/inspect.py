@@ -1,0 +1,381 @@
+"""`seqmlm data inspect` and `data formats`: what the data contain, before training, in bounded memory.
+
+Two samples are kept. One is uniform over records (Vitter 1985, algorithm R). The other is a sample of the
+*hash values* of raw sequences: equal sequences are kept or left out together, so duplicates and sequences on
+both sides of a split are estimated without bias (Gibbons 2001, distinct sampling). Below the size limits both
+hold everything, and all figures are exact.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqmlm import plugins
+from seqmlm.config import meanings
+from seqmlm.data.duplicates import hash128
+from seqmlm.data.privacy import Cell, redact_small_counts, redacted_counts
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.data.splits import CALIBRATION, TRAIN, VALIDATION, Split
+from seqmlm.domains.field import Field
+from seqmlm.domains.files import Format
+from seqmlm.engine.masking.base import Corruptor, MaskingConfig
+from seqmlm.engine.types import Encoding
+from seqmlm.errors import DataError
+from seqmlm.inference.model_folder import make_masker
+from seqmlm.tokenizers.base import Growing, Tokenizer
+from seqmlm.training.config import TokenizerConfig, resolve_config
+from seqmlm.training.corpus import CorpusReader, load_or_train
+from seqmlm.workspace import Workspace
+
+_MARKS = 8  # places in the split that are kept for one sequence
+_QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+_MOST_COMMON = 30
+_EXAMPLE_CHARACTERS = 400
+
+
+class Census:
+    """Counts records as they stream by.
+
+    Args:
+        split: divides the records.
+        seed: of the uniform samples.
+        distinct: different sequences held before the sample of hash values is thinned.
+        uniform: records whose length and place in the split are held.
+        kept: whole records held, of at most `characters` characters together.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        seed: int,
+        *,
+        distinct: int = 500_000,
+        uniform: int = 100_000,
+        kept: int = 1_000,
+        characters: int = 1 << 23,
+    ) -> None:
+        self.records = self.characters = 0
+        self._split, self._limit, self._uniform = split, distinct, uniform
+        self._kept_limit, self._room = kept, characters
+        self._seen: dict[bytes, list[tuple[int, int]]] = {}
+        self._level = 0  # hash values with this many low bits 0 are kept
+        self._lengths = np.zeros(uniform, dtype=np.int64)
+        self._marks = np.zeros((uniform, 2), dtype=np.int64)
+        self._kept: list[Record] = []
+        self._kept_characters = 0
+        self._random = np.random.default_rng(seed)
+
+    def add(self, record: Record) -> None:
+        """Count one record."""
+        text = str(record.raw)
+        mark = self._split.mark(record)
+        place = self.records if self.records < self._uniform else int(self._random.integers(self.records + 1))
+        if place < self._uniform:
+            self._lengths[place], self._marks[place] = len(text), mark
+        self.records += 1
+        self.characters += len(text)
+        self._keep(record, len(text))
+        digest = hash128(text)
+        if int.from_bytes(digest[:8], "little") & ((1 << self._level) - 1):
+            return
+        marks = self._seen.setdefault(digest, [])
+        if mark not in marks and len(marks) < _MARKS:
+            marks.append(mark)
+        if len(self._seen) > self._limit:
+            self._thin()
+
+    def _keep(self, record: Record, length: int) -> None:
+        if len(self._kept) < self._kept_limit and self._kept_characters + length <= self._room:
+            self._kept.append(record)
+            self._kept_characters += length
+            return
+        place = int(self._random.integers(self.records))
+        if place < len(self._kept):
+            left = self._kept_characters - len(str(self._kept[place].raw))
+            if left + length <= self._room:
+                self._kept[place], self._kept_characters = record, left + length
+
+    def _thin(self) -> None:
+        self._level += 1
+        low = (1 << self._level) - 1
+        self._seen = {d: m for d, m in self._seen.items() if not int.from_bytes(d[:8], "little") & low}
+
+    @property
+    def kept(self) -> list[Record]:
+        """Records to examine, drawn uniformly unless they are very long; all of a short stream."""
+        return self._kept
+
+    def lengths(self, quantiles: tuple[float, ...]) -> dict[str, int]:
+        """Quantiles of the length of a record's text, in characters."""
+        held = self._lengths[: min(self.records, self._uniform)]
+        found = np.quantile(held if len(held) else [0], quantiles, method="inverted_cdf")
+        return dict(zip(map(str, quantiles), map(int, found), strict=True))
+
+    @property
+    def distinct(self) -> int:
+        """Different raw sequences; the other records had occurred before."""
+        return min(len(self._seen) << self._level, self.records)
+
+    @property
+    def exact(self) -> bool:
+        """Whether all counts are; else some are estimates from a sample of a long stream."""
+        return self._level == 0 and self.records <= self._uniform
+
+    def divided(self) -> tuple[dict[str, int], int]:
+        """Records of each split, and distinct sequences that are both in training and in a held-out part."""
+        held = min(self.records, self._uniform)
+        parts = self._split.parts(self._marks[:held])
+        validation, calibration = (
+            round(float((parts == part).mean()) * self.records) if held else 0
+            for part in (VALIDATION, CALIBRATION)
+        )
+        train = self.records - validation - calibration
+        # Of all in the sample of hash values: the number of its sequence (M,), and its marks (M, 2).
+        owners = np.array([n for n, own in enumerate(self._seen.values()) for _ in own], dtype=np.int64)
+        marks = np.array([one for own in self._seen.values() for one in own], dtype=np.int64).reshape(-1, 2)
+        # Sizes of groups matter: a sequence is where its records are; where none is held, the rule decides.
+        known = dict(zip(map(tuple, self._marks[:held].tolist()), parts.tolist(), strict=True))
+        others = self._split.parts(np.concatenate([self._marks[:held], marks]))[held:].tolist()
+        found = [known.get(tuple(mark), part) for mark, part in zip(marks.tolist(), others, strict=True)]
+        trains = np.array(found, dtype=np.int8) == TRAIN
+        both = (np.bincount(owners[one], minlength=len(self._seen)) > 0 for one in (trains, ~trains))
+        leaked = int(np.count_nonzero(np.logical_and(*both))) << self._level
+        return {"train": train, "validation": validation, "calibration": calibration}, leaked
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspection:
+    """The result; for sensitive data a count from 1 to 10 is "<11".
+
+    Args:
+        records, characters, duplicates: counts; duplicates are records whose raw text occurred before.
+        estimated: whether duplicates, splits and leaks are estimates, as for a very long input.
+        length_quantiles: of the raw text, in characters.
+        looked_at: records in which units and vocabulary were counted, drawn at random.
+        unit: name of the domain's unit; unit_quantiles: units per record.
+        vocabulary: the domain's tokenizer, its size, and the number of unknown tokens.
+        tokens: the most common tokens of these records, with counts; none for sensitive data.
+        outside_alphabet: symbols outside the domain's closed alphabet, with counts.
+        split: records of each split, and distinct sequences that are both in training and in a held-out
+            part ("in both").
+        problems: bad records and notes, by reason.
+        places: file and line of the first occurrence of each reason.
+        remedies: what to do about each reason, if the reader knows.
+        audit: further counts of the domain (see `Reading.audit`).
+        example: one record before and after masking; empty for sensitive data unless requested.
+    """
+
+    records: Cell
+    characters: int
+    duplicates: Cell
+    estimated: bool
+    length_quantiles: Mapping[str, int]
+    looked_at: Cell
+    unit: str
+    unit_quantiles: Mapping[str, int]
+    vocabulary: Mapping[str, Any]
+    tokens: Mapping[str, Any]
+    outside_alphabet: Mapping[str, Any]
+    split: Mapping[str, Any]
+    problems: Mapping[str, Any]
+    places: Mapping[str, str] = field(default_factory=dict)
+    remedies: Mapping[str, str] = field(default_factory=dict)
+    audit: Mapping[str, Any] = field(default_factory=dict)
+    example: Mapping[str, str] = field(default_factory=dict)
+
+
+def inspect_data(
+    domain: str,
+    paths: Sequence[str],
+    *,
+    format: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    sensitive: bool = False,
+    show_records: bool = False,
+) -> Inspection:
+    """Read files as a training would and count what they contain, in bounded memory.
+
+    A bad record raises nothing; bad records are counted by reason. Without paths it is the domain's sample;
+    `show_records` shows the example of sensitive data, too.
+
+    Raises:
+        UsageError: an unknown domain, format or option.
+        DataError: a path that does not exist, or nothing that can be read.
+    """
+    found = plugins.domain(domain)
+    data: dict[str, Any] = {"paths": list(paths), "format": format, "options": dict(options or {})}
+    data |= {"on_error": "skip"} | ({"sensitive": True} if sensitive else {})
+    config = resolve_config(found, {"data": data})
+    reader, hide = CorpusReader(config, found, Workspace.locate()), config.data.sensitive
+    problems, census = Problems("skip", sensitive=hide), Census(reader.split(), config.seed)
+
+    def counted() -> Iterator[Record]:
+        for name in reader.sources:
+            for record in reader.records(name, problems):
+                census.add(record)
+                yield record
+
+    audit = found.reading.audit(counted(), problems)
+    if not census.records:
+        raise problems.nothing()
+    examined = _Examined.of(found, config.tokenizer, census.kept) if census.kept else _Examined.nothing()
+    example = {} if hide and not show_records else _example(found, config.masking, config.seed, examined)
+    made = _report(found.unit, census, examined, problems, hide)
+    return replace(made, audit=audit, example=example)
+
+
+def _report(unit: str, census: Census, examined: _Examined, problems: Problems, hide: bool) -> Inspection:
+    parts, leaked = census.divided()
+    own: dict[str, Any] = {
+        "records": census.records,
+        "duplicates": census.records - census.distinct,
+        "looked_at": len(examined.encodings),
+        "length_quantiles": census.lengths(_QUANTILES),
+        "unit_quantiles": examined.units(),
+        "vocabulary": examined.vocabulary(hide),
+        "problems": problems.counts,
+        "split": {"in both": leaked},
+    }
+    own = redact_small_counts(own, hide)
+    own["split"] = {**(redacted_counts(parts, parts=True) if hide else parts), **own["split"]}
+    return Inspection(
+        unit=unit,
+        characters=census.characters,
+        estimated=not census.exact,
+        tokens={} if hide else examined.tokens(),
+        outside_alphabet={} if hide else dict(examined.outside.most_common(_MOST_COMMON)),
+        places=problems.places,
+        remedies=problems.remedies,
+        **own,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Examined:
+    """A sample of the records, encoded, and the symbols that the tokenizer does not know."""
+
+    tokenizer: Tokenizer | None
+    records: list[Record]
+    encodings: list[Encoding]
+    outside: Counter[str]
+
+    @classmethod
+    def nothing(cls) -> _Examined:
+        return cls(None, [], [], Counter())
+
+    @classmethod
+    def of(cls, domain: Field, config: TokenizerConfig, kept: list[Record]) -> _Examined:
+        """Encode records with the domain's tokenizer, trained on them if it has no fixed vocabulary."""
+        try:
+            tokenizer = load_or_train(config, lambda: (one.raw for one in kept))
+        except DataError:  # too little text for a vocabulary: all other figures can still be given
+            return cls.nothing()
+        outside: Counter[str] = Counter()
+        spelled = []
+        for record in kept:
+            unknown = tokenizer.unknown(record.raw)
+            outside.update(one.text for one in unknown)
+            if not (unknown and tokenizer.traits.closed):
+                spelled.append(record)
+        encodings = tokenizer.encode_batch([record.raw for record in spelled]) if spelled else []
+        return cls(tokenizer, spelled, encodings, outside)
+
+    def units(self) -> dict[str, int]:
+        """Quantiles of the number of units per record."""
+        rule = None if self.tokenizer is None else self.tokenizer.units
+        sizes = [len(rule.numbers(encoding)) for encoding in self.encodings] if rule is not None else []
+        found = np.quantile(sizes or [0], _QUANTILES, method="inverted_cdf")
+        return dict(zip(map(str, _QUANTILES), map(int, found), strict=True))
+
+    def _counts(self, tokenizer: Tokenizer) -> NDArray[np.int64]:
+        """(V,) occurrences of each token."""
+        ids = [np.zeros(0, np.int64), *(one.ids.astype(np.int64) for one in self.encodings)]
+        return np.bincount(np.concatenate(ids), minlength=tokenizer.space.size)
+
+    def tokens(self) -> dict[str, int]:
+        """The most common tokens (special ones excluded) with counts."""
+        if self.tokenizer is None:
+            return {}
+        counts = self._counts(self.tokenizer)
+        counts[self.tokenizer.space.is_special] = 0
+        order = np.argsort(-counts, kind="stable")[:_MOST_COMMON]
+        return {self.tokenizer.tokens[i]: int(counts[i]) for i in order.tolist() if counts[i]}
+
+    def vocabulary(self, hide: bool) -> dict[str, Any]:
+        """Name and size of the tokenizer, the number of unknown tokens, and what it decided of fields."""
+        if (tokenizer := self.tokenizer) is None:
+            return {}
+        counts, unknown = self._counts(tokenizer), tokenizer.space.unk
+        found = {
+            "tokenizer": tokenizer.name,
+            "size": tokenizer.space.size,
+            "unknown tokens": 0 if unknown is None else int(counts[unknown]),
+        }
+        if hide or not isinstance(tokenizer, Growing):
+            return found
+        advice = tokenizer.advice(counts.tolist())
+        found |= {f"field {name}": text for name, text in tokenizer.facts.items()}
+        return found if advice is None else {**found, "warning": advice}
+
+
+def _example(domain: Field, masking: MaskingConfig, seed: int, examined: _Examined) -> dict[str, str]:
+    tokenizer = examined.tokenizer
+    if tokenizer is None or not examined.records:
+        return {}
+    corruptor = Corruptor(masking, make_masker(masking, tokenizer), tokenizer.space, None, seed)
+    record, encoding = examined.records[0], examined.encodings[0]
+    masked = corruptor(encoding, 0, 0)
+    places, put_there = masked.positions.astype(np.int32), masked.ids[masked.positions]
+    shown = domain.text.show(tokenizer, record.raw, encoding, places, put_there)
+    lines = dict(line.split(maxsplit=1) for line in shown.splitlines() if " " in line)
+    names = {"true": "before", "masked": "chosen", "predicted": "after"}
+    return {to: lines[name][:_EXAMPLE_CHARACTERS] for name, to in names.items() if name in lines}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormatFacts:
+    """One file format: its file name endings, whether it can be a folder, and its options."""
+
+    name: str
+    reads: str
+    suffixes: tuple[str, ...]
+    folder: bool
+    options: tuple[OptionFacts, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptionFacts:
+    """One option of a reader: `--option NAME=VALUE`."""
+
+    name: str
+    default: Any
+    meaning: str
+
+
+def formats(domain: str) -> list[FormatFacts]:
+    """The formats of a domain; the first is assumed if a file's name matches none."""
+    return [_facts(name, format) for name, format in plugins.domain(domain).files.formats.items()]
+
+
+def _facts(name: str, format: Format) -> FormatFacts:
+    text = (format.read.func if isinstance(format.read, partial) else format.read).__doc__ or ""
+    known, parameters = meanings(text), inspect.signature(format.read).parameters
+    return FormatFacts(
+        name=name,
+        reads=" ".join(inspect.cleandoc(text).split("\n\n")[0].split()),
+        suffixes=format.suffixes,
+        folder=format.folder is not None,
+        options=tuple(
+            OptionFacts(name=key, default=parameters[key].default, meaning=known.get(key, ""))
+            for key in format.options
+        ),
+    )

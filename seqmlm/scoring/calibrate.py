@@ -1,0 +1,658 @@
+"""Normal records to calibrations: what is usual for a model, at a level and in a mode, kept in its folder.
+
+`seqmlm calibrate` takes normal data of the user, `seqmlm train` the records it set aside. Neither may hold
+what the model was trained on: scores of memorized records are lower than those of new ones. The
+same records give the same calibrations; a training spends a bounded share of its time on them, more of it
+where rows would be few, and of more records those it can afford are taken, spread evenly. Where rows of a
+record can be judged without the rest of it, some rows of each of many records are (`scoring/sampling.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from seqmlm.anomaly.levels import Background, Level
+from seqmlm.anomaly.values import Bools, Longs, Scored
+from seqmlm.data.privacy import SMALLEST, redact_small_counts
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.data.sources import combined, file_fingerprint, split_source
+from seqmlm.data.splits import evenly, hash64, nested
+from seqmlm.engine.types import Encoding, InMemory, Sequences
+from seqmlm.engine.units import ONE_PASS, Mode
+from seqmlm.engine.windows import windows
+from seqmlm.errors import DataError, UsageError, number_of
+from seqmlm.evaluation.incidents import rows_per_day
+from seqmlm.inference.batches import Budget, Encoded, batches, encoded
+from seqmlm.inference.calibrations import (
+    CALIBRATION,
+    USUAL_RATE,
+    Stored,
+    kept_calibrations,
+    rate_above,
+    store,
+    store_backgrounds,
+    stored_background,
+    stored_trained_on,
+    told,
+)
+from seqmlm.inference.detector import Detector, JudgedRow, table
+from seqmlm.inference.estimate import cost_of
+from seqmlm.inference.expert import Use
+from seqmlm.inference.model_folder import LoadedModel
+from seqmlm.inference.scorer import RecordScorer
+from seqmlm.inference.session import Session
+from seqmlm.parsing import Share
+from seqmlm.registry.store import Registry
+from seqmlm.rows.judge import Normal
+from seqmlm.scoring.sampling import (
+    ENOUGH_ROWS,
+    Chosen,
+    CountedRows,
+    Limit,
+    Portion,
+    RowSample,
+    row_numbers,
+    row_sample,
+    unit_rows,
+)
+from seqmlm.tasks.deadline import Afterwards, Deadline, Phase
+from seqmlm.tasks.register import register_calibrations
+from seqmlm.tasks.task import CommandConfig, check_field
+from seqmlm.workspace import Workspace
+
+if TYPE_CHECKING:
+    pass
+
+LEAST_ROWS = 100
+"""Rows that a training gives its cheapest mode, if the clock lets it: they guarantee rates of .01."""
+
+_PORTIONS, _LEAST_PORTION = 16, 2_048.0  # of a limit; forward tokens
+_LEARNT = 60_000  # forward tokens that what must be known of scores may take, however little the limit is
+_BACKGROUND_SHARE = 0.3  # of the time that is left
+_PROBED_TOKENS = 40_000  # whose frequencies say how long those of all take
+_PROBED = 8  # records whose cost says whether a mode is within a limit
+
+MOST_RECORDS = 20_000
+"""Records that a calibration looks at; of more, so many spread evenly."""
+
+
+Progress = Callable[[str, float, int], None]
+"""Told the mode, how much of it is done (0 to 1), and how many rows there are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrateConfig(CommandConfig):
+    """What a calibration with normal data can be told.
+
+    Args:
+        paths: files or folders of normal data; - is standard input.
+        level: what gets a score each, such as record, line or residue. Default: by domain.
+        mode: calibrate only this mode (see `seqmlm score --help`). Default: all possible.
+        fpr: false positive rate: report whether these data can guarantee it.
+        records: use this many normal records, spread evenly.
+        on_error: bad records, and records the model was trained on: raise (stop) or skip.
+        tokens_per_batch: tokens of one forward pass; halved when memory runs out. Default: by device.
+        expert: counts of the training data, mixed into the model's probabilities: auto (where that was better
+            on validation records), counts (wherever the model has any) or none.
+        seed: of the draw of records.
+    """
+
+    shown: ClassVar[tuple[str, ...]] = ("level", "mode", "fpr", "records", *CommandConfig.shown)
+    metavar: ClassVar[str] = "[NORMAL|-]..."
+
+    level: str | None = None
+    mode: str | None = None
+    fpr: Share | None = None
+    on_error: Literal["raise", "skip"] = "raise"
+    records: int = 2_000
+    seed: int = 0
+    tokens_per_batch: int | None = None
+    expert: Use = "auto"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.fpr is not None and not 0 < self.fpr < 1:
+            raise UsageError(f"--fpr is a share between 0 and 1, such as 0.001 or 0.1%; got {self.fpr:g}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrateResult:
+    """What was calibrated.
+
+    Args:
+        model: as the user named it.
+        level: judged at.
+        records: normal records that were used; left_out: those the model was trained on.
+        modes: for each mode rows, smallest_rate (of false alarms that is guaranteed), tail (whether smaller
+            ones are extrapolated), judged_by, rows_per_day, precision and, where a rate was asked for, what
+            it rests on.
+        problems: by reason.
+    """
+
+    model: str
+    level: str
+    records: Any
+    left_out: Any
+    modes: Mapping[str, Mapping[str, Any]]
+    problems: Mapping[str, Any]
+
+
+def calibrate_files(
+    config: CalibrateConfig, notify: Callable[[str], None], progress: Progress | None = None
+) -> CalibrateResult:
+    """Replace a model's calibrations of one level by those from normal data.
+
+    Raises:
+        UsageError: no input, or a level or mode the model does not have.
+        DataError: records the model was trained on, unreadable ones, or none with a score.
+        StateError: no such model, or its folder cannot be written; then it has the calibrations it had.
+    """
+    if not config.paths:
+        raise UsageError("nothing to calibrate with: name files or folders of normal data, or - for stdin")
+    if config.records < 1:
+        raise UsageError(f"--records must be at least 1, not {config.records}")
+    check_field(config, config.level)
+    session = Session.open(
+        config.model,
+        domain=config.domain,
+        tokens_per_batch=config.tokens_per_batch,
+        precision=config.precision,
+        expert=config.expert,
+        folder=True,
+        replaced=CALIBRATION,
+    )
+    model, sensitive = session.model, session.card.sensitive
+    level = model.domain.level(config.level)
+    with Problems(config.on_error, sensitive=sensitive) as problems:
+        problems.listener = notify
+        normal, left_out = _normal(config, model, problems)
+        calibrator = Calibrator(
+            session=session, problems=problems, seed=config.seed, notify=notify, progress=progress
+        )
+        made = _replaced(calibrator, level, config.mode, normal)
+        counts = problems.counts
+    if session.entry is not None:
+        with Registry(Workspace.locate()) as registry:
+            register_calibrations(registry, session.entry)
+    return CalibrateResult(
+        model=config.model,
+        level=level.name,
+        **redact_small_counts({"records": len(normal.records), "left_out": left_out}, sensitive),
+        modes={mode: one.facts(model, config.fpr) for (_, mode), one in made.items()},
+        problems=redact_small_counts(counts, sensitive),
+    )
+
+
+def _replaced(
+    calibrator: Calibrator, level: Level, mode: str | None, normal: Records
+) -> dict[tuple[str, str], Stored]:
+    """Fit the calibrations of a level and put them in the place of those the model had; others stay.
+
+    Raises:
+        DataError: no record has a score, or there are too few of sensitive data.
+        StateError: the folder cannot be written.
+    """
+    model = calibrator.session.model
+    folder, private = Path(model.path), model.card.sensitive
+    before = kept_calibrations(folder, calibrator.notify)  # says now what of a broken file will be lost
+    background, learnt = stored_background(model, level), None
+    if level.background is not None and background is None:
+        background, normal = calibrator.background(level, normal, None)
+        learnt = background
+    modes = default_modes(calibrator.session) if mode is None else (mode,)
+    made = calibrator.calibrate(level, modes, normal, background)
+    if not made:
+        raise DataError("too few normal records for sensitive data", remedy="give at least eleven")
+    if learnt is not None:
+        store_backgrounds(folder, {level.name: learnt}, private=private)
+    store(folder, made, private=private)
+    better = {
+        key: before[key]
+        for key, one in made.items()
+        if key in before and before[key].fitted.smallest_rate < one.fitted.smallest_rate
+    }
+    if better:
+        calibrator.notify(f"this takes the place of one by more normal rows: the model was {told(better)}")
+    return made
+
+
+def default_modes(session: Session) -> tuple[str, ...]:
+    """The modes that a level is calibrated in where none is named: one pass and the field's own, the cheaper
+    first."""
+    cheap = (str(ONE_PASS),) if session.tokenizer.units.one_pass else ()
+    return tuple(dict.fromkeys((*cheap, str(session.mode))))
+
+
+def few_held_out(records: int, name: str, *, sensitive: bool, counted: bool) -> str:
+    """What is to be said before a training of which too few records are held out for a rate of .01;
+    `counted`: the training records judge, too, by what needs no model."""
+    needed = (2 if counted else 1) * LEAST_ROWS - 1  # of two p-values the smaller one counts twice
+    if records >= needed:
+        return ""
+    least = min(1.0, (needed + 1) / LEAST_ROWS / (records + 1))
+    rate = f"rates of {rate_above(least)} and above" if records else "no rate"
+    some = "few records" if sensitive else number_of(records, "record")
+    what = "alarms by the model's surprisals" if counted else "alarms"
+    rest = ", while all training records judge what is counted" if counted else ""
+    return (
+        f"with {some} held out for calibration, {what} are possible at {rate}{rest}; --fpr 0.01 needs "
+        f"{needed}: give more data, or after the training seqmlm calibrate {name} NORMAL with "
+        "as many other records"
+    )
+
+
+def _normal(config: CalibrateConfig, model: LoadedModel, problems: Problems) -> tuple[Records, int]:
+    """At most `config.records` normal records, drawn evenly, and how many the model was trained on.
+
+    Raises:
+        DataError: some were, and they shall not be left out; or there is none.
+    """
+    sources = [split_source(path)[1] for path in config.paths]
+    known = stored_trained_on(Path(model.path))
+    drawn: list[tuple[int, Record]] = []
+    rng = np.random.default_rng(config.seed)
+    first: Record | None = None
+    left_out = fresh = 0
+    options = {**model.reading(config.format), **config.options}
+    for record in model.domain.read(sources, problems, format=config.format, **options):
+        if known is not None and model.domain.keys.identity(record) in known:
+            first = first or record
+            left_out += 1
+            continue
+        # Algorithm R (Vitter 1985): every record is drawn with the same probability.
+        place = fresh if fresh < config.records else int(rng.integers(fresh + 1))
+        if place < len(drawn):
+            drawn[place] = (fresh, record)
+        elif place < config.records:
+            drawn.append((fresh, record))
+        fresh += 1
+    if first is not None and config.on_error == "raise":
+        # Of patients neither how many are known nor how many are not may be told.
+        some = "some" if model.card.sensitive else f"{left_out}"
+        count = "" if model.card.sensitive else f"{left_out + fresh} "
+        raise DataError(
+            f"the model was trained on {some} of the {count}records, this one first: scores of "
+            "memorized records are not those of normal data",
+            source=first.source,
+            line=first.line,
+            remedy="give other normal data, or continue without these records (--on-error skip)",
+        )
+    if not drawn:
+        raise DataError("no normal record is left to calibrate with", source=sources[0], remedy="give others")
+    drawn.sort(key=lambda one: one[0])
+    streamed = "-" in sources
+    files = (
+        [] if streamed else model.domain.files.deciding(sources, format=config.format, options=config.options)
+    )
+    source = combined(files=file_fingerprint(files) if files else f"stdin:{fresh}", left_out=left_out)
+    return Records(records=[record for _, record in drawn], of=fresh, source=source), left_out
+
+
+def is_judgeable(one: JudgedRow) -> bool:
+    """Whether a normal row can be compared with: it has a score, and the model knows what it holds."""
+    return one.row.score is not None and not one.unfamiliar
+
+
+# The calibrations of one model
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Records:
+    """Normal records to calibrate with, none of which the model was trained on.
+
+    Args:
+        of: how many records they stand for, where they were drawn evenly from more.
+        source: fingerprint of the data.
+    """
+
+    records: Sequence[Record]
+    of: int
+    source: str
+
+
+@dataclass(kw_only=True, eq=False)
+class JudgedRecords:
+    """The rows of some normal records.
+
+    Args:
+        rows: of all of them.
+        records: those that were taken.
+        spent: forward tokens, by estimate.
+        drawn: the share of the records' rows that these are.
+    """
+
+    rows: list[JudgedRow] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
+    spent: float = 0.0
+    drawn: float = 1.0
+
+    @property
+    def scored(self) -> list[JudgedRow]:
+        """Rows that can be compared with."""
+        return [one for one in self.rows if is_judgeable(one)]
+
+    def add(self, portion: Portion, rows: Sequence[JudgedRow]) -> None:
+        """Take the rows of further records."""
+        self.rows += rows
+        self.records += [one.record for one in portion.records]
+        self.spent, self.drawn = portion.spent, portion.drawn
+
+
+def _least_rows(level: Level) -> int:
+    """Rows that guarantee `USUAL_RATE`; of two p-values the smaller one counts twice."""
+    return math.ceil((2 if level.counted else 1) / USUAL_RATE) - 1
+
+
+@dataclass(kw_only=True, eq=False)
+class Calibrator:
+    """Calibrates one model; the same records give the same calibrations.
+
+    Args:
+        session: the model.
+        problems: receives records that the model cannot read.
+        seed: of all draws.
+        budget: forward tokens to spend, less what a background has learnt from; None for as many as all
+            records take.
+        notify: told what could not be done.
+        progress: told how far it is.
+        after: the time limit of a training, between whose portions of records the clock may stop.
+    """
+
+    session: Session
+    problems: Problems
+    seed: int = 0
+    budget: int | None = None
+    notify: Callable[[str], None] = field(default=lambda text: None)
+    progress: Progress | None = None
+    after: Afterwards | None = None
+    _share: float = field(default=1.0, init=False)  # of the time that is left, for the next mode
+
+    def background(
+        self, level: Level, normal: Records, train: Sequences | None
+    ) -> tuple[Background | None, Records]:
+        """What a level must know, and the records left to calibrate with: half of them teach it, where it
+        must see scores or there is no training split."""
+        if level.background is None:
+            return None, normal
+        half, rest = normal.records[::2], replace(normal, records=normal.records[1::2])
+        sequences = self._encodings(half) if train is None else self._affordable(level.background, train)
+        fitted = level.background.fit(sequences, self.session.tokenizer, seed=self.seed)
+        if self.session.card.sensitive:
+            fitted = fitted.discreet()
+        if fitted.needs_scores:
+            fitted = fitted.learn(self._learnt(level, half, thinned=fitted.learns_units))
+        apart = train is None or (fitted.needs_scores and fitted.judges)
+        return fitted, rest if apart else normal
+
+    def _affordable(self, kind: type[Background], train: Sequences) -> Sequences:
+        """The training split, or as many sequences of it as the time suffices for, where fewer will do."""
+        if self.after is None or not kind.is_sampled or not len(train):
+            return train
+        probed = int(_PROBED_TOKENS / max(1.0, float(np.mean(train.lengths)))) + 1
+
+        def some(number: int) -> Sequences:
+            return Chosen(train, np.array(evenly(len(train), number), dtype=np.int64))
+
+        number = self.after.affordable(
+            "the frequencies of the training data",
+            lambda number: kind.fit(some(number), self.session.tokenizer, seed=self.seed),
+            wanted=len(train),
+            probed=probed,
+            share=_BACKGROUND_SHARE,
+        )
+        return train if number >= len(train) else some(number)
+
+    def _phase(self, name: str, share: float) -> Phase:
+        """A part of the calibration that stops between two portions of records."""
+        return Phase(name, Deadline()) if self.after is None else self.after.phase(name, share)
+
+    def _learnt(self, level: Level, records: Sequence[Record], *, thinned: bool) -> list[Scored]:
+        """Scores of records that a background learns from: of some rows or units of each, where those are
+        enough for it and all cost more than a quarter of the budget."""
+        detector = Detector(self._scorer(), level, mode=self.session.mode)
+        limit = None if self.budget is None else Limit(max(self.budget / 4, _LEARNT), records=SMALLEST)
+        sample = self._sample(detector, records, limit, units=True) if thinned else None
+        scores, spent = list[Scored](), 0.0
+        phase = self._phase("calibration background", _BACKGROUND_SHARE)
+        for portion in self._portions(detector, records, limit, sample):
+            scores += detector.scored(portion.records, portion.wanted)
+            spent = portion.spent
+            if phase.over(portion.share(len(scores))) or portion.enough(len(scores)):
+                break
+        phase.settle("the records that say what scores are usual")
+        if self.budget is not None:
+            self.budget = max(self.budget // 2, self.budget - int(spent))
+        return scores
+
+    def calibrate(
+        self,
+        level: Level,
+        modes: Sequence[str],
+        normal: Records,
+        background: Background | None,
+        counted: CountedRows | None = None,
+    ) -> dict[tuple[str, str], Stored]:
+        """Calibrate a level in some modes, the cheapest first, with further rows that are counted.
+
+        Nothing is made for a mode in which fewer than eleven sensitive records have rows.
+
+        Raises:
+            DataError: no record has a score.
+            UsageError: a mode that this model cannot be asked in.
+        """
+        calibrations: dict[tuple[str, str], Stored] = {}
+        random = np.random.default_rng(self.seed)
+        parts = [part for record in normal.records for part in level.as_judged(record, random)]
+        normal, left = replace(normal, records=parts), self.budget
+        for number, mode in enumerate(modes):
+            detector = Detector(self._scorer(), level, mode=Mode.parse(mode), background=background)
+            limit, sample, self._share = None, None, 1 / (len(modes) - number)
+            if left is not None:
+                rows = _least_rows(level) if number else LEAST_ROWS
+                limit = Limit(left / (len(modes) - number), rows, SMALLEST)
+                sample = self._sample(detector, parts, limit)
+            late = number > 0 and self.after is not None and self.after.is_over(f"calibration {mode}")
+            if late or (limit is not None and number and self._exceeds(limit, detector, parts, sample)):
+                self.notify(
+                    f"not calibrated in mode {mode}, which takes longer than the training's limit allows: "
+                    "seqmlm calibrate on normal data does it"
+                )
+                continue
+            made, spent = self._calibrated(detector, normal, limit, sample, counted)
+            left = None if left is None else max(0, left - int(spent))
+            if made is None:
+                needed = f"sensitive data need {SMALLEST}; give more normal data to 'seqmlm calibrate'"
+                self.notify(f"too few records to calibrate {level.name} in mode {mode}: {needed}")
+                continue
+            calibrations[level.name, mode] = made
+        return calibrations
+
+    def _sample(
+        self, detector: Detector, records: Sequence[Record], limit: Limit | None, *, units: bool = False
+    ) -> RowSample | None:
+        """The rows of each record that a limit is spent on; None for all rows.
+
+        `units`: of a level whose rows need whole records, units are drawn in their place.
+        """
+        probed = [] if limit is None else self._probed(records)
+        if limit is None or not probed:
+            return None
+        level, rule = detector.level, detector.level.view.units(self.session.tokenizer)
+        numbers = row_numbers(level, rule)
+        if units and numbers(probed[0]) is None:
+            numbers = unit_rows(rule)
+        return row_sample(
+            numbers,
+            probed,
+            len(records),
+            cost_of(self.session, level, detector.mode),
+            limit,
+            rule=rule,
+            neighbours=detector.mode.asks_windows,
+            rows=math.inf if units else ENOUGH_ROWS,
+            seed=self.seed,
+        )
+
+    def _probed(self, records: Sequence[Record]) -> list[Encoded]:
+        """Some of the records, spread evenly, tokenized."""
+        some = [records[place] for place in nested(len(records))[:_PROBED]]
+        return self._encoded(some, Problems("skip", sensitive=self.session.card.sensitive))
+
+    def _exceeds(
+        self, limit: Limit, detector: Detector, records: Sequence[Record], sample: RowSample | None
+    ) -> bool:
+        """Whether the fewest records and rows that are worth a calibration cost far more than a limit."""
+        probed, level = self._probed(records), detector.level
+        cost = cost_of(self.session, level, detector.mode)
+        drawn = [None if sample is None else sample.of(one) for one in probed]
+        tokens = [
+            cost(one.encoding, None if some is None else some.wanted)
+            for one, some in zip(probed, drawn, strict=True)
+        ]
+        rows = np.mean([1 if some is None else some.rows for some in drawn]) if drawn else 1.0
+        least = float(limit.records)
+        if level.whole or sample is not None:  # else a record has rows that are known when it is scored
+            least = max(least, limit.rows / max(float(rows), 1.0))
+        return bool(tokens) and float(np.mean(tokens)) * min(least, len(records)) > 2 * limit.tokens
+
+    def _calibrated(
+        self,
+        detector: Detector,
+        normal: Records,
+        limit: Limit | None,
+        sample: RowSample | None,
+        counted: CountedRows | None,
+    ) -> tuple[Stored | None, float]:
+        """The calibration of a level in a mode, None where rows are of too few people, and what it cost."""
+        judged = self._judged(detector, normal, limit, sample)
+        people = len({(one.row.source, one.scored.record.id) for one in judged.scored})
+        if self.session.card.sensitive and 0 < people < SMALLEST:  # they would tell of single ones
+            return None, judged.spent
+        fitted = self._fitted(detector.level, judged.scored, counted)
+        # Elsewhere such rows raise no alarm, and how rare they are is not asked.
+        evidence = detector.level.unknown_is_evidence
+        unfamiliar = sum(one.unfamiliar for one in judged.rows) if evidence else 0
+        if unfamiliar and self.session.card.sensitive:
+            unfamiliar = max(unfamiliar, SMALLEST)  # as above
+        fitted = replace(fitted, unfamiliar=unfamiliar)
+        return Stored(fitted=fitted, **self._facts(judged, normal)), judged.spent
+
+    def _fitted(self, level: Level, judged: Sequence[JudgedRow], counted: CountedRows | None) -> Normal:
+        """What judges the statistics of rows, and of further ones those that no model is asked for."""
+        statistics, lengths = table([one.row for one in judged], level.judges)
+        owners = self._owners(judged)
+        fit = partial(Normal.fit, seed=self.seed, fusion=level.fusion)
+        of_model = {name: own for name, own in statistics.items() if name not in level.counted}
+        fitted = fit(of_model, lengths, records=owners)
+        if not level.counted:
+            return fitted
+        of_counts = {name: statistics[name] for name in level.counted}
+        if counted is not None:
+            of_counts = {n: np.concatenate([own, counted.statistics[n]]) for n, own in of_counts.items()}
+            lengths = np.concatenate([lengths, counted.lengths])
+            owners = np.concatenate([owners, counted.records])
+        return replace(fitted, counted=fit(of_counts, lengths, records=owners))
+
+    def _judged(
+        self, detector: Detector, normal: Records, limit: Limit | None, sample: RowSample | None
+    ) -> JudgedRecords:
+        """The rows of normal records, taken until there are enough."""
+        judged, scored = JudgedRecords(), 0
+        phase = self._phase(f"calibration {detector.mode}", self._share)
+        for portion in self._portions(detector, normal.records, limit, sample):
+            rows = [row for own in detector.each(portion.records, portion.wanted) for row in own]
+            scored += sum(map(is_judgeable, rows))
+            judged.add(portion, rows)
+            if self.progress is not None:
+                self.progress(str(detector.mode), portion.share(scored), scored)
+            phase.least += int(portion.owes(scored, _least_rows(detector.level)))
+            if phase.over(portion.share(scored)) or portion.enough(scored):
+                break
+        phase.settle(f"the rows that calibrate {detector.mode}")
+        return judged
+
+    def _portions(
+        self,
+        detector: Detector,
+        records: Sequence[Record],
+        limit: Limit | None,
+        sample: RowSample | None = None,
+    ) -> Iterator[Portion]:
+        """Records in parts of about a batch; in an order of which every beginning is spread evenly, where
+        not all may be taken."""
+        if limit is not None:
+            records = [records[place] for place in nested(len(records))]
+        cost = cost_of(self.session, detector.level, detector.mode)
+        most = Budget.of(self.session.model, detector.mode).batch
+        if limit is not None:
+            least = 1.0 if self.after is None else _LEAST_PORTION  # smaller ones take the clock longer
+            most = min(most, max(limit.tokens / _PORTIONS, least))
+        done, tokens, rows, every = 0, 0.0, 0, 0
+        part, wanted = list[Encoded](), list[Bools]()
+
+        def portion() -> Portion:
+            share = rows / every if every else 1.0
+            chosen = None if sample is None else wanted
+            return Portion(part, chosen, done, len(records), share, tokens, limit)
+
+        for some in batches(records):
+            for one in self._encoded(some, self.problems):
+                part.append(one)
+                drawn = None if sample is None else sample.of(one)
+                if drawn is not None:
+                    wanted.append(drawn.wanted)
+                    rows, every = rows + drawn.rows, every + drawn.of
+                done, before = done + 1, tokens
+                tokens += cost(one.encoding, None if drawn is None else drawn.wanted)
+                if tokens // most > before // most:
+                    yield portion()
+                    part, wanted = [], []
+        if part:
+            yield portion()
+
+    def _owners(self, judged: Sequence[JudgedRow]) -> Longs:
+        """(N,) hashes of what rows are of, as training divides data; of records, where all are of one."""
+        keys = [self.session.domain.keys.split(one.scored.record) for one in judged]
+        if len(set(keys)) == 1:
+            keys = [f"{one.row.source}\0{one.scored.record.id}" for one in judged]
+        return np.array([hash64(key) for key in keys], dtype=np.int64)
+
+    def _scorer(self) -> RecordScorer:
+        """A scorer that remembers nothing of the calibrations before: each is the same on its own."""
+        self.session.forget()
+        return RecordScorer(self.session)
+
+    def _encoded(self, records: Sequence[Record], problems: Problems) -> list[Encoded]:
+        return encoded(self.session.domain, self.session.tokenizer, records, problems)
+
+    def _facts(self, judged: JudgedRecords, normal: Records) -> dict[str, Any]:
+        taken = len({(one.source, one.id) for one in judged.records})  # a record may have come in parts
+        times = [one.row.time for one in judged.scored if one.row.time is not None]
+        if self.session.card.sensitive and len(times) < SMALLEST:
+            times = []  # the first and the last of few are dates of single people
+        rate = rows_per_day(len(times), min(times), max(times)) if times else None
+        daily = None if rate is None else rate * normal.of / (taken * judged.drawn)
+        return {
+            "rows_per_day": daily,
+            "source": normal.source,
+            "precision": self.session.precision,
+            "records": taken,
+            "counts": self.session.counts,
+        }
+
+    def _encodings(self, records: Sequence[Record]) -> InMemory:
+        """Windows of the records that the model can read."""
+        space, longest = self.session.tokenizer.space, self.session.card.max_length
+        found: list[Encoding] = []
+        for batch in batches(records):
+            for one in self._encoded(batch, self.problems):
+                found += windows(one.encoding, space, longest)
+        return InMemory(found)

@@ -1,0 +1,441 @@
+"""`seqmlm evaluate`: scores and alarms against labels, next to a baseline and trivial floors.
+
+Thresholds that need labels (recall at a false positive rate, oracle F1) and thresholds that were set without
+(the alarm column) are reported in separate tables, because only the second can be had in practice. For
+sensitive data every figure from which a count from 1 to 10 could be derived is withheld.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from seqmlm.data.privacy import SMALLEST, redact_small_counts
+from seqmlm.errors import DataError, UsageError
+from seqmlm.evaluation.detection import Confusion, Curve, Detection, Measure, compare, confusion, f1_of_alarms
+from seqmlm.evaluation.intervals import Difference, Rate, exact_rate
+from seqmlm.parsing import Share
+from seqmlm.reports.drawing import picture, styled
+from seqmlm.reports.page import Cell, Page
+from seqmlm.reports.verdict import ranking_sentence
+from seqmlm.scoring.labels import Columns, Labelled, aligned, is_column, ranked_by, read_labelled
+from seqmlm.streams.outputs import check_outputs
+
+FALSE_POSITIVE_RATES = (1e-2, 1e-3)
+FLOOR = " (floor)"
+"""Behind the name of what needs no model."""
+
+_COLOURS = ("#1f4e8c", "#b0562c", "#4f7f4f", "#777777")
+_POINTS = 500  # of a drawn curve
+_LOWEST = 1e-4  # false positive rate, below which the axis is linear
+
+Doubles = NDArray[np.float64]
+Table = tuple[tuple[str, ...], list[tuple[Cell, ...]]]
+"""Headings and rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateConfig:
+    """What `seqmlm evaluate` can be told.
+
+    Args:
+        paths: files written by seqmlm score or seqmlm predict (.jsonl, .csv, .parquet), or the
+            predictions.parquet of a fine-tuning.
+        labels: file of ids and labels, or the truth.json of a sample. Default: a column of the scores.
+        label_field: column of the labels. Default: label.
+        label_id: column of the ids in the file of labels. Default: id.
+        positive: value that marks a positive (anomalous) row. Default: 1 or true.
+        negative: value that marks a negative (normal) row; every other value is positive.
+        score: column that ranks rows; p_value and channels.NAME have their sign flipped (low is unusual).
+            Default: p_value where rows have one, for alarms rest on it, and score beside it.
+        baseline: compare with this column, or with this other file of scores.
+        prevalence: re-weight precision and F1 of the alarms to this share of positives, in (0, 1).
+        group: column of the unit to resample in the bootstrap, such as a patient. Default: each row.
+        partial: allow labels without a score, and count them.
+        sensitive: withhold small counts, also if the scores are not marked sensitive.
+        draws: number of bootstrap resamples.
+        seed: of the random draws.
+        report: write an HTML report: curves, or what was taken for what and the surest mistakes.
+    """
+
+    shown: ClassVar[tuple[str, ...]] = (
+        *("labels", "label_field", "label_id", "positive", "negative"),
+        *("score", "baseline", "prevalence", "group", "report"),
+    )
+    metavar: ClassVar[str] = "SCORES..."
+
+    paths: tuple[str, ...] = ()
+    labels: str | None = None
+    label_field: str = Columns.label
+    label_id: str = Columns.id
+    positive: str | None = None
+    negative: str | None = None
+    score: str | None = None
+    baseline: str | None = None
+    prevalence: Share | None = None
+    group: str | None = None
+    partial: bool = False
+    sensitive: bool = False
+    draws: int = 1000
+    seed: int = 0
+    report: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.draws < 1:
+            raise UsageError(f"draws must be at least 1, not {self.draws}")
+        if self.seed < 0:
+            raise UsageError(f"seed must be at least 0, not {self.seed}")
+        if self.prevalence is not None and not 0 < self.prevalence < 1:
+            raise UsageError(f"--prevalence must lie between 0 and 1, not {self.prevalence}")
+        if self.positive is not None and self.negative is not None:
+            raise UsageError("--positive and --negative exclude each other")
+
+    @property
+    def columns(self) -> Columns:
+        """The columns that are read."""
+        return Columns(
+            score=self.score or ranked_by(self.paths),
+            label=self.label_field,
+            id=self.label_id,
+            positive=self.positive,
+            negative=self.negative,
+            group=self.group,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranking:
+    """One score against the labels.
+
+    Args:
+        name: which.
+        auroc, auroc_low, auroc_high: with a 95 % interval, None where it cannot be estimated.
+        average_precision: area under the precision-recall curve (AUPRC).
+        recall: at each of `FALSE_POSITIVE_RATES`, with exact intervals; None if withheld.
+        oracle_f1: F1 of the best threshold, which only the labels give; None if withheld.
+    """
+
+    name: str
+    auroc: float
+    auroc_low: float | None
+    auroc_high: float | None
+    average_precision: float
+    recall: tuple[Rate | None, ...]
+    oracle_f1: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alarms:
+    """Alarms against the labels: a threshold that was set without labels.
+
+    Args:
+        name: whose.
+        true_positives, false_positives, false_negatives, true_negatives: counts.
+        precision, recall, false_positive_rate: with exact intervals; None if withheld.
+        f1: of these rows.
+        prevalence: share of positives that the next two assume; None if not requested.
+        precision_at_prevalence, f1_at_prevalence: at these rates with that share of positives.
+    """
+
+    name: str
+    true_positives: int | str
+    false_positives: int | str
+    false_negatives: int | str
+    true_negatives: int | str
+    precision: Rate | None
+    recall: Rate | None
+    false_positive_rate: Rate | None
+    f1: float | None
+    prevalence: float | None = None
+    precision_at_prevalence: float | None = None
+    f1_at_prevalence: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What an evaluation found.
+
+    Args:
+        rows, positives: counts; "<11" and the like where they are withheld.
+        groups: units that are resampled.
+        unscored: rows without a score, ranked as least unusual.
+        missing: labels without a row.
+        interval: method of the AUROC's interval.
+        rankings: the score, its baseline, then the floors.
+        alarms: of the alarm column, and of alarming always.
+        differences: score minus baseline, by measure.
+        sensitive: whether small counts, and figures that would reveal them, are withheld.
+    """
+
+    rows: int | str
+    positives: int | str
+    groups: int | str
+    unscored: int | str
+    missing: int | str
+    interval: str
+    rankings: tuple[Ranking, ...]
+    alarms: tuple[Alarms, ...]
+    differences: dict[str, Difference]
+    sensitive: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluated:
+    """The result, and the curves that a report draws."""
+
+    result: Evaluation
+    curves: dict[str, Curve]
+
+
+def evaluate_scores(config: EvaluateConfig) -> Evaluated:
+    """Evaluate scores against labels.
+
+    Raises:
+        UsageError: settings that exclude each other, or a report that is no file of its own.
+        DataError: files that cannot be read or joined, one class only, or fewer than 11 rows of a class of
+            sensitive data.
+    """
+    named = [config.labels, config.baseline]
+    read_too = [path for path in named if path is not None and not is_column(path)]
+    check_outputs({"--report": config.report}, inputs=[*config.paths, *read_too])
+    own = config.baseline is not None and is_column(config.baseline)
+    columns = config.columns
+    if own:
+        columns = replace(columns, baseline=config.baseline)
+    elif config.baseline is None and columns.score != (config.score or Columns.score):
+        columns = replace(columns, baseline=Columns.score)
+    read = read_labelled(
+        config.paths, columns, labels=config.labels, partial=config.partial, sensitive=config.sensitive
+    )
+    scores = {columns.score: Detection(read.labels, read.scores)}
+    positives = sum(read.labels)
+    if read.sensitive and min(positives, len(read.labels) - positives) < SMALLEST:
+        few = f"one class has fewer than {SMALLEST} rows"
+        why = "counts that small are withheld for sensitive data"
+        raise DataError(f"{few}; {why}", remedy="evaluate on more records")
+    differences: dict[str, Difference] = {}
+    if config.baseline is None and columns.baseline is not None:
+        scores[columns.baseline] = Detection(read.labels, read.baseline)
+    if config.baseline is not None:
+        rival, raised = read.baseline, None
+        if not own:
+            column = config.score or ranked_by([config.baseline])
+            rival, raised = aligned(config.baseline, column, read.keys, read.sensitive)
+        name = config.baseline if config.baseline != columns.score else "baseline"
+        scores[name] = Detection(read.labels, rival)
+        compared = partial(compare, groups=read.groups, draws=config.draws, seed=config.seed)
+        differences = compared(scores[columns.score], scores[name], _MEASURES)
+        if raised is not None and read.alarms is not None:
+            both = Detection(read.labels, read.alarms), Detection(read.labels, raised)
+            differences |= compared(*both, {"f1": f1_of_alarms})
+    if read.lengths is not None:
+        scores[f"length{FLOOR}"] = Detection(read.labels, read.lengths)
+    scores[f"flag everything{FLOOR}"] = Detection(read.labels, np.zeros(len(read.labels)))
+    result = _evaluation(read, config, scores, differences)
+    curves = {} if read.sensitive else {name: score.curve() for name, score in scores.items()}
+    return Evaluated(result, curves)
+
+
+_MEASURES: dict[str, Measure] = {
+    "auroc": lambda curve: curve.auroc,
+    "average_precision": lambda curve: curve.average_precision,
+    "oracle_f1": lambda curve: curve.oracle_f1,
+    **{f"recall_at_fpr_{rate:g}": partial(Curve.recall_at, rate=rate) for rate in FALSE_POSITIVE_RATES},
+}
+
+
+def _evaluation(
+    read: Labelled,
+    config: EvaluateConfig,
+    scores: dict[str, Detection],
+    differences: dict[str, Difference],
+) -> Evaluation:
+    grouped = config.group is not None
+    counts = {
+        "rows": len(read.labels),
+        "positives": sum(read.labels),
+        "groups": len(set(read.groups)),
+        "unscored": sum(score == -math.inf for score in read.scores),
+        "missing": read.missing,
+    }
+    raised = {} if read.alarms is None else {"alarms": read.alarms}
+    raised[f"flag everything{FLOOR}"] = [True] * len(read.labels)
+    found = {name: confusion(read.labels, own) for name, own in raised.items()}
+    by_group = config if grouped else None
+    return Evaluation(
+        **redact_small_counts(counts, read.sensitive),
+        interval="bootstrap over groups" if grouped else "DeLong",
+        rankings=tuple(_ranking(name, own, read, by_group) for name, own in scores.items()),
+        alarms=tuple(_alarms(name, own, config.prevalence, read.sensitive) for name, own in found.items()),
+        differences=differences,
+        sensitive=read.sensitive,
+    )
+
+
+def _ranking(name: str, score: Detection, read: Labelled, resampled: EvaluateConfig | None) -> Ranking:
+    curve = score.curve()
+    if resampled is None:
+        low, high = score.auroc_interval()
+    else:
+        measure = {"auroc": _MEASURES["auroc"]}
+        drawn = score.bootstrap(measure, read.groups, draws=resampled.draws, seed=resampled.seed)["auroc"]
+        low, high = drawn.low, drawn.high
+    recalls = [exact_rate(int(curve.found(rate)), int(curve.positives)) for rate in FALSE_POSITIVE_RATES]
+    return Ranking(
+        name=name,
+        auroc=curve.auroc,
+        auroc_low=None if math.isnan(low) else low,
+        auroc_high=None if math.isnan(high) else high,
+        average_precision=curve.average_precision,
+        recall=tuple(_rate(found, read.sensitive) for found in recalls),
+        oracle_f1=None if read.sensitive else curve.oracle_f1,
+    )
+
+
+def _alarms(name: str, found: Confusion, prevalence: float | None, sensitive: bool) -> Alarms:
+    counts: dict[str, Any] = asdict(found)
+    small = sensitive and any(0 < count < SMALLEST for count in counts.values())
+    # A rate with a known denominator reveals its count: where one count is small, all rates are withheld.
+    rates: dict[str, Any] = {
+        rate: None if small else getattr(found, rate)
+        for rate in ("precision", "recall", "false_positive_rate")
+    }
+    if small:
+        counts = dict.fromkeys(counts, "withheld")
+    precision, f1 = (None, None) if prevalence is None or small else found.reweighted(prevalence)
+    return Alarms(
+        name=name,
+        **counts,
+        **rates,
+        f1=None if small else found.f1,
+        prevalence=prevalence,
+        precision_at_prevalence=precision,
+        f1_at_prevalence=f1,
+    )
+
+
+def _rate(rate: Rate, sensitive: bool) -> Rate | None:
+    small = any(0 < count < SMALLEST for count in (rate.hits, rate.trials - rate.hits))
+    return None if sensitive and small else rate
+
+
+def write_report(evaluated: Evaluated, path: Path) -> None:
+    """Write a self-contained HTML page; for sensitive data without curves and with mode 0600.
+
+    Raises:
+        StateError: it cannot be written.
+    """
+    result = evaluated.result
+    page = Page("Scores against labels", f"{sentence(result)}.")
+    page.table("Ranking", *ranking_table(result))
+    page.table("Alarms", *alarm_table(result))
+    if result.differences:
+        name = result.rankings[1].name
+        page.table(
+            f"{result.rankings[0].name} minus {name}",
+            ("measure", "difference", "95 % low", "95 % high"),
+            [(measure, one.value, one.low, one.high) for measure, one in result.differences.items()],
+        )
+    if evaluated.curves:
+        page.section("Curves", _picture(evaluated.curves))
+    page.section("Notes", notes(result))
+    page.write(path, private=result.sensitive)
+
+
+def sentence(result: Evaluation) -> str:
+    """How well each score ranks, and whether the first is better than each floor."""
+    areas = {ranking.name: ranking.auroc for ranking in result.rankings}
+    floors = [name for name in areas if name.endswith(FLOOR)]
+    return f"{result.rows} rows, {result.positives} positive; {ranking_sentence(areas, floors)}"
+
+
+def ranking_table(result: Evaluation) -> Table:
+    """One row per score: AUROC, AUPRC, recalls, oracle F1."""
+    rates = (f"recall at FPR {rate:g}" for rate in FALSE_POSITIVE_RATES)
+    columns = ("score", "AUROC", f"95 % ({result.interval})", "AUPRC", *rates, "oracle F1")
+    cells: list[tuple[Cell, ...]] = []
+    for one in result.rankings:
+        interval = "-" if one.auroc_low is None else f"{one.auroc_low:.4f} to {one.auroc_high:.4f}"
+        oracle = "withheld" if one.oracle_f1 is None else f"{one.oracle_f1:.4f}"
+        precision, recalls = f"{one.average_precision:.4f}", map(_shown, one.recall)
+        cells.append((one.name, f"{one.auroc:.4f}", interval, precision, *recalls, oracle))
+    return columns, cells
+
+
+def alarm_table(result: Evaluation) -> Table:
+    """One row per set of alarms: confusion counts, precision, recall, F1."""
+    columns = ("threshold", "TP", "FP", "FN", "TN", "precision", "recall", "F1", "at prevalence")
+    cells: list[tuple[Cell, ...]] = []
+    for one in result.alarms:
+        at, f1 = "-", "withheld" if one.f1 is None else f"{one.f1:.4f}"
+        if one.f1_at_prevalence is not None:
+            own = f"precision {one.precision_at_prevalence:.4f}, F1 {one.f1_at_prevalence:.4f}"
+            at = f"{one.prevalence:g}: {own}"
+        counts = one.true_positives, one.false_positives, one.false_negatives, one.true_negatives
+        cells.append((one.name, *counts, _shown(one.precision), _shown(one.recall), f1, at))
+    return columns, cells
+
+
+def _shown(rate: Rate | None) -> str:
+    """A rate with its interval; "-" for NaN (the precision of no alarms), "withheld" for None."""
+    if rate is None:
+        return "withheld"
+    return "-" if math.isnan(rate.value) else f"{rate.value:.4f} ({rate.low:.4f} to {rate.high:.4f})"
+
+
+def notes(result: Evaluation) -> str:
+    """Notes for reading the tables."""
+    parts = [
+        "Recall at a false positive rate and oracle F1 choose their threshold with these labels; the "
+        "threshold of the alarms comes from normal data. Rates have exact (Clopper-Pearson) intervals."
+    ]
+    if result.unscored:
+        parts.append(f"{result.unscored} rows have no score and rank as least unusual.")
+    if result.missing:
+        parts.append(f"{result.missing} labels have no score and are not evaluated.")
+    if result.sensitive:
+        small = "counts below 11, and figures that would reveal them, are withheld"
+        parts.append(f"The data are sensitive: {small}.")
+    return "\n\n".join(parts)
+
+
+def _picture(curves: dict[str, Curve]) -> Markup:
+    from matplotlib.figure import Figure
+
+    with styled():
+        figure = Figure(figsize=(14, 5.6), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        for (name, curve), colour in zip(curves.items(), _COLOURS, strict=False):
+            left.plot(*_roc(curve), color=colour, label=name)
+            right.plot(*_precision_recall(curve), color=colour, drawstyle="steps-pre")
+        left.set_xscale("symlog", linthresh=_LOWEST)
+        left.xaxis.set_major_formatter("{x:g}")
+        left.set(xlabel="false positive rate", ylabel="recall", title="ROC", xlim=(0, 1))
+        right.set(
+            xlabel="recall", ylabel="precision", title="precision and recall", xlim=(0, 1), ylim=(0, 1.02)
+        )
+        left.legend(frameon=False)
+        return picture(figure, "ROC and precision-recall curves")
+
+
+def _roc(curve: Curve) -> tuple[Doubles, Doubles]:
+    """Rates of false positives and their recalls; ties are alarmed in part, as the AUROC counts them."""
+    false = np.concatenate([[0.0], curve.false / curve.negatives])
+    recall = np.concatenate([[0.0], curve.true / curve.positives])
+    rates = np.concatenate([np.linspace(0, _LOWEST, 50), np.geomspace(_LOWEST, 1, _POINTS)])
+    return rates, np.interp(rates, false, recall)
+
+
+def _precision_recall(curve: Curve) -> tuple[Doubles, Doubles]:
+    """Recalls and the precisions at which they are reached."""
+    wanted = np.linspace(0, 1, _POINTS)[1:] * curve.positives
+    points = np.unique(np.minimum(np.searchsorted(curve.true, wanted), len(curve.true) - 1))
+    recall, precision = curve.true[points], curve.true[points] / (curve.true + curve.false)[points]
+    return np.concatenate([[0.0], recall / curve.positives]), np.concatenate([precision[:1], precision])

@@ -1,0 +1,370 @@
+"""What a scoring writes: a line for each row that was judged, and what all of them come to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from seqmlm.anomaly.findings import small, told
+from seqmlm.anomaly.levels import UNKNOWN, Level
+from seqmlm.anomaly.values import Doubles, Row, Scored
+from seqmlm.data.privacy import Cell, Things
+from seqmlm.data.problems import Problems
+from seqmlm.errors import number_of, per_second, plural
+from seqmlm.evaluation.incidents import Incidents
+from seqmlm.inference.batches import Encoded
+from seqmlm.inference.calibrations import stored_trained_on
+from seqmlm.inference.detector import SMALL, JudgedRow
+from seqmlm.reports import reasons
+from seqmlm.scoring.plan import ScoringPlan
+from seqmlm.scoring.shift import FEWEST_TOLD, shifted
+from seqmlm.streams.sinks import Kind, Schema
+from seqmlm.tasks.task import said
+from seqmlm.tokenizers.base import Tokenizer
+
+TOP_UNITS = 5
+"""Units that `top` names, and those whose mean is `top_mean`."""
+
+
+def line(
+    judged: JudgedRow,
+    tokenizer: Tokenizer,
+    *,
+    per_unit: bool = False,
+    sensitive: bool = False,
+    calibrated: bool | None = None,
+    level: Level | None = None,
+) -> dict[str, Any]:
+    """The fields of a row; those that do not apply are left out, those without a value are None.
+
+    Of a record that is a part of something longer (a block of a contig), places are those in the whole.
+
+    Args:
+        per_unit: every unit with its surprisal, entropy and rank.
+        sensitive: the row says that it is of sensitive data, for whoever reads it.
+        calibrated: rows have p-values, and one without a score has None; default: if this one has.
+        level: it was judged at; then an alarm says why it is one.
+    """
+    row, scored = judged.row, judged.scored
+    bits = scored.surprisal[row.units]
+    part = row.place is not None and row.place.name != scored.record.id
+    whole = row.start == 0 and len(row.units) == len(scored) and not part
+    fields: dict[str, Any] = {"id": row.id, "source": row.source, "line": row.line}
+    if whole and not sensitive and (described := scored.record.meta.get("description")):
+        fields["description"] = described
+    if not whole:
+        start, end = row.at(row.start, row.end)
+        fields |= {"start": start, "end": end}
+    score = row.score if row.score is not None and math.isfinite(row.score) else None
+    fields |= {"units": len(bits), **summary(bits), "score": score, **row.extra}
+    if sensitive:
+        fields["sensitive"] = True
+    if judged.unfamiliar:
+        fields["unfamiliar"] = True
+    calibrated = judged.p_value is not None if calibrated is None else calibrated
+    if calibrated:
+        # Of a row without a score it is not known whether it is normal.
+        p_value = None if row.score is None else judged.p_value
+        fields |= {"p_value": p_value, "extrapolated": judged.extrapolated}
+    if judged.alarm is not None:
+        fields["alarm"] = judged.alarm
+    if judged.alarm and level is not None:
+        fields["reason"] = reason(level.noun(judged.scored.record), level, judged, tokenizer.spelling.meaning)
+    if calibrated:
+        fields["channels"] = dict(judged.p_values)
+    worst = row.units[np.argsort(-bits, kind="stable")[:TOP_UNITS]]
+    for name, units in {"top": worst, **({"per_unit": row.units} if per_unit else {})}.items():
+        fields[name] = [unit_fields(row, scored, unit, tokenizer) for unit in units.tolist()]
+    return fields
+
+
+def planned_line(judged: JudgedRow, plan: ScoringPlan) -> dict[str, Any]:
+    """`line`, as a plan asks for it."""
+    return line(
+        judged,
+        plan.session.tokenizer,
+        per_unit=plan.per_unit,
+        sensitive=plan.sensitive,
+        calibrated=plan.calibrated,
+        level=plan.level,
+    )
+
+
+def reason(
+    rule: str,
+    level: Level,
+    judged: JudgedRow,
+    meaning: Callable[[str], str | None] = lambda text: None,
+) -> str:
+    """Why a row raised an alarm, in some sentences; `rule` is what it is called, `meaning` as for `told`."""
+    name = judged.fired
+    text = told(
+        rule,
+        judged.row,
+        judged.scored,
+        judged.p_value,
+        _why(level, judged),
+        beyond=judged.beyond,
+        unit=name not in level.of_whole,
+        meaning=meaning,
+    )
+    strange = name != UNKNOWN and UNKNOWN in level.shares and judged.p_values.get(UNKNOWN, 1.0) <= SMALL
+    return f"{text} {level.meaning(UNKNOWN, judged.row)}." if strange else text
+
+
+def _why(level: Level, judged: JudgedRow) -> str:
+    """Which statistic says most of an alarm; "" where one alone judges, whose name says nothing."""
+    name, alone = judged.fired, len(judged.p_values) == 1
+    if name is None:
+        several = not alone and judged.p_value is not None
+        return "No statistic is unusual by itself, all together are." if several else ""
+    said = level.meaning(name, judged.row, judged.usual)
+    if alone and said == level.statistics[name]:
+        return ""
+    endless = judged.row.statistics.get(name) == math.inf  # few rows cannot rank what is infinite
+    return f"Most telling: {said}{'' if endless else f' (p {small(judged.p_values[name])})'}."
+
+
+def unusual_first(row: Mapping[str, Any]) -> tuple[float, float]:
+    """What sorts rows, as `line` has them, from the most unusual one on: alarms, p-values, then scores."""
+    p_value, score = row.get("p_value"), row.get("score")
+    first = math.inf if p_value is None else p_value
+    return -1.0 if row.get("alarm") and p_value is None else first, math.inf if score is None else -score
+
+
+def most_unusual(level: Level, row: Mapping[str, Any]) -> str:
+    """What is most unusual about a row that raises no alarm: a statistic, and the unit that says most.
+
+    Args:
+        level: it was judged at.
+        row: by its fields, as `line` has them.
+    """
+    sentences, p_values = [], row.get("channels") or {}
+    name = min(p_values, key=p_values.__getitem__, default=None)
+    if name is not None and name in level.statistics:
+        own = f" (p {small(p_values[name])})" if len(p_values) > 1 else ""
+        sentences.append(f"Most telling: {level.statistics[name]}{own}.")
+    if row.get("top") and name not in level.of_whole:
+        unit = row["top"][0]
+        text = repr(unit["unit"].strip()) if unit["unit"].strip() else "white space"
+        sentences.append(f"Least expected: {text} ({unit['surprisal']:.1f} bits).")
+    return " ".join(sentences) or "No part of it is unusual by itself."
+
+
+def summary(bits: Doubles) -> dict[str, float | None]:
+    """Reductions of surprisals in bits; `pll` is in nats. None where there is no unit."""
+    if not len(bits):
+        names = ("bits_per_unit", "perplexity", "max", "top_mean")
+        return {"pll": 0.0, "sum": 0.0, **dict.fromkeys(names)}
+    total = float(bits.sum())
+    mean = total / len(bits)
+    return {
+        "pll": -total * math.log(2),
+        "bits_per_unit": mean,
+        "sum": total,
+        "max": float(bits.max()),
+        "top_mean": float(np.sort(bits)[-TOP_UNITS:].mean()),
+        "perplexity": 2.0**mean if mean < 1000 else None,
+    }
+
+
+def unit_fields(row: Row, scored: Scored, unit: int, tokenizer: Tokenizer) -> dict[str, Any]:
+    """What is said of a unit of a row."""
+    spelling = tokenizer.spelling
+    return reasons.unit_fields(scored, unit, spelling.alone, spelling.meaning, row)
+
+
+# The columns of the rows
+
+_COLUMNS: dict[str, Kind] = {
+    **dict.fromkeys(("id", "source"), "text"),
+    **dict.fromkeys(("line", "start", "end", "units"), "integer"),
+    **dict.fromkeys(("pll", "bits_per_unit", "sum", "max", "top_mean", "perplexity", "score"), "number"),
+}
+
+
+def schema(plan: ScoringPlan) -> Schema:
+    """The columns of a scoring's rows, the same for every row; fields of `Row.extra` are not among them."""
+    columns = dict(_COLUMNS)
+    if plan.sensitive:
+        columns["sensitive"] = "flag"
+    if plan.calibrated:
+        columns |= {"p_value": "number", "extrapolated": "flag"}
+        if plan.alpha is not None:
+            columns |= {"alarm": "flag", "reason": "text"}
+        if plan.alpha is not None or not plan.level.unknown_is_evidence:
+            columns["unfamiliar"] = "flag"
+        columns["channels"] = "p_values"
+    columns["top"] = "units"
+    if plan.per_unit:
+        columns["per_unit"] = "units"
+    return Schema(columns=columns, statistics=plan.level.judges if plan.calibrated else ())
+
+
+# What all rows come to
+
+
+class Familiar:
+    """Notes records that the model was trained on or whose language it does not know, and units that its
+    vocabulary does not have."""
+
+    def __init__(self, plan: ScoringPlan) -> None:
+        tokenizer = plan.session.tokenizer
+        self._trained_on = stored_trained_on(Path(plan.session.model.path))
+        self._identity = plan.session.domain.keys.identity
+        self._language, self._languages = plan.session.domain.text.language, plan.session.model.card.languages
+        # Others are scored: an unknown line of a log is a unit like any other.
+        ids = [one for one in tokenizer.units.unfamiliar if tokenizer.space.is_special[one]]
+        self._unknown = np.array(ids, dtype=np.int64)
+        self._unfamiliar = f"{tokenizer.traits.unit} unknown to the model, and not scored"
+
+    def note(self, encoded: Sequence[Encoded], problems: Problems) -> None:
+        """Note what is so of some records."""
+        for record, encoding in encoded:
+            if self._trained_on is not None and self._identity(record) in self._trained_on:
+                problems.note(TRAINED_ON, source=record.source, line=record.line)
+            language = self._language(record.raw)
+            if self._languages and language and language not in self._languages:
+                note = f"record in {language}, which the model was not trained on: its scores say little"
+                problems.note(note, source=record.source, line=record.line)
+            if len(self._unknown):
+                groups = encoding.groups[np.isin(encoding.ids, self._unknown)]
+                found = len(np.unique(groups[groups >= 0])) + np.count_nonzero(groups < 0)
+                problems.note(self._unfamiliar, int(found), source=record.source, line=record.line)
+
+
+TRAINED_ON = "record that the model was trained on: its scores say little of new ones"
+
+
+class Tally:
+    """Counts rows one by one: alarms, incidents, and how p-values lie."""
+
+    numbers: ClassVar[Sequence[str]] = (
+        *("rows", "units", "alarms", "unscored", "unfamiliar"),
+        *("with_p", "low_p", "lowest_p"),
+    )
+    """Attributes that are numbers."""
+
+    rows: int
+    units: int
+    alarms: int
+    unscored: int
+    unfamiliar: int
+    with_p: int
+    low_p: int
+    lowest_p: int
+
+    def __init__(self) -> None:
+        for name in self.numbers:
+            setattr(self, name, 0)
+        self.first = ""  # row without a score
+        self._incidents = Incidents()
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Count a row by its fields, as `line` has them."""
+        self.rows += 1
+        self.units += row["units"]
+        if (p_value := row.get("p_value")) is not None:
+            self.with_p += 1
+            self.low_p += p_value <= 0.5
+            self.lowest_p += p_value <= 0.05
+        self.unfamiliar += bool(row.get("unfamiliar"))
+        if row["score"] is None:
+            self.unscored += 1
+            self.first = self.first or f"{row['source']}:{row['line']}"
+        if row.get("alarm"):
+            self.alarms += 1
+            if row.get("place") is not None:
+                name, start, end = row["place"]
+                self._incidents.add(f"{row['source']}\0{name}", start, end)
+
+    def shares(self, normal: int) -> dict[str, float]:
+        """`low_p` and `lowest_p`, and `normal_rows`, the calibration's; nothing of too few, here or there."""
+        if min(self.with_p, normal) < FEWEST_TOLD:
+            return {}
+        low, lowest = self.low_p / self.with_p, self.lowest_p / self.with_p
+        return {"low_p": low, "lowest_p": lowest, "normal_rows": normal}
+
+    def incidents(self) -> int:
+        """Groups of alarms that overlap or touch."""
+        return self._incidents.count
+
+    def figures(self, plan: ScoringPlan) -> dict[str, Any]:
+        """What the rows come to: `rows` and `units` in them; `unscored` and `unfamiliar` rows; `alarms` and
+        `incidents`, where a rate was asked; and `shares`."""
+        count = int if plan.level.counts_people else Things
+        found: dict[str, Any] = {"rows": count(self.rows), "units": Things(self.units)}
+        if self.unscored:
+            found |= {"unscored": count(self.unscored), "first_unscored": self.first}
+        if self.unfamiliar:
+            found["unfamiliar"] = count(self.unfamiliar)
+        if plan.alpha is not None:
+            found |= {"alarms": count(self.alarms), "incidents": count(self.incidents())}
+        return {**found, **self.shares(0 if plan.stored is None else plan.stored.rows)}
+
+
+def tells_shares(plan: ScoringPlan) -> bool:
+    """Whether the calibration has rows enough for shares of p-values to say something."""
+    return plan.stored is not None and plan.stored.rows >= FEWEST_TOLD
+
+
+def warnings(figures: Mapping[str, Any]) -> list[str]:
+    """What a person should know before believing the scores, a sentence each."""
+    found = []
+    if unscored := figures.get("unscored"):
+        found.append(f"{UNSCORED}: {unscored} (first: {figures['first_unscored']})")
+    if unfamiliar := figures.get("unfamiliar"):
+        found.append(f"{UNFAMILIAR}: {said(unfamiliar)}")
+    if "low_p" in figures:
+        sizes = {"judged": judged_rows(figures), "normal": figures["normal_rows"]}
+        shift = shifted(figures["low_p"], figures["lowest_p"], **sizes)
+        found += [] if shift is None else [shift[1]]
+    return found
+
+
+def judged_rows(figures: Mapping[str, Any]) -> Any:
+    """Rows that may raise an alarm, all but the unfamiliar ones; all, where one of the counts is withheld."""
+    rows, unfamiliar = figures["rows"], figures.get("unfamiliar", 0)
+    return rows - unfamiliar if isinstance(rows, int) and isinstance(unfamiliar, int) else rows
+
+
+UNFAMILIAR = "unfamiliar rows, most of which the model does not know, so that they have no p-value"
+UNSCORED = "rows without a score, for nothing in them, or too little, can be scored"
+
+
+def sentence(
+    plan: ScoringPlan, figures: Mapping[str, Any], records: Cell, seconds: float, rate: float
+) -> str:
+    """What was done, and what to know of it, a line each; `rate`: of records, a second."""
+    one = plan.session.tokenizer.traits.unit
+    what = number_of(figures["rows"], "row")
+    if figures["rows"] == records:
+        what = f"{said(figures['units'])} {one if figures['units'] == 1 else plural(one)}"
+    alarms = ""
+    if "alarms" in figures:
+        alarms = f", {number_of(figures['alarms'], 'alarm')} in {number_of(figures['incidents'], 'incident')}"
+    fast = per_second(rate)
+    scored = f"scored {number_of(records, 'record')}, {what} in {seconds:.1f} s ({fast} records/s)"
+    return "\n".join([scored + alarms, *warnings(figures)])
+
+
+def extent(judged: JudgedRow) -> tuple[str, float, float]:
+    """Where an alarm lies in its file: by lines where the record is made of lines, else by characters, of the
+    whole that the record is a part of, if it is. Lines of a file that have no other name than their place in
+    it, such as windows of a log, lie along the file ("")."""
+    row, record = judged.row, judged.scored.record
+    name = record.document or record.id
+    lines = record.meta.get("lines")
+    start, end = row.at(row.start, row.end)
+    if row.place is not None:
+        name = row.place.name
+    elif lines and record.id == f"{Path(record.source).name}:{record.line}":
+        name, start = "", row.line  # plain text: a source may be more than its name
+        end = 1 + (lines[-1] if row.id == record.id else row.line)
+    elif lines and row.id == record.id:
+        start, end = lines[0], lines[-1]
+    return name, float(start), float(end)

@@ -1,0 +1,355 @@
+"""What follows from a request for one model: level, mode, calibration, alarm rate.
+
+The same request to the same model always gives the same plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from seqmlm import plugins
+from seqmlm.anomaly.levels import WHOLE, Background, Level
+from seqmlm.data.privacy import shown_count
+from seqmlm.engine.reductions import Entropy, Rank, top
+from seqmlm.engine.units import ONE_PASS, Mode
+from seqmlm.errors import StateError, UsageError, number_of
+from seqmlm.evaluation.incidents import rate_for
+from seqmlm.inference.batches import Budget, tokens_per_second
+from seqmlm.inference.calibrations import (
+    USUAL_RATE,
+    Stored,
+    rate_above,
+    stored_background,
+    stored_calibration,
+    stored_calibrations,
+)
+from seqmlm.inference.detector import Detector
+from seqmlm.inference.estimate import about, work_of
+from seqmlm.inference.model_folder import read_card
+from seqmlm.inference.scorer import RecordScorer
+from seqmlm.inference.session import Session
+from seqmlm.registry.references import resolve
+from seqmlm.scoring.config import ScoringRequest
+
+PATIENCE = 600.0
+"""Seconds that the forward passes of a scoring may take, by estimate, in the mode that is the field's own:
+about as long as a person waits for one result without planning."""
+
+EXPECTED = top(3)
+"""What a row says of each unit that it names."""
+
+PER_UNIT = (Entropy(), Rank())
+"""What a row says of each unit, where it names all."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ScoringPlan:
+    """How records will be scored.
+
+    Args:
+        session: the model.
+        level: what of a record is judged.
+        mode: how units are hidden.
+        stored: the calibration of this level and mode; None where the model has none.
+        background: what the level knows of normal data, or None.
+        alpha: share of normal rows that may raise an alarm, or None.
+        per_unit: entropy and rank of every unit are wanted.
+        notes: what a person should know about the choice.
+        characters: of all records, as `inference.batches.characters` counts them, by estimate; None where it
+            was not looked at.
+    """
+
+    session: Session
+    level: Level
+    mode: Mode
+    stored: Stored | None
+    background: Background | None
+    alpha: float | None
+    per_unit: bool
+    notes: tuple[str, ...]
+    characters: float | None = None
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether rows will have p-values."""
+        return self.stored is not None
+
+    @property
+    def sensitive(self) -> bool:
+        """Whether rows are of sensitive data."""
+        return self.session.card.sensitive
+
+    @property
+    def budget(self) -> Budget:
+        """How much is done at a time."""
+        return Budget.of(self.session.model, self.mode)
+
+    def detector(self, make: Callable[..., Detector] = Detector) -> Detector:
+        """What makes and judges the rows of records."""
+        return make(
+            RecordScorer(self.session),
+            self.level,
+            mode=self.mode,
+            background=self.background,
+            calibration=None if self.stored is None else self.stored.fitted,
+            alpha=self.alpha,
+            want=(*EXPECTED, *(PER_UNIT if self.per_unit else ())),
+        )
+
+
+def choose(config: ScoringRequest, session: Session) -> ScoringPlan:
+    """Decide level, mode and calibration.
+
+    The estimate of what a mode takes rests on no clock: the same request always gets the same mode on the
+    same kind of device, and what is resumed goes on in the mode it began with.
+
+    Raises:
+        UsageError: an unknown level or mode, one the model cannot be asked in, or a rate of alarms that its
+            calibration is too small for, or whose normal data had no times.
+        StateError: alarms of a model that is not calibrated for them.
+    """
+    model = session.model
+    level = model.domain.level(config.level)
+    notes: list[str] = []
+    asked, characters = config.mode, None
+    if asked is None:
+        asked, why, characters = choose_mode(config, session, level)
+        notes.append(f"--mode {asked}: {why}")
+    mode = Mode.parse(asked)
+    name = str(mode)
+    stored = stored_calibration(model, level, name)
+    notes += _counts(session, level)
+    if stored is not None and not _rests_on(stored, session, level):
+        if config.rate_option is not None:
+            raise StateError(f"alarms: {_OTHER_COUNTS}; {_SAME_COUNTS}")
+        notes.append(f"{_OTHER_COUNTS}, so rows have no p-values: {_SAME_COUNTS}")
+        stored = None
+    elif stored is None:
+        notes.append(
+            f"rows have no p-values: level {level.name} is not calibrated in mode {name}; from "
+            f"normal data {_calibrating(config, level, name)} does that"
+        )
+    if stored is not None and stored.precision != session.precision:
+        notes.append(
+            f"the calibration was made in {stored.precision}, this scoring is in {session.precision}: their "
+            "log-probabilities differ by some hundredths"
+        )
+    alpha = _alpha(config, level, name, stored)
+    if stored is not None:
+        if stored.coarse:  # the first line of output: it limits what all others can say
+            notes.insert(0, _coarse(config, level, name, stored))
+        notes += [*_few(stored, session.card.sensitive), *_silent(config, level, name, stored, alpha)]
+    return ScoringPlan(
+        session=session,
+        level=level,
+        mode=mode,
+        stored=stored,
+        background=stored_background(model, level),
+        alpha=alpha,
+        per_unit=config.per_unit,
+        notes=tuple(notes),
+        characters=characters,
+    )
+
+
+class Choice(NamedTuple):
+    """The mode of a scoring that asks for none, by name; why, in a part of a sentence; and the characters of
+    all records, by estimate, None where it was not looked at."""
+
+    mode: str
+    why: str
+    characters: float | None = None
+
+
+def choose_mode(config: ScoringRequest, session: Session, level: Level) -> Choice:
+    """The field's own mode, where it is calibrated for what is asked and takes at most `PATIENCE`.
+
+    Else one that is calibrated; the cheapest of them, and of all where none is. Where no rate is asked for, a
+    calibration must support `USUAL_RATE`; one that does not is taken if there is no better.
+    """
+    if config.begun_mode is not None:
+        return Choice(config.begun_mode, "as the scoring that is continued began")
+    own, stored = str(session.mode), _usable(session, level)
+    enough = [name for name, one in stored.items() if _supports(config, level, name, one)]
+    if stored and not enough:
+        name = min(stored, key=lambda mode: stored[mode].fitted.smallest_rate)
+        return Choice(name, "it is calibrated with the most rows")
+    modes = enough or [own, *([str(ONE_PASS)] if session.tokenizer.units.one_pass else [])]
+    asked = [Mode.parse(name) for name in dict.fromkeys([*modes, own])]
+    work = work_of(session, level, asked, config.measured, format=config.format, options=config.options)
+    if work is None:  # an input of unknown size
+        if own in modes:
+            return Choice(own, _DEFAULT)
+        return Choice(modes[0], f"--mode {own}, {_DEFAULT}, {_lack(config, own, stored)}")
+    rate = tokens_per_second(session.model)
+    seconds = {name: tokens / rate for name, tokens in work.tokens.items()}
+    if own in modes and seconds[own] <= PATIENCE:
+        return Choice(own, f"{_DEFAULT}; {about(seconds[own])} by estimate", work.characters)
+    name = min(modes, key=seconds.__getitem__)
+    why = f"{about(seconds[name])} by estimate"
+    if name != own:
+        lacks = f", {_lack(config, own, stored)}" if own not in modes else ""
+        why += f"; --mode {own}, {_DEFAULT}{lacks}, {about(seconds[own])}"
+    return Choice(name, why, work.characters)
+
+
+_DEFAULT = "the default of this field"
+
+
+def _lack(config: ScoringRequest, own: str, stored: Mapping[str, Stored]) -> str:
+    """Why a mode cannot be taken where others can."""
+    if own not in stored:
+        return "is not calibrated for these scores"
+    rate = f"p-values of {USUAL_RATE}" if config.rate_option is None else "the rate"
+    return f"has too few normal rows for {rate} ({stored[own].rows:,})"
+
+
+def _usable(session: Session, level: Level) -> dict[str, Stored]:
+    """The calibrations of a level, by mode, that are of the scores that are mixed now."""
+    every = stored_calibrations(Path(session.model.path))
+    own = {mode: one for (name, mode), one in every.items() if name == level.name}
+    return {mode: one for mode, one in own.items() if _rests_on(one, session, level)}
+
+
+_OTHER_COUNTS = "the calibration was made with other counts than these scores mix in"
+_SAME_COUNTS = "leave expert out, or calibrate with the same"
+
+
+def _rests_on(stored: Stored, session: Session, level: Level) -> bool:
+    """Whether a calibration was made with the counts that these scores mix in, if this level has any."""
+    return level.view != WHOLE or stored.counts == session.counts
+
+
+def _counts(session: Session, level: Level) -> list[str]:
+    """What a person should know of the counts in scores."""
+    if session.expert is None:
+        return []
+    if level.view != WHOLE:
+        return [f"counts are not mixed in: level {level.name} shows the model a part of each record alone"]
+    bits = {name: session.expert.facts[f"{name}_bits"] for name in ("mixture", "model", "counts")}
+    unit = session.tokenizer.traits.unit
+    return [
+        f"counts are mixed in: {bits['mixture']:.3f} bits per {unit} on validation records "
+        f"({bits['model']:.3f} by the model alone, {bits['counts']:.3f} by counts alone; --set expert=none "
+        "leaves them out)"
+    ]
+
+
+def check_rate(config: ScoringRequest) -> None:
+    """Refuse a rate of alarms that no calibration of the model allows, before the model is loaded.
+
+    Raises:
+        UsageError: the rate is too small for all modes that may be taken.
+        StateError: no such model, or none of them is calibrated.
+    """
+    option = config.rate_option
+    folder = None if option is None else resolve(config.model).path
+    card = None if folder is None else read_card(folder)
+    if option is None or folder is None or card is None:
+        return  # nothing is asked, or loading says what is wrong
+    level = plugins.domain(card.domain).level(config.level)
+    stored = stored_calibrations(folder)
+    own = {mode: one for (name, mode), one in stored.items() if name == level.name}
+    found = {mode: one for mode, one in own.items() if config.mode in (None, mode)}
+    if not found:
+        raise _uncalibrated(
+            config, level, config.mode or str(plugins.domain(card.domain).defaults.mode), option
+        )
+    most = min(found, key=lambda mode: found[mode].fitted.smallest_rate)
+    if refusal := _too_rare(config, level, most, found[most]):
+        raise UsageError(refusal)
+
+
+def _alpha(config: ScoringRequest, level: Level, mode: str, stored: Stored | None) -> float | None:
+    option = config.rate_option
+    if option is None:
+        return None
+    if stored is None:
+        raise _uncalibrated(config, level, mode, option)
+    if refusal := _too_rare(config, level, mode, stored):
+        raise UsageError(refusal)
+    return _rate(config, stored)
+
+
+def _rate(config: ScoringRequest, stored: Stored) -> float:
+    if config.alarms_per_day is not None:
+        return rate_for(config.alarms_per_day, stored.rows_per_day or 0.0)
+    assert config.fpr is not None
+    return config.fpr
+
+
+def _too_rare(config: ScoringRequest, level: Level, mode: str, stored: Stored) -> str | None:
+    """Why a calibration is too small for the rate that is asked; None where it is not, or none is asked."""
+    if config.rate_option is None:
+        return None
+    alpha, fitted = _rate(config, stored), stored.fitted
+    if alpha >= fitted.smallest_rate or (config.extrapolate and fitted.has_tail):
+        return None
+    least = rate_above(fitted.smallest_rate)
+    tail = ", or continue below it by the fit of a tail with --set extrapolate=true"
+    further = tail if fitted.has_tail else ""
+    rows = fitted.rows if fitted.counted is None else max(fitted.rows, fitted.counted.rows)
+    return (
+        f"{config.rate_option} asks for a rate of {alpha:.3g}; the {rows:,} normal rows that level "
+        f"{level.name} is calibrated with in mode {mode} guarantee rates of {least} and above: ask for "
+        f"that, or give more normal data, about {fitted.rows_for(alpha):,} rows, with "
+        f"{_calibrating(config, level, mode)}{further}"
+    )
+
+
+def _supports(config: ScoringRequest, level: Level, mode: str, stored: Stored) -> bool:
+    """Whether a calibration has rows enough for the rate that is asked, or for usual ones."""
+    if config.rate_option is None:
+        return not stored.coarse
+    return _too_rare(config, level, mode, stored) is None
+
+
+def _coarse(config: ScoringRequest, level: Level, mode: str, stored: Stored) -> str:
+    """What is said first where a calibration has so few rows that p-values cannot be small."""
+    least, rows = rate_above(stored.fitted.smallest_rate), number_of(stored.rows, "normal row")
+    return (
+        f"no p-value can be below {least}: level {level.name} is calibrated in mode {mode} with {rows} only; "
+        f"more normal data give smaller ones: {_calibrating(config, level, mode)}"
+    )
+
+
+def _few(stored: Stored, sensitive: bool) -> list[str]:
+    """What is to be said of a calibration of few records."""
+    if not stored.few:
+        return []
+    records = shown_count(stored.records, sensitive)
+    return [
+        f"the model was calibrated with {stored.rows:,} rows of {records} records only, and rows of one "
+        "record are alike: rates of alarms are less sure than so many rows say; give more normal data to "
+        "'seqmlm calibrate'"
+    ]
+
+
+def _silent(
+    config: ScoringRequest, level: Level, mode: str, stored: Stored, alpha: float | None
+) -> list[str]:
+    """That some statistics raise no alarm at a rate, for they rest on too few rows."""
+    if alpha is None or alpha >= stored.fitted.silent_below:
+        return []
+    return [
+        f"the model's surprisals raise no alarm below a rate of {rate_above(stored.fitted.silent_below)}, "
+        f"for {stored.rows:,} normal rows were held out to judge them; what is counted does: give more "
+        f"normal data with {_calibrating(config, level, mode)}"
+    ]
+
+
+def _uncalibrated(config: ScoringRequest, level: Level, mode: str, option: str) -> StateError:
+    counts = "" if config.expert == "auto" else f" with expert={config.expert}"
+    return StateError(
+        f"{option} needs a calibration, and the model {config.model} has none of level {level.name} in mode "
+        f"{mode}{counts}: make one from normal data with {_calibrating(config, level, mode)}"
+    )
+
+
+def _calibrating(config: ScoringRequest, level: Level, mode: str) -> str:
+    """The command that makes the calibration such a scoring needs."""
+    counts = "" if config.expert == "auto" else f" --set expert={config.expert}"
+    return f"'seqmlm calibrate {config.model} NORMAL --level {level.name} --mode {mode}{counts}'"

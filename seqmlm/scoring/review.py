@@ -1,0 +1,260 @@
+"""Findings in source code: all of a folder, or what changed in it since a revision or by a diff."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from seqmlm import __version__
+from seqmlm.anomaly.findings import Finding, finding, uri_of
+from seqmlm.anomaly.levels import Level
+from seqmlm.data.files import expand
+from seqmlm.data.problems import Problems
+from seqmlm.domains.field import Changed
+from seqmlm.errors import UsageError
+from seqmlm.inference.batches import Encoded
+from seqmlm.inference.detector import JudgedRow
+from seqmlm.inference.session import Session
+from seqmlm.reports.findings import Baseline, write_sarif
+from seqmlm.rows.file import Row
+from seqmlm.scoring.config import ScoreConfig, ScoringRequest
+from seqmlm.scoring.output import reason
+from seqmlm.scoring.score import Score
+from seqmlm.streams.outputs import check_outputs
+from seqmlm.tasks.task import Figures
+
+CHANGE = "change"
+"""What a finding in changed lines is called."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReviewConfig(ScoreConfig):
+    """What `seqmlm review` can be told.
+
+    Args:
+        paths: folder of source code, or files of it.
+        out: write the rows to this file instead of stdout: .jsonl, .csv or .parquet.
+        since: REV: only lines changed since this git revision, of one folder.
+        diff: FILE: only lines changed by this unified diff, applied or not.
+        sarif: FILE: write the alarms to this SARIF 2.1.0 file as well; needs --fpr.
+        baseline: FILE: SARIF or JSON lines of an earlier review; write only alarms it does not have.
+    """
+
+    shown: ClassVar[tuple[str, ...]] = (
+        *("since", "diff", "fpr", "sarif", "baseline", "out", "report", "alarms_only"),
+        *ScoringRequest.shown,
+    )
+    metavar: ClassVar[str] = "[PATH]..."
+
+    since: str | None = None
+    diff: Path | None = None
+    sarif: Path | None = None
+    baseline: Path | None = None
+
+    @property
+    def changes(self) -> bool:
+        """Whether only what changed is looked at."""
+        return self.since is not None or self.diff is not None
+
+    @property
+    def measured(self) -> Sequence[str]:
+        return ["-"] if self.changes else self.sources  # changes are few, and unknown before they are read
+
+    @property
+    def resumable(self) -> bool:
+        return False  # a change is judged as the folder is now, and findings are compared as a whole
+
+    @property
+    def outputs(self) -> dict[str, Path | None]:
+        return {**super().outputs, "--sarif": self.sarif}
+
+    def check(self) -> None:
+        if not self.paths:
+            raise UsageError("nothing to review: name a folder of source code, such as .")
+        if self.resume or self.shard is not None:
+            raise UsageError("a review is not resumed, and has no shards: run it again, whole")
+        if self.since is not None and self.diff is not None:
+            raise UsageError("--since and --diff both say what changed; give one")
+        if self.changes and (len(self.paths) != 1 or not Path(self.sources[0]).is_dir()):
+            raise UsageError("--since and --diff are about one folder: name it as the only PATH")
+        super().check()
+        check_outputs(self.outputs, inputs=expand(self.sources))
+        check_outputs(self.outputs, inputs=[] if self.diff is None else [self.diff])
+        if self.baseline is not None:  # SARIF may take the place of its own baseline, which is read before
+            check_outputs({**self.outputs, "--sarif": None}, inputs=[self.baseline])
+        for name, path in (("--sarif", self.sarif), ("--baseline", self.baseline)):
+            if path is not None and self.rate_option is None:
+                raise UsageError(f"{name} is about alarms: say how many are wanted with --fpr, such as 0.001")
+
+
+class _Versions(NamedTuple):
+    """A change, and the record of its file before and after it, if there is one, tokenized."""
+
+    change: Changed
+    before: list[Encoded]
+    after: list[Encoded]
+
+
+class Review(Score):
+    """Review source code: lines that a model of normal code finds unusual, all or only what changed.
+
+    Of changed lines, `score` is by how much each became more unusual; the p-value is that of the line as it
+    is now, and it alarms only where it also became more unusual. With --baseline only new alarms are
+    written; SARIF has all of them, each marked as new, unchanged or absent.
+
+    Example: seqmlm review mycode . --fpr 0.001 --sarif all.sarif
+
+    Example: seqmlm review mycode . --since main --fpr 0.001 --sarif new.sarif --baseline all.sarif
+
+    Raises:
+        UsageError: a field without source code, or changes that are not judged at the level.
+    """
+
+    Config = ReviewConfig
+    config: ReviewConfig
+    ahead = False
+    needs = ("changes",)
+
+    def __init__(self, config: ReviewConfig, session: Session) -> None:
+        super().__init__(config, session)
+        domain, level = session.domain, self.plan.level
+        assert domain.changes is not None  # else the model was refused
+        if config.changes and level.name != domain.changes.level:
+            raise UsageError(f"changes of a folder are judged only at the level {domain.changes.level!r}")
+        self._rule = CHANGE if config.changes else level.name
+        given = self._rule, level, config.baseline, config.sarif
+        self._findings = Findings(*given, private=self.plan.sensitive)
+        self.may_be_empty = config.changes
+        if config.baseline is not None:
+            self.wanted = lambda row: not row.get("known")
+
+    def files(self) -> list[str]:
+        """None: a review is not resumed."""
+        return []
+
+    def records(self, problems: Problems) -> Iterable[Any]:
+        """What changed, file by file, those without changed lines too; or the records of all files."""
+        if not self.config.changes:
+            return super().records(problems)
+        since, diff, root = self.config.since, self.config.diff, Path(self.config.sources[0])
+        changes = self.session.domain.changes
+        assert changes is not None  # else nothing was begun
+        return changes.read(root, problems, since=since, diff=diff)
+
+    def items(self, records: Iterable[Any], problems: Problems) -> Iterator[Any]:
+        if not self.config.changes:
+            yield from super().items(records, problems)
+            return
+        spelled = self.detector.scorer.encoded
+        for change in records:
+            self._findings.looked_at.add(change.source)
+            both = [[] if one is None else spelled([one], problems) for one in (change.before, change.after)]
+            self.familiar.note(both[1], problems)
+            yield _Versions(change, *both)
+
+    def cost(self, item: Any) -> float:
+        """Of a change, of both versions as a whole: less where little of them is judged."""
+        if not self.config.changes:
+            return super().cost(item)
+        return sum(super(Review, self).cost(one) for one in (*item.before, *item.after))
+
+    def costs(self, problems: Problems) -> Iterable[float]:
+        """None of changes: what they take is not known before they are compared."""
+        return () if self.config.changes else super().costs(problems)
+
+    def share(self, item: Any) -> float:
+        return 1.0 if self.config.changes else super().share(item)
+
+    def judged(self, items: Sequence[Any]) -> list[list[JudgedRow]]:
+        """The rows of each record; of each change its changed rows, as they are now, scored by the change."""
+        return list(map(self._changed, items)) if self.config.changes else super().judged(items)
+
+    def _changed(self, versions: _Versions) -> list[JudgedRow]:
+        before = self._touched(versions.before, versions.change.gone)
+        after = self._touched(versions.after, versions.change.came)
+        changed = versions.change.rows([one.row for one in before], [one.row for one in after])
+        found = []
+        for index, row in changed:
+            now, worse = after[index], row.score is not None and row.score > 0
+            found.append(replace(now, row=row, alarm=None if now.alarm is None else now.alarm and worse))
+        return found
+
+    def _touched(self, version: list[Encoded], stretches: Sequence[tuple[int, int]]) -> list[JudgedRow]:
+        """The rows of what begins in some stretches of a version: the rest of the file is context."""
+        rule = self.plan.level.view.units(self.session.tokenizer)
+        wanted = []
+        for one in version:
+            begins = rule.spans(one.encoding)[:, 0]
+            inside = np.zeros(len(begins), dtype=np.bool_)
+            for start, end in stretches:
+                inside |= (begins >= start) & (begins < end)
+            wanted.append(np.isin(one.encoding.groups, rule.numbers(one.encoding)[inside]))
+        return [row for own in self.detector.each(version, wanted) for row in own]
+
+    def row(self, judged: JudgedRow) -> Row:
+        return {**super().row(judged), **({} if self._findings.is_new(judged) else {"known": True})}
+
+    def figures(self, rows: Iterable[Row]) -> Figures:
+        return {**super().figures(rows), "level": self._rule}
+
+    def sentence(self, figures: Figures, items: int) -> str:
+        if self.config.changes and not items:
+            what = f"since {self.config.since}" if self.config.since is not None else f"by {self.config.diff}"
+            return f"nothing was looked at: no change of source code {what} that can be judged"
+        return super().sentence(figures, items)
+
+    def export(self, rows: Callable[[], Iterator[Row]]) -> Sequence[Path]:
+        self._findings.finish()
+        return () if self.config.sarif is None else (self.config.sarif,)
+
+
+class Findings:
+    """Collects the alarms of one scoring; other rows pass.
+
+    Args:
+        rule: what is found.
+        baseline: an earlier run's SARIF or JSON lines; None for none.
+        out: SARIF file, or None; a private one only the owner may read.
+
+    Raises:
+        DataError: the baseline cannot be read.
+    """
+
+    def __init__(
+        self, rule: str, level: Level, baseline: Path | None, out: Path | None, *, private: bool
+    ) -> None:
+        self._rule, self._level, self._out, self._private = rule, level, out, private
+        self._baseline = None if baseline is None else Baseline.read(baseline)
+        self._found: list[Finding] = []
+        self.looked_at: set[str] = set()
+
+    def is_new(self, judged: JudgedRow) -> bool:
+        """Take a row; whether it is to be shown: every one without a baseline, with one only new alarms."""
+        if self._baseline is None and self._out is None:
+            return True
+        row, scored = judged.row, judged.scored
+        self.looked_at.add(uri_of(scored))
+        if not judged.alarm:
+            return self._baseline is None
+        one = finding(self._rule, row, scored, judged.p_value, reason(self._rule, self._level, judged))
+        known = self._baseline is not None and self._baseline.is_known(one)
+        if self._baseline is not None:
+            one = replace(one, state="unchanged" if known else "new")
+        if self._out is not None:
+            self._found.append(one)
+        return not known
+
+    def finish(self) -> None:
+        """Write the SARIF file; findings of the baseline that were not met again are absent.
+
+        Raises:
+            StateError: it cannot be written.
+        """
+        if self._out is None:
+            return
+        gone = [] if self._baseline is None else self._baseline.absent(self.looked_at)
+        write_sarif(self._out, [*self._found, *gone], version=__version__, private=self._private)

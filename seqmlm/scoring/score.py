@@ -1,0 +1,279 @@
+"""Scoring: records in, rows with pseudo-log-likelihoods, p-values and alarms out."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from textwrap import shorten
+from typing import TYPE_CHECKING, Any
+
+from seqmlm.anomaly.findings import small
+from seqmlm.anomaly.levels import Track
+from seqmlm.data.privacy import shown_count
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.errors import number_of, span_text
+from seqmlm.inference.batches import Encoded, batches, characters, tokenized
+from seqmlm.inference.detector import JudgedRow
+from seqmlm.inference.session import Session
+from seqmlm.rows.file import Row
+from seqmlm.scoring.config import ScoreConfig
+from seqmlm.scoring.output import (
+    TRAINED_ON,
+    Familiar,
+    Tally,
+    extent,
+    judged_rows,
+    most_unusual,
+    planned_line,
+    schema,
+    sentence,
+    unusual_first,
+)
+from seqmlm.scoring.plan import check_rate, choose
+from seqmlm.streams.ownership import remember
+from seqmlm.tasks.task import Figures, Task, check_field, where
+
+if TYPE_CHECKING:
+    from seqmlm.reports.page import Page
+    from seqmlm.reports.report import ScoreReport
+
+EXAMPLES = 3
+"""Rows that are shown where none raises an alarm."""
+
+DESCRIBED = 50
+"""Letters of a record's description that a line for people has."""
+
+COMMIT_RECORDS = 1 << 16
+"""Records after which a commit is made, where the budget of forward tokens is not used up before."""
+
+NOT_DURABLE = (
+    "a pipe has no durability: what was read of it and not scored is gone when this process dies; files are "
+    "watched by 'seqmlm watch'"
+)
+"""What is said once where standard input is read live."""
+
+
+class Score(Task[ScoreConfig, Encoded]):
+    """Score sequences with a model: one JSON line each; a higher score is more unusual.
+
+    `pll` is the pseudo-log-likelihood in nats; `bits_per_unit`, `score` and `surprisal` are in bits.
+    If the model is calibrated, `p_value` is the share of normal rows that are at least as unusual.
+    Exact scoring takes one forward pass per unit; its time grows with the square of a record's length, of a
+    model whose layers look nearby (`model.layers=nearby`) with the length.
+
+    Example: seqmlm score enzymes new.fasta --fpr 0.01 --report new.html --out scores.jsonl
+
+    Example: seqmlm score genome new.fa --out new.bedgraph
+
+    Example: tail -F app.log | seqmlm score app - --max-latency 1s --fpr 0.001 --set alarms_only=true
+    """
+
+    Config = ScoreConfig
+    doubts = frozenset({TRAINED_ON})
+    page_has_rows = True
+    ahead = True
+
+    def __init__(self, config: ScoreConfig, session: Session) -> None:
+        super().__init__(config, session)
+        self.plan = choose(config, session)
+        self.notes = (*self.plan.notes, *([NOT_DURABLE] if config.latency is not None else []))
+        self.sources, self.columns = config.sources, schema(self.plan)
+        self.detector, self.familiar = self.plan.detector(), Familiar(self.plan)
+        self._budget, self._uncommitted, self._characters = self.plan.budget, 0, 0
+        self._began, self._asked = time.monotonic(), 0
+        # Rows of a live input are counted as they pass, for nobody keeps them; all others by reading them.
+        self._passed = Tally() if config.latency is not None else None
+        self.wanted = _alarmed if config.alarms_only and self._passed is None else None
+        self.kept = config.latency is None or config.report is not None
+        self.order = unusual_first if config.latency is None else None
+        self._report = None if config.report is None else self._new_report()
+        self._noun = self.plan.level.name
+        self._track: Track | None = None
+        if config.track is not None:
+            self._track = self.plan.level.track(config.track, name=config.model, private=self.plan.sensitive)
+            self.out, self.streams = None, False
+
+    @classmethod
+    def opened(cls, config: ScoreConfig) -> Session:
+        check_rate(config)
+        check_field(config, config.level)
+        return super().opened(config)
+
+    def decided(self) -> Mapping[str, Any]:
+        plan = self.plan
+        return {"mode": str(plan.mode), "level": plan.level.name, "counts": self.session.counts}
+
+    def items(self, records: Iterable[Record], problems: Problems) -> Iterator[Encoded]:
+        """The records, tokenized."""
+        for some in batches(records):
+            found = []
+            for one in tokenized(self.session.domain, self.session.tokenizer, some, problems):
+                found.append(one)
+                yield one
+            self.familiar.note(found, problems)
+
+    def cost(self, item: Encoded) -> float:
+        return self._budget.cost(len(item.encoding))
+
+    def costs(self, problems: Problems) -> Iterable[float]:
+        """Of the records, tokenized, of which nothing is counted."""
+        domain, tokenizer = self.session.domain, self.session.tokenizer
+        some = batches(self.records(problems))
+        return (self.cost(one) for batch in some for one in tokenized(domain, tokenizer, batch, problems))
+
+    def share(self, item: Encoded) -> float:
+        return self._budget.share(item)
+
+    def due(self) -> bool:
+        """Whether a part of work is done. A commit costs two syncs of the disk and the remembered scores."""
+        due = self.session.forward_tokens >= self._budget.commit_interval
+        due = due or self._uncommitted >= COMMIT_RECORDS
+        if due:
+            self._uncommitted = 0
+        return due
+
+    def rows(self, items: Sequence[Encoded]) -> list[list[Row]]:
+        judged = self.judged(items)
+        found = [[self.row(one) for one in own] for own in judged]
+        for own, rows in zip(judged, found, strict=True):
+            self._pass(own, rows)
+        self._uncommitted += len(items)
+        self._asked += len(items)
+        if self.plan.characters is not None:
+            self._characters += sum(characters(one.record) for one in items)
+            self.done = min(1.0, self._characters / max(self.plan.characters, 1.0))
+        if self.config.alarms_only and self._passed is not None:
+            return [[*filter(_alarmed, rows)] for rows in found]
+        return found
+
+    def judged(self, items: Sequence[Encoded]) -> list[list[JudgedRow]]:
+        """The judged rows of each item."""
+        return self.detector.each(items)
+
+    def row(self, judged: JudgedRow) -> Row:
+        """What is written of a row."""
+        fields = planned_line(judged, self.plan)
+        if judged.alarm:
+            fields["place"] = extent(judged)
+        return fields
+
+    def line(self, row: Row) -> str:
+        """Where it is, how unusual it is, and of an alarm why, in a line of its own."""
+        place, *id = where(row)
+        p_value, bits = row.get("p_value"), row["bits_per_unit"]
+        told = [place, *([] if p_value is None else [f"p {small(p_value)}"])]
+        told += [*(["ALARM"] if row.get("alarm") else []), *(["unfamiliar"] if row.get("unfamiliar") else [])]
+        told += id
+        told += [shorten(row["description"], DESCRIBED, placeholder=" ...")] if "description" in row else []
+        told += [span_text(row["start"], row["end"])] if "start" in row else []
+        told += [] if bits is None else [f"{bits:.2f} bits per {self.session.tokenizer.traits.unit}"]
+        first = "  ".join(told)
+        return f"{first}\n    {row['reason']}" if row.get("reason") else first
+
+    def hint(self) -> str:
+        if self.config.rate_option is not None or self.plan.stored is None:
+            return super().hint()
+        if self.plan.stored.coarse:
+            return super().hint()
+        return "next: --fpr 0.05 marks the rows that fewer than one in twenty normal ones exceed"
+
+    def _pass(self, judged: Sequence[JudgedRow], rows: Sequence[Row]) -> None:
+        """What is shown of rows beside their lines, and what is counted of those that nobody keeps."""
+        for one, row in zip(judged, rows, strict=True):
+            self._noun = self.plan.level.noun(one.scored.record)
+            self.alarms += bool(one.alarm)
+            if self._report is not None:
+                self._report.see(one)
+            if self._passed is not None:
+                self._passed.add(row)
+
+    def figures(self, rows: Iterable[Row]) -> Figures:
+        tally = self._passed or Tally()
+        if self._passed is None:
+            for row in rows:
+                tally.add(row)
+        asked = {"mode": str(self.plan.mode), "precision": self.session.precision}
+        return {**tally.figures(self.plan), "level": self.plan.level.name, **asked}
+
+    def sentence(self, figures: Figures, items: int) -> str:
+        seconds = time.monotonic() - self._began
+        records = shown_count(items, self.plan.sensitive)
+        return sentence(self.plan, figures, records, seconds, self._asked / seconds)
+
+    def failure(self, figures: Figures) -> str:
+        """That nothing could be judged, where all rows are unfamiliar."""
+        rows, level = figures["rows"], self.plan.level
+        if not rows or level.unknown_is_evidence or figures.get("unfamiliar") != rows:
+            return ""
+        domain, model = self.session.domain.name, self.config.model
+        return (
+            f"{model} knows nothing of these data: all their rows are unfamiliar; score data like those it "
+            f"was trained on, or train a model on these ('seqmlm train PATH --domain {domain}')"
+        )
+
+    def examples(self, rows: Callable[[], Iterator[Row]], figures: Figures) -> Sequence[str]:
+        """The most unusual rows, where none raises an alarm; nothing of a live input, whose rows are gone."""
+        if figures.get("alarms") != 0 or self._passed is not None or self.plan.sensitive:
+            return ()
+        judged = (row for row in rows() if row.get("p_value") is not None)
+        first = heapq.nsmallest(EXAMPLES, judged, key=unusual_first)
+        if not first:
+            return ()
+        begin = f"no row raises an alarm; the most unusual {'one is' if len(first) == 1 else 'ones are'}:"
+        return [begin, *(f"{self.line(row)}\n    {most_unusual(self.plan.level, row)}" for row in first)]
+
+    def lead(self, figures: Figures) -> str:
+        rows, alpha = figures["rows"], self.plan.alpha
+        if alpha is None or "alarms" not in figures:
+            judged = "with" if self.plan.calibrated else "of a model without a calibration: there are no"
+            return f"{number_of(rows, self._noun)} scored, {judged} p-values; higher is more unusual."
+        rows = judged_rows(figures)
+        verb = "raises" if figures["alarms"] == 1 else "raise"
+        raised = (
+            f"{figures['alarms']} of {number_of(rows, self._noun)} {verb} an alarm at {100 * alpha:.3g} %"
+        )
+        usual = (
+            f"; about {alpha * rows:,.{int(alpha * rows < 3)}f} would if all were normal."
+            if isinstance(rows, int)
+            else "."
+        )
+        return f"{raised}{usual}"
+
+    def page(self, page: Page, rows: Callable[[], Iterator[Row]], figures: Figures) -> None:
+        assert self._report is not None
+        facts = {name: figures[name] for name in ("incidents", "level", "mode") if name in figures}
+        if self.plan.alpha is not None and self.plan.stored is not None:
+            facts["calibration rows"] = self.plan.stored.rows
+        if self._passed is not None:  # of a live input, only alarms may be there
+            facts |= {name: figures[name] for name in ("rows", "alarms") if name in figures}
+        self._report.draw(page, rows(), facts, self.plan.alpha)
+
+    def export(self, rows: Callable[[], Iterator[Row]]) -> Sequence[Path]:
+        if self._track is None:
+            return ()
+        assert self.config.track is not None
+        with self._track as track:
+            for row in rows():
+                track.add(row)
+        remember(self.config.track)
+        return (self.config.track,)
+
+    def _new_report(self) -> ScoreReport:
+        from seqmlm.reports.report import ScoreReport
+
+        plan, session = self.plan, self.session
+        return ScoreReport(
+            pictures=session.domain.pictures(plan.level),
+            statistics={name: plan.level.statistics[name] for name in plan.level.judges},
+            unit=session.tokenizer.traits.unit,
+            surface=session.tokenizer.spelling.alone,
+            meaning=session.tokenizer.spelling.meaning,
+            ids_from=plan.level.counted_from,
+        )
+
+
+def _alarmed(row: Row) -> bool:
+    return bool(row.get("alarm"))

@@ -1,0 +1,1 @@
+"""`seqmlm train`: from files to a model that is evaluated, calibrated and registered."""

@@ -1,0 +1,395 @@
+"""A training put together for its data: model, masker, planner, settings of the loop, and evaluation.
+
+The evaluation asks every model the same masked units, whatever its masker, and reports the unigram beside it.
+It asks the engine itself and opens no session: a model in training has no folder, and stays on the device of
+its process.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load, save
+from torch import nn
+
+from seqmlm import plugins
+from seqmlm.config import to_dict
+from seqmlm.data.splits import evenly, nested
+from seqmlm.engine import checkpoint
+from seqmlm.engine.backbones import build, widened
+from seqmlm.engine.channels import InputChannels, channels_of
+from seqmlm.engine.conditionals import Conditionals
+from seqmlm.engine.durable import replace_file
+from seqmlm.engine.linear import LinearRows, Penalty
+from seqmlm.engine.loop import Goal, Loop, LoopResult, Observer
+from seqmlm.engine.masking.base import Corruptor
+from seqmlm.engine.masking.lexicon import Lexicon
+from seqmlm.engine.masking.position import Position
+from seqmlm.engine.model import MaskedRows
+from seqmlm.engine.optimizer import module_tensors, restore_module
+from seqmlm.engine.packing import PackedRow, RowDataset, RowPlanner
+from seqmlm.engine.pseudolikelihood import Aligned, LinearLoop, prepared
+from seqmlm.engine.shapes import LAYERS, PATTERN_KEYS
+from seqmlm.errors import StateError, UsageError
+from seqmlm.evaluation.bits import BitsReport, UnitBits, joined, memorization_gap, unigram, unit_bits
+from seqmlm.inference import model_folder
+from seqmlm.inference.model_folder import load_tokenizer, make_masker
+from seqmlm.tasks.deadline import Afterwards
+from seqmlm.tokenizers.base import Growing
+from seqmlm.training.config import PretrainConfig
+from seqmlm.training.corpus import Corpus
+from seqmlm.training.run import TrainingRun
+
+if TYPE_CHECKING:
+    from seqmlm.tokenizers.base import Tokenizer
+
+Probability = Literal["ordinary", "full"]
+
+FINAL_FACTOR = 4
+"""The evaluation after a training reads so many times the sequences of one on the way."""
+BEST = "best.safetensors"
+
+PROBED = 2000
+"""Training sequences in which a masker has to hide something, at most, spread evenly."""
+
+
+class Training:
+    """A training put together for its data; each part is made when it is asked for first.
+
+    The initial model of `config`, if any, is a folder or hub id.
+
+    Attributes:
+        loop: settings of the loop; replaced once it is known how much of the time limit is for steps.
+    """
+
+    def __init__(self, config: PretrainConfig, corpus: Corpus) -> None:
+        self.config, self.corpus, self.loop = config, corpus, config.loop()
+
+    @cached_property
+    def _linear(self) -> tuple[LinearRows, Aligned] | None:
+        if not self.config.model.is_linear:
+            return None
+        return prepared(self.corpus.train, self.corpus.tokenizer.space, self._penalty)
+
+    @property
+    def _penalty(self) -> Penalty:
+        return Penalty.of(self.config.model.overrides)
+
+    @cached_property
+    def rows(self) -> MaskedRows | LinearRows:
+        """The model that is trained."""
+        return self.new_model() if self._linear is None else self._linear[0]
+
+    def new_model(self) -> MaskedRows:
+        """The model before its first step: the same one whenever settings and data are the same."""
+        torch.manual_seed(self.config.seed)
+        model, tokenizer = self.config.model, self.corpus.tokenizer
+        if model.init is not None:
+            return _initial(model.init, tokenizer)
+        space, wanted = tokenizer.space, channels_of(tokenizer.channels)
+        body = build(model, space, unigram(self.corpus.token_counts, space))
+        channels = InputChannels(wanted, body.get_input_embeddings().embedding_dim) if wanted else None
+        return MaskedRows(body, space, probability="ordinary", channels=channels)
+
+    @cached_property
+    def corruptor(self) -> Corruptor:
+        """What masks its sequences."""
+        tokenizer, masking = self.corpus.tokenizer, self.config.masking
+        frequencies = unigram(self.corpus.token_counts, tokenizer.space)
+        masker = make_masker(masking, tokenizer)
+        return Corruptor(masking, masker, tokenizer.space, frequencies, self.config.seed)
+
+    @cached_property
+    def planner(self) -> RowPlanner:
+        """What packs them into rows."""
+        train, size = self.corpus.train, self.config.row_tokens
+        return RowPlanner(train.lengths, tokens_per_row=size, seed=self.config.seed, moving=train)
+
+    @cached_property
+    def dataset(self) -> RowDataset:
+        """The rows; where the tokenizer knows equivalent forms of a sequence, of those, too."""
+        tokenizer = self.corpus.tokenizer
+        other = tokenizer.units.augment if self.config.train.augment else None
+        return RowDataset(self.corpus.train, self.corruptor, augmentation=other, seed=self.config.seed)
+
+    @cached_property
+    def evaluator(self) -> Evaluator:
+        """What measures the model."""
+        return Evaluator(self)
+
+    def check(self, world: int) -> None:
+        """Make what trains, and refuse a number of processes of which some would be idle.
+
+        Raises:
+            UsageError: it is too large, an option is unknown to masker or model, a window is longer than the
+                model's positions, or the masker hides nothing.
+        """
+        if self._linear is not None and world > 1:
+            raise UsageError("a linear model is trained by one process: start seqmlm without torchrun")
+        _ = self.rows, self.dataset, self.evaluator
+        if self._linear is None:
+            self._check_masks()
+        rows = self.loop.rows_per_batch
+        if rows < world:
+            tokens = rows * self.planner.tokens_per_row
+            raise UsageError(
+                f"a batch of {tokens} tokens is {rows} row(s) for {world} processes: raise "
+                f"train.tokens_per_batch, or --set train.tokens_per_row={max(1, tokens // world)}"
+            )
+
+    def _check_masks(self) -> None:
+        """Refuse a masker that would teach nothing: a lexicon of words that the data do not have."""
+        lengths = self.corpus.train.lengths
+        rows = [PackedRow(0, (n,), int(lengths[n])) for n in evenly(len(lengths), PROBED)]
+        if not any(len(self.dataset[row].asked) for row in rows):
+            raise UsageError(
+                f"masker {self.config.masking.masker!r} hides nothing in {len(rows):,} training sequences: "
+                "give a lexicon words that the data have (seqmlm lexicon finds some), or take another masker"
+            )
+
+    def train(
+        self, run: TrainingRun, observer: Observer, world: int, say: Callable[[str], None]
+    ) -> LoopResult:
+        """Train, from the last checkpoint of the run if it is gone on with, and keep the best weights.
+
+        Masks of chosen places teach what the evaluation, by masks anywhere, does not measure: the last stay.
+        So they do where several processes (`world`) would have to agree on the best.
+        """
+        told: dict[str, Any] = {"directory": run.directory / "checkpoints", "observer": observer}
+        if self._linear is not None:
+            told |= {"evaluate": self.evaluator, "falls": _BITS}
+            return LinearLoop(*self._linear, self._penalty, self.loop, **told).run(resume=run.resume)
+        own = (self.rows, self.dataset, self.planner, self.loop)
+        if world > 1 or isinstance(self.corruptor.masker, Lexicon | Position):
+            return Loop(*own, evaluate=self.evaluator, **told).run(resume=run.resume)
+        best = Best(self.evaluator, run.directory / BEST, FEWEST_BITS, worth=0.01, resume=run.resume)
+        outcome = Loop(*own, evaluate=best, **told).run(resume=run.resume)
+        if outcome.status == "killed":
+            return outcome
+        with run.writing():
+            last = best.restore(self.rows)
+        if last is not None:
+            say(
+                f"kept the weights of an earlier evaluation: {best.value:.3f} bits per {self.corpus.unit}, "
+                f"{last:.3f} by the last ones, which had begun to memorize; train a shorter time, or on more "
+                "data"
+            )
+        return outcome
+
+    def gather(self, path: Path) -> None:
+        """Take the whole model from a checkpoint: of a sharded one this process has a part."""
+        self.rows = self.new_model()
+        restore_module(self.rows, checkpoint.read(path).tensors("model"))
+
+    def card(self, name: str, run_id: str | None, steps: int) -> model_folder.Card:
+        """What the model's folder says of it, without its metrics."""
+        config, corpus, rows = self.config, self.corpus, self.rows
+        linear, cuts = self._linear is not None, plugins.domain(config.domain).reading.cuts
+        return model_folder.Card(
+            domain=config.domain,
+            unit=corpus.unit,
+            tokenizer=corpus.tokenizer.name,
+            max_length=rows.model.config.length if linear else config.model.max_length,
+            probability=rows.probability,
+            sensitive=config.data.sensitive,
+            channels=rows.channels.described() if rows.channels is not None else {},
+            masking={} if linear else to_dict(config.masking),
+            reading={name: own for name, own in config.data.options.items() if linear or name in cuts},
+            languages=_languages(config.model.init, corpus),
+            seed=config.seed,
+            parent=config.model.init,
+            dataset=corpus.fingerprint,
+            run_name=name,
+            run_id=run_id,
+            steps=steps,
+        )
+
+    def sentence(self) -> str:
+        """What is to be known of the model before it is trained; nothing of one that is given."""
+        model = self.config.model
+        if self._linear is not None:
+            shape = self._linear[0].model.config
+            return (
+                f"linear: {shape.columns} columns of {len(shape.symbols)} states, {len(self.corpus.train):,} "
+                f"rows that weigh as much as {shape.sequences:.0f} different ones; gaps are no state"
+            )
+        if model.init is not None or PATTERN_KEYS & set(model.overrides):
+            return ""
+        return f"layers: {model.layers} ({LAYERS[model.layers]}; --set model.layers names others)"
+
+
+def _languages(init: str | None, corpus: Corpus) -> tuple[str, ...]:
+    """Those of a model's data and of its parent's; none where nobody knows what its parent was trained on."""
+    parent = None if init is None else model_folder.read_card(Path(init))
+    before: Sequence[str] = () if parent is None else parent.languages
+    return () if init is not None and not before else tuple(sorted(corpus.languages.union(before)))
+
+
+def _initial(init: str, tokenizer: Tokenizer) -> MaskedRows:
+    """The initial model, in the probability space it was trained in; an imported one has the full softmax.
+
+    Where its tokenizer has grown, the weights of the new ids begin as those of what it did not know.
+    """
+    card = model_folder.read_card(Path(init))
+    if card is not None and card.head:
+        raise UsageError(
+            f"{init} was fine-tuned: its masked-LM head has not changed with its body; --init its parent"
+        )
+    grows = isinstance(tokenizer, Growing)
+    before = load_tokenizer(init) if grows else tokenizer
+    model = model_folder.load_weights(init, before.space)
+    if grows:
+        size, known = tokenizer.space.size, len(before.tokens)
+        model = widened(model, size, known=known, like=tokenizer.units.unfamiliar[0])
+    space: Probability = "full" if card is None else card.probability
+    channels = model_folder.load_channels(init, model)
+    return MaskedRows(model, tokenizer.space, probability=space, channels=channels)
+
+
+# Evaluation: bits per unit, during a training and after it
+
+
+class Evaluator:
+    """Bits per unit on validation sequences; callable, as the loop wants it.
+
+    Every evaluation of a training masks the same units. Where its masks are static, the memorization gap is
+    reported, too.
+    """
+
+    def __init__(self, training: Training) -> None:
+        config, self.corpus, self.corruptor = training.config, training.corpus, training.corruptor
+        self.seed, self.records, self.tokens = config.seed, config.train.evaluation_records, config.row_tokens
+        self._unigram = self.corpus.unigram
+
+    def __call__(self, rows: MaskedRows | LinearRows) -> dict[str, float]:
+        """The evaluation during training."""
+        return self._measure(rows, self.records)
+
+    def final(self, rows: MaskedRows | LinearRows, after: Afterwards) -> dict[str, float]:
+        """The evaluation after training, on more sequences, for as long as the time limit lets it."""
+        # Static masks are measured on training sequences too, twice.
+        phase = after.phase("evaluation", _SHARE if self.corruptor.config.dynamic else _SHARE / 3)
+        ask, held = self.ask(rows), self.corpus.validation
+        some = evenly(len(held), FINAL_FACTOR * self.records)
+        parts, sequences, tokens = list[UnitBits](), 0, 0
+        for batch in _batches([some[place] for place in nested(len(some))], held.lengths, self.tokens):
+            parts.append(self._bits(ask, batch))
+            sequences, tokens = sequences + len(batch), tokens + int(held.lengths[batch].sum())
+            if phase.over(sequences / len(some)):
+                break
+        facts = phase.settle("the final evaluation", speed=tokens / max(phase.seconds, 1e-9))
+        after.measured(facts["speed"])
+        return self._values(rows, joined(parts).report(), sequences)
+
+    def _measure(self, rows: MaskedRows | LinearRows, records: int) -> dict[str, float]:
+        bits = self._bits(self.ask(rows), evenly(len(self.corpus.validation), records))
+        return self._values(rows, bits.report(), records)
+
+    def _bits(self, ask: Conditionals, indices: Sequence[int]) -> UnitBits:
+        held, units = self.corpus.validation, self.corpus.tokenizer.units
+        return unit_bits(ask, held, indices, unigram=self._unigram, seed=self.seed, units=units)
+
+    def _values(self, rows: MaskedRows | LinearRows, bits: BitsReport, records: int) -> dict[str, float]:
+        """Metrics by name; the memorization gap of static masks is of as many training sequences."""
+        values = {
+            "eval/loss": bits.loss,
+            _BITS: bits.bits_per_unit,
+            "eval/unigram_bits_per_unit": bits.unigram_bits_per_unit,
+        }
+        if not self.corruptor.config.dynamic:
+            ask, train = self.ask(rows), self.corpus.train
+            seen = evenly(len(train), records)
+            values["train/memorization_gap"] = memorization_gap(ask, train, seen, self.corruptor)
+        return values
+
+    def ask(self, rows: MaskedRows | LinearRows) -> Conditionals:
+        """What answers for the model, with the training's budget of a forward pass."""
+        return Conditionals(rows, tokens_per_batch=self.tokens)
+
+
+_BITS = "eval/bits_per_unit"
+FEWEST_BITS = Goal(_BITS)
+_SHARE = 0.2  # of the time after the last step, for the last evaluation
+
+
+def _batches(indices: Sequence[int], lengths: NDArray[np.integer], tokens: int) -> Iterator[list[int]]:
+    """Indices in batches of about so many tokens, one index at least."""
+    batch, size = list[int](), 0
+    for index in indices:
+        batch.append(index)
+        size += int(lengths[index])
+        if size >= tokens:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+class Best:
+    """An evaluator that keeps the best weights so far in a file of the run.
+
+    Of few data a long training memorizes: its last weights predict new data worse than earlier ones.
+
+    Args:
+        evaluator: measures, on the same data each time.
+        file: where the weights are kept.
+        goal: which of its metrics says how good the weights are.
+        worth: by which share earlier weights must be better to be taken: evaluations are of few records.
+        resume: whether the training goes on, so that what is kept there counts.
+        writes: whether this process writes the file; all see the same metrics.
+    """
+
+    def __init__(
+        self,
+        evaluator: Callable[[Any], dict[str, float]],
+        file: Path,
+        goal: Goal,
+        *,
+        worth: float = 0.0,
+        resume: bool,
+        writes: bool = True,
+    ) -> None:
+        self._evaluator, self._file, self.goal, self._worth = evaluator, file, goal, worth
+        self._writes = writes
+        self.value: float | None = None
+        if resume and file.is_file():
+            with suppress(SafetensorError, ValueError, TypeError), safe_open(file, "pt") as kept:
+                self.value = float((kept.metadata() or {})["value"])
+
+    def __call__(self, rows: nn.Module) -> dict[str, float]:
+        values = self._evaluator(rows)
+        value = values.get(self.goal.metric, math.nan)  # where it cannot be had, nothing is better
+        if self.goal.better(value, self.value):
+            self.value = value
+            if not self._writes:
+                return values
+            try:
+                replace_file(self._file, save(module_tensors(rows), {"value": repr(self.value)}))
+            except OSError as error:
+                raise StateError(f"cannot write {self._file}: {error}; free space, then --resume") from None
+        return values
+
+    def restore(self, rows: nn.Module) -> float | None:
+        """Give a trained model the weights that were kept, if they are better; the metric of the last then.
+
+        Raises:
+            StateError: the file is of another model.
+            OSError, SafetensorError: it cannot be read.
+        """
+        if self.value is None:
+            return None
+        last = self._evaluator(rows).get(self.goal.metric, math.nan)
+        if not self.goal.better(self.value, last * (1 + self._worth if self.goal.more else 1 - self._worth)):
+            self.value = last
+            return None
+        restore_module(rows, load(self._file.read_bytes()))
+        return last

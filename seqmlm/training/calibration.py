@@ -1,0 +1,65 @@
+"""The calibration of a model just trained, with the records set aside and in the time that is left."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from seqmlm.data.problems import Problems
+from seqmlm.errors import DataError
+from seqmlm.inference.calibrations import store, store_backgrounds, told
+from seqmlm.inference.model_folder import LoadedModel
+from seqmlm.inference.session import Session
+from seqmlm.scoring.calibrate import MOST_RECORDS, Calibrator, Records, default_modes
+from seqmlm.tasks.deadline import Afterwards
+from seqmlm.training.corpus import Corpus
+from seqmlm.training.normal_rows import counted_rows
+from seqmlm.training.observers import Console
+
+_COUNTED_SHARE = 0.3  # of the time that is left
+
+
+def calibrate_trained(
+    model: LoadedModel, corpus: Corpus, after: Afterwards, console: Console
+) -> dict[str, float]:
+    """Calibrate a model just trained with the records set aside, and write into its folder what it needs.
+
+    It takes the time that is left. A model whose data leave nothing to calibrate with stays without
+    calibrations. Returns rows and smallest rates, by mode and name.
+    """
+    began, level = time.monotonic(), model.domain.level(None)
+    folder, private, notify = Path(model.path), model.card.sensitive, console.message
+    calibrator = Calibrator(
+        session=Session(model),
+        problems=Problems("skip", sensitive=private),
+        seed=model.card.seed,
+        budget=after.calibration,
+        notify=notify,
+        progress=console.calibration,
+        after=after,
+    )
+    records = list(corpus.calibrating(MOST_RECORDS))
+    normal = Records(records=records, of=corpus.held_out, source=corpus.fingerprint)
+    try:
+        if not normal.records:
+            raise DataError("no records were set aside for calibration")
+        background, rest = calibrator.background(level, normal, corpus.train)
+        if background is not None:
+            store_backgrounds(folder, {level.name: background}, private=private)
+        if not rest.records:
+            raise DataError("too few records were set aside")
+        judging = after.phase("calibration counts", _COUNTED_SHARE)
+        counted = counted_rows(level, calibrator.session, corpus, calibrator.seed, judging)
+        modes = default_modes(calibrator.session)
+        made = calibrator.calibrate(level, modes, rest, background, counted)
+    except DataError as error:
+        notify(f"not calibrated: {error.reason}; calibrate with normal data by 'seqmlm calibrate'")
+        return {}
+    if made:
+        store(folder, made, private=private)
+        notify(f"{told(made)}; {time.monotonic() - began:.0f} s")
+    return {
+        f"calibration/{mode}_{name}": float(value)
+        for (_, mode), one in made.items()
+        for name, value in (("rows", one.rows), ("smallest_rate", one.fitted.smallest_rate))
+    }

@@ -1,0 +1,380 @@
+"""Settings of `seqmlm train`: one frozen dataclass per topic, resolved from defaults, file and flags."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from seqmlm import plugins
+from seqmlm.config import arguments_of, from_dict, merge, to_dict
+from seqmlm.data.files import expand
+from seqmlm.data.sources import split_source
+from seqmlm.data.splits import CalibrateOn
+from seqmlm.domains.field import Field
+from seqmlm.engine.masking.base import MaskingConfig, check_options, options_of
+from seqmlm.engine.shapes import INITIALIZATIONS, LAYERS, LINEAR, ModelConfig
+from seqmlm.errors import UsageError, nearest
+from seqmlm.parsing import Share
+from seqmlm.tasks.deadline import AFTERWARDS
+
+if TYPE_CHECKING:
+    from seqmlm.engine.schedule import LoopConfig
+
+# Section, key and kind of the settings that name a plugin.
+PLUGGED: tuple[tuple[str, str, plugins.Kind], ...] = (
+    ("tokenizer", "name", "tokenizers"),
+    ("masking", "masker", "maskers"),
+)
+
+# Settings of the model that name one of a table.
+NAMED: Mapping[str, Collection[str]] = {"layers": LAYERS, "initialization": INITIALIZATIONS}
+
+LIMITS = ("max_steps", "max_time", "epochs")
+_DIVISION = ("join_documents", "split", "validation", "calibration")  # of data, by domain
+DEFAULT_STEPS = 1000  # without any limit
+
+# Peak learning rates that trained stably from scratch at these widths; second-stage training starts lower.
+# A linear model has a line search instead.
+LEARNING_RATES = {"tiny": 2e-3, "small": 1e-3, "base": 5e-4, "linear": 1.0}
+SECOND_STAGE_LEARNING_RATE = 5e-5
+
+# A small model and a short training gain from many small steps; a large model needs less noisy gradients.
+# A linear model takes all data at once: of it, it is the size of an evaluation's forward passes.
+TOKENS_PER_BATCH = {"tiny": 2048, "small": 8192, "base": 32768, "linear": 8192}
+
+LINEAR_EVERY = 20
+"""Iterations of a linear model between evaluations, which end its training once nothing is gained."""
+
+LONGEST_ROW = 1 << 16
+"""Tokens of a row that a linear model may have: it is never cut to windows."""
+
+
+def _at_least_one(section: str, config: object, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and value < 1:
+            raise UsageError(f"{section}.{name} must be at least 1, not {value}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Which files, how they are read, and how they are divided.
+
+    Args:
+        paths: files or folders; NAME=PATH makes a named corpus, and several names are mixed by mixture_alpha.
+        format: one of the domain's (`seqmlm data formats`); detected when absent.
+        options: of the reader: column, field, and what else the format knows.
+        on_error: bad records: raise (stop), skip, or quarantine (skip and save to a file).
+        deduplicate: drop records whose raw text has occurred before.
+        join_documents: fill windows with consecutive sequences of one document (full-sentence packing).
+        cuts: where training records longer than a window are cut: at the same places always (fixed.v1), or
+            elsewhere in each epoch (moving.v1), so that no unit is always seen without what stands beside it.
+        split: how validation records are chosen: by hash of the domain's split key (where the data names the
+            split of a record, that counts), by clusters of sequences with many k-mers in common (identity),
+            or the last ones in the domain's order (chronological: time, genome position).
+        validation: share of the split keys held out for validation.
+        calibration: share of the split keys held out to calibrate scores, by domain; of few records more, a
+            fifth at most, so that rates of .01 can be asked. 0 for none: such a model gives no p-values until
+            it is calibrated.
+        calibrate_on: which of them calibrate with a chronological split: latest, the last ones, where a
+            system changes for good; spread, some of all times of the training, where things come and go.
+            By key, they are drawn anyway.
+        sensitive: the records concern people or contain secrets: no value appears in messages, quarantine
+            files or artifacts. Always on for domains of patients.
+        mixture_alpha: corpora are drawn with q_i ~ p_i ** alpha, p_i being a corpus's share of the data.
+    """
+
+    paths: tuple[str, ...] = ()
+    format: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    on_error: Literal["raise", "skip", "quarantine"] = "raise"
+    deduplicate: bool = False
+    join_documents: bool = False
+    cuts: Literal["fixed.v1", "moving.v1"] = "fixed.v1"
+    split: Literal["key", "identity", "chronological"] = "key"
+    validation: Share = 0.05
+    calibration: Share = 0.0
+    calibrate_on: CalibrateOn = "latest"
+    sensitive: bool = False
+    mixture_alpha: float = 0.3
+
+    def __post_init__(self) -> None:
+        if not 0 < self.validation < 1:
+            raise UsageError(f"data.validation must lie between 0 and 1, not {self.validation}")
+        if not 0 <= self.calibration < 1 - self.validation:
+            raise UsageError(
+                f"data.calibration must be 0 or more and leave something to train on, not {self.calibration}"
+            )
+        if not 0 <= self.mixture_alpha < math.inf:
+            raise UsageError(f"data.mixture_alpha must be 0 or more, not {self.mixture_alpha}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerConfig:
+    """Which tokenizer; subword ones are trained on the data.
+
+    Args:
+        name: of the tokenizer, by domain.
+        vocabulary_size: of subwords; fitted to the amount of text when absent.
+        path: folder of a saved tokenizer to use instead of training one.
+        options: further arguments of the tokenizer.
+    """
+
+    name: str
+    vocabulary_size: int | None = None
+    path: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _at_least_one("tokenizer", self, "vocabulary_size")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """How long and how to train.
+
+    Args:
+        max_steps: stop after this many optimizer steps; 1,000 without any limit.
+        max_time: how long the command may take in all, such as 90s, 10m or 2h, from the start of the process:
+            steps, and a fifth for evaluation, counts and calibration. Reading is never cut: what it takes
+            beyond half of this time is added. The learning rate decays over the last fifth of the steps.
+        epochs: stop after this many passes over the data.
+        tokens_per_batch: tokens of one optimizer step, over all processes; by model size when absent.
+        tokens_per_row: tokens of one packed row, the unit of a forward pass; chosen from tokens_per_batch
+            when absent.
+        learning_rate: its peak; by model size when absent.
+        schedule: of the learning rate after the warm-up: cosine, linear or wsd (steady, then a decay).
+        warmup: steps, or the share of the training when below 1.
+        weight_decay, betas: of AdamW.
+        clip: largest norm of the gradient.
+        precision: of matrix products: fp32, bf16, or auto (bf16 on a GPU that has it, else fp32).
+        compile: compile the model.
+        sharding: none, or fsdp2 to divide the model over the processes.
+        loader_workers: processes that make rows; 0 makes them in the training's own.
+        augment: also train on equivalent forms of a sequence, where the tokenizer knows any (the other
+            strand).
+        evaluate_every: steps between evaluations; a tenth of the training when absent, of a linear model 20.
+        evaluation_records: validation sequences read by an evaluation during training; the last one reads
+            four times as many.
+        checkpoint_every_steps, checkpoint_every_seconds: a checkpoint is written after so much of either.
+        keep_last, keep_every: checkpoints that stay: so many of the last, and those of every so many steps.
+        max_bad_steps: end after this many steps in turn whose loss is not finite.
+    """
+
+    max_steps: int | None = None
+    max_time: str | float | None = None
+    epochs: float | None = None
+    tokens_per_batch: int | None = None
+    tokens_per_row: int | None = None
+    learning_rate: float | None = None
+    schedule: Literal["cosine", "linear", "wsd"] = "cosine"
+    warmup: Share = 0.06
+    weight_decay: float = 0.01
+    betas: tuple[float, float] = (0.9, 0.98)
+    clip: float = 1.0
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    compile: bool = False
+    sharding: Literal["none", "fsdp2"] = "none"
+    loader_workers: int = 0
+    augment: bool = True
+    evaluate_every: int | None = None
+    evaluation_records: int = 400
+    checkpoint_every_steps: int = 50
+    checkpoint_every_seconds: float = 60.0
+    keep_last: int = 2
+    keep_every: int | None = None
+    max_bad_steps: int = 10
+
+    def __post_init__(self) -> None:
+        _at_least_one("train", self, "tokens_per_batch", "tokens_per_row", "evaluation_records")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise UsageError(f"train.betas must lie between 0 and 1, not {self.betas}")
+        for name in ("epochs", "learning_rate"):
+            if getattr(self, name) is not None and not math.isfinite(getattr(self, name)):
+                raise UsageError(f"train.{name} must be a finite number, not {getattr(self, name)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainConfig:
+    """All settings of one pretraining: with the same data they give the same model."""
+
+    domain: str
+    tokenizer: TokenizerConfig
+    masking: MaskingConfig
+    model: ModelConfig
+    data: DataConfig = DataConfig()
+    train: TrainConfig = TrainConfig()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not -(2**63) <= self.seed < 2**63:
+            raise UsageError(f"seed must be an integer of 64 bits, not {self.seed}")
+
+    def check(self) -> None:
+        """Refuse what the loop would refuse, without loading torch.
+
+        Raises:
+            UsageError: a duration that is none, a limit or rate out of range.
+        """
+        from seqmlm.engine.schedule import LoopConfig
+
+        train = self.train
+        limit = None if train.max_time is None else seconds(train.max_time)
+        same = {one.name: getattr(train, one.name) for one in fields(LoopConfig) if hasattr(train, one.name)}
+        LoopConfig(**{**same, "max_seconds": limit})
+
+    @property
+    def batch_tokens(self) -> int:
+        """Tokens of one optimizer step: as set, else by size, and one window at least."""
+        return max(self.train.tokens_per_batch or TOKENS_PER_BATCH[self.model.size], self.model.max_length)
+
+    @property
+    def row_tokens(self) -> int:
+        """Tokens of a packed row: enough to use the device fully, and one window at least."""
+        import torch
+
+        if self.train.tokens_per_row is not None:
+            return self.train.tokens_per_row
+        comfortable = 65536 if torch.cuda.is_available() else 4096
+        rows = -(-self.batch_tokens // comfortable)
+        return max(self.model.max_length, -(-self.batch_tokens // rows))
+
+    def loop(self, spent: float | None = None) -> LoopConfig:
+        """The settings of the loop; UsageError where a duration, limit or rate cannot be used.
+
+        Args:
+            spent: seconds of the time limit that are not for steps. Default: `AFTERWARDS` of it.
+        """
+        from seqmlm.engine.schedule import LoopConfig
+
+        train = self.train
+        rate, every = train.learning_rate, train.evaluate_every
+        if rate is None:
+            rate = SECOND_STAGE_LEARNING_RATE if self.model.init else LEARNING_RATES[self.model.size]
+        if every is None:
+            every = max(1, train.max_steps // 10) if train.max_steps else 100
+            every = min(every, LINEAR_EVERY) if self.model.is_linear else every
+        limit = None if train.max_time is None else seconds(train.max_time)
+        spent = AFTERWARDS * (limit or 0.0) if spent is None else spent
+        settled = {
+            "max_seconds": limit,
+            "spent": 0.0 if limit is None else spent,
+            "learning_rate": rate,
+            "rows_per_batch": max(1, round(self.batch_tokens / self.row_tokens)),
+            "evaluate_every": every,
+            "seed": self.seed,
+        }
+        same = {one.name: getattr(train, one.name) for one in fields(LoopConfig) if hasattr(train, one.name)}
+        return LoopConfig(**{**same, **settled})
+
+
+def resolve_config(domain: Field, *layers: Mapping[str, Any]) -> PretrainConfig:
+    """Merge user settings (nested, later ones winning) over the domain's defaults, and complete them.
+
+    Raises:
+        UsageError: an unknown key or name, or values that exclude each other.
+    """
+    asked = merge({}, *layers)
+    values = merge(_domain_defaults(domain, asked), asked)
+    for section, key, kind in PLUGGED:
+        if isinstance(values[section], dict) and isinstance(values[section].get(key), str):
+            values[section][key] = plugins.versioned(kind, values[section][key])
+    for key, known in NAMED.items():
+        if isinstance(values["model"], dict) and isinstance(values["model"].get(key), str):
+            values["model"][key] = plugins.newest(known, values["model"][key])
+    config = from_dict(PretrainConfig, values)
+    data, masking, tokenizer, train = config.data, config.masking, config.tokenizer, config.train
+    if domain.sensitive and not data.sensitive:
+        raise UsageError(
+            f"data.sensitive cannot be switched off in the {domain.name} domain: its data concern people"
+        )
+    masking = replace(masking, options=_masker_options(masking))
+    tokenizer = replace(tokenizer, options=_tokenizer_options(tokenizer, data, domain))
+    domain.files.check(data.format, data.options)
+    if all(getattr(train, limit) is None for limit in LIMITS):
+        train = replace(train, max_steps=DEFAULT_STEPS)
+    return replace(config, masking=masking, tokenizer=tokenizer, train=train)
+
+
+def _masker_options(config: MaskingConfig) -> dict[str, Any]:
+    """The options of a masker, of the kinds that it takes; UsageError for others."""
+    kind = plugins.load("maskers", config.masker)
+    known = {*options_of(kind), *(("words_file",) if "words" in options_of(kind) else ())}
+    check_options(config, known)
+    given = {key: value for key, value in config.options.items() if key != "words"}  # ids, or words as text
+    return {**config.options, **arguments_of(kind.__init__, given, "masking.options")}
+
+
+def _tokenizer_options(config: TokenizerConfig, data: DataConfig, domain: Field) -> dict[str, Any]:
+    """The options of a tokenizer that is made for the data, of the kinds that it takes."""
+    kind = plugins.tokenizer_class(config.name)
+    discreet = kind.traits.sensitive_options if data.sensitive else {}
+    given = {**config.options, **discreet, **config.options}
+    if config.path is not None:
+        return given
+    given = merge(given, domain.reading.tokenizer(data.options))
+    given = arguments_of(kind.train if kind.traits.trainable else kind.__init__, given, "tokenizer.options")
+    if kind.traits.trainable:
+        try:
+            kind.train(iter(()), **given)
+        except Exception as error:
+            # It looks at its options first; then, without a text, it has nothing to learn from.
+            if isinstance(error, UsageError):
+                raise
+    else:
+        known = inspect.signature(kind).parameters
+        anything = any(one.kind is one.VAR_KEYWORD for one in known.values())
+        for key in given:
+            if key not in known and not anything:
+                near = nearest(key, known) if known else "; it takes none"
+                raise UsageError(f"{kind.name} has no option {key!r}{near}")
+    return given
+
+
+def _domain_defaults(domain: Field, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The domain's settings; options of its tokenizer and masker only where `asked` names no other one."""
+    defaults = domain.defaults
+    base: dict[str, Any] = {
+        "domain": domain.name,
+        "tokenizer": {"name": defaults.tokenizer, "vocabulary_size": defaults.vocabulary_size},
+        "masking": to_dict(defaults.masking),
+        "model": {"size": defaults.size, "max_length": defaults.max_length, **defaults.model},
+        "data": {
+            **{name: getattr(defaults, name) for name in _DIVISION},
+            "cuts": "moving.v1",
+            "sensitive": domain.sensitive,
+        },
+    }
+    model = asked.get("model")
+    if isinstance(model, dict) and model.get("size") == LINEAR and model.get("init") is None:
+        base["model"]["max_length"] = LONGEST_ROW
+        base["data"] |= {"join_documents": False, "cuts": "fixed.v1"}
+    options = {"tokenizer": defaults.tokenizer_options, "masking": defaults.masking.options}
+    for section, key, kind in PLUGGED:
+        name = asked[section].get(key) if isinstance(asked.get(section), dict) else None
+        same = not isinstance(name, str) or plugins.versioned(kind, name) == base[section][key]
+        base[section]["options"] = dict(options[section]) if same else {}
+    return base
+
+
+def check_paths(paths: Iterable[str]) -> None:
+    """Look whether files and folders are there, before torch is loaded; DataError where one is not."""
+    expand(path for _, path in map(split_source, paths) if not Path(path).is_dir())
+
+
+def seconds(text: str | float) -> float:
+    """Read a duration: 90, 90s, 10m, 1.5h; UsageError for anything else, or a duration of zero.
+
+    >>> seconds("10m")
+    600.0
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", str(text).strip())
+    value = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
+    if value <= 0:
+        raise UsageError(f"{text!r} is not a duration; write 90s, 10m or 2h")
+    return value

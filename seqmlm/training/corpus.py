@@ -1,0 +1,514 @@
+"""From the files a user named to what a training reads: a tokenizer, and the records as prepared sequences.
+
+Files are read several times (to divide them, to train the tokenizer, to prepare them, to calibrate) rather
+than held in memory; what is expensive is cached in the workspace under a hash of files and settings. Without
+files, the domain's built-in sample is drawn and cached.
+"""
+
+from __future__ import annotations
+
+import filecmp
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqmlm import plugins
+from seqmlm.config import to_dict
+from seqmlm.data.duplicates import distinct
+from seqmlm.data.identity import TrainedOn
+from seqmlm.data.mixture import Mixture, rates, resample
+from seqmlm.data.prepare import Plan, prepare
+from seqmlm.data.privacy import Cell, redact_small_counts
+from seqmlm.data.problems import OnError, Problems
+from seqmlm.data.record import Record, encodable
+from seqmlm.data.sources import UNNAMED, combined, file_fingerprint, shown_name, split_source
+from seqmlm.data.splits import TRAIN, ByKey, Chronological, Parts, Split, neighbours, no_label
+from seqmlm.data.store import Place, Prepared
+from seqmlm.domains.field import Field, lacking
+from seqmlm.domains.samples import Sample
+from seqmlm.engine.durable import FileLock, irregular, move_into_place
+from seqmlm.engine.types import MovingWindows, Windows
+from seqmlm.errors import DataError, StateError, UsageError, number_of, plural
+from seqmlm.inference.model_folder import load_tokenizer
+from seqmlm.streams.ownership import refuse_foreign, remember
+from seqmlm.tokenizers.base import CARD as TOKENIZER_CARD
+from seqmlm.tokenizers.base import Growing, Tokenizer, of_length
+from seqmlm.tokenizers.base import fingerprint as fingerprint_of
+from seqmlm.training.config import DataConfig, PretrainConfig, TokenizerConfig
+from seqmlm.workspace import Workspace
+
+QUARANTINE = "quarantine.jsonl"
+
+CALIBRATING, CALIBRATING_PARTS = 130, 40
+"""Records that are held out to calibrate, at least, unless they are more than a fifth: where a record is one
+row (about 100 guarantee a rate of .01, and groups are drawn), and where it has many, which are alike."""
+
+_TWO_NUMBERS = np.dtype((np.int64, 2))
+
+
+def draw_sample(domain: str, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:
+    """Write the sample of `domain` into `out`.
+
+    Raises:
+        UsageError: an unknown domain, or a folder with links, pipes or devices in it, or that is one.
+        StateError: the folder cannot be written.
+    """
+    found = plugins.domain(domain)
+    for path in (out, *out.rglob("*")):
+        if irregular(path) not in (None, "a folder"):
+            raise UsageError(
+                f"{path} is {irregular(path)}, and only regular files are written; choose another --out"
+            )
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".sample-", dir=out) as building:
+            drawn = found.sample.draw(Path(building), n=n, seed=seed)
+            made = {path: out / path.relative_to(building) for path in Path(building).rglob("*")}
+            new = {
+                path: target for path, target in made.items() if path.is_file() and not _same(path, target)
+            }
+            for target in new.values():
+                refuse_foreign(target, "the file")
+            for path, target in new.items():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                move_into_place(path, target)
+                remember(target)
+        data, apart = (tuple(made[path] for path in paths) for paths in (drawn.files, drawn.apart))
+        return Sample(files=data, truth=made[drawn.truth], apart=apart)
+    except OSError as error:
+        raise StateError(
+            f"cannot write the sample to {out}: {error.strerror}; choose another --out"
+        ) from None
+
+
+def _same(path: Path, target: Path) -> bool:
+    """Whether there is a file already, with the same contents."""
+    return target.is_file() and filecmp.cmp(path, target, shallow=False)
+
+
+def cached_sample(domain: str, workspace: Workspace, seed: int) -> Sample:
+    """The sample of `domain` in the workspace's cache; drawn on first use."""
+    folder = workspace.cache / "samples" / f"{domain}-{seed}"
+    with FileLock(folder.with_suffix(".lock")):
+        return draw_sample(domain, folder, seed=seed)
+
+
+class CorpusReader:
+    """Reads the corpora of one training, as often as needed; what is prepared is kept in the cache.
+
+    `NAME=PATH` names a corpus, everything else is the corpus "data"; without any path it is the domain's
+    sample.
+    """
+
+    def __init__(self, config: PretrainConfig, domain: Field, workspace: Workspace) -> None:
+        self.config, self.domain, self.workspace = config, domain, workspace
+        self.quarantined: list[Path] = []
+        self._parts: dict[str, Parts] = {}
+        self.sources: dict[str, list[str]] = {}
+        if not config.data.paths:
+            drawn = cached_sample(domain.name, workspace, config.seed)
+            self.sources["sample"] = [str(path) for path in drawn.files]
+        for text in config.data.paths:
+            name, path = split_source(text)
+            self.sources.setdefault(name or UNNAMED, []).append(path)
+
+    def corpus(self, say: Callable[[str], None]) -> Corpus:
+        """Make the tokenizer and the prepared data of a training, or load them from the cache.
+
+        Raises:
+            DataError: an input that cannot be read, or holds too few records to divide.
+            UsageError: settings that make no sense together.
+        """
+        if not self.config.data.paths:
+            say(
+                f"no data are named: this trains on the {self.domain.name} sample that seqmlm makes up; "
+                f"to train on yours: seqmlm train PATH --domain {self.domain.name}"
+            )
+        tokenizer, prepared = self._tokenizer(say), dict[str, Prepared]()
+        for name in self.sources:
+            prepared[name] = self.prepared(name, tokenizer, _progress(name, say))
+            self._announce(name, prepared[name].statistics, say)
+        return Corpus(self, tokenizer, prepared)
+
+    def _tokenizer(self, say: Callable[[str], None]) -> Tokenizer:
+        """The saved tokenizer, or that of the initial model, or one trained on the data (and cached)."""
+        config, data = self.config.tokenizer, self.config.data
+        init, kind = self.config.model.init, plugins.tokenizer_class(config.name)
+        if (config.path or init) is not None or not kind.traits.trainable:
+            return load_or_train(
+                config, self.texts, domain=self.config.domain, init=init, sensitive=data.sensitive, say=say
+            )
+        key = combined(
+            tokenizer=to_dict(config),
+            corpora=[self.fingerprint(name) for name in self.sources],
+            alpha=data.mixture_alpha,
+            sensitive=data.sensitive,
+            trained_on=[
+                *(data.split, data.validation, data.calibration, data.join_documents, self.config.seed),
+                *_calibrate_on(data),
+            ],
+            deduplicate=data.deduplicate,
+        )
+        folder = self.workspace.cache / "tokenizers" / key
+        with FileLock(folder.with_suffix(".lock")):
+            if not (folder / TOKENIZER_CARD).exists():
+                say(f"training a {kind.name} tokenizer")
+                made = load_or_train(config, self.texts)
+                folder.mkdir(mode=0o700 if data.sensitive else 0o777, parents=True, exist_ok=True)
+                made.save(folder)
+        return kind.load(folder)
+
+    def _announce(self, name: str, statistics: Mapping[str, Any], say: Callable[[str], None]) -> None:
+        facts = redact_small_counts(statistics, self.config.data.sensitive)
+        train, validation = _count(facts["train"]["records"]), _count(facts["validation"]["records"])
+        unit = self.domain.unit if facts["units"] == 1 else plural(self.domain.unit)
+        say(
+            f"{name}: {_count(facts['units'])} {unit} in {train} training and {validation} validation records"
+        )
+        if aside := facts["calibration"]["records"]:
+            say(f"{name}: records held out to calibrate scores: {_count(aside)}")
+        for reason, count in facts["problems"].items():
+            say(f"{name}: {reason}: {_count(count)}")
+
+    def fingerprint(self, name: str) -> str:
+        """Hash of a corpus's files and of how they are read."""
+        data = to_dict(self.config.data)
+        reading = {key: data[key] for key in ("format", "options", "on_error")}
+        config = self.config.data
+        files = self.domain.files.deciding(self.sources[name], format=config.format, options=config.options)
+        kinds = [Path(file).suffix for file in files]  # which say what is in a file: its language, its format
+        return combined(domain=self.domain.name, files=file_fingerprint(files), kinds=kinds, reading=reading)
+
+    def records(self, name: str, problems: Problems) -> Iterator[Record]:
+        """Stream the records of one corpus."""
+        data = self.config.data
+        for record in self.domain.read(self.sources[name], problems, format=data.format, **data.options):
+            if self.domain.keys.given(record) == "test":
+                problems.note("a record of the test split, left out")
+            else:
+                yield record
+
+    def texts(self) -> Iterator[Any]:
+        """Stream training text for a tokenizer, corpora mixed as the model will see them.
+
+        Held-out records are excluded: a vocabulary, or the bins of a value, must not depend on them.
+        """
+
+        kind = plugins.tokenizer_class(self.config.tokenizer.name)
+
+        def texts_of(name: str) -> Iterator[Any]:
+            return (one.raw for one in self._readable(self._trained_on(name), kind))
+
+        if len(self.sources) == 1:
+            return texts_of(next(iter(self.sources)))
+        amounts = [float(sum(len(str(text)) for text in texts_of(name))) for name in self.sources]
+        often = rates(amounts, self.config.data.mixture_alpha).tolist()
+        seed = self.config.seed
+        return chain.from_iterable(
+            resample(texts_of(name), rate, seed=seed) for name, rate in zip(self.sources, often, strict=True)
+        )
+
+    def divided(self, name: str, problems: Problems | None = None) -> Iterator[tuple[Record, int]]:
+        """The records of a corpus, each with its part: the place of its name in `PARTS`.
+
+        Without `problems`, what cannot be read is counted elsewhere.
+
+        Raises:
+            DataError: there is no record.
+        """
+        if name not in self._parts:
+            split, met = self.split(), self._uncounted()
+            marks = map(split.mark, self._quietly(name, met))
+            parts = split.parts(np.fromiter(marks, dtype=_TWO_NUMBERS))
+            if not len(parts):
+                raise met.nothing()
+            self._parts[name] = parts
+        yield from zip(self._quietly(name, problems), self._parts[name].tolist(), strict=True)
+
+    def _trained_on(self, name: str) -> Iterator[Record]:
+        """The training records of a corpus, by the same rule that divides the prepared ones."""
+        return (record for record, part in self.divided(name) if part == TRAIN)
+
+    def reread(self, name: str, places: Sequence[Place]) -> Iterator[tuple[int, Record]]:
+        """Read some records of a corpus again, with their numbers.
+
+        Data of the same content are prepared once, so their files may have had other names then: where none
+        of the records is found by name, they are by the number of their file, and their line.
+        """
+        found = False
+        named = [((one.id, one.source, one.line), one.number) for one in places]
+        for pair in self._these(
+            name, named, lambda one: (encodable(one.id), encodable(one.source), one.line)
+        ):
+            found = True
+            yield pair
+        if not found:
+            files: dict[str, int] = {}
+            yield from self._these(
+                name,
+                [((_unnamed(one.id, one.source), one.file, one.line), one.number) for one in places],
+                lambda one: (
+                    encodable(_unnamed(one.id, one.source)),
+                    files.setdefault(one.source, len(files)),
+                    one.line,
+                ),
+            )
+
+    def _these(
+        self, name: str, places: Sequence[tuple[Hashable, int]], place: Callable[[Record], Hashable]
+    ) -> Iterator[tuple[int, Record]]:
+        """The records of a corpus at some places, which have numbers; several may be at one place."""
+        wanted: dict[Hashable, list[int]] = {}
+        for key, number in reversed(places):
+            wanted.setdefault(key, []).append(number)
+        for record in self._quietly(name) if wanted else ():
+            if numbers := wanted.get(key := place(record)):
+                yield numbers.pop(), record
+                if not numbers:
+                    del wanted[key]
+                if not wanted:
+                    return
+
+    def _readable(self, records: Iterator[Record], kind: type[Tokenizer]) -> Iterator[Record]:
+        """The records; a first one that the tokenizer cannot read is a UsageError."""
+        for number, record in enumerate(records):
+            if not number and not kind.traits.reads(record.raw):
+                raise UsageError(
+                    f"tokenizer {kind.name} cannot read records of the {self.domain.name} domain; "
+                    f"its default tokenizer is {self.domain.defaults.tokenizer}"
+                )
+            yield record
+
+    def _quietly(self, name: str, problems: Problems | None = None) -> Iterator[Record]:
+        """The records that will be prepared; bad ones are counted and quarantined in that pass only."""
+        records = self.records(name, problems or self._uncounted())
+        return distinct(records) if self.config.data.deduplicate else records
+
+    def _uncounted(self) -> Problems:
+        data = self.config.data
+        policy: OnError = "raise" if data.on_error == "raise" else "skip"
+        return Problems(policy, sensitive=data.sensitive)
+
+    def prepared(self, name: str, tokenizer: Tokenizer, progress: Callable[[int, int], None]) -> Prepared:
+        """One corpus as memory-mapped encodings."""
+        config, data = self.config, self.config.data
+        moving, linear = data.cuts == "moving.v1", config.model.is_linear
+        fingerprint = combined(
+            corpus=self.fingerprint(name),
+            tokenizer=fingerprint_of(tokenizer),
+            settings=[
+                *(data.deduplicate, data.join_documents, data.split),
+                *(data.validation, data.calibration, data.sensitive),
+                *_calibrate_on(data),
+                *([data.cuts] if moving else []),  # those before cuts could move keep their names
+                *(["one length"] if linear else []),
+            ],
+            max_length=config.model.max_length,
+            seed=config.seed,
+        )
+        cache = self.workspace.cache / "prepared"
+        aside = cache / f"{fingerprint}.{QUARANTINE}"
+        # Next to the cache entry, so that a run that finds the data prepared has the bad records too.
+        with FileLock(cache / f"{fingerprint}.lock"):
+            if not (cache / fingerprint).exists():
+                aside.unlink(missing_ok=True)
+            with Problems(data.on_error, quarantine=aside, sensitive=data.sensitive) as problems:
+                made = prepare(
+                    self._readable(self.records(name, problems), type(tokenizer)),
+                    of_length(tokenizer) if linear else tokenizer,
+                    self._plan(tokenizer),
+                    cache=cache,
+                    fingerprint=fingerprint,
+                    problems=problems,
+                    progress=progress,
+                )
+        if aside.exists():
+            self.quarantined.append(aside)
+        return made
+
+    def _plan(self, tokenizer: Tokenizer) -> Plan:
+        config, data = self.config, self.config.data
+        return Plan(
+            space=tokenizer.space,
+            max_length=config.model.max_length,
+            split=self.split(),
+            dedupe=data.deduplicate,
+            join_documents=data.join_documents,
+            cut=tokenizer.units.windows,
+            moving=data.cuts == "moving.v1",
+            seed=config.seed,
+            identity=self.domain.keys.identity,
+            language=self.domain.text.language,
+        )
+
+    def split(self) -> Split:
+        """The rule that divides training from validation and calibration records; a new object each time."""
+        data, seed = self.config.data, self.config.seed
+        enough = CALIBRATING if self.domain.level(None).whole else CALIBRATING_PARTS
+        # Sequences that share a window must be in the same part: where they are joined, neighbours share one.
+        key = neighbours if data.join_documents else self.domain.keys.split
+        shares: dict[str, Any] = {"share": data.validation, "calibration": data.calibration, "enough": enough}
+        if data.split == "chronological":
+            order, among = self.domain.keys.order, data.calibrate_on
+            return Chronological(key=key, order=order, calibrate_on=among, **shares)
+        if data.split == "identity":
+            if self.domain.keys.clusters is None:
+                raise lacking(self.domain, "clusters")
+            return ByKey(key=self.domain.keys.clusters(), seed=seed, given=no_label, **shares)
+        return ByKey(key=key, seed=seed, given=self.domain.keys.given, **shares)
+
+
+class Corpus:
+    """Everything a training reads: the prepared corpora of a reader, by name.
+
+    Attributes:
+        tokenizer: the one that made the ids.
+        train, validation: the two splits; the training one is a mixture where there are several corpora.
+        token_counts: (V,) occurrences in the training split, special tokens included.
+        statistics: counts by corpus name.
+        held_out: records that calibrate.
+        trained_on: whether a record is in the training split.
+        unit: what the domain calls one.
+        fingerprint: of files, options and tokenizer together.
+        sources: the files by corpus name.
+        shown: what MLflow calls a corpus: as the user does, else by its files, but for sensitive ones.
+        quarantined: files with quarantined records.
+
+    Raises:
+        DataError: no record is left for validation.
+    """
+
+    def __init__(self, reader: CorpusReader, tokenizer: Tokenizer, prepared: Mapping[str, Prepared]) -> None:
+        self.tokenizer, self._reader, self._prepared = tokenizer, reader, prepared
+        parts, data, seed = list(prepared.values()), reader.config.data, reader.config.seed
+        validated = [part.validation for part in parts if len(part.validation)]
+        if not validated:
+            raise DataError(
+                "no record is left for validation",
+                remedy="give more data, raise data.validation, or divide the input into smaller records (for "
+                f"the readers' options: seqmlm data formats --domain {reader.domain.name})",
+            )
+        self.train: MovingWindows = parts[0].train
+        self.validation: Windows = validated[0]
+        if len(parts) > 1:
+            self.train = Mixture([part.train for part in parts], alpha=data.mixture_alpha, seed=seed)
+            self.validation = Mixture(validated, alpha=1.0, seed=seed)
+        self.token_counts: NDArray[np.int64] = np.sum([part.token_counts for part in parts], axis=0)
+        self.statistics = {name: part.statistics for name, part in prepared.items()}
+        self._calibrate = {n: int(one["calibration"]["records"]) for n, one in self.statistics.items()}
+        self.held_out = sum(self._calibrate.values())
+        self.trained_on = TrainedOn.of_prepared(part.folder for part in parts)
+        folders = [part.folder.name for part in parts]
+        self.fingerprint = combined(parts=folders, alpha=data.mixture_alpha)
+        self.unit, self.sources, self.quarantined = reader.domain.unit, reader.sources, reader.quarantined
+        self.shown = {
+            name: shown_name(paths) if name == UNNAMED and not data.sensitive else name
+            for name, paths in reader.sources.items()
+        }
+
+    @property
+    def languages(self) -> set[str]:
+        """Languages of the records, where these have some."""
+        return {language for one in self.statistics.values() for language in one.get("languages", ())}
+
+    @property
+    def unigram(self) -> NDArray[np.float64]:
+        """(K,) add-one unigram probabilities of the training split, see `Units.frequencies`."""
+        return self.tokenizer.units.frequencies(self.token_counts)
+
+    def calibrating(self, limit: int) -> Iterator[Record]:
+        """At most so many records held out for calibration, with raw and meta, spread evenly over all: from
+        each corpus in proportion to its number."""
+        share = min(1.0, limit / max(1, self.held_out))
+        for name, count in self._calibrate.items():
+            places = self._prepared[name].places("calibration", int(np.ceil(share * count)))
+            yield from (record for _, record in self._reader.reread(name, places))
+
+    def training(self, limit: int) -> Iterator[tuple[int, Record]]:
+        """The same of the training split, each with the number that `train.records` has for it; of several
+        corpora none, for numbers of a mixture say nothing of one."""
+        if len(self._prepared) == 1:
+            ((name, one),) = self._prepared.items()
+            yield from self._reader.reread(name, one.places("train", limit))
+
+
+FEWEST_TRAINED = 20
+"""Training records, or windows of long ones, below which a training warns."""
+
+
+def few_trained_on(corpus: Corpus, *, sensitive: bool) -> str:
+    """A warning of a training on few records; "" for enough. Records that are cut count as their windows."""
+    records = sum(int(one["train"]["records"]) for one in corpus.statistics.values())
+    number = max(records, len(corpus.train))
+    if number >= FEWEST_TRAINED:
+        return ""
+    some = "few training records" if sensitive else f"only {number_of(number, 'training record')}"
+    return (
+        f"warning: there are {some}, fewer than {FEWEST_TRAINED}: a model learns so few by heart, and its "
+        "figures on held-out records say little; give more data"
+    )
+
+
+def _unnamed(id: str, source: str) -> str:
+    """An id without the name of the file, with which many begin."""
+    return id.removeprefix(Path(source).name)
+
+
+def load_or_train(
+    config: TokenizerConfig,
+    texts: Callable[[], Iterator[Any]],
+    *,
+    domain: str | None = None,
+    init: str | None = None,
+    sensitive: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+) -> Tokenizer:
+    """The tokenizer of a config: a saved one, one whose vocabulary is fixed, or one trained on `texts`.
+
+    That of an initial model gets ids for what is new in the texts, if it grows; nothing that would keep what
+    is rare in sensitive ones. `say` is told how many.
+    """
+    if config.path is not None:
+        return load_tokenizer(config.path, domain)
+    if init is not None:
+        made = load_tokenizer(init, domain)
+        if not isinstance(made, Growing):
+            return made
+        options = made.traits.sensitive_options.items()
+        if sensitive and any((made.options.get(name) or 0) < least for name, least in options):
+            say("nothing is added to what the initial model knows: it would keep what is rare in these data")
+            return made
+        grown = made.grown(texts())
+        more = number_of(len(grown.tokens) - len(made.tokens), "new template")
+        say(f"{more}; all those that the initial model knows keep their ids")
+        return grown
+    kind = plugins.tokenizer_class(config.name)
+    if not kind.traits.trainable:
+        return kind(**config.options)
+    return kind.train(texts(), vocabulary_size=config.vocabulary_size, **config.options)
+
+
+def _calibrate_on(data: DataConfig) -> list[str]:
+    """What a fingerprint has of the setting: nothing where it is as it always was, or has no effect."""
+    return [data.calibrate_on] if data.split == "chronological" and data.calibrate_on != "latest" else []
+
+
+def _progress(name: str, say: Callable[[str], None]) -> Callable[[int, int], None]:
+    reported = 0
+
+    def progress(records: int, tokens: int) -> None:
+        nonlocal reported
+        if records // 1_000_000 > reported:
+            reported = records // 1_000_000
+            say(f"{name}: {records:,} records, {tokens:,} tokens so far")
+
+    return progress
+
+
+def _count(count: Cell) -> str:
+    return f"{count:,}" if isinstance(count, int) else count

@@ -1,0 +1,93 @@
+"""`train --dry-run`: read the data, run one batch, and estimate the time and memory of the training."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import psutil
+import torch
+
+from seqmlm import plugins
+from seqmlm.engine.backbones import parameter_count
+from seqmlm.engine.distributed import Processes
+from seqmlm.engine.loop import measured_speed
+from seqmlm.errors import UsageError
+from seqmlm.training.assemble import Training
+from seqmlm.training.corpus import CorpusReader
+from seqmlm.training.launch import TrainRequest, agreed_plan
+from seqmlm.training.observers import Console, complete_console, expected_steps
+from seqmlm.training.sizing import sized
+from seqmlm.workspace import Workspace
+
+MEBIBYTE = 2**20
+# AdamW keeps two moments beside the weight and its gradient.
+COPIES_OF_WEIGHTS = 4
+
+
+def dry_run(request: TrainRequest, console: Console) -> dict[str, Any]:
+    """Estimate a training from its data and one measured batch; makes no run and trains nothing.
+
+    Gives statistics of data and tokens, fill of the packed rows, parameters, the measured seconds of a step,
+    and estimates of memory and time.
+    """
+    console = complete_console(console)
+    workspace, processes = Workspace.locate(), Processes()
+    agreed = agreed_plan(request, workspace, processes)
+    if agreed.config.model.is_linear:
+        raise UsageError(
+            "a linear model has no batch that --dry-run could measure: train it with --max-time, and go on "
+            "with --resume and a longer one"
+        )
+    domain = plugins.domain(agreed.config.domain)
+    corpus = CorpusReader(agreed.config, domain, workspace).corpus(console.message)
+    training = Training(sized(agreed, corpus, processes, console.message).config, corpus)
+    model = training.config.model
+    size = {"size": model.size if model.init is None else "as loaded"}
+    report = _data_report(training) | size | _batch_report(training, processes.device)
+    step = report["seconds_per_step"]
+    steps = round(expected_steps(training.loop, step=step, epoch=report["steps_per_epoch"]))
+    return report | {"steps": steps, "estimated_minutes": round(steps * step / 60, 1)}
+
+
+def _data_report(training: Training) -> dict[str, Any]:
+    statistics = training.corpus.statistics
+    return {
+        "corpora": ", ".join(statistics),
+        **{name: sum(one[name] for one in statistics.values()) for name in ("records", "tokens", "units")},
+        "length_quantiles": next(iter(statistics.values()))["length_quantiles"],
+        "vocabulary": training.corpus.tokenizer.space.size,
+        "parameters": parameter_count(training.rows.model),
+    }
+
+
+def _batch_report(training: Training, where: torch.device) -> dict[str, Any]:
+    """Train on the rows of one batch without learning, twice; the memory that this takes is measured."""
+    batches = [training.dataset[training.planner.next_row()] for _ in range(training.loop.rows_per_batch)]
+    before, peak = psutil.Process().memory_info().rss, 0
+
+    def look(*_: Any) -> None:
+        nonlocal peak
+        peak = max(peak, psutil.Process().memory_info().rss - before)
+
+    # Between forward and backward all activations are there, in the second step both moments too.
+    hook = training.rows.register_forward_hook(look)
+    speed = measured_speed(training.rows, [*batches, *batches], training.loop, where, seconds=math.inf)
+    hook.remove()
+    weights = 4 * parameter_count(training.rows.model)
+    needed = max(weights * COPIES_OF_WEIGHTS, weights + peak)
+    if where.type == "cuda":
+        needed = torch.cuda.max_memory_allocated()
+    tokens = sum(batch.tokens for batch in batches)
+    epoch_tokens = int(training.corpus.train.lengths.sum())
+    capacity = training.loop.rows_per_batch * training.planner.tokens_per_row
+    return {
+        "tokens_per_step": tokens,
+        "masked_per_step": sum(len(batch.asked) for batch in batches),
+        "fill": round(tokens / capacity, 3),
+        "steps_per_epoch": max(1, round(epoch_tokens / max(1, tokens))),
+        "device": str(where),
+        "seconds_per_step": round(tokens / speed, 3),
+        "tokens_per_second": round(speed),
+        "estimated_memory_mib": round(needed / MEBIBYTE),
+    }

@@ -1,0 +1,300 @@
+"""From a request to a plan: resolved settings, the run's name and folder, a new run or a resumed one.
+
+A resumed run keeps the settings that determine its numbers (`FROZEN`) and may change the others, such as its
+limits: anything else would make "resumed" and "uninterrupted" different trainings.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from seqmlm import plugins
+from seqmlm.config import from_dict, merge, parse_assignments, read_yaml, to_dict
+from seqmlm.data.files import is_reference, save_stdin
+from seqmlm.data.readers.huggingface import Reference
+from seqmlm.data.sources import KEPT_INPUTS, split_source
+from seqmlm.engine.masking.base import MaskingConfig
+from seqmlm.engine.shapes import LINEAR, SHAPE_KEYS, SIZES
+from seqmlm.errors import StateError, UsageError, nearest
+from seqmlm.inference.model_folder import inline_words
+from seqmlm.registry.references import resolve
+from seqmlm.registry.store import Registry
+from seqmlm.training.config import LIMITS, PretrainConfig, resolve_config
+from seqmlm.training.run import FINISHED
+from seqmlm.workspace import Workspace
+
+if TYPE_CHECKING:
+    from seqmlm.engine.distributed import Processes
+
+RUN_CONFIG = "config.yaml"
+
+FROZEN = ("domain", "seed", "data", "tokenizer", "masking", "model")
+FROZEN_TRAINING = ("tokens_per_batch", "tokens_per_row", "betas", "sharding")
+
+_OF_INITIAL = {"model": ("size", "dropout", "layers", "initialization", "overrides")}
+_OF_ENCODERS = {"model": ("dropout", "layers", "initialization"), "train": ("learning_rate", "sharding")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainRequest:
+    """What the user requested, unresolved.
+
+    Args:
+        domain: its name; may be left out when a run is resumed or the config file names it.
+        name: of the run; made from domain, size and time when absent.
+        resume: "never", "auto" or the name of a run.
+        config: YAML file of settings.
+        flags: nested settings from flags; None values mean "not given".
+        settings: `a.b=c` assignments; they win over the flags.
+    """
+
+    domain: str | None = None
+    name: str | None = None
+    resume: str = "never"
+    config: Path | None = None
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    settings: tuple[str, ...] = ()
+
+    @cached_property
+    def asked(self) -> dict[str, Any]:
+        """The settings that it names, nested."""
+        from_file = read_yaml(self.config) if self.config else {}
+        asked = merge(from_file, _given(self.flags), parse_assignments(self.settings))
+        _check(asked)
+        return asked
+
+    def check(self) -> None:
+        """Refuse settings that make no sense, without loading torch.
+
+        Raises:
+            UsageError: an unknown key or name, a value out of range, or values that exclude each other.
+        """
+        asked = self.asked
+        if self.resume == "never" and (self.domain or asked.get("domain")):
+            self.resolved({}).check()
+
+    def leaves_size(self, config: PretrainConfig) -> bool:
+        """Whether there is a limit of time, and neither size, shape nor weights of the model are named."""
+        model = config.model
+        named = "size" in self.asked.get("model", {}) or model.init or SHAPE_KEYS & set(model.overrides)
+        return config.train.max_time is not None and not named
+
+    def resolved(self, saved: Mapping[str, Any]) -> PretrainConfig:
+        """The settings, resolved; `saved` are those of the run that is resumed."""
+        asked, train = self.asked, self.asked.get("train")
+        if saved and isinstance(train, Mapping) and any(limit in train for limit in LIMITS):
+            # A new limit replaces the old ones: the first limit reached would stop the training.
+            saved = merge(saved, {"train": dict.fromkeys(LIMITS)})
+        domain = self.domain or asked.get("domain") or saved.get("domain")
+        if domain is None:
+            known = ", ".join(plugins.names("domains"))
+            raise UsageError(f"name the field of the sequences with --domain (known: {known})")
+        for other in (asked.get("domain"), saved.get("domain")):
+            if other not in (None, domain):
+                raise UsageError(f"--domain {domain} contradicts {other!r} in the settings")
+        return resolve_config(plugins.domain(domain), saved, asked)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A resolved request: settings, the run's name and folder, and whether it resumes an existing run.
+
+    Where the training has a limit of time and the user names no size, it is that of the domain until
+    `sizing.sized` takes one of `candidates`: the same request for every size, the smallest first.
+    """
+
+    config: PretrainConfig
+    name: str
+    directory: Path
+    resume: bool
+    candidates: tuple[Plan, ...] = ()
+
+
+def request_config(request: TrainRequest) -> Any:
+    """The resolved settings of a request as plain values, for `--print-config`.
+
+    The size is not among them where it is measured: as a setting it would be named. What depends on it is
+    null then, and else a number.
+    """
+    config = request.resolved({})
+    settled = _settled(config)
+    if not request.leaves_size(config):
+        return to_dict(settled)
+    values = to_dict(config)
+    del values["model"]["size"]
+    return values
+
+
+def agreed_plan(request: TrainRequest, workspace: Workspace, processes: Processes) -> Plan:
+    """The plan of the main process, sent to all processes."""
+    text = ""
+    if processes.is_main:
+        decided = plan(request, workspace, processes.world)
+        Registry(workspace).close()  # refused now, not when the training has ended
+        text = json.dumps(to_dict(decided))
+    return from_dict(Plan, json.loads(processes.text_from_main(text)))
+
+
+def plan(request: TrainRequest, workspace: Workspace, processes: int = 1) -> Plan:
+    """Resolve a request in this workspace; writes no file, except for data on standard input.
+
+    Each of the `processes` that will train has a row of a batch whose size is still to be measured.
+
+    Raises:
+        UsageError: no domain, unknown keys or names.
+        StateError: the name is taken, the run to resume is missing, or its settings would change.
+    """
+    name = _existing_run(request.name, request.resume, request.domain, workspace)
+    if name is not None:
+        directory = workspace.run_dir(name)
+        saved = read_yaml(directory / RUN_CONFIG)
+        config = complete(request.resolved(saved), workspace)
+        _check_unchanged(name, saved, to_dict(config))
+        return Plan(config=config, name=name, directory=directory, resume=True)
+    now = time.strftime("%Y%m%d-%H%M%S")
+    own = request.resolved({})
+    configs = [complete(own, workspace)]
+    for size in SIZES if request.leaves_size(own) else ():
+        # What was read is kept: standard input, say, is empty now.
+        of_size = replace(configs[0], model=replace(own.model, size=size), train=own.train)
+        configs.append(complete(_divided(of_size, processes), workspace))
+    first, *candidates = (
+        _new(request.name or f"{one.domain}-{one.model.size}-{now}", one, workspace) for one in configs
+    )
+    return replace(first, candidates=tuple(candidates))
+
+
+def _new(name: str, config: PretrainConfig, workspace: Workspace) -> Plan:
+    """The plan of a new run, whose name must not be taken."""
+    directory = workspace.run_dir(name)
+    if (directory / RUN_CONFIG).exists() or (directory / "checkpoints").exists():
+        how = (
+            f"train it longer by {longer(name)}"
+            if (directory / FINISHED).exists()
+            else (f"go on with it by seqmlm train --resume {name}")
+        )
+        raise StateError(f"run {name!r} exists ({directory}): {how}, or choose another --name")
+    return Plan(config=config, name=name, directory=directory, resume=False)
+
+
+def longer(name: str) -> str:
+    """The command that goes on with a finished run."""
+    return f"seqmlm train --resume {name} with a higher --max-time (of all its training) or --max-steps"
+
+
+def _divided(config: PretrainConfig, processes: int) -> PretrainConfig:
+    """The settings with rows so short that each process has one of a batch, unless their length is named."""
+    if config.train.tokens_per_row is not None or config.loop().rows_per_batch >= processes:
+        return config
+    length = max(config.model.max_length, config.batch_tokens // processes)
+    return replace(config, train=replace(config.train, tokens_per_row=length))
+
+
+def _existing_run(name: str | None, resume: str, domain: str | None, workspace: Workspace) -> str | None:
+    """The run to continue, or None for a new one."""
+    known = _runs(workspace)
+    if resume == "never":
+        return None
+    if resume == "auto" and name is not None:
+        return name if name in known else None
+    if resume == "auto":
+        unfinished = (run for run in reversed(known) if not (known[run] / FINISHED).exists())
+        return next(
+            (one for one in unfinished if domain in (None, read_yaml(known[one] / RUN_CONFIG).get("domain"))),
+            None,
+        )
+    if name not in (None, resume):
+        raise UsageError(f"--resume {resume} and --name {name} name two different runs; give one of them")
+    if resume not in known:
+        raise StateError(f"there is no run {resume!r} to resume{nearest(resume, known)}")
+    return resume
+
+
+def _runs(workspace: Workspace) -> dict[str, Path]:
+    """Runs with saved settings, oldest first."""
+    folder = workspace.runs
+    found = [path for path in folder.iterdir() if (path / RUN_CONFIG).is_file()] if folder.is_dir() else []
+    return {path.name: path for path in sorted(found, key=lambda path: (path / RUN_CONFIG).stat().st_mtime)}
+
+
+def _check(asked: Mapping[str, Any]) -> None:
+    """Refuse settings that the initial model determines, and those of encoders for a linear one."""
+    sections = {name: own for name, own in asked.items() if isinstance(own, Mapping)}
+    model = sections.get("model", {})
+    known: Mapping[str, Iterable[str]] = {}
+    why = "with --size linear, which has nothing of the kind"
+    if model.get("init") is not None:
+        known, why = _OF_INITIAL, "together with --init: the initial model determines them"
+        known = {**known, "tokenizer": sections.get("tokenizer", {})}
+    elif model.get("size") == LINEAR:
+        known = _OF_ENCODERS
+    named = [f"{name}.{key}" for name in known for key in known[name] if key in sections.get(name, {})]
+    if named:
+        raise UsageError(f"{', '.join(named)} cannot be set {why}")
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested flags without those that were not given (None)."""
+    kept = {key: _given(own) if isinstance(own, Mapping) else own for key, own in values.items()}
+    return {key: own for key, own in kept.items() if own is not None and own != {}}
+
+
+def _check_unchanged(name: str, saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    changed = [key for key in FROZEN if key in saved and saved[key] != now[key]]
+    changed += [
+        f"train.{key}"
+        for key in FROZEN_TRAINING
+        if key in saved.get("train", {}) and saved["train"][key] != now["train"][key]
+    ]
+    if changed:
+        raise StateError(
+            f"run {name!r} was started with other values of {', '.join(changed)}; a resumed run keeps them "
+            f"(to continue from its model with new settings, start a new run with --init {name})"
+        )
+
+
+def complete(config: PretrainConfig, workspace: Workspace) -> PretrainConfig:
+    """Complete settings as they are saved with a run, independent of time and folder; idempotent.
+
+    Paths become absolute, standard input becomes a file, the initial model its folder, a file of words its
+    words; the lengths of batch and row become numbers.
+
+    Raises:
+        UsageError: durations, limits or word lists that cannot be used.
+        StateError: the initial model does not exist.
+    """
+    config = _settled(config)  # what cannot be used is refused before anything is read, standard input too
+    model, data, tokenizer = config.model, config.data, config.tokenizer
+    if model.init is not None:
+        model = replace(model, init=resolve(model.init, workspace).location)
+    data = replace(data, paths=tuple(_kept(path, workspace) for path in data.paths))
+    if tokenizer.path is not None:
+        tokenizer = replace(tokenizer, path=str(Path(tokenizer.path).expanduser().resolve()))
+    masking: MaskingConfig = replace(config.masking, options=inline_words(config.masking.options))
+    config = replace(config, model=model, data=data, tokenizer=tokenizer, masking=masking)
+    return replace(config, train=replace(config.train, tokens_per_row=config.row_tokens))
+
+
+def _settled(config: PretrainConfig) -> PretrainConfig:
+    """The settings with numbers for those that the model's size decides where they are not given."""
+    rate, batch = config.loop().learning_rate, config.batch_tokens
+    return replace(config, train=replace(config.train, learning_rate=rate, tokens_per_batch=batch))
+
+
+def _kept(source: str, workspace: Workspace) -> str:
+    """The source as an absolute path; standard input is saved to a file first."""
+    name, path = split_source(source)
+    # Not in the cache, which may be deleted: this is the only copy.
+    if path == "-":
+        kept = str(save_stdin(workspace.runs / KEPT_INPUTS))
+    elif is_reference(path):
+        kept = str(Reference.parse(path).fixed())
+    else:
+        kept = str(Path(path).expanduser().resolve())
+    return f"{name}={kept}" if name else kept

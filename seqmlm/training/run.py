@@ -1,0 +1,154 @@
+"""The run of a training or a fine-tuning: its folder, its run in MLflow, and the model that it ends in."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from safetensors import SafetensorError
+
+from seqmlm import plugins
+from seqmlm.data.privacy import redact_small_counts
+from seqmlm.engine.durable import move_into_place, replace_file
+from seqmlm.errors import StateError
+from seqmlm.inference.model_folder import LoadedModel, read_card
+from seqmlm.registry.entries import ModelEntry
+from seqmlm.tasks.register import origin_of, register_model
+from seqmlm.tracking import LEDGER, TrackedRun, Tracker
+from seqmlm.workspace import Workspace
+
+FINISHED = "result.json"
+MODEL_FOLDER = "model"
+PYFUNC = {
+    "flavors": {
+        "python_function": {
+            "loader_module": "seqmlm.pyfunc",
+            "python_version": platform.python_version(),
+            "config": {"fpr": None, "level": None, "mode": None},
+        }
+    }
+}
+"""By what MLflow loads the folder (`seqmlm.pyfunc`); no path is in it, and nothing pickled."""
+TEXTS = {"text": "string"}
+EXAMPLE = {
+    "artifact_path": "input_example.json",
+    "serving_input_path": "serving_input_example.json",
+    "type": "dataframe",
+    "pandas_orient": "split",
+}
+"""A plain one, of the field: no record of anybody's data."""
+SIGNATURE = {
+    "inputs": json.dumps(
+        [{"name": name, "type": "string", "required": name in TEXTS} for name in ("id", *TEXTS)]
+    ),
+    "outputs": None,
+    "params": None,
+}
+"""What MLflow asks of a table where records are texts; other fields have other columns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRun:
+    """What `train` and `finetune` leave behind, each under the name of its run.
+
+    Args:
+        name: of the run, of its folder and of its model.
+        task: as MLflow's tag calls it.
+        resume: whether it goes on with what is there.
+        sensitive: whether the records are.
+    """
+
+    workspace: Workspace
+    name: str
+    task: Literal["pretrain", "finetune"]
+    domain: str
+    resume: bool
+    sensitive: bool
+
+    @property
+    def directory(self) -> Path:
+        """Its folder."""
+        return self.workspace.run_dir(self.name)
+
+    @property
+    def remedy(self) -> str:
+        """The options that go on with it."""
+        return f"--resume {self.name}" if self.task == "pretrain" else f"--name {self.name} --resume"
+
+    def begin(self, file: str, settings: Mapping[str, Any]) -> Path:
+        """Write its settings, before all else: with them a run that is killed at any later moment resumes."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        path = self.directory / file
+        replace_file(path, yaml.safe_dump(dict(settings), sort_keys=False).encode())
+        return path
+
+    def start(
+        self, params: Mapping[str, Any], warn: Callable[[str], None], *, parent: str | None = None
+    ) -> TrackedRun:
+        """Open its run in MLflow, below that of the id `parent`."""
+        tags = {"domain": self.domain, "task": self.task, "kind": "training"}
+        return Tracker(self.workspace, warn=warn).start(
+            self.name,
+            experiment=f"seqmlm-{self.domain}",
+            params=params,
+            tags=tags if parent is None else {**tags, "mlflow.parentRunId": parent},
+            resume=self.resume and (self.directory / LEDGER).exists(),
+        )
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Raise errors of the disk as StateError, with the options that go on."""
+        try:
+            yield
+        except (OSError, SafetensorError) as error:
+            raise StateError(
+                f"cannot write {self.directory}: {error}; free space, then {self.remedy}"
+            ) from None
+
+    def version_folder(self, steps: int) -> Path:
+        """The folder of the model; a run that was extended keeps the folder of its earlier version."""
+        first = self.directory / MODEL_FOLDER
+        card = read_card(first)
+        return first if card is None or card.steps == steps else self.directory / f"{MODEL_FOLDER}-{steps}"
+
+    @contextmanager
+    def building(self, folder: Path) -> Iterator[Path]:
+        """A folder that takes the place of the model's when it is complete."""
+        made = self.directory / f"{MODEL_FOLDER}.tmp"
+        shutil.rmtree(made, ignore_errors=True)
+        yield made
+        self._describe(made)
+        shutil.rmtree(folder, ignore_errors=True)
+        move_into_place(made, folder)
+
+    def _describe(self, made: Path) -> None:
+        """Write what MLflow reads of a model: how it is loaded, and where records are texts, an example."""
+        domain, told = plugins.domain(self.domain), dict[str, Any](PYFUNC)
+        if domain.text.columns == TEXTS:
+            told["signature"] = SIGNATURE
+            if domain.text.example:
+                told["saved_input_example_info"] = EXAMPLE
+                table = {"columns": [*TEXTS], "data": [[domain.text.example]]}
+                for name, value in {"": table, "serving_": {"dataframe_split": table}}.items():
+                    replace_file(made / f"{name}input_example.json", json.dumps(value).encode())
+        replace_file(made / "MLmodel", yaml.safe_dump(told, sort_keys=False).encode())
+
+    def register(
+        self, model: LoadedModel, *, sources: Sequence[str], counts: Mapping[str, Any]
+    ) -> ModelEntry:
+        """Register a model, with the card that its folder has, as a version of the one named after the run.
+
+        Args:
+            sources: the files that it was trained on.
+            counts: of their records.
+        """
+        counts = redact_small_counts(counts, self.sensitive)
+        origin = origin_of(model.card, model.tokenizer, sources=sources, counts=counts)
+        return register_model(Path(model.path), self.name, origin)
