@@ -201,10 +201,7 @@ def test_nothing_unpickles() -> None:
     "command",
     [
         *("import seqmlm", "from seqmlm.cli import main; main(['--help'])", "import seqmlm.engine.durable"),
-        *(
-            f"import seqmlm.{name}"
-            for name in ("finetuning.evaluate_predictions", "management.runs", "cli.train")
-        ),
+        *(f"import seqmlm.{name}" for name in ("management.runs", "cli.train")),
         "from seqmlm import plugins; [plugins.load('tasks', name) for name in plugins.names('tasks')]",
         *(f"import seqmlm.{name}  # sqlalchemy" for name in ("watch.scoring", "cli.calibrate")),
         "from seqmlm import plugins; [plugins.domain(one).files.formats for one in plugins.names('domains')]",

@@ -23,12 +23,12 @@ from seqmlm.engine.reductions import Candidates
 from seqmlm.errors import StateError, UsageError
 from seqmlm.inference import model_folder
 from seqmlm.inference.model_folder import COUNTS, load_tokenizer, put_file
-from seqmlm.tasks import register
 from seqmlm.management.models import alias_model, export_model, list_models, show_model
 from seqmlm.registry.database import UnreachableError
 from seqmlm.registry.entries import ModelEntry
 from seqmlm.registry.references import resolve
 from seqmlm.registry.store import Registry
+from seqmlm.tasks import register as registration
 from seqmlm.tasks.register import register_model, track_model
 from seqmlm.tokenizers.base import fingerprint
 from seqmlm.tracking import Tracker
@@ -100,7 +100,7 @@ def test_a_connection_lost_after_the_commit_registers_once(
         return entry
 
     monkeypatch.setattr(Registry, "register", lost)
-    monkeypatch.setattr(register, "patiently", partial(register.patiently, pause=waited.append))
+    monkeypatch.setattr(registration, "patiently", partial(registration.patiently, pause=waited.append))
     assert make("a") == 1
     assert len(waited) == 2
     [summary] = list_models()
