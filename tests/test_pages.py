@@ -143,18 +143,6 @@ def test_readmes_recipes_run(seqmlm: Run, tracked_workspace: Path, monkeypatch: 
         seqmlm(*words).ok()
 
 
-def test_readmes_python_runs(seqmlm: Run, tracked_workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    monkeypatch.chdir(tracked_workspace)
-    plugins.domain("protein").sample.draw(Path("sample"), n=150, seed=0)
-    train = ("train", "sample/protein.fasta", "--domain", "protein", "--name", "enzymes")
-    seqmlm(*train, "--max-steps", "2", *TINY).ok()
-    names: dict[str, Any] = {}
-    exec(compile(code.replace("fpr=0.01", "fpr=0.2"), "README.md", "exec"), names)
-    assert len(names["rows"])
-
-
 if __name__ == "__main__" and "--update" in sys.argv:
     shutil.rmtree(PAGES, ignore_errors=True)
     PAGES.mkdir()
