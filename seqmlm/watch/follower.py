@@ -53,6 +53,8 @@ the lines that wait, all that is in memory."""
 PATIENCE = 5.0
 """Seconds for which a file that was renamed may still be written to, and a copy of one may come to light."""
 
+COMPRESSED = (".gz", ".bgz", ".zst", ".bz2", ".xz", ".zip")
+
 _FORGOTTEN = 1000  # generations read to their end that are still recognised
 
 
@@ -263,6 +265,8 @@ class Follower:
             file.in_place = own is not None and not own.packed and own.node == _node(file.state.path)
             if before and not file.in_place:
                 file.since = now  # whoever writes it may go on for a while
+                for path in self._renamed_later(file):
+                    records += self._meet(path, now, file.state.path)
             if own is None:
                 records += self._sought(file, matches, now)
                 self._take_gaps(file)
@@ -288,8 +292,8 @@ class Follower:
             if file.content is not None and file.fed is None:
                 with self._again():
                     records += file.restored()
-                for path in newer:
-                    records += self._meet(path, now, file.state.path)
+            for path in newer:
+                records += self._meet(path, now, file.state.path)
         except (Destroyed, DataError):
             self._lose(file, now)
         if file.content is None:
@@ -308,9 +312,7 @@ class Follower:
             Where it is in a copy, the copies after that one, which came and went while nobody looked.
         """
         own = file.state.path
-        folder, name = os.path.split(own)
-        stem = glob.escape(name.split(".")[0] or name)
-        beside = {*glob.iglob(os.path.join(glob.escape(folder), f"{stem}*")), *matches} - {own}
+        beside = (self._copies_of(own) | {*matches}) - {own}
         if os.path.isfile(own) and not os.access(own, os.R_OK):
             file.since = now  # it is there, and cannot be read: nothing is gone
         for path in [own, *sorted(beside)]:
@@ -324,12 +326,43 @@ class Follower:
                         file.content, file.since = content, now
                         file.in_place = path == own and not content.packed
                         file.state.device, file.state.inode = content.node
-                        low, high = self._rotation(path), self._rotation(own)
-                        between = (one for one in beside if low < self._rotation(one) < high)
-                        return sorted(between, key=self._rotation) if low[0] == high[0] else []
+                        return self._later_copies(path, own, beside - {path})
                     file.refused.add(key)
                 content.close()
         return ()
+
+    def _renamed_later(self, file: Generation) -> list[str]:
+        """The copies of a log that were made after a generation was renamed, oldest first."""
+        path, node = file.state.path, None if file.content is None else file.content.node
+        beside = self._copies_of(path)
+        name = next((copy for copy in sorted(beside) if _node(copy) == node), None)
+        return [] if name is None else self._later_copies(name, path, beside - {name})
+
+    def _copies_of(self, path: str) -> set[str]:
+        """Files next to a log that are called like it."""
+        folder, name = os.path.split(path)
+        stem = glob.escape(name.split(".")[0] or name)
+        return {*glob.iglob(os.path.join(glob.escape(folder), f"{stem}*"))} - {path}
+
+    def _later_copies(self, copy: str, path: str, beside: Iterable[str]) -> list[str]:
+        """The copies of a log that were made after one of them, oldest first.
+
+        Some programs give the newest copy the number 1, others the highest number. So a copy counts as later
+        if its name says so, or the time of its last change. Compressing changes that time, too.
+        """
+        low, high, made = self._rotation(copy), self._rotation(path), _modified(copy)
+        if copy == path or low[0] != high[0]:
+            return []
+        later = [
+            (_modified(other), self._rotation(other), other)
+            for other in beside
+            if self._rotation(other)[0] == high[0]
+            and (
+                low < self._rotation(other) < high
+                or (_modified(other) > made and Path(other).suffix not in COMPRESSED)
+            )
+        ]
+        return [other for _, _, other in sorted(later)]
 
     def _give_up(self, file: Generation) -> list[Record]:
         """A generation is gone: end its reader, if it has one, and tell what is missing."""
@@ -433,6 +466,13 @@ def _key(path: str) -> tuple[int, ...]:
     """What changes when a file does: device, node, size, time, mode."""
     about = os.stat(path)
     return (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_mode)
+
+
+def _modified(path: str) -> int:
+    """When a file was changed last, in nanoseconds; 0 of one that is gone."""
+    with suppress(OSError):
+        return os.stat(path).st_mtime_ns
+    return 0
 
 
 def _node(path: str) -> tuple[int, ...] | None:

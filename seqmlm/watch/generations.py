@@ -186,10 +186,26 @@ def is_of(content: Content, state: FileState) -> bool:
 
 
 def begin_alike(one: Content, other: Content) -> bool:
-    """Whether two contents have the same first bytes, a whole line among them, as far as both go."""
-    first, second = one.read(0, PREFIX), other.read(0, PREFIX)
+    """Whether two contents have the same first bytes, a whole line among them, as far as both go.
+
+    A hole of NUL bytes is compared by its length: all holes begin alike.
+    """
+    first_hole, first = _beginning(one)
+    second_hole, second = _beginning(other)
     near = min(len(first), len(second))
-    return first[:near] == second[:near] and (near == PREFIX or b"\n" in first[:near])
+    alike = first[:near] == second[:near] and (near == PREFIX or b"\n" in first[:near])
+    return first_hole == second_hole and alike
+
+
+def _beginning(content: Content) -> tuple[int, bytes]:
+    """How many NUL bytes a content begins with, and the `PREFIX` bytes behind them."""
+    at = 0
+    while block := content.read(at, FILE_BYTES if at else PREFIX):
+        if text := block.lstrip(b"\0"):
+            at += len(block) - len(text)
+            break
+        at += len(block)
+    return at, content.read(at, PREFIX)
 
 
 def goes_on(content: Content, state: FileState) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from followed import World, append, truncate
+from followed import World, append, copy_truncate, rename, truncate
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -198,6 +198,42 @@ def test_the_hole_that_a_cut_file_leaves_is_a_gap(tmp_path: Path, size: int) -> 
     world.settle()
     assert [row.split("\0")[0] for row, _ in world.rows] == ["one\none\none\none", "two", "three"]
     assert len(world.gaps) == 1
+
+
+@pytest.mark.parametrize("died", [False, True])
+@pytest.mark.parametrize("names", [("1", "2"), ("2", "1")], ids=["newest last", "newest first"])
+@pytest.mark.parametrize("in_place", [True, False], ids=["copytruncate", "rename"])
+def test_two_rotations_between_two_looks_lose_nothing(
+    tmp_path: Path, died: bool, names: tuple[str, str], in_place: bool
+) -> None:
+    """log4j2 gives the newest copy the highest number, logrotate the lowest one."""
+    rotate = copy_truncate if in_place else rename
+    world = World(tmp_path / "logs", window=1, session="none")
+
+    def line(number: int) -> str:
+        return f"2024-03-05 10:00:{number:02d} INFO step {number} of a work that is long {'x' * 60}\n"
+
+    def write_lines(first: int) -> None:
+        """Twenty lines, behind a hole where the program goes on where it was."""
+        with open(world.folder / "app.log", "ab") as file:
+            if in_place and first:
+                file.truncate(first * len(line(10)))
+        append("".join(map(line, range(first, first + 20))))(world.folder)
+
+    write_lines(0)
+    world.settle()
+    if died:
+        world.die()
+    for first, name in ((20, names[0]), (40, names[1])):
+        rotate("app.log", f"app.log.{name}")(world.folder)
+        write_lines(first)
+    if died:
+        world.turn()
+    for _ in range(12):
+        world.turn()
+    world.settle(80)
+    steps = [int(number) for row, _ in world.rows for number in re.findall(r"step (\d+)", row)]
+    assert sorted(steps) == list(range(60))
 
 
 @pytest.mark.parametrize("turns", [1, 2, 3])
