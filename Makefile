@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JOBS ?= 2
 
-.PHONY: help demo test check fix bench kills clean
+.PHONY: help demo quick test check fix bench kills clean
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
@@ -19,6 +19,16 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)  ## install, train a small protein model on the built-in sample, score with it (under 3 minutes)
 	@$(BIN)/seqmlm demo --out $(or $(SEQMLM_DEMO),demo)
+
+# Layers, names, and for every task its formats, JSON, Python, shards, kills and resumption.
+QUICK := tests/test_layering.py tests/test_names.py tests/test_every_task.py
+QUICK_CASES := not test_every_task or formats or json or terminal or python or stopped or dies or shard
+
+quick: $(READY)  ## lint, types and a part of the suite that finds most mistakes (at most 3 CPU minutes)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -m "not slow and not kills" -k "$(QUICK_CASES)" $(QUICK)
 
 test: $(READY)  ## the whole test suite
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal

@@ -111,6 +111,7 @@ def name_counts(paths: Iterable[Path]) -> tuple[int, int, int]:
     )
 
 
+@cache
 def empty_shares() -> dict[str, float]:
     """The share of empty names among bound names, by package; "seqmlm" for all of them."""
     packages = defaultdict(list)
