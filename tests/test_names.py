@@ -16,7 +16,7 @@ FINAL = 4.0
 BUDGETS = {
     ".": 12.4,
     "anomaly": 6.3,
-    "cli": 15.5,
+    "cli": 4.0,
     "data": 9.7,
     "domains": 10.2,
     "domains/code": 12.7,
@@ -34,7 +34,7 @@ BUDGETS = {
     "streams": 11.4,
     "structure": 21.2,
     "finetuning": 22.5,
-    "management": 10.9,
+    "management": 4.0,
     "scoring": 15.1,
     "tasks": 18.6,
     "training": 12.3,
@@ -46,9 +46,9 @@ SLACK = 1.0
 """Percentage points that a package may lie below its budget before the budget has to be lowered."""
 
 VAGUE_BUDGET = 1.4
-PARTICIPLES_BUDGET = 331
+PARTICIPLES_BUDGET = 325
 REPEATED_BUDGET = 6
-RIDDLES_BUDGET = 489
+RIDDLES_BUDGET = 480
 
 
 @pytest.mark.parametrize("package", sorted(house.empty_shares().keys() - {"seqmlm"}))

@@ -70,13 +70,13 @@ _VALUES = {"str": "TEXT", "Path": "PATH", "int": "NUMBER", "float": "NUMBER"}
 def _in_panels(command: Any, ctx: Any) -> None:
     """Put options into panels, and say what a value is as people do; of a flag nothing."""
     several = len(command.params) > 9 and not hasattr(command, "commands")
-    for one in command.get_params(ctx):
-        if one.param_type_name == "option" and one.metavar is None:
-            one.metavar = "" if one.is_flag else _VALUES.get(one.bare_type())
-        elif one.param_type_name == "argument":
-            one.display_type_rich = lambda **_: None  # its name says it
-        if several and one.name in _PANELS and one.param_type_name == "option":
-            one.rich_help_panel = _PANELS[one.name]
+    for parameter in command.get_params(ctx):
+        if parameter.param_type_name == "option" and parameter.metavar is None:
+            parameter.metavar = "" if parameter.is_flag else _VALUES.get(parameter.bare_type())
+        elif parameter.param_type_name == "argument":
+            parameter.display_type_rich = lambda **_: None  # its name says it
+        if several and parameter.name in _PANELS and parameter.param_type_name == "option":
+            parameter.rich_help_panel = _PANELS[parameter.name]
     for inner in getattr(command, "commands", {}).values():
         _in_panels(inner, ctx)
 
@@ -89,10 +89,10 @@ class _BrokenPipe(Exception):
 
 
 class _Commands(TyperGroup):
-    def make_context(self, *arguments: Any, **further: Any) -> Any:  # prints --help
+    def make_context(self, *arguments: Any, **keywords: Any) -> Any:  # prints --help
         _in_panels(self, typer.Context(self))
         try:
-            return super().make_context(*arguments, **further)
+            return super().make_context(*arguments, **keywords)
         except BrokenPipeError as error:
             raise _BrokenPipe(error) from error
 
@@ -101,26 +101,26 @@ class _Commands(TyperGroup):
         return [names[0], *_OWN, *plugins.names("tasks"), *names[1:]]
 
     def get_command(self, ctx: Any, name: str) -> Any:  # for the list of commands: tasks load torch
-        own = super().get_command(ctx, name)
-        if own is None and name in tasks():
+        command = super().get_command(ctx, name)
+        if command is None and name in tasks():
             return TyperCommand(name, help=first_line(tasks()[name]))
-        return own
+        return command
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and self.get_command(ctx, args[0]) is None:
             raise self._unknown(ctx, args[0])
-        name, own, rest = super().resolve_command(ctx, args)
-        if isinstance(own, TyperCommand) and own.callback is None and name is not None:
-            own = command(name, _OWN[name].load() if name in _OWN else plugins.load("tasks", name))
-        if isinstance(own, TyperCommand) and own.help:
-            own.help = _LINE_END.sub(" ", own.help)
-        _in_panels(own, ctx)
-        return name, own, rest
+        name, resolved, remaining_args = super().resolve_command(ctx, args)
+        if isinstance(resolved, TyperCommand) and resolved.callback is None and name is not None:
+            resolved = command(name, _OWN[name].load() if name in _OWN else plugins.load("tasks", name))
+        if isinstance(resolved, TyperCommand) and resolved.help:
+            resolved.help = _LINE_END.sub(" ", resolved.help)
+        _in_panels(resolved, ctx)
+        return name, resolved, remaining_args
 
     def _unknown(self, ctx: Any, name: str) -> UsageError:
-        """What is said of a command that there is none of: what was meant, perhaps one of a group's."""
-        groups = {group: getattr(own, "commands", {}) for group, own in self.commands.items()}
-        meant = [f"'seqmlm {group} {name}'" for group, own in groups.items() if name in own]
+        """The error for an unknown command, with the command that was probably meant."""
+        groups = {group: getattr(command, "commands", {}) for group, command in self.commands.items()}
+        meant = [f"'seqmlm {group} {name}'" for group, command in groups.items() if name in command]
         if meant:
             return UsageError(f"no command {name!r}; did you mean {' or '.join(meant)}?")
         return UsageError(f"no command {name!r}{nearest(name, self.list_commands(ctx))}")
@@ -167,8 +167,8 @@ app.command("ui")(workspace.ui)
 app.command("doctor")(workspace.doctor)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         say(f"seqmlm {__version__}")
         raise typer.Exit
 
@@ -194,10 +194,10 @@ def main(arguments: Sequence[str] | None = None) -> Any:
         # after each 700 new ones, as Python does, is a tenth of a start.
         gc.set_threshold(10_000)
     _open_streams()
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         try:
-            return app(given)
+            return app(words)
         except SystemExit:
             sys.stdout.flush()  # here, where what fails can be said
             raise
@@ -206,17 +206,19 @@ def main(arguments: Sequence[str] | None = None) -> Any:
             _end(0)
         if os.environ.get("SEQMLM_DEBUG"):
             raise
-        _fail(error.error if isinstance(error, _BrokenPipe) else error, given)
+        _fail(error.error if isinstance(error, _BrokenPipe) else error, words)
 
 
-def _fail(error: BaseException, given: Sequence[str]) -> NoReturn:
+def _fail(error: BaseException, words: Sequence[str]) -> NoReturn:
     if isinstance(error, SeqmlmError):
         tell(f"error: {error}")
-        command = next((word for word in given if not word.startswith("-")), "")
+        command = next((word for word in words if not word.startswith("-")), "")
         if isinstance(error, DataError) and error.skippable and _takes_on_error(command):
             flag = "--set data.on_error=" if command == "train" else "--on-error "
-            kept = "" if command in _KEEPS_NONE else f", {flag}quarantine also saves them to a file"
-            tell(f"hint: {flag}skip ignores bad records{kept}")
+            quarantine_hint = (
+                "" if command in _KEEPS_NONE else f", {flag}quarantine also saves them to a file"
+            )
+            tell(f"hint: {flag}skip ignores bad records{quarantine_hint}")
         _end(error.exit_code)
     if isinstance(error, MemoryError):
         tell("error: there is not enough memory: give less at a time, such as a smaller tokens_per_batch")
@@ -233,7 +235,7 @@ def _fail(error: BaseException, given: Sequence[str]) -> NoReturn:
         _end(4)
     place = "" if error.filename is None else f"{error.filename}: "
     tell(f"error: {place}{error.strerror or error}: check that it is there and that you may use it")
-    _end(3 if str(error.filename) in given else 4)
+    _end(3 if str(error.filename) in words else 4)
 
 
 def _takes_on_error(command: str) -> bool:

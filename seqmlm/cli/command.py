@@ -30,7 +30,7 @@ Parameters = dict[str, inspect.Parameter]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a command comes to that writes no rows.
+    """The result of a command that writes no rows.
 
     Args:
         figures: what machines read, a dataclass or a mapping.
@@ -54,7 +54,7 @@ class Answer:
     failure: ClassVar[str] = ""
 
     def to_dict(self) -> Any:
-        """What machines read."""
+        """The figures as JSON objects have them."""
         return self.figures
 
 
@@ -72,9 +72,9 @@ def first_line(task: EntryPoint) -> str:
 def command(name: str, make: type[Any]) -> Any:
     """The command of a task, for Typer's own group of commands."""
 
-    def called(**given: Any) -> None:
-        as_json, printed = given.pop("json_output"), given.pop("print_config")
-        config = _configured(make.Config, given)
+    def called(**arguments: Any) -> None:
+        as_json, printed = arguments.pop("json_output"), arguments.pop("print_config")
+        config = _configured(make.Config, arguments)
         if printed:
             say("\n".join(described(make.Config, to_dict(config))))
         else:
@@ -90,7 +90,7 @@ def declared(called: Callable[..., None], kind: type[Any]) -> Callable[..., None
     """A function of keyword arguments with the parameters that a config declares, for Typer to look at."""
     parameters = _parameters(kind)
     called.__signature__ = inspect.Signature([*parameters.values()])  # type: ignore[attr-defined]
-    called.__annotations__ = {one.name: one.annotation for one in parameters.values()}
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters.values()}
     return called
 
 
@@ -119,12 +119,12 @@ def _show(summary: Any, out: Path | None, as_json: bool) -> None:
     (tell if rows else say)("\n".join([summary.answer, *summary.examples]))
     if summary.notes:
         where = {why: f" (first: {place})" for why, place in summary.places.items()}
-        told = (f"{why}: {n}{where.get(why, '')}" for why, n in summary.notes.items())
-        tell("met on the way: " + "; ".join(told))
+        lines = (f"{why}: {n}{where.get(why, '')}" for why, n in summary.notes.items())
+        tell("met on the way: " + "; ".join(lines))
     if summary.quarantine is not None:
         tell(f"bad records are in {summary.quarantine}")
     for title, columns, cells in summary.tables:
-        print_table(columns, [[*map(_cell, row)] for row in cells], title=title or None, aside=rows)
+        print_table(columns, [[*map(_cell, row)] for row in cells], title=title or None, on_stderr=rows)
     advise(summary.hint)
 
 
@@ -147,15 +147,15 @@ def setting(kind: type[Any], option: str) -> str | None:
 
     A section has the name of its first setting: --tokenizer is tokenizer.name.
     """
-    asked = option.lstrip("-").replace("-", "_")
+    field_name = option.lstrip("-").replace("-", "_")
     hints = get_type_hints(kind)
-    for name in (one.name for one in dataclasses.fields(kind)):
+    for name in (field.name for field in dataclasses.fields(kind)):
         hint = hints[name]
-        inner = [one.name for one in dataclasses.fields(hint)] if dataclasses.is_dataclass(hint) else []
-        if asked == name:
+        inner = [field.name for field in dataclasses.fields(hint)] if dataclasses.is_dataclass(hint) else []
+        if field_name == name:
             return ".".join([name, *inner[:1]])
-        if asked in inner:
-            return f"{name}.{asked}"
+        if field_name in inner:
+            return f"{name}.{field_name}"
     return None
 
 
@@ -163,14 +163,14 @@ def _cell(value: Any) -> str:
     return escape(number(value) if isinstance(value, (int, float)) and value is not True else value or "-")
 
 
-def _configured(kind: type[Any], given: Mapping[str, Any]) -> Any:
-    settings = parse_assignments(given["settings"] or [])
-    known = {one.name for one in dataclasses.fields(kind)}
-    if unknown := next((key for key in settings if key not in known), None):
-        raise UsageError(f"--set {unknown}: no such setting{nearest(unknown, known)}")
-    values = {key: value for key, value in given.items() if value is not None and key in known}
-    if "paths" in values or given.get("data"):
-        values["paths"] = opt.merged(values.get("paths"), given.get("data"))
+def _configured(kind: type[Any], arguments: Mapping[str, Any]) -> Any:
+    settings = parse_assignments(arguments["settings"] or [])
+    field_names = {field.name for field in dataclasses.fields(kind)}
+    if unknown := next((key for key in settings if key not in field_names), None):
+        raise UsageError(f"--set {unknown}: no such setting{nearest(unknown, field_names)}")
+    values = {key: value for key, value in arguments.items() if value is not None and key in field_names}
+    if "paths" in values or arguments.get("data"):
+        values["paths"] = opt.merged(values.get("paths"), arguments.get("data"))
     if "options" in values:
         values["options"] = parse_options(values["options"])
     return from_dict(kind, merge(values, settings))
@@ -179,27 +179,27 @@ def _configured(kind: type[Any], given: Mapping[str, Any]) -> Any:
 def _parameters(kind: type[Any]) -> Parameters:
     """The parameters of a command, in the order of its help; what a config shows itself is not added."""
     hints, helps = get_type_hints(kind, include_extras=True), descriptions(kind)
-    fields = {one.name: one for one in dataclasses.fields(kind)}
-    found: dict[str, tuple[Any, Any]] = {}  # annotation and default
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    annotations: dict[str, tuple[Any, Any]] = {}  # annotation and default
     if "model" in fields:
-        found["model"] = opt.Model, inspect.Parameter.empty
+        annotations["model"] = opt.Model, inspect.Parameter.empty
     if kind.metavar:
         argument = typer.Argument(metavar=kind.metavar, help=_sentence(helps["paths"]), callback=opt.inputs)
-        found["paths"] = Annotated[list[str] | None, argument], None
-        found |= {} if "data" in kind.shown else {"data": (opt.Data, None)}
+        annotations["paths"] = Annotated[list[str] | None, argument], None
+        annotations |= {} if "data" in kind.shown else {"data": (opt.Data, None)}
     for name in kind.shown:
-        own = fields[name].metadata.get("default")
-        found[name] = _option(fields[name], hints[name], helps[name]), own
-    others = ", ".join(sorted(fields.keys() - {"model", "paths", *kind.shown}))
-    note = typer.Option("--set", metavar="NAME=VALUE", help=f"Another setting, repeatable: {others}.")
-    found.setdefault("settings", (Annotated[list[str] | None, note], None))
-    shown = typer.Option("--print-config", help="Print all settings as YAML and stop.")
-    found.setdefault("print_config", (Annotated[bool, shown], False))
-    found["json_output"] = opt.Json, False
+        shown_default = fields[name].metadata.get("default")
+        annotations[name] = _option(fields[name], hints[name], helps[name]), shown_default
+    hidden_names = ", ".join(sorted(fields.keys() - {"model", "paths", *kind.shown}))
+    note = typer.Option("--set", metavar="NAME=VALUE", help=f"Another setting, repeatable: {hidden_names}.")
+    annotations.setdefault("settings", (Annotated[list[str] | None, note], None))
+    print_config = typer.Option("--print-config", help="Print all settings as YAML and stop.")
+    annotations.setdefault("print_config", (Annotated[bool, print_config], False))
+    annotations["json_output"] = opt.Json, False
     keyword = inspect.Parameter.KEYWORD_ONLY
     return {
         name: inspect.Parameter(name, keyword, default=default, annotation=annotation)
-        for name, (annotation, default) in found.items()
+        for name, (annotation, default) in annotations.items()
     }
 
 
@@ -209,33 +209,37 @@ def _option(field: dataclasses.Field[Any], hint: Any, text: str) -> Any:
     The field's `metadata` may have another `flag`, flags that `also` mean the same, a default that Typer
     shows, and `further` arguments of Typer's.
     """
-    name, own = field.name, field.metadata
-    default = None if "default" in own else field.default
+    name, metadata = field.name, field.metadata
+    default = None if "default" in metadata else field.default
     kinds = get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
-    kind = next(one for one in kinds if one is not type(None))
-    further = dict(own.get("further", {}))
+    kind = next(choice for choice in kinds if choice is not type(None))
+    typer_arguments = dict(metadata.get("further", {}))
     if kind == Share:
-        kind, further["parser"] = float, _share
+        kind, typer_arguments["parser"] = float, _share
     origin = get_origin(kind)
-    flag = own.get("flag", "--" + name.replace("_", "-"))
-    first, _, rest = text.partition(": ")
+    flag = metadata.get("flag", "--" + name.replace("_", "-"))
+    first, _, description = text.partition(": ")
     metavar = first if first.isupper() or {*first} & {*"=|"} else None
-    text = text if metavar is None else rest
-    metavar = "SHARE" if "parser" in further else metavar
+    text = text if metavar is None else description
+    metavar = "SHARE" if "parser" in typer_arguments else metavar
     if origin is tuple or (inspect.isclass(origin) and issubclass(origin, Mapping)):
         flag = flag.removesuffix("es") if flag.endswith("sses") else flag.removesuffix("s")
         kind = list[str]
     elif origin is Literal:
         choices = [*map(str, get_args(kind))]
-        text = text if all(one in text for one in choices) else f"{text.rstrip('.')}: {', '.join(choices)}"
+        text = (
+            text if all(choice in text for choice in choices) else f"{text.rstrip('.')}: {', '.join(choices)}"
+        )
         kind = str
     usual = ", ".join(default) if isinstance(default, tuple) else str(default)
     if default not in (None, (), False, dataclasses.MISSING) and usual not in text:
         text = f"{text.rstrip('.')}. Default: {usual}"
     if kind is bool:
         return Annotated[bool | None, typer.Option(flag, help=_sentence(text))]
-    flags = (flag, *own.get("also", ()))
-    return Annotated[kind | None, typer.Option(*flags, metavar=metavar, help=_sentence(text), **further)]
+    flags = (flag, *metadata.get("also", ()))
+    return Annotated[
+        kind | None, typer.Option(*flags, metavar=metavar, help=_sentence(text), **typer_arguments)
+    ]
 
 
 def _share(text: str) -> float:
@@ -251,5 +255,5 @@ def _sentence(text: str) -> str:
 
 def descriptions(kind: type[Any]) -> dict[str, str]:
     """Field to its line under `Args:` in the docstring of the class, or of one of its bases."""
-    texts = (one.__doc__ or "" for one in reversed(kind.__mro__))
-    return {name: told for text in texts for name, told in meanings(text).items()}
+    texts = (base.__doc__ or "" for base in reversed(kind.__mro__))
+    return {name: meaning for text in texts for name, meaning in meanings(text).items()}

@@ -76,9 +76,9 @@ class TrainingConsole(_Console):
     """Shows the progress of a training; implements `seqmlm.training.observers.Console`."""
 
     def __init__(self, began: float | None = None) -> None:
-        text, what = TextColumn("{task.fields[text]}"), TextColumn("[bold]{task.description}")
+        text, name_column = TextColumn("{task.fields[text]}"), TextColumn("[bold]{task.description}")
         self.began = began
-        super().__init__(what, BarColumn(), text)
+        super().__init__(name_column, BarColumn(), text)
         self._last_line = 0.0
         self._task: TaskID | None = None
 
@@ -124,8 +124,8 @@ class TrainingConsole(_Console):
 def _eta(report: StepReport, total: float | None) -> str:
     if not total or not report.step:
         return ""
-    left = (total - report.step) * report.seconds / report.step
-    return f"about {left:.0f} s left" if left < 120 else f"about {left / 60:.0f} min left"
+    seconds = (total - report.step) * report.seconds / report.step
+    return f"about {seconds:.0f} s left" if seconds < 120 else f"about {seconds / 60:.0f} min left"
 
 
 LINE_SECONDS = 10.0
@@ -140,8 +140,8 @@ class ScoringConsole(_Console):
     """
 
     def __init__(self, *, lines: bool = True) -> None:
-        shown = ("[records]:,.0f} records", "[rate]} records/s", "[alarms]}")
-        texts = (TextColumn(f"{{task.fields{one}") for one in shown)
+        suffixes = ("[records]:,.0f} records", "[rate]} records/s", "[alarms]}")
+        texts = (TextColumn(f"{{task.fields{suffix}") for suffix in suffixes)
         super().__init__(SpinnerColumn(), BarColumn(), *texts, auto_refresh=False)  # no thread: it may fork
         self._task = self._progress.add_task("scoring", total=None, records=0, rate="0", alarms="")
         self._began: tuple[float, int] | None = None
@@ -158,11 +158,11 @@ class ScoringConsole(_Console):
         if self._began is None:
             self._began = now, records
         seconds, done = now - self._began[0], records - self._began[1]
-        shown = number_of(alarms, "alarm") if alarms else ""
+        alarm_text = number_of(alarms, "alarm") if alarms else ""
         rate = per_second(done / seconds if seconds else 0.0)
         total = None if share is None else 1.0
         self._progress.update(
-            self._task, completed=share or 0.0, total=total, records=records, rate=rate, alarms=shown
+            self._task, completed=share or 0.0, total=total, records=records, rate=rate, alarms=alarm_text
         )
         if now - self._shown >= _REFRESH:
             self._shown = now
@@ -175,17 +175,17 @@ class ScoringConsole(_Console):
         if not self._lines or now - self._said < LINE_SECONDS:
             return
         self._said = now
-        told = [f"{records:,} done"] if records else []
-        told += [number_of(alarms, "alarm")] if alarms else []
+        parts = [f"{records:,} done"] if records else []
+        parts += [number_of(alarms, "alarm")] if alarms else []
         if share is not None and self._first_share is not None:
-            began, before = self._first_share
-            told.append(f"{share:.0%}")
-            if share > before:
-                told.append(f"{_left((now - began) * (1 - share) / (share - before))} left")
-        tell(", ".join(told) or f"at work for {_left(now - self._start)}")
+            began, first_share = self._first_share
+            parts.append(f"{share:.0%}")
+            if share > first_share:
+                parts.append(f"{_duration_text((now - began) * (1 - share) / (share - first_share))} left")
+        tell(", ".join(parts) or f"at work for {_duration_text(now - self._start)}")
 
 
-def _left(seconds: float) -> str:
+def _duration_text(seconds: float) -> str:
     """A duration in words.
 
     >>> _left(70), _left(400)

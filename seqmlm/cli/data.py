@@ -33,25 +33,26 @@ def formats(
     """
     from seqmlm.management.inspect import formats as formats_of
 
-    found = formats_of(domain)
+    file_formats = formats_of(domain)
     if format is not None:
-        known = {one.name: one for one in found}
-        if format not in known:
-            raise UsageError(f"domain {domain} has no format {format!r}{nearest(format, known)}")
-        found = [known[format]]
+        by_name = {file_format.name: file_format for file_format in file_formats}
+        if format not in by_name:
+            raise UsageError(f"domain {domain} has no format {format!r}{nearest(format, by_name)}")
+        file_formats = [by_name[format]]
     if json_output:
-        print_json(found)
+        print_json(file_formats)
         return
     listed = None
-    for one in found:
-        shown = [*one.suffixes[:_SHOWN], *(["..."] if len(one.suffixes) > _SHOWN else [])]
-        known_by = ", ".join(shown) or ("a folder" if one.folder else "--format alone")
-        say(f"{one.name} ({known_by}{', a folder' if one.folder and one.suffixes else ''})")
-        if one.options == listed:
+    for file_format in file_formats:
+        endings = [*file_format.suffixes[:_SHOWN], *(["..."] if len(file_format.suffixes) > _SHOWN else [])]
+        known_by = ", ".join(endings) or ("a folder" if file_format.folder else "--format alone")
+        also_folder = ", a folder" if file_format.folder and file_format.suffixes else ""
+        say(f"{file_format.name} ({known_by}{also_folder})")
+        if file_format.options == listed:
             continue  # the same as of the previous format
-        listed = one.options
-        say(textwrap.fill(one.reads, 96, initial_indent="  ", subsequent_indent="  "))
-        for option in one.options:
+        listed = file_format.options
+        say(textwrap.fill(file_format.reads, 96, initial_indent="  ", subsequent_indent="  "))
+        for option in file_format.options:
             line = f"{option.name}={option.default}  {option.meaning}"
             say(textwrap.fill(line, 96, initial_indent="    ", subsequent_indent="        "))
 
@@ -86,16 +87,21 @@ def export(
     from seqmlm.management.export import ExportConfig
     from seqmlm.management.export import export as write
 
-    given: dict[str, Any] = {"domain": domain, "out": out, "paths": opt.merged(paths, data), "format": format}
-    given |= {"options": parse_options(option or []), "tokenizer": tokenizer}
-    found = write(from_dict(ExportConfig, {**given, "on_error": on_error, "sensitive": sensitive}))
+    settings: dict[str, Any] = {
+        "domain": domain,
+        "out": out,
+        "paths": opt.merged(paths, data),
+        "format": format,
+    }
+    settings |= {"options": parse_options(option or []), "tokenizer": tokenizer}
+    exported = write(from_dict(ExportConfig, {**settings, "on_error": on_error, "sensitive": sensitive}))
     if json_output:
-        print_json(found)
+        print_json(exported)
         return
-    for name, count in found.splits.items():
+    for name, count in exported.splits.items():
         say(f"{name:<26} {count:,}")
-    say(f"{'columns':<26} {', '.join(found.columns)}")
-    for reason, count in found.problems.items():
+    say(f"{'columns':<26} {', '.join(exported.columns)}")
+    for reason, count in exported.problems.items():
         tell(f"{reason}: {count:,}")
 
 
@@ -125,22 +131,22 @@ def inspect(
 
     same: dict[str, Any] = {"format": format, "sensitive": sensitive, "show_records": show_records}
     options = parse_options(option or [])
-    found = asdict(inspect_data(domain, opt.merged(paths, data), options=options, **same))
+    inspection = asdict(inspect_data(domain, opt.merged(paths, data), options=options, **same))
     if json_output:
-        print_json(found)
+        print_json(inspection)
         return
-    if not found["records"]:
+    if not inspection["records"]:
         tell("no record could be read: see the problems below")
-    for key, value in found.items():
+    for key, value in inspection.items():
         if not isinstance(value, dict):
-            say(f"{key.replace('_', ' '):<26} {_shown(value)}")
+            say(f"{key.replace('_', ' '):<26} {_figure_text(value)}")
         elif value:
             say(f"{key.replace('_', ' ')}:")
             for name, item in value.items():
-                say(f"  {name!s:<24} {_shown(item)}")
+                say(f"  {name!s:<24} {_figure_text(item)}")
 
 
-def _shown(value: object) -> str:
+def _figure_text(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:,}" if isinstance(value, int) else str(value)
@@ -161,11 +167,13 @@ def sample(
     """
     from seqmlm.training.corpus import draw_sample
 
-    drawn = draw_sample(domain, out, n=n, seed=seed)
+    drawn_sample = draw_sample(domain, out, n=n, seed=seed)
     if json_output:
-        files, apart = ([str(path) for path in own] for own in (drawn.files, drawn.apart))
-        print_json({"files": files, "apart": apart, "truth": str(drawn.truth)})
+        files, apart_files = (
+            [str(path) for path in paths] for paths in (drawn_sample.files, drawn_sample.apart)
+        )
+        print_json({"files": files, "apart": apart_files, "truth": str(drawn_sample.truth)})
     else:
-        for path in (*drawn.files, *drawn.apart, drawn.truth):
+        for path in (*drawn_sample.files, *drawn_sample.apart, drawn_sample.truth):
             say(str(path))
-        advise(f"next: seqmlm train --domain {domain} {drawn.files[0]}")
+        advise(f"next: seqmlm train --domain {domain} {drawn_sample.files[0]}")

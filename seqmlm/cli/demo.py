@@ -92,13 +92,13 @@ def _steps(context: typer.Context, folder: DemoFolder, max_time: str) -> Path:
     _run(context, "models", "list")
     tell(f"\nWhich proteins are odd? Twenty new ones, and {ODD} of them with their residues shuffled:")
     _run(context, "sample", "--domain", "protein", "--out", home / "sample", "--n", 20, "--seed", 7)
-    new, rows, report = (home / name for name in ("new.fasta", "scores.jsonl", "report.html"))
-    _shuffle(home / "sample" / "protein.fasta", new)
-    _run(context, "score", "demo", new, "--fpr", 0.05, "--report", report, "--out", rows)
+    new_proteins, rows, report = (home / name for name in ("new.fasta", "scores.jsonl", "report.html"))
+    _shuffle(home / "sample" / "protein.fasta", new_proteins)
+    _run(context, "score", "demo", new_proteins, "--fpr", 0.05, "--report", report, "--out", rows)
     alarms = _show(rows)
     texts = {"home": home, "model": home / "runs" / "demo" / "model"}
-    shown = {name: shlex.quote(str(path)) for name, path in texts.items()}
-    say(f"\n{_NEXT.format(**shown, alarms=alarms, seqmlm=program())}\n\nWhere each protein is odd: {report}")
+    quoted = {name: shlex.quote(str(path)) for name, path in texts.items()}
+    say(f"\n{_NEXT.format(**quoted, alarms=alarms, seqmlm=program())}\n\nWhere each protein is odd: {report}")
     return report
 
 
@@ -116,17 +116,19 @@ def program() -> str:
 @contextmanager
 def _workspace(home: Path) -> Iterator[None]:
     """Make the folder the workspace, with databases of its own, until the demo ends."""
-    before = {name: os.environ[name] for name in ("SEQMLM_HOME", *_SHARED) if name in os.environ}
-    if aside := [name for name in _SHARED if name in before]:
-        tell(f"the demo has databases of its own in {home}, and does not use {' and '.join(aside)}")
-    for name in before:
+    saved_environment = {name: os.environ[name] for name in ("SEQMLM_HOME", *_SHARED) if name in os.environ}
+    if ignored_variables := [name for name in _SHARED if name in saved_environment]:
+        tell(
+            f"the demo has databases of its own in {home}, and does not use {' and '.join(ignored_variables)}"
+        )
+    for name in saved_environment:
         del os.environ[name]
     os.environ["SEQMLM_HOME"] = str(home)
     try:
         yield
     finally:
         del os.environ["SEQMLM_HOME"]
-        os.environ.update(before)
+        os.environ.update(saved_environment)
 
 
 @contextmanager
@@ -140,9 +142,9 @@ def _listing(folder: DemoFolder) -> Iterator[None]:
 
 def _run(context: typer.Context, *words: object) -> None:
     """Run a command line in this process, and end as it does where it fails."""
-    given = [str(word) for word in words]
-    tell(f"\n$ seqmlm {' '.join(given)}")
-    code: Any = context.find_root().command.main(given, prog_name="seqmlm", standalone_mode=False)
+    arguments = [str(word) for word in words]
+    tell(f"\n$ seqmlm {' '.join(arguments)}")
+    code: Any = context.find_root().command.main(arguments, prog_name="seqmlm", standalone_mode=False)
     if code:
         raise typer.Exit(code)
 
@@ -150,24 +152,26 @@ def _run(context: typer.Context, *words: object) -> None:
 def _shuffle(sample: Path, out: Path) -> None:
     """The sequences of a sample, and behind them the first ones with their letters shuffled."""
     records = [text.split("\n", 1) for text in sample.read_text().split(">")[1:]]
-    known = [(name.split()[0], sequence.replace("\n", "")) for name, sequence in records]
+    proteins = [(name.split()[0], sequence.replace("\n", "")) for name, sequence in records]
     draw = random.Random(0)
-    odd = [(SHUFFLED + name, "".join(draw.sample(text, len(text)))) for name, text in known[:ODD]]
-    out.write_text("".join(f">{name}\n{text}\n" for name, text in [*known, *odd]))
+    odd = [(SHUFFLED + name, "".join(draw.sample(text, len(text)))) for name, text in proteins[:ODD]]
+    out.write_text("".join(f">{name}\n{text}\n" for name, text in [*proteins, *odd]))
 
 
 def _show(rows: Path) -> str:
     """Print the ten most unusual rows; how many of the shuffled and of the other proteins raise an alarm."""
-    known = [row for row in map(json.loads, rows.read_text().splitlines()) if row["p_value"] is not None]
-    found = sorted(known, key=lambda row: row["p_value"])
+    judged_rows = [
+        row for row in map(json.loads, rows.read_text().splitlines()) if row["p_value"] is not None
+    ]
+    ranked_rows = sorted(judged_rows, key=lambda row: row["p_value"])
     cells = []
-    for one in found[:10]:
-        p = one["p_value"]
-        judged = [f"{p:.2g}" if p >= 0.001 else "below 0.001", "ALARM" * one["alarm"]]
-        cells.append([escape(one["id"]), f"{one['bits_per_unit']:.2f}", *judged])
+    for ranked in ranked_rows[:10]:
+        p = ranked["p_value"]
+        judged = [f"{p:.2g}" if p >= 0.001 else "below 0.001", "ALARM" * ranked["alarm"]]
+        cells.append([escape(ranked["id"]), f"{ranked['bits_per_unit']:.2f}", *judged])
     print_table(["protein", "bits per residue", "p-value", ""], cells)
-    say(f"... and {len(found) - 10} more usual ones")
-    alarms = [row["id"].startswith(SHUFFLED) for row in known if row["alarm"]]
-    shuffled, others = sum(alarms), len(alarms) - sum(alarms)
-    verb = "raises" if (shuffled, others) == (0, 1) else "raise"
-    return f"{shuffled} of {ODD} shuffled proteins and {others} of the others {verb} an alarm."
+    say(f"... and {len(ranked_rows) - 10} more usual ones")
+    alarms = [row["id"].startswith(SHUFFLED) for row in judged_rows if row["alarm"]]
+    shuffled, unshuffled = sum(alarms), len(alarms) - sum(alarms)
+    verb = "raises" if (shuffled, unshuffled) == (0, 1) else "raise"
+    return f"{shuffled} of {ODD} shuffled proteins and {unshuffled} of the others {verb} an alarm."

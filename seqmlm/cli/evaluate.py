@@ -59,10 +59,10 @@ class Evaluate:
             rows = [
                 (
                     measure,
-                    number(one.value),
-                    "-" if math.isnan(one.low) else f"{number(one.low)} to {number(one.high)}",
+                    number(interval.value),
+                    "-" if math.isnan(interval.low) else f"{number(interval.low)} to {number(interval.high)}",
                 )
-                for measure, one in result.differences.items()
+                for measure, interval in result.differences.items()
             ]
             tables.append(("", columns, rows))
         return Answer(figures=result, answer=sentence(result), tables=tables)

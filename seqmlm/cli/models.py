@@ -61,37 +61,37 @@ def show(model: opt.Model, json_output: opt.Json = False) -> None:
     """
     from seqmlm.management.models import show_model
 
-    found = show_model(model)
+    facts = show_model(model)
     if json_output:
-        print_json(found)
+        print_json(facts)
         return
-    if "name" not in found:
-        print_facts({"path": found["path"], **found["card"], "calibrations": found["calibrations"]})
+    if "name" not in facts:
+        print_facts({"path": facts["path"], **facts["card"], "calibrations": facts["calibrations"]})
         return
-    head = found.get("card", {}).get("head")
+    head = facts.get("card", {}).get("head")
     learnt = f"none: labels were taught, {head['kind']} {head['label']}" if head else ""
     print_facts(
         {
-            "model": f"{found['name']}:{found['version']}",
-            "aliases": ", ".join(found["aliases"]),
-            "domain": found["domain"],
-            "folder": found["path"] if found["present"] else f"{found['path']} (missing)",
-            "created": found["created"],
-            "run id": found["run_id"],
-            "initialised from": found["init"] or "scratch",
-            "ancestors": " <- ".join(found["ancestors"]),
-            "tokenizer": f"{found['tokenizer']['name']}, {found['tokenizer']['vocabulary_size']:,} tokens",
-            "masking": ", ".join(f"{key} {value}" for key, value in found["masking"].items() if value != {})
+            "model": f"{facts['name']}:{facts['version']}",
+            "aliases": ", ".join(facts["aliases"]),
+            "domain": facts["domain"],
+            "folder": facts["path"] if facts["present"] else f"{facts['path']} (missing)",
+            "created": facts["created"],
+            "run id": facts["run_id"],
+            "initialised from": facts["init"] or "scratch",
+            "ancestors": " <- ".join(facts["ancestors"]),
+            "tokenizer": f"{facts['tokenizer']['name']}, {facts['tokenizer']['vocabulary_size']:,} tokens",
+            "masking": ", ".join(f"{key} {value}" for key, value in facts["masking"].items() if value != {})
             or learnt
             or "none: a linear model learns every unit from all others",
-            "data": ", ".join(found["dataset"]["sources"]),
-            "data fingerprint": found["dataset"]["fingerprint"],
-            "calibrations": found["calibrations"]
+            "data": ", ".join(facts["dataset"]["sources"]),
+            "data fingerprint": facts["dataset"]["fingerprint"],
+            "calibrations": facts["calibrations"]
             or ("none" if learnt else "none: seqmlm calibrate makes one of normal data"),
         }
     )
     say("\nmetrics")
-    print_facts({f"  {key}": number(value) for key, value in sorted(found["metrics"].items())})
+    print_facts({f"  {key}": number(value) for key, value in sorted(facts["metrics"].items())})
 
 
 @app.command("alias")
@@ -130,8 +130,8 @@ def rescan(json_output: opt.Json = False) -> None:
     added = [model.reference for model in done.added]
     if json_output:
         broken = {str(folder): reason for folder, reason in done.broken.items()}
-        aside = None if done.aside is None else str(done.aside)
-        print_json({"added": added, "known": done.known, "aside": aside, "broken": broken})
+        damaged_registry = None if done.aside is None else str(done.aside)
+        print_json({"added": added, "known": done.known, "aside": damaged_registry, "broken": broken})
     else:
         for name in added:
             say(name)
@@ -159,18 +159,18 @@ def export(
     """
     from seqmlm.management.models import export_model
 
-    given = [path for path in (folder, out) if path is not None]
-    if len(given) != 1:
+    folders = [path for path in (folder, out) if path is not None]
+    if len(folders) != 1:
         raise UsageError(
             f"{folder} and --out {out} are two folders to write to; name one"
-            if given
+            if folders
             else f"name the folder to write to, such as: seqmlm models export {model} exported"
         )
     if format not in ("plain", "sentence"):
         raise UsageError(f"a model is exported as plain or sentence, not as {format!r}")
-    files = export_model(model, given[0], tell, format="sentence" if format == "sentence" else "plain")
+    files = export_model(model, folders[0], tell, format="sentence" if format == "sentence" else "plain")
     if json_output:
-        print_json({"out": str(given[0]), "files": [path.name for path in files]})
+        print_json({"out": str(folders[0]), "files": [path.name for path in files]})
         return
     for path in files:
         say(path)

@@ -46,7 +46,11 @@ def print_json(value: Any) -> None:
 
 
 def print_table(
-    columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None, aside: bool = False
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    title: str | None = None,
+    on_stderr: bool = False,
 ) -> None:
     """Print a table: formatted on a terminal; elsewhere tab-separated lines with a header.
 
@@ -56,7 +60,7 @@ def print_table(
     from rich.table import Table
     from rich.text import Text
 
-    stream = sys.stderr if aside else sys.stdout
+    stream = sys.stderr if on_stderr else sys.stdout
     if not stream.isatty():
         for row in (columns, *rows):
             texts = (Text.from_markup(str(cell), emoji=False).plain for cell in row)
@@ -69,7 +73,7 @@ def print_table(
         table.add_column(printable(column), overflow="fold", no_wrap=index == 0)
     for row in rows:
         table.add_row(*map(printable, row))
-    Console(emoji=False, stderr=aside).print(table)  # ":bomb:" of a log stays what it is
+    Console(emoji=False, stderr=on_stderr).print(table)  # ":bomb:" of a log stays what it is
 
 
 def print_facts(facts: dict[str, object]) -> None:

@@ -58,7 +58,8 @@ def ray(
         tell(f"{shares - len(todo)} of {number_of(shares, 'share')} are done")
     if todo:
         commands = [
-            [*command, "--shard", f"{one}/{shares}", "--out", str(parts[one]), "--resume"] for one in todo
+            [*command, "--shard", f"{share_number}/{shares}", "--out", str(parts[share_number]), "--resume"]
+            for share_number in todo
         ]
         _run(commands, address=address, cpus=cpus, gpus=gpus, done=shares - len(todo))
     items = merge(parts, rows := out / "rows.jsonl")
@@ -68,13 +69,17 @@ def ray(
         tell(f"{rows}: rows of {number_of(items, 'item')} from {number_of(shares, 'share')}")
 
 
-def _check(command: Sequence[str], known: Sequence[str]) -> None:
+def _check(command: Sequence[str], command_names: Sequence[str]) -> None:
     """Refuse what is no command, and options that are set here."""
-    if command[0] not in known:
-        raise UsageError(f"no command {command[0]!r}{nearest(command[0], known)}")
-    own = {"--out", "--shard", "--resume", "--report"} & {word.partition("=")[0] for word in command}
-    if own:
-        raise UsageError(f"{', '.join(sorted(own))}: shares have their own; rows.jsonl is of all of them")
+    if command[0] not in command_names:
+        raise UsageError(f"no command {command[0]!r}{nearest(command[0], command_names)}")
+    reserved_options = {"--out", "--shard", "--resume", "--report"} & {
+        word.partition("=")[0] for word in command
+    }
+    if reserved_options:
+        raise UsageError(
+            f"{', '.join(sorted(reserved_options))}: shares have their own; rows.jsonl is of all of them"
+        )
 
 
 def _run(
@@ -91,20 +96,20 @@ def _run(
         here = {name: os.environ[name] for name in os.environ if name.startswith(("SEQMLM_", "MLFLOW_"))}
         options: dict[str, Any] = {"num_cpus": cpus, "num_gpus": gpus, "max_retries": LOST}
         remote = library.remote(share).options(**options, retry_exceptions=[ChildProcessError])
-        waiting = [remote.remote([*one], os.getcwd(), here) for one in commands]
+        waiting = [remote.remote([*words], os.getcwd(), here) for words in commands]
         while waiting:
             [first], waiting = library.wait(waiting)
             try:
-                code, told = library.get(first)
+                code, output = library.get(first)
             except library.exceptions.RayError as error:
-                said = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+                reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
                 raise StateError(
-                    f"a share could not be run ({said}); it was begun {LOST + 1} times where its process "
+                    f"a share could not be run ({reason}); it was begun {LOST + 1} times where its process "
                     "died: see that each machine has memory enough. What is done stays done: run the command "
                     "again to go on"
                 ) from None
             if code:
-                tell(told)
+                tell(output)
                 raise typer.Exit(code)
             done += 1
             tell(f"{done} of {done + len(waiting)} shares")

@@ -38,20 +38,20 @@ def report(
     """
     from seqmlm.watch.timeline import default_page, timeline
 
-    found = timeline(model, since)
+    period = timeline(model, since)
     page = html if html is not None or json_output else default_page(model)
     if page is not None:
-        found.write(page)
+        period.write(page)
         tell(f"report: {page}")
     if json_output:
-        print_json(found.to_dict())
+        print_json(period.to_dict())
         return
-    for one in found.incidents[:_LISTED]:
-        say(f"incident {one.id} ({one.told_state}): {one.title}")
-    for compared in found.comparisons:
+    for item in period.incidents[:_LISTED]:
+        say(f"incident {item.id} ({item.told_state}): {item.title}")
+    for compared in period.comparisons:
         for line in compared.lines()[:_LISTED]:
             say(line)
-    for sentence in found.verdict():
+    for sentence in period.verdict():
         say(sentence)
-    for sentence in found.warnings():
+    for sentence in period.warnings():
         say(f"warning: {sentence}")

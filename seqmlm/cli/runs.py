@@ -67,25 +67,25 @@ def show(run: Annotated[str, typer.Argument(help="Name or id of a run.")], json_
     """
     from seqmlm.management.runs import show_run
 
-    found = show_run(run, _warn)
+    facts = show_run(run, _warn)
     if json_output:
-        print_json(found)
+        print_json(facts)
         return
     print_facts(
         {
-            "name": found["name"],
-            "status": found["status"],
-            "run id": found["run_id"] or "(not in MLflow yet)",
-            "experiment": found["experiment"],
-            "started": when(found["started"]),
-            "took": duration(found["started"], found["ended"]),
-            "folder": found["folder"],
+            "name": facts["name"],
+            "status": facts["status"],
+            "run id": facts["run_id"] or "(not in MLflow yet)",
+            "experiment": facts["experiment"],
+            "started": when(facts["started"]),
+            "took": duration(facts["started"], facts["ended"]),
+            "folder": facts["folder"],
         }
     )
     for title in ("params", "metrics", "tags"):
         say(f"\n{title}")
-        shown = {f"  {key}": value for key, value in sorted(found[title].items())}
-        print_facts({k: number(v) for k, v in shown.items()} if title == "metrics" else shown)
+        indented = {f"  {key}": value for key, value in sorted(facts[title].items())}
+        print_facts({k: number(v) for k, v in indented.items()} if title == "metrics" else indented)
 
 
 @app.command("compare")
@@ -109,14 +109,16 @@ def compare(
     from seqmlm.management.runs import compare_predictions, compare_runs
 
     if metric is not None:
-        told = compare_predictions(runs, metric, _warn)
-        print_json(told) if json_output else say(_DIFFERENCE.format(*told["runs"], **told))
+        differences = compare_predictions(runs, metric, _warn)
+        print_json(differences) if json_output else say(
+            _DIFFERENCE.format(*differences["runs"], **differences)
+        )
         return
-    found = compare_runs(runs, _warn)
+    comparison = compare_runs(runs, _warn)
     if json_output:
-        print_json(found.to_dict())
+        print_json(comparison.to_dict())
     else:
-        _show_comparison(found)
+        _show_comparison(comparison)
 
 
 _DIFFERENCE = (
@@ -125,21 +127,21 @@ _DIFFERENCE = (
 )
 
 
-def _show_comparison(found: Comparison) -> None:
-    names = [escape(run.name) for run in found.runs]
-    rows: list[list[str]] = [["", "status", *(run.status for run in found.runs)]]
-    for key, texts in found.params.items():
+def _show_comparison(comparison: Comparison) -> None:
+    names = [escape(run.name) for run in comparison.runs]
+    rows: list[list[str]] = [["", "status", *(run.status for run in comparison.runs)]]
+    for key, texts in comparison.params.items():
         rows.append(["param", escape(key), *(escape(text or "-") for text in texts)])
-    for key, values in found.metrics.items():
+    for key, values in comparison.metrics.items():
         cells = [
             f"[bold green]{number(value)} *[/]" if best else number(value) or "-"
-            for value, best in zip(values, found.best[key], strict=True)
+            for value, best in zip(values, comparison.best[key], strict=True)
         ]
         rows.append(["metric", escape(key), *cells])
     print_table(["", "", *names], rows)
-    if any(any(marks) for marks in found.best.values()):
+    if any(any(marks) for marks in comparison.best.values()):
         tell("* best")
-    for note in found.notes:
+    for note in comparison.notes:
         tell(f"note: {note}")
 
 
@@ -167,5 +169,5 @@ def _warn(text: str) -> None:
 
 def _status(status: str, tracked: bool) -> str:
     color = {"FINISHED": "green", "RUNNING": "cyan", "KILLED": "yellow", "FAILED": "red"}.get(status, "")
-    shown = f"[{color}]{status}[/]" if color else status
-    return shown if tracked else f"{shown} (not in MLflow)"
+    styled = f"[{color}]{status}[/]" if color else status
+    return styled if tracked else f"{styled} (not in MLflow)"

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 
-_own: list[bool] = []
+_is_own: list[bool] = []
 
 
 def own_process() -> None:
     """Say that this process was started for the command."""
-    _own.append(True)
+    _is_own.append(True)
 
 
 def began() -> float:
     """The reading of `time.monotonic` at which the command began: now, where the process does other work."""
     now = time.monotonic()
-    if not _own:
+    if not _is_own:
         return now
     import psutil
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """What `seqmlm train` can be told beside all settings (`seqmlm.training.config`).
+    """The options of `seqmlm train`; all settings are in `seqmlm.training.config`.
 
     Args:
         paths: files, folders or Hugging Face data sets (hf:NAME[:SPLIT]) to train on; - is standard input.
@@ -67,7 +67,7 @@ class TrainOptions:
     print_config: bool = False
 
 
-def _train(**given: Any) -> None:
+def _train(**arguments: Any) -> None:
     """Train a masked language model on your sequences.
 
     Training stops at the first limit reached; without a limit, after 1,000 steps.
@@ -76,11 +76,11 @@ def _train(**given: Any) -> None:
     """
     from seqmlm.training.config import check_paths
 
-    paths = opt.merged(given["paths"], given["data"])
-    if not given["print_config"]:
+    paths = opt.merged(arguments["paths"], arguments["data"])
+    if not arguments["print_config"]:
         check_paths(paths)
-    request = _request(paths, given)
-    if given["print_config"]:
+    request = _request(paths, arguments)
+    if arguments["print_config"]:
         _print_settings(request)
         return
     request.check()  # before torch is loaded, which takes seconds
@@ -89,12 +89,12 @@ def _train(**given: Any) -> None:
     from seqmlm.training.pretrain import pretrain
 
     with TrainingConsole(began()) as console:
-        result = dry_run(request, console) if given["dry_run"] else pretrain(request, console)
+        result = dry_run(request, console) if arguments["dry_run"] else pretrain(request, console)
     if isinstance(result, dict):
         lines = "\n".join(f"{name:24} {value}" for name, value in result.items())
-        print_json(result) if given["json_output"] else say(lines)
+        print_json(result) if arguments["json_output"] else say(lines)
         return
-    if given["json_output"] and result.is_main:
+    if arguments["json_output"] and result.is_main:
         print_json(result.to_dict())
     elif result.is_main and result.model is not None:
         advise(f"next: {result.next}" if result.next else "")
@@ -105,17 +105,17 @@ def _train(**given: Any) -> None:
 train = declared(_train, TrainOptions)
 
 
-def _request(paths: list[str], given: dict[str, Any]) -> TrainRequest:
+def _request(paths: list[str], arguments: dict[str, Any]) -> TrainRequest:
     from seqmlm.config import parse_options
     from seqmlm.training.launch import TrainRequest
 
     flags = {
-        "data": {"paths": paths or None, "options": parse_options(given["options"] or [])},
-        "model": {name: given[name] for name in ("size", "init")},
-        "train": {name: given[name] for name in ("max_steps", "max_time")},
+        "data": {"paths": paths or None, "options": parse_options(arguments["options"] or [])},
+        "model": {name: arguments[name] for name in ("size", "init")},
+        "train": {name: arguments[name] for name in ("max_steps", "max_time")},
     }
-    same = {name: given[name] for name in ("domain", "name", "resume", "config")}
-    return TrainRequest(**same, flags=flags, settings=tuple(given["settings"] or ()))
+    same = {name: arguments[name] for name in ("domain", "name", "resume", "config")}
+    return TrainRequest(**same, flags=flags, settings=tuple(arguments["settings"] or ()))
 
 
 def _print_settings(request: TrainRequest) -> None:

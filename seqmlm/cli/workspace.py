@@ -22,12 +22,12 @@ def doctor(json_output: Json = False) -> None:
     """
     from seqmlm.management.doctor import examine
 
-    found = asdict(examine())
-    problems = found["problems"]
+    examination = asdict(examine())
+    problems = examination["problems"]
     if json_output:
-        print_json(found)
+        print_json(examination)
     else:
-        for topic, facts in found.items():
+        for topic, facts in examination.items():
             if topic != "problems":
                 say(topic)
                 print_facts({f"  {key.replace('_', ' ')}": _text(value) for key, value in facts.items()})
@@ -58,13 +58,13 @@ def upgrade(json_output: Json = False) -> None:
     """
     from seqmlm.management.doctor import schema
 
-    url, before, after = schema(upgrade=True)
+    url, old_revision, new_revision = schema(upgrade=True)
     if json_output:
-        print_json({"url": url, "before": before, "after": after})
-    elif before == after:
-        say(f"{url} is already at schema {after}")
+        print_json({"url": url, "before": old_revision, "after": new_revision})
+    elif old_revision == new_revision:
+        say(f"{url} is already at schema {new_revision}")
     else:
-        say(f"{url}: schema {before or 'none'} -> {after}")
+        say(f"{url}: schema {old_revision or 'none'} -> {new_revision}")
 
 
 @db.command("current")

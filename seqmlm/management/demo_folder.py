@@ -66,10 +66,10 @@ class DemoFolder:
         if not self.home.is_dir() or not any(self.home.iterdir()):
             self._before = frozenset[str]()
             return
-        self._read(out)
+        self._load_manifest(out)
         self._before = frozenset(self._files()) - self._listed.keys()
 
-    def _read(self, out: Path) -> None:
+    def _load_manifest(self, out: Path) -> None:
         """Read the manifest."""
         try:
             content: dict[str, Any] = read_json(self.home / MANIFEST)
@@ -90,16 +90,19 @@ class DemoFolder:
             StateError: a listed file has changed, the databases hold work of others, or a needed name is
                 that of a file which the manifest does not list. Nothing was deleted.
         """
-        if further := sorted(set(self.work()) - self._work):
+        if foreign_work := sorted(set(self.work()) - self._work):
             raise StateError(
-                f"{self.home} holds the {further[0]}, which is not of the demo: {_REMEDY}, or move your work"
+                f"{self.home} holds the {foreign_work[0]}, which the demo did not make: {_REMEDY}, "
+                "or move your work"
             )
         names = [*self._listed, *(_DATABASES if self._listed.keys() & {*_DATABASES} else ())]
         listed = [self.home / name for name in dict.fromkeys(names) if self._is_ours(name)]
-        if taken := [
+        if occupied := [
             path for path in map(self.home.joinpath, needed) if path.exists() and path not in listed
         ]:
-            raise StateError(f"{taken[0]} is not listed as a file of a demo: move it elsewhere, or {_REMEDY}")
+            raise StateError(
+                f"{occupied[0]} is not listed as a file of a demo: move it elsewhere, or {_REMEDY}"
+            )
         for path in listed:
             path.unlink()
         for folder in sorted({above for path in listed for above in path.parents}, reverse=True):
@@ -111,9 +114,9 @@ class DemoFolder:
 
     def remove(self) -> None:
         """Do as `clear`, and delete the folder where nothing else is in it."""
-        made = (self.home / MANIFEST).exists()
+        has_manifest = (self.home / MANIFEST).exists()
         self.clear()
-        if made:
+        if has_manifest:
             with suppress(OSError):
                 self.home.rmdir()
 
@@ -126,13 +129,13 @@ class DemoFolder:
             raise StateError(f"{path} has changed since the demo: move it elsewhere, or {_REMEDY}")
         return True
 
-    def begin(self, made: tuple[str, ...] = ()) -> None:
+    def begin(self, patterns: tuple[str, ...] = ()) -> None:
         """Make the folder, and write the manifest before any other file.
 
         Args:
             made: patterns of the files that the demo writes beside those of the workspace.
         """
-        self._made = (*_MADE, *made)
+        self._made = (*_MADE, *patterns)
         self.home.mkdir(parents=True, exist_ok=True)
         self.list_files()
 
@@ -141,10 +144,10 @@ class DemoFolder:
 
         A file of another name that a person saves in the folder meanwhile is not listed.
         """
-        new = sorted(name for name in set(self._files()) - self._before if _matches(name, self._made))
+        new_names = sorted(name for name in set(self._files()) - self._before if _matches(name, self._made))
         content = {
             "about": "Files that 'seqmlm demo' made. The next demo in this folder deletes these files alone.",
-            "files": {name: _facts(self.home / name) for name in new},
+            "files": {name: _facts(self.home / name) for name in new_names},
             "work": sorted(name for name in self.work() if _matches(name, _OWN_WORK)),
         }
         replace_file(self.home / MANIFEST, (json.dumps(content, indent=1) + "\n").encode())
@@ -157,7 +160,7 @@ class DemoFolder:
                 yield name
 
     def work(self) -> Iterator[str]:
-        """What the workspace in this folder holds: models, streams, runs and folders of runs."""
+        """Models, streams, runs and folders of runs in the workspace of this folder."""
         for name, kind, table, label in _WORK:
             if (self.home / name).is_file():
                 yield from (f"{kind} {value}" for value in _rows(self.home / name, table, label))

@@ -47,15 +47,18 @@ class Examination:
 def examine() -> Examination:
     """Run every check; creates no file and repairs nothing."""
     home = Workspace.locate()
-    found = Examination()
-    found.versions = {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}}
+    examination = Examination()
+    examination.versions = {
+        "python": platform.python_version(),
+        **{name: _version(name) for name in _PACKAGES},
+    }
     for check in (_devices, _workspace, _tracking, _registry, _plugins):
         try:
-            check(found, home)
+            check(examination, home)
         except Exception as error:
             # The check itself must not fail on what it is looking for.
-            found.problems.append(f"{check.__name__[1:]}: {type(error).__name__}: {error}")
-    return found
+            examination.problems.append(f"{check.__name__[1:]}: {type(error).__name__}: {error}")
+    return examination
 
 
 def _version(package: str) -> str | None:
@@ -65,7 +68,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _devices(found: Examination, _: Workspace) -> None:
+def _devices(examination: Examination, _: Workspace) -> None:
     import torch
 
     from seqmlm.engine.attention import attention_path
@@ -73,7 +76,7 @@ def _devices(found: Examination, _: Workspace) -> None:
 
     kind = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = compute_dtype("auto", device := torch.device(kind))
-    found.devices = {
+    examination.devices = {
         "platform": platform.platform(),
         "cores": os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
@@ -84,78 +87,82 @@ def _devices(found: Examination, _: Workspace) -> None:
         "attention": attention_path(device, dtype),
     }
     if torch.version.cuda and kind == "cpu" and shutil.which("nvidia-smi"):
-        found.problems.append(
+        examination.problems.append(
             "torch finds no GPU although nvidia-smi is installed; check the driver against torch's CUDA"
         )
 
 
-def _workspace(found: Examination, home: Workspace) -> None:
+def _workspace(examination: Examination, home: Workspace) -> None:
     existing = next(folder for folder in (home.root, *home.root.parents) if folder.exists())
     free = shutil.disk_usage(existing).free
-    found.workspace = {
+    examination.workspace = {
         "root": str(home.root),
         "writable": os.access(existing, os.W_OK),
         "free_gib": round(free / 2**30, 1),
         "environment": {name: public(os.environ[name]) for name in _VARIABLES if name in os.environ},
     }
-    if not found.workspace["writable"]:
-        found.problems.append(f"{home.root} is not writable; point SEQMLM_HOME at a folder that is")
+    if not examination.workspace["writable"]:
+        examination.problems.append(f"{home.root} is not writable; point SEQMLM_HOME at a folder that is")
     if free < _LITTLE_DISK:
-        found.problems.append(f"only {free / 2**30:.1f} GiB are free at {home.root}; checkpoints may not fit")
+        examination.problems.append(
+            f"only {free / 2**30:.1f} GiB are free at {home.root}; checkpoints may not fit"
+        )
 
 
-def _tracking(found: Examination, home: Workspace) -> None:
+def _tracking(examination: Examination, home: Workspace) -> None:
     tracker = Tracker(home)
-    found.tracking = {"uri": tracker.public_uri}
+    examination.tracking = {"uri": tracker.public_uri}
     if not tracker.has_store:
-        found.tracking["state"] = _NOT_YET
+        examination.tracking["state"] = _NOT_YET
         return
     try:
         tracker.connect()
     except TrackerDown as error:
-        found.tracking |= {"reachable": False, "state": str(error)}
-        found.problems.append(
+        examination.tracking |= {"reachable": False, "state": str(error)}
+        examination.problems.append(
             f"{error}; training continues without it; run `seqmlm runs sync` once it is reachable"
         )
         return
     incomplete = tracker.incomplete()
-    found.tracking |= {"reachable": True, "incomplete_runs": incomplete}
+    examination.tracking |= {"reachable": True, "incomplete_runs": incomplete}
     if incomplete:
-        found.problems.append(f"MLflow is missing parts of {', '.join(incomplete)}; run `seqmlm runs sync`")
+        examination.problems.append(
+            f"MLflow is missing parts of {', '.join(incomplete)}; run `seqmlm runs sync`"
+        )
 
 
-def _registry(found: Examination, home: Workspace) -> None:
+def _registry(examination: Examination, home: Workspace) -> None:
     try:
         engine = database.engine(home.database_url)
     except SeqmlmError as error:
-        found.problems.append(str(error))
+        examination.problems.append(str(error))
         return
-    found.registry = {"url": engine.url.render_as_string(hide_password=True)}
+    examination.registry = {"url": engine.url.render_as_string(hide_password=True)}
     if not database.exists(engine.url):
-        found.registry["state"] = _NOT_YET
+        examination.registry["state"] = _NOT_YET
         return
     try:
         current, needed = database.revisions(engine)
-        found.registry |= {"revision": current, "needed": needed}
+        examination.registry |= {"revision": current, "needed": needed}
         if current != needed:
-            found.problems.append(
+            examination.problems.append(
                 f"the registry is at schema {current}, not {needed}; run `seqmlm db upgrade`"
             )
     except SeqmlmError as error:
-        found.problems.append(str(error))
+        examination.problems.append(str(error))
     finally:
         engine.dispose()
 
 
-def _plugins(found: Examination, _: Workspace) -> None:
+def _plugins(examination: Examination, _: Workspace) -> None:
     kinds: tuple[plugins.Kind, ...] = ("domains", "tokenizers", "maskers")
     for kind in kinds:
-        found.plugins[kind] = plugins.names(kind)
-        for name in found.plugins[kind]:
+        examination.plugins[kind] = plugins.names(kind)
+        for name in examination.plugins[kind]:
             try:
                 plugins.load(kind, name)
             except SeqmlmError as error:
-                found.problems.append(str(error))
+                examination.problems.append(str(error))
 
 
 def schema(*, upgrade: bool = False) -> tuple[str, str | None, str]:
@@ -232,10 +239,13 @@ def _page(server: str, tracker: Tracker) -> tuple[str, str | None]:
 
     MLflow 3 opens on a page of prompts and agents; the workflow type shows runs, curves and models.
     """
-    found = tracker.newest_experiment()
-    if found is None or not server.startswith("http"):
+    experiment = tracker.newest_experiment()
+    if experiment is None or not server.startswith("http"):
         return server, None
-    return f"{server.rstrip('/')}/#/experiments/{found[0]}/runs?workflowType=machine_learning", found[1]
+    return (
+        f"{server.rstrip('/')}/#/experiments/{experiment[0]}/runs?workflowType=machine_learning",
+        experiment[1],
+    )
 
 
 def become(plan: UiCommand) -> None:

@@ -36,7 +36,7 @@ _BATCH = 512
 
 @dataclass(frozen=True, kw_only=True)
 class ExportConfig:
-    """What is exported, and where to.
+    """The input of an export, and the folder that it writes.
 
     Args:
         domain: its name.
@@ -63,7 +63,7 @@ class ExportConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """What was written: records of each split, the columns, bad records and oddities by reason."""
+    """The content of an exported folder: records of each split, columns, and bad records by reason."""
 
     out: str
     splits: Mapping[str, int]
@@ -113,7 +113,7 @@ def _exported(config: ExportConfig, domain: Field, building: Path) -> Exported:
 
 @contextmanager
 def _reading(config: ExportConfig) -> Iterator[None]:
-    """What the system says of an input is no fault of the output, but a DataError."""
+    """Raise a DataError where an input cannot be read: the same OSError of an output is a StateError."""
     try:
         yield
     except OSError as error:
@@ -145,9 +145,9 @@ def _write(
         }
         divided = _divided(reader, problems, config)
         while batch := list(islice(divided, _BATCH)):
-            kept = [pair for pair in batch if check(reader.domain, pair[0], tokenizer, problems)]
+            readable_pairs = [pair for pair in batch if check(reader.domain, pair[0], tokenizer, problems)]
             for number, part in enumerate(PARTS):
-                records = [record for record, place in kept if place == number]
+                records = [record for record, place in readable_pairs if place == number]
                 if records:
                     rows = list(_rows(reader.domain, tokenizer, records))
                     writers[part].write_table(pa.Table.from_pylist(rows, schema=schema))
@@ -179,9 +179,9 @@ def _schema(domain: Field) -> Any:
 
     text, numbers = pa.string(), pa.list_(pa.int32())
     types = {"string": text, "list<string>": pa.list_(text), "list<double>": pa.list_(pa.float64())}
-    own = {name: types[kind] for name, kind in domain.text.columns.items()}
+    field_columns = {name: types[kind] for name, kind in domain.text.columns.items()}
     place = {"document": text, "source": text, "line": pa.int64()}
-    return pa.schema({"id": text, **own, **place, "input_ids": numbers, "groups": numbers})
+    return pa.schema({"id": text, **field_columns, **place, "input_ids": numbers, "groups": numbers})
 
 
 def _save(streams: Mapping[str, Path], folder: Path) -> None:

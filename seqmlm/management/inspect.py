@@ -50,7 +50,7 @@ class Census:
         seed: of the uniform samples.
         distinct: different sequences held before the sample of hash values is thinned.
         uniform: records whose length and place in the split are held.
-        kept: whole records held, of at most `characters` characters together.
+        sampled_records: whole records held, of at most `characters` characters together.
     """
 
     def __init__(
@@ -60,12 +60,12 @@ class Census:
         *,
         distinct: int = 500_000,
         uniform: int = 100_000,
-        kept: int = 1_000,
+        most_kept: int = 1_000,
         characters: int = 1 << 23,
     ) -> None:
         self.records = self.characters = 0
         self._split, self._limit, self._uniform = split, distinct, uniform
-        self._kept_limit, self._room = kept, characters
+        self._kept_limit, self._room = most_kept, characters
         self._seen: dict[bytes, list[tuple[int, int]]] = {}
         self._level = 0  # hash values with this many low bits 0 are kept
         self._lengths = np.zeros(uniform, dtype=np.int64)
@@ -100,9 +100,9 @@ class Census:
             return
         place = int(self._random.integers(self.records))
         if place < len(self._kept):
-            left = self._kept_characters - len(str(self._kept[place].raw))
-            if left + length <= self._room:
-                self._kept[place], self._kept_characters = record, left + length
+            other_characters = self._kept_characters - len(str(self._kept[place].raw))
+            if other_characters + length <= self._room:
+                self._kept[place], self._kept_characters = record, other_characters + length
 
     def _thin(self) -> None:
         self._level += 1
@@ -110,15 +110,15 @@ class Census:
         self._seen = {d: m for d, m in self._seen.items() if not int.from_bytes(d[:8], "little") & low}
 
     @property
-    def kept(self) -> list[Record]:
+    def sampled_records(self) -> list[Record]:
         """Records to examine, drawn uniformly unless they are very long; all of a short stream."""
         return self._kept
 
-    def lengths(self, quantiles: tuple[float, ...]) -> dict[str, int]:
+    def length_quantiles(self, quantiles: tuple[float, ...]) -> dict[str, int]:
         """Quantiles of the length of a record's text, in characters."""
-        held = self._lengths[: min(self.records, self._uniform)]
-        found = np.quantile(held if len(held) else [0], quantiles, method="inverted_cdf")
-        return dict(zip(map(str, quantiles), map(int, found), strict=True))
+        sampled = self._lengths[: min(self.records, self._uniform)]
+        lengths = np.quantile(sampled if len(sampled) else [0], quantiles, method="inverted_cdf")
+        return dict(zip(map(str, quantiles), map(int, lengths), strict=True))
 
     @property
     def distinct(self) -> int:
@@ -132,23 +132,37 @@ class Census:
 
     def divided(self) -> tuple[dict[str, int], int]:
         """Records of each split, and distinct sequences that are both in training and in a held-out part."""
-        held = min(self.records, self._uniform)
-        parts = self._split.parts(self._marks[:held])
+        sampled_count = min(self.records, self._uniform)
+        parts = self._split.parts(self._marks[:sampled_count])
         validation, calibration = (
-            round(float((parts == part).mean()) * self.records) if held else 0
+            round(float((parts == part).mean()) * self.records) if sampled_count else 0
             for part in (VALIDATION, CALIBRATION)
         )
         train = self.records - validation - calibration
         # Of all in the sample of hash values: the number of its sequence (M,), and its marks (M, 2).
-        owners = np.array([n for n, own in enumerate(self._seen.values()) for _ in own], dtype=np.int64)
-        marks = np.array([one for own in self._seen.values() for one in own], dtype=np.int64).reshape(-1, 2)
+        owners = np.array(
+            [n for n, sequence_marks in enumerate(self._seen.values()) for _ in sequence_marks],
+            dtype=np.int64,
+        )
+        marks = np.array(
+            [selected for sequence_marks in self._seen.values() for selected in sequence_marks],
+            dtype=np.int64,
+        ).reshape(-1, 2)
         # Sizes of groups matter: a sequence is where its records are; where none is held, the rule decides.
-        known = dict(zip(map(tuple, self._marks[:held].tolist()), parts.tolist(), strict=True))
-        others = self._split.parts(np.concatenate([self._marks[:held], marks]))[held:].tolist()
-        found = [known.get(tuple(mark), part) for mark, part in zip(marks.tolist(), others, strict=True)]
-        trains = np.array(found, dtype=np.int8) == TRAIN
-        both = (np.bincount(owners[one], minlength=len(self._seen)) > 0 for one in (trains, ~trains))
-        leaked = int(np.count_nonzero(np.logical_and(*both))) << self._level
+        part_of_mark = dict(
+            zip(map(tuple, self._marks[:sampled_count].tolist()), parts.tolist(), strict=True)
+        )
+        rule_parts = self._split.parts(np.concatenate([self._marks[:sampled_count], marks]))[
+            sampled_count:
+        ].tolist()
+        parts_of_marks = [
+            part_of_mark.get(tuple(mark), part) for mark, part in zip(marks.tolist(), rule_parts, strict=True)
+        ]
+        trains = np.array(parts_of_marks, dtype=np.int8) == TRAIN
+        is_in_part = (
+            np.bincount(owners[selected], minlength=len(self._seen)) > 0 for selected in (trains, ~trains)
+        )
+        leaked = int(np.count_nonzero(np.logical_and(*is_in_part))) << self._level
         return {"train": train, "validation": validation, "calibration": calibration}, leaked
 
 
@@ -211,42 +225,46 @@ def inspect_data(
         UsageError: an unknown domain, format or option.
         DataError: a path that does not exist, or nothing that can be read.
     """
-    found = plugins.domain(domain)
+    field = plugins.domain(domain)
     data: dict[str, Any] = {"paths": list(paths), "format": format, "options": dict(options or {})}
     data |= {"on_error": "skip"} | ({"sensitive": True} if sensitive else {})
-    config = resolve_config(found, {"data": data})
-    reader, hide = CorpusReader(config, found, Workspace.locate()), config.data.sensitive
+    config = resolve_config(field, {"data": data})
+    reader, hide = CorpusReader(config, field, Workspace.locate()), config.data.sensitive
     problems, census = Problems("skip", sensitive=hide), Census(reader.split(), config.seed)
 
-    def counted() -> Iterator[Record]:
+    def counted_records() -> Iterator[Record]:
         for name in reader.sources:
             for record in reader.records(name, problems):
                 census.add(record)
                 yield record
 
-    audit = found.reading.audit(counted(), problems)
+    audit = field.reading.audit(counted_records(), problems)
     if not census.records:
         raise problems.nothing()
-    examined = _Examined.of(found, config.tokenizer, census.kept) if census.kept else _Examined.nothing()
-    example = {} if hide and not show_records else _example(found, config.masking, config.seed, examined)
-    made = _report(found.unit, census, examined, problems, hide)
-    return replace(made, audit=audit, example=example)
+    examined = (
+        _Examined.of(field, config.tokenizer, census.sampled_records)
+        if census.sampled_records
+        else _Examined.nothing()
+    )
+    example = {} if hide and not show_records else _example(field, config.masking, config.seed, examined)
+    inspection = _inspection(field.unit, census, examined, problems, hide)
+    return replace(inspection, audit=audit, example=example)
 
 
-def _report(unit: str, census: Census, examined: _Examined, problems: Problems, hide: bool) -> Inspection:
+def _inspection(unit: str, census: Census, examined: _Examined, problems: Problems, hide: bool) -> Inspection:
     parts, leaked = census.divided()
-    own: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "records": census.records,
         "duplicates": census.records - census.distinct,
         "looked_at": len(examined.encodings),
-        "length_quantiles": census.lengths(_QUANTILES),
+        "length_quantiles": census.length_quantiles(_QUANTILES),
         "unit_quantiles": examined.units(),
         "vocabulary": examined.vocabulary(hide),
         "problems": problems.counts,
         "split": {"in both": leaked},
     }
-    own = redact_small_counts(own, hide)
-    own["split"] = {**(redacted_counts(parts, parts=True) if hide else parts), **own["split"]}
+    figures = redact_small_counts(figures, hide)
+    figures["split"] = {**(redacted_counts(parts, parts=True) if hide else parts), **figures["split"]}
     return Inspection(
         unit=unit,
         characters=census.characters,
@@ -255,7 +273,7 @@ def _report(unit: str, census: Census, examined: _Examined, problems: Problems, 
         outside_alphabet={} if hide else dict(examined.outside.most_common(_MOST_COMMON)),
         places=problems.places,
         remedies=problems.remedies,
-        **own,
+        **figures,
     )
 
 
@@ -273,17 +291,17 @@ class _Examined:
         return cls(None, [], [], Counter())
 
     @classmethod
-    def of(cls, domain: Field, config: TokenizerConfig, kept: list[Record]) -> _Examined:
+    def of(cls, domain: Field, config: TokenizerConfig, sample: list[Record]) -> _Examined:
         """Encode records with the domain's tokenizer, trained on them if it has no fixed vocabulary."""
         try:
-            tokenizer = load_or_train(config, lambda: (one.raw for one in kept))
+            tokenizer = load_or_train(config, lambda: (record.raw for record in sample))
         except DataError:  # too little text for a vocabulary: all other figures can still be given
             return cls.nothing()
         outside: Counter[str] = Counter()
         spelled = []
-        for record in kept:
+        for record in sample:
             unknown = tokenizer.unknown(record.raw)
-            outside.update(one.text for one in unknown)
+            outside.update(symbol.text for symbol in unknown)
             if not (unknown and tokenizer.traits.closed):
                 spelled.append(record)
         encodings = tokenizer.encode_batch([record.raw for record in spelled]) if spelled else []
@@ -293,12 +311,12 @@ class _Examined:
         """Quantiles of the number of units per record."""
         rule = None if self.tokenizer is None else self.tokenizer.units
         sizes = [len(rule.numbers(encoding)) for encoding in self.encodings] if rule is not None else []
-        found = np.quantile(sizes or [0], _QUANTILES, method="inverted_cdf")
-        return dict(zip(map(str, _QUANTILES), map(int, found), strict=True))
+        counts = np.quantile(sizes or [0], _QUANTILES, method="inverted_cdf")
+        return dict(zip(map(str, _QUANTILES), map(int, counts), strict=True))
 
     def _counts(self, tokenizer: Tokenizer) -> NDArray[np.int64]:
         """(V,) occurrences of each token."""
-        ids = [np.zeros(0, np.int64), *(one.ids.astype(np.int64) for one in self.encodings)]
+        ids = [np.zeros(0, np.int64), *(encoding.ids.astype(np.int64) for encoding in self.encodings)]
         return np.bincount(np.concatenate(ids), minlength=tokenizer.space.size)
 
     def tokens(self) -> dict[str, int]:
@@ -315,16 +333,16 @@ class _Examined:
         if (tokenizer := self.tokenizer) is None:
             return {}
         counts, unknown = self._counts(tokenizer), tokenizer.space.unk
-        found = {
+        facts = {
             "tokenizer": tokenizer.name,
             "size": tokenizer.space.size,
             "unknown tokens": 0 if unknown is None else int(counts[unknown]),
         }
         if hide or not isinstance(tokenizer, Growing):
-            return found
+            return facts
         advice = tokenizer.advice(counts.tolist())
-        found |= {f"field {name}": text for name, text in tokenizer.facts.items()}
-        return found if advice is None else {**found, "warning": advice}
+        facts |= {f"field {name}": text for name, text in tokenizer.facts.items()}
+        return facts if advice is None else {**facts, "warning": advice}
 
 
 def _example(domain: Field, masking: MaskingConfig, seed: int, examined: _Examined) -> dict[str, str]:
@@ -335,8 +353,8 @@ def _example(domain: Field, masking: MaskingConfig, seed: int, examined: _Examin
     record, encoding = examined.records[0], examined.encodings[0]
     masked = corruptor(encoding, 0, 0)
     places, put_there = masked.positions.astype(np.int32), masked.ids[masked.positions]
-    shown = domain.text.show(tokenizer, record.raw, encoding, places, put_there)
-    lines = dict(line.split(maxsplit=1) for line in shown.splitlines() if " " in line)
+    text = domain.text.show(tokenizer, record.raw, encoding, places, put_there)
+    lines = dict(line.split(maxsplit=1) for line in text.splitlines() if " " in line)
     names = {"true": "before", "masked": "chosen", "predicted": "after"}
     return {to: lines[name][:_EXAMPLE_CHARACTERS] for name, to in names.items() if name in lines}
 
@@ -368,14 +386,14 @@ def formats(domain: str) -> list[FormatFacts]:
 
 def _facts(name: str, format: Format) -> FormatFacts:
     text = (format.read.func if isinstance(format.read, partial) else format.read).__doc__ or ""
-    known, parameters = meanings(text), inspect.signature(format.read).parameters
+    option_meanings, parameters = meanings(text), inspect.signature(format.read).parameters
     return FormatFacts(
         name=name,
         reads=" ".join(inspect.cleandoc(text).split("\n\n")[0].split()),
         suffixes=format.suffixes,
         folder=format.folder is not None,
         options=tuple(
-            OptionFacts(name=key, default=parameters[key].default, meaning=known.get(key, ""))
+            OptionFacts(name=key, default=parameters[key].default, meaning=option_meanings.get(key, ""))
             for key in format.options
         ),
     )

@@ -56,17 +56,17 @@ class ModelSummary:
     @property
     def metrics(self) -> Mapping[str, float]:
         """Final metrics of the training."""
-        found: Mapping[str, float] = self.card.get("metrics", {})
-        return found
+        metrics: Mapping[str, float] = self.card.get("metrics", {})
+        return metrics
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        entry, own = self.entry, to_dict(self.entry)
-        own |= {"present": entry.present, "created": entry.created.isoformat()}
-        own |= {"run_id": entry.mlflow_run_id, "metrics": dict(self.metrics)}
-        own["tokenizer"] = {name: own["tokenizer"][name] for name in _TOKENIZER_FACTS}
-        own["dataset"] = {name: own["dataset"][name] for name in _DATASET_FACTS}
-        return {name: own[name] for name in _SUMMARY}
+        entry, facts = self.entry, to_dict(self.entry)
+        facts |= {"present": entry.present, "created": entry.created.isoformat()}
+        facts |= {"run_id": entry.mlflow_run_id, "metrics": dict(self.metrics)}
+        facts["tokenizer"] = {name: facts["tokenizer"][name] for name in _TOKENIZER_FACTS}
+        facts["dataset"] = {name: facts["dataset"][name] for name in _DATASET_FACTS}
+        return {name: facts[name] for name in _SUMMARY}
 
 
 def list_models() -> list[ModelSummary]:
@@ -82,24 +82,24 @@ def show_model(reference: str) -> dict[str, Any]:
         UsageError: it is a hub model, of which nothing is known here.
     """
     home = Workspace.locate()
-    found = resolve(reference)
-    if found.path is None:
+    resolved = resolve(reference)
+    if resolved.path is None:
         raise UsageError(
-            f"{reference} is a model on the Hugging Face hub; see https://huggingface.co/{found.hub_id}"
+            f"{reference} is a model on the Hugging Face hub; see https://huggingface.co/{resolved.hub_id}"
         )
-    card, calibrations = card_values(found.path), stored_calibrations(found.path)
-    known = {"card": dict(card), "calibrations": told(calibrations) if calibrations else None}
-    if found.entry is None:
-        return {"path": str(found.path), **known}
+    card, calibrations = card_values(resolved.path), stored_calibrations(resolved.path)
+    shared_facts = {"card": dict(card), "calibrations": told(calibrations) if calibrations else None}
+    if resolved.entry is None:
+        return {"path": str(resolved.path), **shared_facts}
     with Registry(home) as registry:
-        ancestors = [model.reference for model in registry.lineage(found.entry)]
-    summary = ModelSummary(entry=found.entry, card=card)
-    return {**summary.to_dict(), "ancestors": ancestors, **known}
+        ancestors = [model.reference for model in registry.lineage(resolved.entry)]
+    summary = ModelSummary(entry=resolved.entry, card=card)
+    return {**summary.to_dict(), "ancestors": ancestors, **shared_facts}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rescanned:
-    """What `rescan_models` has made of the model folders.
+class RescanResult:
+    """The model folders that `rescan_models` registered, and those that it could not.
 
     Args:
         aside: where the registry is that could not be used; None where it could.
@@ -114,7 +114,7 @@ class Rescanned:
     broken: Mapping[Path, str]
 
 
-def rescan_models() -> Rescanned:
+def rescan_models() -> RescanResult:
     """Register the models of the workspace's run folders that the registry lacks, by what their cards say.
 
     A registry that is damaged, or of an unknown schema, is moved aside before; a server never is. Versions of
@@ -125,15 +125,15 @@ def rescan_models() -> Rescanned:
         StateError: it cannot be read, moved or written.
     """
     home = Workspace.locate()
-    aside = set_aside(home.database_url)
+    moved_to = set_aside(home.database_url)
     broken: dict[Path, str] = {}
     cards = _cards(home, broken)
     with owner_only(any(card.sensitive for card in cards.values())), Registry(home) as registry:
-        known = {model.path for model in registry.models()}
-        new = {folder: card for folder, card in cards.items() if folder not in known}
+        registered = {model.path for model in registry.models()}
+        missing = {folder: card for folder, card in cards.items() if folder not in registered}
         entries: dict[Path, ModelEntry] = {}
         for _ in range(2):  # the second time, what a model was trained on from is there
-            for folder, card in new.items():
+            for folder, card in missing.items():
                 name = card.run_name or folder.parent.name
                 try:
                     origin = origin_of(card, model_folder.load_tokenizer(folder))
@@ -143,12 +143,12 @@ def rescan_models() -> Rescanned:
                     raise
                 except SeqmlmError as error:
                     broken[folder] = str(error)
-    return Rescanned(aside=aside, added=tuple(entries.values()), known=len(known), broken=broken)
+    return RescanResult(aside=moved_to, added=tuple(entries.values()), known=len(registered), broken=broken)
 
 
 def _cards(home: Workspace, broken: dict[Path, str]) -> dict[Path, model_folder.Card]:
     """The card of each model folder, earlier versions first; why one cannot be read goes to `broken`."""
-    found: dict[Path, model_folder.Card] = {}
+    cards: dict[Path, model_folder.Card] = {}
     for file in sorted([*home.runs.glob(f"*/model/{CARD}"), *home.runs.glob(f"*/model-*/{CARD}")]):
         try:
             card = model_folder.read_card(file.parent)
@@ -156,8 +156,8 @@ def _cards(home: Workspace, broken: dict[Path, str]) -> dict[Path, model_folder.
             broken[file.parent] = str(error)
         else:
             if card is not None and file.parent.suffix != ".tmp":
-                found[file.parent.resolve()] = card
-    return dict(sorted(found.items(), key=lambda one: one[1].steps))
+                cards[file.parent.resolve()] = card
+    return dict(sorted(cards.items(), key=lambda pair: pair[1].steps))
 
 
 def alias_model(reference: str, alias: str, warn: Callable[[str], None]) -> ModelEntry:
@@ -167,15 +167,15 @@ def alias_model(reference: str, alias: str, warn: Callable[[str], None]) -> Mode
         UsageError: the alias is reserved, or the reference is not of a registered model.
     """
     home = Workspace.locate()
-    found = resolve(reference)
-    if found.entry is None:
+    resolved = resolve(reference)
+    if resolved.entry is None:
         raise UsageError(
             f"{reference} is not a registered model; an alias needs NAME, NAME@ALIAS or NAME:VERSION"
         )
     with Registry(home) as registry:
-        registry.set_alias(found.entry, alias)
-    Tracker(home, warn=warn).set_alias(found.entry.name, found.entry.version, alias)
-    return found.entry
+        registry.set_alias(resolved.entry, alias)
+    Tracker(home, warn=warn).set_alias(resolved.entry.name, resolved.entry.version, alias)
+    return resolved.entry
 
 
 def export_model(
@@ -202,26 +202,26 @@ def export_model(
         UsageError: the model is on the hub already, or transformers would compute it otherwise.
         StateError: `out` is taken or cannot be written, or the model is incomplete.
     """
-    found = resolve(reference)
-    if found.path is None:
+    resolved = resolve(reference)
+    if resolved.path is None:
         raise UsageError(f"{reference} is on the Hugging Face hub: download it from there")
-    card, target = model_folder.read_card(found.path), out.expanduser().absolute()
-    modules = _sentence_modules(found.path, card) if format == "sentence" else {}
+    card, target = model_folder.read_card(resolved.path), out.expanduser().absolute()
+    modules = _sentence_modules(resolved.path, card) if format == "sentence" else {}
     classifies = card is not None and card.head and not modules
-    files = [] if classifies else _exported(found.path, card, notify)
+    files = [] if classifies else _exported(resolved.path, card, notify)
     with owner_only(card is not None and card.sensitive), new_folder(target) as building:
         if classifies:
             from seqmlm.inference.plain_classifier import plain_classifier
 
-            model_folder.save_weights(building, plain_classifier(model_folder.load(found.path)))
-            files = _matching(found.path, _BESIDE_CLASSIFIER)
+            model_folder.save_weights(building, plain_classifier(model_folder.load(resolved.path)))
+            files = _matching(resolved.path, _BESIDE_CLASSIFIER)
         elif card is not None:
-            model_folder.write_plain(building, found.path, card)
+            model_folder.write_plain(building, resolved.path, card)
         for path in files:
             shutil.copyfile(path, building / path.name)
-        for name, told in modules.items():
+        for name, content in modules.items():
             (building / name).parent.mkdir(exist_ok=True)
-            (building / name).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+            (building / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         if card is not None and not classifies:
             model_folder.seal(building, card)
     return sorted(target.iterdir())
@@ -233,12 +233,14 @@ def _exported(folder: Path, card: model_folder.Card | None, notify: Callable[[st
     if card is not None:
         model_folder.check_files(folder, card)
         files = [path for path in files if not (card.sensitive and path.name in PERSONAL)]
-    behind = [path.name for path in files if path.name == COUNTS]
-    if behind and any(one.counts != "none" for one in stored_calibrations(folder).values()):
-        behind.append(CALIBRATION)
-    if behind:
-        notify(f"the plain model, without counts of the training data: {' and '.join(behind)} stay here")
-    files = [path for path in files if path.name not in behind]
+    left_behind = [path.name for path in files if path.name == COUNTS]
+    if left_behind and any(
+        calibration.counts != "none" for calibration in stored_calibrations(folder).values()
+    ):
+        left_behind.append(CALIBRATION)
+    if left_behind:
+        notify(f"the plain model, without counts of the training data: {' and '.join(left_behind)} stay here")
+    files = [path for path in files if path.name not in left_behind]
     if not any(path.suffix == ".safetensors" for path in files):
         raise StateError(f"{folder} has no weights in safetensors; train or copy the model again")
     rewritten = _matching(folder, _REWRITTEN) if card is not None else []
@@ -273,4 +275,6 @@ def _sentence_modules(folder: Path, card: model_folder.Card | None) -> dict[str,
 
 
 def _matching(folder: Path, patterns: Sequence[str]) -> list[Path]:
-    return [path for path in sorted(folder.iterdir()) if any(fnmatch(path.name, one) for one in patterns)]
+    return [
+        path for path in sorted(folder.iterdir()) if any(fnmatch(path.name, pattern) for pattern in patterns)
+    ]

@@ -78,7 +78,7 @@ def compare_runs(references: Sequence[str], warn: Warn) -> Comparison:
         UsageError: fewer than two runs.
         StateError: there is no such run.
     """
-    return compare(_found(references, warn))
+    return compare(_runs_to_compare(references, warn))
 
 
 def compare_predictions(references: Sequence[str], metric: str, warn: Warn) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def compare_predictions(references: Sequence[str], metric: str, warn: Warn) -> d
         UsageError: not two runs, runs with other test data, or no such measure.
         StateError: there is no such run, or it keeps no predictions.
     """
-    runs = _found(references, warn)
+    runs = _runs_to_compare(references, warn)
     if len(runs) != 2:
         raise UsageError(f"--metric compares the predictions of two runs, not of {len(runs)}")
     home = Workspace.locate()
@@ -101,7 +101,7 @@ def compare_predictions(references: Sequence[str], metric: str, warn: Warn) -> d
             f"{runs[0].name} and {runs[1].name} cannot be compared: {why}; fine-tune both with the same "
             "labels and --test"
         )
-    found = difference(
+    comparison = difference(
         first.kind,
         metric,
         first.truth,
@@ -110,17 +110,17 @@ def compare_predictions(references: Sequence[str], metric: str, warn: Warn) -> d
         groups=first.groups,
         names=first.names,
     )
-    return {"runs": [run.name for run in runs], "metric": metric, **found._asdict()}
+    return {"runs": [run.name for run in runs], "metric": metric, **comparison._asdict()}
 
 
-def _found(references: Sequence[str], warn: Warn) -> list[RunInfo]:
+def _runs_to_compare(references: Sequence[str], warn: Warn) -> list[RunInfo]:
     """At least two runs, none twice."""
     tracker = Tracker(Workspace.locate(), warn=warn)
     tracker.mark_killed()
-    known = tracker.runs()
+    all_runs = tracker.runs()
     runs: list[RunInfo] = []
     for reference in references:
-        run = tracker.find(reference, known)
+        run = tracker.find(reference, all_runs)
         if run not in runs:
             runs.append(run)
     if len(runs) < 2:
@@ -178,11 +178,11 @@ def _side_by_side(mappings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]
 
 
 def _best(metric: str, values: Sequence[float | None]) -> list[bool]:
-    known = {value for value in values if value is not None}
+    distinct_values = {value for value in values if value is not None}
     direction = better(metric)
-    if direction is None or len(known) < 2:
+    if direction is None or len(distinct_values) < 2:
         return [False] * len(values)
-    top = min(known) if direction == "lower" else max(known)
+    top = min(distinct_values) if direction == "lower" else max(distinct_values)
     return [value == top for value in values]
 
 

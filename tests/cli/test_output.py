@@ -103,7 +103,7 @@ def test_elsewhere_a_training_writes_a_line_in_ten_seconds(
 
 
 def test_the_time_of_a_command_counts_from_the_start_of_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start, "_own", [])
+    monkeypatch.setattr(start, "_is_own", [])
     assert start.began() == pytest.approx(time.monotonic(), abs=1), "a process that does other work, too"
     start.own_process()
     age = time.time() - psutil.Process().create_time()

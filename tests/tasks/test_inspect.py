@@ -44,7 +44,7 @@ def test_as_counting_everything_would_say(rows):
 
 
 def test_a_long_stream_is_estimated_in_little_memory():
-    census = Census(SPLIT, 0, distinct=500, uniform=1000, kept=20, characters=300)
+    census = Census(SPLIT, 0, distinct=500, uniform=1000, most_kept=20, characters=300)
     for number in range(20_000):
         # Every sequence twice, the second time in another document: about 42 % of them in both splits.
         census.add(record(number, f"sequence {number % 10_000}", f"d{number}"))
@@ -54,17 +54,17 @@ def test_a_long_stream_is_estimated_in_little_memory():
     assert abs(leaked - 4200) < 1500
     assert abs(found["validation"] / 20_000 - 0.3) < 0.06
     assert len(census._seen) <= 500
-    assert 1 <= len(census.kept) <= 20
-    assert sum(len(one.raw) for one in census.kept) <= 300
-    assert max(int(one.id) for one in census.kept) > 1000, "not only the first ones"
-    lengths = census.lengths((0.0, 1.0))
+    assert 1 <= len(census.sampled_records) <= 20
+    assert sum(len(one.raw) for one in census.sampled_records) <= 300
+    assert max(int(one.id) for one in census.sampled_records) > 1000, "not only the first ones"
+    lengths = census.length_quantiles((0.0, 1.0))
     assert 10 <= lengths["0.0"] <= lengths["1.0"] == 13
 
 
 def test_nothing_at_all():
     census = Census(SPLIT, 0)
     assert (census.records, census.divided()[1]) == (0, 0)
-    assert census.lengths((0.5,)) == {"0.5": 0}
+    assert census.length_quantiles((0.5,)) == {"0.5": 0}
 
 
 @pytest.mark.parametrize("domain", plugins.names("domains"))
