@@ -26,7 +26,7 @@ REACHABLE_LINES = {
 }
 """With imports inside of functions: moving an import into a function is no progress."""
 WATCH_MODULES = 37  # 15
-WATCH_LINES = 4_930  # 3,500
+WATCH_LINES = 4_990  # 3,500
 
 
 @pytest.mark.parametrize("name", MEMBERS)
