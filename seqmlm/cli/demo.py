@@ -67,7 +67,7 @@ def demo(
     Example: seqmlm demo
     """
     from seqmlm.management.demo_folder import DemoFolder
-    from seqmlm.training.config import seconds
+    from seqmlm.tasks.deadline import seconds
 
     folder = DemoFolder(out)
     if remove:

@@ -11,8 +11,8 @@ from typing import Literal
 from seqmlm.engine.types import Precision
 from seqmlm.errors import UsageError
 from seqmlm.finetuning.labelled import Lesson
+from seqmlm.tasks.deadline import seconds
 from seqmlm.tasks.task import CommandConfig
-from seqmlm.training.config import seconds
 
 
 @dataclass(frozen=True, kw_only=True)

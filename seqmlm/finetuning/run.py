@@ -41,20 +41,16 @@ from seqmlm.parsing import read_json
 from seqmlm.registry.entries import ModelEntry
 from seqmlm.reports.verdict import finetuning_sentence
 from seqmlm.tasks.columns import Labelling, of_text, reading
-from seqmlm.tasks.deadline import CUTS, Cuts, Deadline, Remaining, Start
+from seqmlm.tasks.deadline import CUTS, Cuts, Deadline, Remaining, Start, seconds
 from seqmlm.tasks.register import track_model
 from seqmlm.tasks.task import Summary, Table
 from seqmlm.tracking import DESCRIPTION, LEDGER, METRICS, TrackedRun, read_metrics
-from seqmlm.training.config import seconds
-from seqmlm.training.corpus import QUARANTINE
-from seqmlm.training.launch import RUN_CONFIG
 from seqmlm.training.observers import complete_console
 from seqmlm.training.page import PAGE, described, finetuning_page
-from seqmlm.training.run import FINISHED, MODEL_FOLDER, TrainingRun
+from seqmlm.training.run import FINISHED, MODEL_FOLDER, QUARANTINE, REQUESTS, TrainingRun
 from seqmlm.workspace import Workspace
 
-REQUEST = "finetune.yaml"
-_OTHERS = (LEDGER, RUN_CONFIG, MODEL_FOLDER, FINISHED)
+_OTHERS = (LEDGER, REQUESTS["pretrain"], MODEL_FOLDER, FINISHED)
 COMPARED = ("accuracy", "auroc", "macro_f1", "spearman", "mean")
 """Figures beside the primary one that trainings are compared by: few."""
 NAMED = 10
@@ -198,7 +194,7 @@ class Finetuning:
         error = None
         if self.processes.is_main:
             try:
-                run.begin(REQUEST, self._request(run))
+                run.begin(self._request(run))
             except StateError as raised:
                 error = raised
         self.processes.agree(error)
@@ -206,7 +202,7 @@ class Finetuning:
     def _request(self, run: TrainingRun) -> dict[str, Any]:
         """What a resumed run may not change."""
         directory, name = run.directory, run.name
-        file, now = directory / REQUEST, to_dict(self.config)
+        file, now = directory / REQUESTS[run.task], to_dict(self.config)
         now = {key: value for key, value in now.items() if key not in _FREE}
         now["data"] = file_fingerprint(self.files)
         if not file.exists() and any((directory / one).exists() for one in _OTHERS):
@@ -255,7 +251,7 @@ class Finetuning:
         """
         run, alone = self._of_seed(seed), self.config.seeds == 1
         if not alone and self.processes.is_main:
-            run.begin(REQUEST, self._request(run))
+            run.begin(self._request(run))
         done = run.directory / FINISHED
         if done.exists():
             trained = Trained(**read_json(done))
@@ -265,7 +261,7 @@ class Finetuning:
         start = self._started(run, left)
         child = tracked is not None and not alone and self.config.tune != "none"
         with self._tracked(run, tracked.run_id) if child and tracked else nullcontext(tracked) as own:
-            found = self.teacher.train(seed, run.directory, own, self.console, start)
+            found = self.teacher.train(seed, run, own, self.console, start)
         if start is not None:  # of a resumed training, the seconds before it stopped count too
             self.deadline.carry(max(self.deadline.elapsed(), start.elapsed + found.seconds))
         if found.signal is None and self.processes.is_main:

@@ -19,7 +19,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.engine.distributed import Processes
 from seqmlm.engine.durable import replace_file
 from seqmlm.engine.heads import LabelledRows
-from seqmlm.engine.loop import Goal, Loop
+from seqmlm.engine.loop import Goal
 from seqmlm.engine.optimizer import module_tensors, restore_module
 from seqmlm.engine.packing import RowPlanner
 from seqmlm.engine.schedule import LoopConfig
@@ -38,10 +38,11 @@ from seqmlm.inference.session import Session
 from seqmlm.inference.tuning import fit_frozen, merge, tune
 from seqmlm.tasks.deadline import Start
 from seqmlm.tracking import TrackedRun
-from seqmlm.training.assemble import Best
+from seqmlm.training.best import BEST, Best, run_loop
 from seqmlm.training.observers import Console, Recorder
+from seqmlm.training.run import TrainingRun
 
-FINAL, BEST = "final.safetensors", "best.safetensors"
+FINAL = "final.safetensors"
 RATES = {128: 1e-3, 256: 5e-4}
 """Peak learning rates by width; of wider encoders, and of adapters ten times that, `RATE`."""
 RATE = 5e-5
@@ -104,9 +105,10 @@ class Teacher:
         return drawn(self.card, self.held["train"], self.asked.shots, seed)
 
     def train(
-        self, seed: int, folder: Path, run: TrackedRun | None, console: Console, start: Start | None
+        self, seed: int, run: TrainingRun, tracked: TrackedRun | None, console: Console, start: Start | None
     ) -> Trained:
-        """One training, tracked in `run` if given; its weights lie in the folder if no signal stopped it.
+        """One training, tracked if `tracked` is given; its weights lie in the run's folder if no signal
+        stopped it.
 
         Args:
             start: how the time limit was divided when it began; None without a limit.
@@ -118,10 +120,10 @@ class Teacher:
             rows = self._new(seed, self.asked.tune)
             if self.card.begins_fitted:
                 self._fit(rows, seed, begins=True)
-            found = self._loop(rows, seed, folder, run, console, start)
+            found = self._loop(rows, seed, run, tracked, console, start)
         if found.signal is None and self.processes.is_main:
-            folder.mkdir(parents=True, exist_ok=True)
-            replace_file(folder / FINAL, save(module_tensors(rows)))
+            run.directory.mkdir(parents=True, exist_ok=True)
+            replace_file(run.directory / FINAL, save(module_tensors(rows)))
         return found
 
     def frozen(self, seed: int) -> LabelledRows:
@@ -175,8 +177,8 @@ class Teacher:
         self,
         rows: LabelledRows,
         seed: int,
-        folder: Path,
-        run: TrackedRun | None,
+        run: TrainingRun,
+        tracked: TrackedRun | None,
         console: Console,
         start: Start | None,
     ) -> Trained:
@@ -199,17 +201,10 @@ class Teacher:
             seed=seed,
         )
         writes = self.processes.is_main
-        best = Best(self._validated, folder / BEST, self.goal, resume=asked.resume, writes=writes)
-        loop = Loop(
-            *(rows, dataset, planner, config),
-            directory=folder / "checkpoints",
-            observer=None if run is None else Recorder(run, console, config, planner.tokens_per_epoch),
-            evaluate=best if validates else None,
-            goal=self.goal if validates else None,
-        )
-        outcome = loop.run(resume=asked.resume)
-        if outcome.signal is None and validates:
-            best.restore(rows)
+        best = Best(self._validated, run.directory / BEST, self.goal, resume=run.resume, writes=writes)
+        observer = None if tracked is None else Recorder(tracked, console, config, planner.tokens_per_epoch)
+        parts = (rows, dataset, planner, config)
+        outcome, _ = run_loop(run, *parts, observer=observer, evaluate=best if validates else None)
         return Trained(seed, best.value, outcome.steps, outcome.seconds, outcome.signal)
 
     def _row(self, lengths: Any) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seqmlm.engine.durable import replace_file
-from seqmlm.errors import StateError
+from seqmlm.errors import StateError, UsageError
 from seqmlm.parsing import read_json
 
 if TYPE_CHECKING:
@@ -40,6 +41,19 @@ _LEAST_AFTERWARDS, _FINISH = 4.0, 1.5
 _MOST_SLOWNESS = 10.0
 
 Progress = Callable[[str, float], None]
+
+
+def seconds(text: str | float) -> float:
+    """Read a duration: 90, 90s, 10m, 1.5h; UsageError for anything else, or a duration of zero.
+
+    >>> seconds("10m")
+    600.0
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", str(text).strip())
+    value = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
+    if value <= 0:
+        raise UsageError(f"{text!r} is not a duration; write 90s, 10m or 2h")
+    return value
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,7 @@ its process.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,9 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load, save
-from torch import nn
 
 from seqmlm import plugins
 from seqmlm.config import to_dict
@@ -28,23 +23,23 @@ from seqmlm.engine import checkpoint
 from seqmlm.engine.backbones import build, widened
 from seqmlm.engine.channels import InputChannels, channels_of
 from seqmlm.engine.conditionals import Conditionals
-from seqmlm.engine.durable import replace_file
 from seqmlm.engine.linear import LinearRows, Penalty
-from seqmlm.engine.loop import Goal, Loop, LoopResult, Observer
+from seqmlm.engine.loop import Goal, LoopResult, Observer
 from seqmlm.engine.masking.base import Corruptor
 from seqmlm.engine.masking.lexicon import Lexicon
 from seqmlm.engine.masking.position import Position
 from seqmlm.engine.model import MaskedRows
-from seqmlm.engine.optimizer import module_tensors, restore_module
+from seqmlm.engine.optimizer import restore_module
 from seqmlm.engine.packing import PackedRow, RowDataset, RowPlanner
 from seqmlm.engine.pseudolikelihood import Aligned, LinearLoop, prepared
 from seqmlm.engine.shapes import LAYERS, PATTERN_KEYS
-from seqmlm.errors import StateError, UsageError
+from seqmlm.errors import UsageError
 from seqmlm.evaluation.bits import BitsReport, UnitBits, joined, memorization_gap, unigram, unit_bits
 from seqmlm.inference import model_folder
 from seqmlm.inference.model_folder import load_tokenizer, make_masker
 from seqmlm.tasks.deadline import Afterwards
 from seqmlm.tokenizers.base import Growing
+from seqmlm.training.best import BEST, CHECKPOINTS, Best, Evaluate, run_loop
 from seqmlm.training.config import PretrainConfig
 from seqmlm.training.corpus import Corpus
 from seqmlm.training.run import TrainingRun
@@ -56,7 +51,6 @@ Probability = Literal["ordinary", "full"]
 
 FINAL_FACTOR = 4
 """The evaluation after a training reads so many times the sequences of one on the way."""
-BEST = "best.safetensors"
 
 PROBED = 2000
 """Training sequences in which a masker has to hide something, at most, spread evenly."""
@@ -164,24 +158,21 @@ class Training:
         Masks of chosen places teach what the evaluation, by masks anywhere, does not measure: the last stay.
         So they do where several processes (`world`) would have to agree on the best.
         """
-        told: dict[str, Any] = {"directory": run.directory / "checkpoints", "observer": observer}
         if self._linear is not None:
-            told |= {"evaluate": self.evaluator, "falls": _BITS}
-            return LinearLoop(*self._linear, self._penalty, self.loop, **told).run(resume=run.resume)
-        own = (self.rows, self.dataset, self.planner, self.loop)
-        if world > 1 or isinstance(self.corruptor.masker, Lexicon | Position):
-            return Loop(*own, evaluate=self.evaluator, **told).run(resume=run.resume)
-        best = Best(self.evaluator, run.directory / BEST, FEWEST_BITS, worth=0.01, resume=run.resume)
-        outcome = Loop(*own, evaluate=best, **told).run(resume=run.resume)
-        if outcome.status == "killed":
-            return outcome
-        with run.writing():
-            last = best.restore(self.rows)
-        if last is not None:
+            directory = run.directory / CHECKPOINTS
+            told: dict[str, Any] = {"directory": directory, "observer": observer, "falls": _BITS}
+            loop = LinearLoop(*self._linear, self._penalty, self.loop, evaluate=self.evaluator, **told)
+            return loop.run(resume=run.resume)
+        evaluate: Evaluate = self.evaluator
+        if world == 1 and not isinstance(self.corruptor.masker, Lexicon | Position):
+            evaluate = Best(self.evaluator, run.directory / BEST, FEWEST_BITS, worth=0.01, resume=run.resume)
+        parts = (self.rows, self.dataset, self.planner, self.loop)
+        outcome, last = run_loop(run, *parts, observer=observer, evaluate=evaluate)
+        if last is not None and isinstance(evaluate, Best):
             say(
-                f"kept the weights of an earlier evaluation: {best.value:.3f} bits per {self.corpus.unit}, "
-                f"{last:.3f} by the last ones, which had begun to memorize; train a shorter time, or on more "
-                "data"
+                f"kept the weights of an earlier evaluation: {evaluate.value:.3f} bits per "
+                f"{self.corpus.unit}, {last:.3f} by the last ones, which had begun to memorize; train a "
+                "shorter time, or on more data"
             )
         return outcome
 
@@ -332,64 +323,3 @@ def _batches(indices: Sequence[int], lengths: NDArray[np.integer], tokens: int) 
             batch, size = [], 0
     if batch:
         yield batch
-
-
-class Best:
-    """An evaluator that keeps the best weights so far in a file of the run.
-
-    Of few data a long training memorizes: its last weights predict new data worse than earlier ones.
-
-    Args:
-        evaluator: measures, on the same data each time.
-        file: where the weights are kept.
-        goal: which of its metrics says how good the weights are.
-        worth: by which share earlier weights must be better to be taken: evaluations are of few records.
-        resume: whether the training goes on, so that what is kept there counts.
-        writes: whether this process writes the file; all see the same metrics.
-    """
-
-    def __init__(
-        self,
-        evaluator: Callable[[Any], dict[str, float]],
-        file: Path,
-        goal: Goal,
-        *,
-        worth: float = 0.0,
-        resume: bool,
-        writes: bool = True,
-    ) -> None:
-        self._evaluator, self._file, self.goal, self._worth = evaluator, file, goal, worth
-        self._writes = writes
-        self.value: float | None = None
-        if resume and file.is_file():
-            with suppress(SafetensorError, ValueError, TypeError), safe_open(file, "pt") as kept:
-                self.value = float((kept.metadata() or {})["value"])
-
-    def __call__(self, rows: nn.Module) -> dict[str, float]:
-        values = self._evaluator(rows)
-        value = values.get(self.goal.metric, math.nan)  # where it cannot be had, nothing is better
-        if self.goal.better(value, self.value):
-            self.value = value
-            if not self._writes:
-                return values
-            try:
-                replace_file(self._file, save(module_tensors(rows), {"value": repr(self.value)}))
-            except OSError as error:
-                raise StateError(f"cannot write {self._file}: {error}; free space, then --resume") from None
-        return values
-
-    def restore(self, rows: nn.Module) -> float | None:
-        """Give a trained model the weights that were kept, if they are better; the metric of the last then.
-
-        Raises:
-            StateError: the file is of another model.
-            OSError, SafetensorError: it cannot be read.
-        """
-        if self.value is None:
-            return None
-        last = self._evaluator(rows).get(self.goal.metric, math.nan)
-        if not self.goal.better(self.value, last * (1 + self._worth if self.goal.more else 1 - self._worth)):
-            self.value = last
-            return None
-        restore_module(rows, load(self._file.read_bytes()))
-        return last

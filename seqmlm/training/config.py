@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from seqmlm.engine.masking.base import MaskingConfig, check_options, options_of
 from seqmlm.engine.shapes import INITIALIZATIONS, LAYERS, LINEAR, ModelConfig
 from seqmlm.errors import UsageError, nearest
 from seqmlm.parsing import Share
-from seqmlm.tasks.deadline import AFTERWARDS
+from seqmlm.tasks.deadline import AFTERWARDS, seconds
 
 if TYPE_CHECKING:
     from seqmlm.engine.schedule import LoopConfig
@@ -365,16 +364,3 @@ def _domain_defaults(domain: Field, asked: Mapping[str, Any]) -> dict[str, Any]:
 def check_paths(paths: Iterable[str]) -> None:
     """Look whether files and folders are there, before torch is loaded; DataError where one is not."""
     expand(path for _, path in map(split_source, paths) if not Path(path).is_dir())
-
-
-def seconds(text: str | float) -> float:
-    """Read a duration: 90, 90s, 10m, 1.5h; UsageError for anything else, or a duration of zero.
-
-    >>> seconds("10m")
-    600.0
-    """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", str(text).strip())
-    value = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
-    if value <= 0:
-        raise UsageError(f"{text!r} is not a duration; write 90s, 10m or 2h")
-    return value

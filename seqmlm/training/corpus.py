@@ -40,9 +40,8 @@ from seqmlm.tokenizers.base import CARD as TOKENIZER_CARD
 from seqmlm.tokenizers.base import Growing, Tokenizer, of_length
 from seqmlm.tokenizers.base import fingerprint as fingerprint_of
 from seqmlm.training.config import DataConfig, PretrainConfig, TokenizerConfig
+from seqmlm.training.run import QUARANTINE
 from seqmlm.workspace import Workspace
-
-QUARANTINE = "quarantine.jsonl"
 
 CALIBRATING, CALIBRATING_PARTS = 130, 40
 """Records that are held out to calibrate, at least, unless they are more than a fifth: where a record is one

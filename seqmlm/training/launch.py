@@ -26,13 +26,13 @@ from seqmlm.inference.model_folder import inline_words
 from seqmlm.registry.references import resolve
 from seqmlm.registry.store import Registry
 from seqmlm.training.config import LIMITS, PretrainConfig, resolve_config
-from seqmlm.training.run import FINISHED
+from seqmlm.training.run import FINISHED, REQUESTS
 from seqmlm.workspace import Workspace
 
 if TYPE_CHECKING:
     from seqmlm.engine.distributed import Processes
 
-RUN_CONFIG = "config.yaml"
+RUN_CONFIG = REQUESTS["pretrain"]
 
 FROZEN = ("domain", "seed", "data", "tokenizer", "masking", "model")
 FROZEN_TRAINING = ("tokens_per_batch", "tokens_per_row", "betas", "sharding")

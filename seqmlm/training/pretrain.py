@@ -24,16 +24,16 @@ from seqmlm.errors import StateError
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.parsing import read_json
 from seqmlm.scoring.calibrate import few_held_out
-from seqmlm.tasks.deadline import CUTS, Afterwards, Cuts, Deadline, Start
+from seqmlm.tasks.deadline import CUTS, Afterwards, Cuts, Deadline, Start, seconds
 from seqmlm.tracking import TrackedRun
 from seqmlm.training.assemble import Training
-from seqmlm.training.config import LIMITS, seconds
-from seqmlm.training.corpus import QUARANTINE, CorpusReader, few_trained_on
+from seqmlm.training.config import LIMITS
+from seqmlm.training.corpus import CorpusReader, few_trained_on
 from seqmlm.training.finalize import finalize
-from seqmlm.training.launch import RUN_CONFIG, Plan, TrainRequest, agreed_plan, longer
+from seqmlm.training.launch import Plan, TrainRequest, agreed_plan, longer
 from seqmlm.training.observers import Console, Recorder, complete_console
 from seqmlm.training.page import PAGE, score_command
-from seqmlm.training.run import FINISHED, TrainingRun
+from seqmlm.training.run import FINISHED, QUARANTINE, TrainingRun
 from seqmlm.training.sizing import sized
 from seqmlm.workspace import Workspace
 
@@ -227,7 +227,7 @@ class Pretraining:
     def _tracked(self) -> TrackedRun:
         """Make the run's folder, and open its MLflow run."""
         run, corpus = self.run, self.corpus
-        settings = run.begin(RUN_CONFIG, to_dict(self.training.config))
+        settings = run.begin(to_dict(self.training.config))
         (run.directory / FINISHED).unlink(missing_ok=True)
         if corpus.quarantined:  # the bad records of all corpora, readable by the owner only
             path = run.directory / QUARANTINE

@@ -24,6 +24,10 @@ from seqmlm.tasks.register import origin_of, register_model
 from seqmlm.tracking import LEDGER, TrackedRun, Tracker
 from seqmlm.workspace import Workspace
 
+REQUESTS = {"pretrain": "config.yaml", "finetune": "finetune.yaml"}
+"""By task, the file of a run's folder with its settings; which one is there says of which task the run is."""
+QUARANTINE = "quarantine.jsonl"
+"""The bad records of all corpora."""
 FINISHED = "result.json"
 MODEL_FOLDER = "model"
 PYFUNC = {
@@ -82,10 +86,10 @@ class TrainingRun:
         """The options that go on with it."""
         return f"--resume {self.name}" if self.task == "pretrain" else f"--name {self.name} --resume"
 
-    def begin(self, file: str, settings: Mapping[str, Any]) -> Path:
+    def begin(self, settings: Mapping[str, Any]) -> Path:
         """Write its settings, before all else: with them a run that is killed at any later moment resumes."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        path = self.directory / file
+        path = self.directory / REQUESTS[self.task]
         replace_file(path, yaml.safe_dump(dict(settings), sort_keys=False).encode())
         return path
 

@@ -16,12 +16,12 @@ from seqmlm import plugins
 from seqmlm.config import parse_assignments, to_dict
 from seqmlm.engine.shapes import SIZES
 from seqmlm.errors import StateError, UsageError
+from seqmlm.tasks.deadline import seconds
 from seqmlm.training.config import (
     LEARNING_RATES,
     SECOND_STAGE_LEARNING_RATE,
     TOKENS_PER_BATCH,
     resolve_config,
-    seconds,
 )
 from seqmlm.training.launch import FINISHED, RUN_CONFIG, TrainRequest, plan, request_config
 from seqmlm.workspace import Workspace
