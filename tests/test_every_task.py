@@ -72,10 +72,6 @@ PAIRS = tuple(
     json.dumps({"id": f"p{n}", "good": f"the cat sees{' a dog' * n}", "bad": f"the cat see{' a dog' * n}"})
     for n in range(7)
 )
-LISTS = tuple(
-    json.dumps({"id": f"u{n}", "ref": "the cat sees", "hyps": [{"text": f"the cat{' a' * n}", "score": -n}]})
-    for n in range(7)
-)
 PROTEINS = tuple(f">p{n}\nMK{'_' * (n % 3 + 1)}AYI{'LV'[n % 2] * n}" for n in range(7))
 TWO_GAPS = tuple(f">p{n}\nMK_AYI{'LV'[n % 2] * n}_" for n in range(7))
 TRIPLES = tuple(f">p{n}\nM{'LVAGW'[n % 5]}K" for n in range(7))
@@ -94,7 +90,6 @@ CASES = {
     "fill": Case("protein", "gaps.fasta", PROTEINS, ("--top", "2"), ">bad\nMK1_A", 7),
     "joint": Case("protein", "two.fasta", TWO_GAPS, ("--set", "top=2"), ">bad\nM_K1_A", 7),
     "generate": Case("protein", "gaps.fasta", PROTEINS, ("--seed", "3"), ">bad\nMK1_A", 7),
-    "rescore": Case("text", "lists.jsonl", LISTS, ("--dev", "0.4"), '{"id": "bad"}', 7),
     "bias": Case("text", "pairs.jsonl", PAIRS, (), '{"good": "the cat"}', 7),
     "pairs": Case("text", "pairs.jsonl", PAIRS, (), '{"good": "the cat"}', 7),
     "risk": Case(

@@ -1,6 +1,6 @@
 """Tables of named fields: JSON lines, CSV, TSV and parquet, row by row with the line each begins on.
 
-For files about sequences rather than of sequences: scores, labels, minimal pairs, n-best lists.
+For files about sequences rather than of sequences: scores, labels, minimal pairs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ def read_rows(
     source: str,
     problems: Problems | None = None,
     *,
-    columns: tuple[str, ...] | None = None,
     names: Container[str] = (),
 ) -> Iterator[FieldRow]:
     """Yield (1-based line or row, field -> value) of a .jsonl, .csv, .tsv or .parquet file (.gz, .zst too),
@@ -37,7 +36,6 @@ def read_rows(
     Args:
         source: the file.
         problems: told of lines that cannot be read; None raises their errors.
-        columns: names of a CSV or TSV file's columns if its first line is data; None reads them from it.
         names: columns of names of records beside the first one and those called id or code, in which 1,5 is
             no number.
 
@@ -49,7 +47,7 @@ def read_rows(
     if source == "-" or suffix in _JSON:
         yield from _json_lines(source, told)
     elif suffix in _DELIMITERS:
-        yield from _table(source, _DELIMITERS[suffix], columns, names, told)
+        yield from _table(source, _DELIMITERS[suffix], names, told)
     elif suffix == ".parquet":
         yield from numbered_rows(source, told)
     else:
@@ -95,14 +93,13 @@ def _json_lines(source: str, problems: Problems) -> Iterator[FieldRow]:
 def _table(
     source: str,
     delimiter: str | None,
-    columns: tuple[str, ...] | None,
     names: Container[str],
     problems: Problems,
 ) -> Iterator[FieldRow]:
-    head, numbers = None if columns is None else list(columns), list[int]()
-    delimiter, rows = table_rows(source, problems, delimiter, header=columns is None)
+    head, numbers = list[str](), list[int]()
+    delimiter, rows = table_rows(source, problems, delimiter)
     for line, fields in rows:
-        if head is None:
+        if not head:
             head = fields
             if twice := next((name for name in head if head.count(name) > 1), None):
                 raise ambiguous(twice, source, line)

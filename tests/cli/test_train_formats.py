@@ -18,7 +18,7 @@ from hostile_formats import KEYS, hostile_formats, place
 
 from seqmlm import plugins
 
-FORMATS = [tuple(key.split("-")) for key in KEYS if not key.startswith(("pairs", "rescore"))]
+FORMATS = [tuple(key.split("-")) for key in KEYS if not key.startswith("pairs")]
 # Data sets that `datasets` saved, where no clean file of the hostile formats is one.
 SAVED = {"dna": ({"chain": DNA, "n": DNA}, "text=chain"), "logs": ({"line": MESSAGES}, "text=line")}
 NAMED = ("wide", "source")  # what neither a file nor its folder says

@@ -18,7 +18,6 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "a.jsonl").write_text('{"id": "x", "text": "1, 2"}\n\n{"id": "y", "text": "3"}\n')
     (tmp_path / "a.csv").write_text('id,text\nx,"1, 2"\n\ny,3\n')
     (tmp_path / "a.tsv.gz").write_bytes(gzip.compress(b"id\ttext\nx\t1, 2\n\ny\t3\n"))
-    (tmp_path / "bare.tsv").write_text("x\t1, 2\n\ny\t3\n")
     pq.write_table(pa.table({"id": ["x", "y"], "text": ["1, 2", "3"]}), tmp_path / "a.parquet")
     return tmp_path
 
@@ -29,11 +28,6 @@ def test_formats_agree(folder: Path, name: str) -> None:
     assert [row for _, row in rows] == [{"id": "x", "text": "1, 2"}, {"id": "y", "text": "3"}]
     first = {"a.jsonl": 1, "a.parquet": 1}.get(name, 2)
     assert rows[0][0] == first
-
-
-def test_columns_may_be_named_by_the_caller(folder: Path) -> None:
-    rows = list(read_rows(str(folder / "bare.tsv"), columns=("id", "text")))
-    assert rows == [(1, {"id": "x", "text": "1, 2"}), (3, {"id": "y", "text": "3"})]
 
 
 @pytest.mark.parametrize(

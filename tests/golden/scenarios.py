@@ -229,29 +229,11 @@ def run(name: str, out: Path, parts: Sequence[str]) -> None:
         more = ("--set", "language=python") if name == "code" else ()
         written(out / "pairs.json", seqmlm(*asked, *more))
         written(out / "pairs.jsonl", Path("pairs.jsonl").read_text())
-    if name == "text":
-        rescore(seqmlm, out)
     if parts:
         seqmlm("sample", "--domain", name, "--out", "few", "--n", field.few, "--seed", 3)
     for part in parts:
         if name in PARTS[part].fields:
             PARTS[part].run(name, seqmlm, out)
-
-
-def rescore(seqmlm: Seqmlm, out: Path) -> None:
-    """N-best lists: a sentence, and two that lost or doubled a word."""
-    rows = []
-    for number, line in enumerate(Path("normal/text.txt").read_text().splitlines()[:12]):
-        words = line.split()
-        cut = number % (len(words) - 1)
-        others = (words[:cut] + words[cut + 1 :], words[: cut + 1] + words[cut:])
-        texts = [" ".join(one) for one in (*others, words)]
-        hypotheses = [{"text": text, "score": -2.0 * place} for place, text in enumerate(texts)]
-        rows.append({"id": f"u{number}", "hyps": hypotheses, "ref": line})
-    Path("nbest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    asked = ("rescore", "golden", "nbest.jsonl", "--dev", 0.5, "--out", "reranked.jsonl", "--json")
-    written(out / "rescore.json", seqmlm(*asked))
-    written(out / "reranked.jsonl", Path("reranked.jsonl").read_text())
 
 
 def finetune(name: str, seqmlm: Seqmlm, out: Path) -> None:

@@ -34,7 +34,7 @@ SECONDS = 900  # patience with a busy machine
 
 ROWS = 2  # of each scoring, kept in full
 UNITS = 5  # of each such row
-PAIRS = 8  # minimal pairs, and n-best lists
+PAIRS = 8  # minimal pairs
 DIGITS = 6
 
 # Decided by comparing numbers that may lie close together, or with paths: not kept.
@@ -148,11 +148,6 @@ def condensed(folder: Path) -> dict[str, Any]:
             continue
         elif name == "model-calibrated":
             value = model_kept(value)
-        elif name == "reranked":
-            value = value[:PAIRS]
-            for row in value:
-                row["hyps"] = sorted([one["text"], rounded(one["pll"])] for one in row["hyps"])
-            value = kept(value)
         else:
             value = kept(value[:PAIRS] if lines else value)
         found[file.name] = value

@@ -116,7 +116,6 @@ def warm_up(one: Hostile, root: Path) -> None:
                 if stop.code:
                     raise RuntimeError(told.getvalue()) from None
     importlib.import_module("seqmlm.tasks.pairs")
-    importlib.import_module("seqmlm.tasks.rescore")
 
 
 def load_once(folders: Iterable[Path]) -> None:
@@ -311,7 +310,7 @@ class Bench:
 
     def _rows(self, rows: list[dict[str, Any]], summary: dict[str, Any], case: Case) -> Iterator[str]:
         wanted = [_facts(row) for row in (self.packed if case.packed else self.clean)]
-        if case.untouched and self.one.command != "rescore":
+        if case.untouched:
             per = len(wanted) // COUNT
             kept = [fact for n in case.untouched for fact in wanted[n * per : (n + 1) * per]]
             missing = _not_in_order(kept, [_facts(row) for row in rows], _close if case.packed else eq)

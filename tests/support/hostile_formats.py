@@ -41,7 +41,7 @@ class Hostile:
         files: each record is a file of its own, called `name` with its number for "{}".
         json: values are those of JSON.
         binary: no text at all.
-        command: `score`, `pairs` or `rescore`.
+        command: `score` or `pairs`.
         giant: bytes of a record of so many units, in parts.
         table: the clean records as a table of Arrow, where the file holds one.
         column: of that table, which is scored.
@@ -587,15 +587,11 @@ def _logs(count: int) -> Iterator[Hostile]:
     )
 
 
-# Pairs and n-best lists
+# Pairs
 
 
 def _commands(count: int) -> Iterator[Hostile]:
     pairs = [(text, text.replace("sees", "see")) for text in SENTENCES[:count]]
-    lists: list[dict[str, Any]] = [
-        {"id": f"u{n}", "hyps": [{"text": a, "score": -1.5}, {"text": b, "score": -2}], "ref": a}
-        for n, (a, b) in enumerate(pairs)
-    ]
     yield Hostile(
         *("text", "jsonl", "pairs.jsonl"),
         command="pairs",
@@ -610,39 +606,6 @@ def _commands(count: int) -> Iterator[Hostile]:
         head=b"id,good,bad\n",
         records=tuple(f"q{n},{a},{b}\n".encode() for n, (a, b) in enumerate(pairs)),
         **_spelt("v,a cat,§\n", "§,the cat,a cat\n"),
-    )
-    one = json.dumps(lists[0]["hyps"])
-    yield Hostile(
-        *("text", "jsonl", "nbest.jsonl"),
-        command="rescore",
-        records=_objects(lists),
-        **_spelt('{"id": "v", "hyps": [{"score": -1, "text": "§"}]}\n', f'{{"id": "§", "hyps": {one}}}\n'),
-        options=("--weights", "0.5"),
-        json=True,
-    )
-    yield Hostile(
-        *("text", "tsv", "nbest.tsv"),
-        command="rescore",
-        records=tuple(f"u{n}\t-1.5\t{a}\nu{n}\t-2\t{b}\n".encode() for n, (a, b) in enumerate(pairs)),
-        **_spelt("v\t-1\t§\n", "§\t-1\ta cat\n"),
-        options=("--weights", "0.5"),
-        whole=True,
-    )
-    numbered = {
-        f"u{n}": {"hyp_1": one["hyps"][0], "hyp_2": one["hyps"][1], "ref": one["ref"]}
-        for n, one in enumerate(lists)
-    }
-    yield Hostile(
-        *("text", "json", "nbest.json"),
-        command="rescore",
-        head=b"{",
-        records=tuple(f"{json.dumps(name)}: {json.dumps(own)},\n".encode() for name, own in numbered.items()),
-        tail=b'"last": ' + json.dumps(numbered["u0"]).encode() + b"}\n",
-        value=_around(b'"v": {"hyp_1": {"score": -1, "text": "', b'"}},\n'),
-        label=_around(b'"', b'": {"hyp_1": {"score": -1, "text": "a cat"}},\n'),
-        options=("--weights", "0.5"),
-        json=True,
-        whole=True,
     )
 
 
@@ -666,7 +629,6 @@ FORMATS = {
         *("jsonl", "journal", "docker", "csv", "tsv", "sessions"),
     ),
     "pairs": ("jsonl", "csv"),
-    "rescore": ("jsonl", "tsv", "json"),
 }
 KEYS = tuple(f"{domain}-{format}" for domain, formats in FORMATS.items() for format in formats)
 """What `hostile_formats` makes: a test is named by one without making anything."""

@@ -9,18 +9,16 @@ import pytest
 
 from seqmlm.tasks.fill import Fill
 from seqmlm.tasks.joint import JointTask
-from seqmlm.tasks.rescore import Rescore
 from seqmlm.tasks.structure import Structure
 from seqmlm.tasks.task import Task
 
 NEAREST = {"methods": {"mrf": {"a_kl": {"value": 0.5}}}}
-RESCORED = {"gain": None, "unknown": 0, "counts": False}
 MAPPED = {"method": "cmi", "passes": 3}
 
 
 @pytest.mark.parametrize(
     ("kind", "figures"),
-    [(Fill, {}), (JointTask, {}), (JointTask, NEAREST), (Rescore, RESCORED), (Structure, MAPPED)],
+    [(Fill, {}), (JointTask, {}), (JointTask, NEAREST), (Structure, MAPPED)],
     ids=lambda one: one.__name__ if isinstance(one, type) else ",".join(one),
 )
 @pytest.mark.parametrize(("sensitive", "shown"), [(True, "<11 "), (False, "3 ")])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -25,8 +24,6 @@ from seqmlm.inference.batches import encoded_texts
 from seqmlm.inference.pairs import PairScorer, common_tokens
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
-from seqmlm.tasks.rescore import Rescore, RescoreConfig
-from seqmlm.tasks.task import run
 
 LONG = " ".join(["the cat sees a dog"] * 20)
 
@@ -99,24 +96,15 @@ def test_a_text_that_cannot_be_spelled_is_shown(tmp_path: Path) -> None:
     assert [found["unknown"], found["units_good"], found["units_bad"]] == [1, 2, 1]
 
 
-def test_answers_that_are_no_numbers_name_the_pair_and_the_list(tmp_path: Path) -> None:
+def test_answers_that_are_no_numbers_name_the_pair(tmp_path: Path) -> None:
     folder = text_model(tmp_path / "m")
     model = model_folder.load(folder)
     embedding = deepcopy(model.rows.model.get_input_embeddings())
     embedding.weight.data[int(model.tokenizer.encode("barks").ids[1])] = 3e38
-    tied = model.rows.model.get_input_embeddings()
     model.rows.model.set_input_embeddings(embedding)
     pairs = [_pair("the cat", "a dog"), replace(_pair("the cat", "the dog barks"), line=2)]
     with pytest.raises(NotFiniteError, match=r"the bad one of the pair .*:2 \("):
         list(PairScorer(Session(model)).scored(pairs))
-    model.rows.model.set_input_embeddings(tied)
-    tied.weight.data[:] = 3e38
-    model_folder.write(tmp_path / "n", model.rows, model.tokenizer, model.card)
-    lists = [{"id": "u", "hyps": [{"text": one, "score": 0.0} for one in ("the cat", "a dog barks")]}]
-    (tmp_path / "lists.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lists))
-    config = RescoreConfig(paths=(str(tmp_path / "lists.jsonl"),), model=str(tmp_path / "n"))
-    with pytest.raises(NotFiniteError, match=r"lists.jsonl: hypothesis 1 of the list 'u'"):
-        run("rescore", Rescore, config)
 
 
 def _pair(good: str, bad: str) -> Pair:
