@@ -34,6 +34,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
+from diabetes130 import READING
 from finetune_real import STEPS, opened, written
 from numpy.typing import NDArray
 
@@ -99,7 +100,7 @@ def taught(out: Path, name: str, model: str, files: Sequence[str], tests: Sequen
         train=tuple(files),
         test=tuple(tests),
         label_file=labels,
-        format="diabetes130",
+        **READING,
         rivals="off",
         resume=True,
     )
@@ -121,7 +122,7 @@ def logits(out: Path, work: Path, name: str, parts: Mapping[str, Rows], minutes:
     files = [table(work / f"half{number}.csv", own) for number, own in enumerate(halves)]
     test = table(work / "test.csv", parts["test"])
     if not (out / "runs" / name / "model" / "seqmlm.json").exists():
-        data = {"paths": files, "format": "diabetes130", "on_error": "skip", "calibration": 0.0}
+        data = {"paths": files, **READING, "on_error": "skip", "calibration": 0.0}
         train = {"max_steps": max(1, round(minutes * STEPS))}
         flags = {"data": data, "model": {"size": "tiny"}, "train": train}
         pretrain(TrainRequest(domain="ehr", name=name, resume="auto", flags=flags), SilentConsole())

@@ -27,6 +27,8 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
+from diabetes130 import OPTIONS
+
 from seqmlm import plugins
 
 ROWS = Path(__file__).with_name("ingest_rows.py")
@@ -108,7 +110,7 @@ SOURCES = (
     Source("dna", "genbank", below("made", "*.gbk"), peer="genbank"),
     Source("dna", "embl", below("made", "*.embl")),
     Source("code", "source", library, {}, ("code.v1",), memory=True),
-    Source("ehr", "diabetes130", below("ehr/diabetes130", "*.csv.gz"), {}, ("events.v1",), memory=True),
+    Source("ehr", "wide", below("ehr/diabetes130", "*.csv.gz"), OPTIONS, ("events.v1",), memory=True),
     Source("ehr", "synthea", below("ehr/synthea_small_full", "*.csv.gz"), folder=True),
     Source("ehr", "mimic3", below("ehr/mimic3_demo", "*.csv.gz"), folder=True),
     Source("logs", "auto", below("logs/loghub_2k", "*_2k.log.gz"), {}, ("templates.v1", "log_words.v1")),

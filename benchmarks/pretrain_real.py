@@ -37,6 +37,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from diabetes130 import READING
 from ngram import NGram, without_order
 from ngram_cache import cached_bits
 
@@ -98,7 +99,7 @@ SETS = {
     "diabetes130": DataSet(
         "ehr",
         _below("ehr/diabetes130/diabetic_data.csv.gz"),
-        {"data": {"format": "diabetes130", "on_error": "skip"}, **TINY},
+        {"data": {**READING, "on_error": "skip"}, **TINY},
     ),
     "synthea": DataSet("ehr", _below("ehr/synthea_ibm"), {"data": {"on_error": "skip"}, **TINY}),
     "hdfs": DataSet("logs", _below("logs/hdfs_2pct_raw/events.tsv.gz"), TINY),

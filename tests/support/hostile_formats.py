@@ -390,15 +390,6 @@ def _code(count: int) -> Iterator[Hostile]:
 
 # Patients
 
-DIABETES = (
-    "encounter_id,patient_nbr,gender,race,age,admission_type_id,admission_source_id,medical_specialty,"
-    "discharge_disposition_id,max_glu_serum,A1Cresult,metformin,repaglinide,nateglinide,chlorpropamide,"
-    "glimepiride,acetohexamide,glipizide,glyburide,tolbutamide,pioglitazone,rosiglitazone,acarbose,miglitol,"
-    "troglitazone,tolazamide,examide,citoglipton,insulin,glyburide-metformin,glipizide-metformin,"
-    "glimepiride-pioglitazone,metformin-rosiglitazone,metformin-pioglitazone,time_in_hospital,"
-    "num_lab_procedures,num_procedures,num_medications,number_outpatient,number_emergency,number_inpatient,"
-    "number_diagnoses,payer_code,weight,change,diabetesMed,diag_2,diag_3,diag_1\n"
-)
 CONCEPTS = {"I10": 320128, "E11": 201826, "J45": 317009, "M54": 194133, "K21": 318800}
 
 
@@ -498,14 +489,6 @@ def _ehr(count: int) -> Iterator[Hostile]:
         },
         folder=True,
         apart=True,
-    )
-    rest = f"Female,white,[50-60),1,1,1,6,None,>8,{'No,' * 23}3,40,1,12,0,0,1,9,?,?,No,Yes,401,428,"
-    yield Hostile(
-        *("ehr", "diabetes130", "diabetic_data.csv"),
-        head=DIABETES.encode(),
-        records=joined(lambda p, n, day, code: f"{p * 100 + n},{p},{rest}{code}"),
-        **_spelt(f"7777,v,{rest}§\n", f"7777,§,{rest}I10\n"),
-        folder=True,
     )
     flat = [(str(p), day, code) for p, own in lives for day, code in own]
     people, days, codes = map(list, zip(*flat, strict=True))
@@ -623,7 +606,7 @@ FORMATS = {
     ),
     "dna": ("fasta", "a3m", "fastq", "genbank", "embl", "stockholm", "bed", "csv", "tsv"),
     "code": ("source", "worktree", "notebook", "json", "huggingface"),
-    "ehr": ("events", "wide", "fhir", "omop", "mimic3", "synthea", "diabetes130", "huggingface", "meds"),
+    "ehr": ("events", "wide", "fhir", "omop", "mimic3", "synthea", "huggingface", "meds"),
     "logs": (
         *("plain", "iso", "syslog", "syslog5424", "cri", "access"),
         *("jsonl", "journal", "docker", "csv", "tsv", "sessions"),

@@ -67,7 +67,6 @@ EHR = Field(
         "fhir": Format(read=fhir.read_fhir, suffixes=(".ndjson", ".jsonl", ".json"), folder=fhir.is_fhir),
         "events": Format(read=flat.read_long, suffixes=(".csv", ".tsv", ".parquet")),
         "wide": Format(read=flat.read_wide),
-        "diabetes130": Format(read=flat.read_diabetes130, folder=flat.is_diabetes130),
     },
     reading=Reading(dataset=dataset_format(flat.read_long), audit=_audit),
     defaults=Defaults(

@@ -1,7 +1,6 @@
 """Patients in one table of any columns: long (an event a row) or wide (an encounter a row).
 
-The columns are named by options, or found by their usual names. UCI's diabetes data is a wide table whose
-columns are known.
+The columns are named by options, or found by their usual names.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from seqmlm.domains.ehr.readers.histories import (
 )
 from seqmlm.domains.ehr.readers.meds import opening
 from seqmlm.domains.ehr.readers.relational import Source, Table, measured, rows_of_table
-from seqmlm.domains.ehr.readers.tables import Columns, header, present, scan, table_files
+from seqmlm.domains.ehr.readers.tables import Columns, header, present, scan
 from seqmlm.errors import UsageError
 
 OFFSETS = "a table whose times are offsets, read as minutes since an admission, which is placed at 1970"
@@ -128,11 +127,6 @@ UNDATED = "an encounter without date, placed a day after the one before"
 ABSENT = ("", "?", "NA", "NULL", "No", "None")
 _DAY = 86_400.0
 
-_DRUGS = """metformin repaglinide nateglinide chlorpropamide glimepiride acetohexamide glipizide glyburide
-    tolbutamide pioglitazone rosiglitazone acarbose miglitol troglitazone tolazamide examide citoglipton
-    insulin glyburide-metformin glipizide-metformin glimepiride-pioglitazone metformin-rosiglitazone
-    metformin-pioglitazone"""
-
 
 def read_wide(
     path: str | Path,
@@ -200,40 +194,6 @@ def read_wide(
         return
     groups = ((subject, _in_order(members, problems)) for subject, members in grouped(rows))
     yield from histories.of_groups(groups)
-
-
-_STAY = """time_in_hospital num_lab_procedures num_procedures num_medications number_outpatient
-    number_emergency number_inpatient number_diagnoses"""
-_LISTS = {
-    "static": "gender=SEX,race=RACE,age=AGE",
-    "columns": "admission_type_id=ADMISSION,admission_source_id=ADMISSION_SOURCE,medical_specialty=SPECIALTY,"
-    "diag_1=ICD9,diag_2=ICD9,diag_3=ICD9,discharge_disposition_id=DISCHARGE,payer_code=PAYER,weight=WEIGHT",
-    "flags": "max_glu_serum=LAB,A1Cresult=LAB,change=DRUGS,diabetesMed=DRUGS,"
-    + ",".join(f"{drug}=DRUG" for drug in _DRUGS.split()),
-    "values": ",".join(f"{name}=STAY" for name in _STAY.split()),
-}
-
-
-def read_diabetes130(path: str | Path, problems: Problems) -> Iterator[Record]:
-    """Read `diabetic_data.csv` (Strack et al. 2014; UCI 296): inpatient encounters in order, without dates.
-
-    The outcome, readmission, is not made an event.
-
-    Args:
-        path: the file, or the folder it is in.
-        problems: as for `read_wide`.
-    """
-    file = (Path(path).is_dir() and _diabetes(Path(path))) or path
-    yield from read_wide(file, problems, patient="patient_nbr", kind="inpatient", **_LISTS)
-
-
-def is_diabetes130(folder: Path) -> bool:
-    """Whether a folder holds `diabetic_data.csv`."""
-    return folder.is_dir() and _diabetes(folder) is not None
-
-
-def _diabetes(folder: Path) -> Path | None:
-    return next(iter(table_files(folder).get("diabetic_data", ())), None)
 
 
 def _listed(names: str | Sequence[str]) -> Sequence[str]:

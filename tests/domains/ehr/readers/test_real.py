@@ -8,6 +8,8 @@ from collections import Counter
 from itertools import islice
 from pathlib import Path
 
+from diabetes130 import OPTIONS
+
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr.audit import audit
@@ -85,12 +87,10 @@ def test_diabetes(real_data: Path, tmp_path: Path) -> None:
     with gzip.open(path, "rt") as whole:
         part.write_text("".join(islice(whole, 2_001)))
     problems = Problems(sensitive=True)
-    found = audit(flat.read_diabetes130(part, problems), problems)
+    found = audit(flat.read_wide(part, problems, **OPTIONS), problems)
     with part.open() as handle:
         rows = list(csv.DictReader(handle))
     diagnoses = {(row["encounter_id"], row[f"diag_{i}"]) for row in rows for i in (1, 2, 3)}
-    assert flat.is_diabetes130(path.parent)
-    assert found == audit(flat.read_diabetes130(tmp_path, Problems()), problems)
     assert found["subjects"] == len({row["patient_nbr"] for row in rows})
     assert found["visits"] == len(rows) == 2_000
     assert found["vocabularies"]["ICD9"] == sum(code != "?" for _, code in diagnoses)
