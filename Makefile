@@ -47,7 +47,6 @@ bench: $(READY)  ## every benchmark, on the real data where it is at hand (DATA=
 	$(BIN)/python benchmarks/pretrain_throughput.py --data $(or $(DATA),../shared/data)
 	$(BIN)/python benchmarks/pretrain_real.py --data $(or $(DATA),../shared/data)
 	$(BIN)/python benchmarks/ingest.py --data $(or $(DATA),../shared/data)
-	$(BIN)/python benchmarks/log_templates.py --data $(or $(DATA),../shared/data)
 	$(BIN)/python benchmarks/alarms.py --data $(or $(DATA),../shared/data)
 
 kills: $(READY)  ## the long version of the kill tests

@@ -187,11 +187,14 @@ def test_every_benchmark_is_in_the_results() -> None:
     text += "".join(path.read_text(encoding="utf-8") for path in pages)
     scripts = [
         path
-        for path in (ROOT / "benchmarks").glob("*.py")
+        for path in (ROOT / "benchmarks").glob("**/*.py")
         if "argparse.ArgumentParser(" in path.read_text(encoding="utf-8")
     ]
     assert len(scripts) > 20
-    assert not [path.name for path in scripts if f"`benchmarks/{path.name}" not in text]
+    assert not [path.name for path in scripts if f"`{path.relative_to(ROOT)}" not in text]
+    studies = {path.name for path in (ROOT / "benchmarks" / "studies").glob("*.py")}
+    decisions = (ROOT / "benchmarks" / "studies" / "README.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"`(\w+\.py)`", decisions)) == studies
 
 
 def test_command_lines_are_found_in_documents() -> None:

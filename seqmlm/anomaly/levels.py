@@ -208,7 +208,7 @@ class Level(ABC):
         counted: those that judge and need no model, but the background alone.
         of_whole: statistics of a row as a whole: an alarm by one of them names no unit.
         fusion: how the p-values of the others become one. Which these are, and how they are fused, was chosen
-            by `benchmarks/level_statistics.py`.
+            by `benchmarks/studies/level_statistics.py`.
         want: what it reads of every unit beside the surprisal (`Scored.values`).
         view: what of a record the model is shown when a unit is asked.
         second: a second way to read each record, or None.

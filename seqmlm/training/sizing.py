@@ -29,7 +29,7 @@ TOKENS_PER_PARAMETER = 10.0
 """Tokens that a size must see for each parameter of its layers, to be better than the next smaller one.
 
 From one seed, bits a word of English novels after the same processor time of one thread, as
-`benchmarks/recipe.py --only text --arms nearby` measures it (the smallest has 2 layers x 64):
+`benchmarks/studies/recipe.py --only text --arms nearby` measures it (the smallest has 2 layers x 64):
 
     parameters      15 s    30 s    60 s    120 s    240 s
      0.07 million  10.19    9.41    8.85    8.01     7.62

@@ -12,7 +12,8 @@ The norms are learnt from scored normal files without labels, so these levels ne
 A line is scored by the mean of its three most unusual tokens, a function by the 90th percentile of its own:
 most of code is punctuation that tells nothing. The score has s by the model alone; what judges has counts of
 training and of the file mixed in, which finds more of the faults that were planted in whole files
-(`benchmarks/level_statistics.py`), and fewer of the bugs of short programs (QuixBugs), where nothing repeats.
+(`benchmarks/studies/level_statistics.py`), and fewer of the bugs of short programs (QuixBugs), where nothing
+repeats.
 Both grow with the number of tokens; what is unusual for a length, calibration says.
 """
 

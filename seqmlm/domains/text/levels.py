@@ -2,7 +2,7 @@
 
 A sentence of rare words is not odd for that, so lifts set surprisals against the words' frequencies, and
 these judge: the surprisals themselves find fewer faults, and beside lifts they hide some. The entropy of each
-place says nothing beside these (`benchmarks/level_statistics.py`).
+place says nothing beside these (`benchmarks/studies/level_statistics.py`).
 """
 
 from __future__ import annotations

@@ -11,8 +11,9 @@ the training as it is, from the same seed. Differences are paired by seed; secon
 the evaluations on the way. One JSON for each arm, weight and seed is kept under --out, so an interrupted
 benchmark goes on where it was, and so does a training: torch's generator, which checkpoints keep, draws all.
 
-    python benchmarks/compatibility.py --data ../shared/data --only chain --pairs 8
-    python benchmarks/compatibility.py --data ../shared/data --quick
+    PYTHONPATH=benchmarks python benchmarks/studies/compatibility.py --data ../shared/data \\
+        --only chain --pairs 8
+    PYTHONPATH=benchmarks python benchmarks/studies/compatibility.py --data ../shared/data --quick
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Every line of loghub_2k is normalised once, then given to our Drain and (with --
 the same parameters. drain3 cannot be installed beside MLflow, so it runs in an interpreter of its own:
 
     python3 -m venv DIR && DIR/bin/pip install drain3
-    python benchmarks/log_templates.py --data ../shared/data --drain3-python DIR/bin/python
+    PYTHONPATH=benchmarks python benchmarks/studies/log_templates.py --data ../shared/data \\
+        --drain3-python DIR/bin/python
 
     grouping accuracy   share of lines whose group has exactly the lines that its shipped template has (Zhu et
                         al. 2019, "Tools and benchmarks for automated log parsing")

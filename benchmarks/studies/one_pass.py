@@ -12,8 +12,8 @@ surprisals over all units and within the exact top 1 %, AUROC of the surprisal f
 token, and its change against exact (95 % paired bootstrap over windows), and how many times less processor
 time it takes.
 
-    python benchmarks/one_pass.py --data ../shared/data           # 3 seeds; about an hour on two cores
-    python benchmarks/one_pass.py --data ../shared/data --quick   # one seed, a minute (300 steps) each
+    PYTHONPATH=benchmarks python benchmarks/studies/one_pass.py --data ../shared/data
+    PYTHONPATH=benchmarks python benchmarks/studies/one_pass.py --data ../shared/data --quick
 
 Results are kept per data set and seed under --out, so an interrupted benchmark goes on where it was.
 """

@@ -8,8 +8,8 @@
 Models are `tiny`, trained for `--steps` steps. Cost is processor time of the maps alone, and passes: copies
 of a sequence that the model computes. The strongest cheap baseline is the nearness of two units.
 
-    python benchmarks/structure_defaults.py --data ../shared/data           # half an hour on two cores
-    python benchmarks/structure_defaults.py --data ../shared/data --quick   # fewer steps and sequences
+    PYTHONPATH=benchmarks python benchmarks/studies/structure_defaults.py --data ../shared/data
+    PYTHONPATH=benchmarks python benchmarks/studies/structure_defaults.py --data ../shared/data --quick
 
 Models and figures are kept under --out, so an interrupted benchmark goes on where it was.
 """

@@ -15,8 +15,8 @@ Passes are copies of a sequence that the model computes, a pair; seconds are of 
 largest growth of the resident set, in a process for each arm. The last lines say how many times fewer passes
 the cheapest arm takes whose error is at most that of `published`, and of `gibbs`, at the last step.
 
-    python benchmarks/structure_speed.py            # about 10 minutes on two cores
-    python benchmarks/structure_speed.py --quick    # 500 steps, fewer pairs
+    PYTHONPATH=benchmarks python benchmarks/studies/structure_speed.py  # about 10 minutes on two cores
+    PYTHONPATH=benchmarks python benchmarks/studies/structure_speed.py --quick    # 500 steps, fewer pairs
 
 Results are kept per field, arm and seed under --out, so an interrupted benchmark goes on where it was.
 """

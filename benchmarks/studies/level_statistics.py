@@ -7,8 +7,9 @@ and .01 of what a level declares (`Level.judges`), of all its statistics by Fish
 mean, of each alone, and of the best part: statistics are left out, the one that adds least first. The best
 part is chosen on the rows it is shown on, so it flatters; a level declares what is as good for every seed.
 
-    python benchmarks/level_statistics.py --data ../shared/data                # 1 minute a model, 3 seeds
-    python benchmarks/level_statistics.py --data ../shared/data --only logs --seeds 1
+    PYTHONPATH=benchmarks python benchmarks/studies/level_statistics.py --data ../shared/data
+    PYTHONPATH=benchmarks python benchmarks/studies/level_statistics.py --data ../shared/data \\
+        --only logs --seeds 1
 
 Statistics are kept per arm and seed under --out, so an interrupted benchmark goes on where it was.
 """

@@ -11,7 +11,8 @@ and the default is 30 % of units. Differences to it are paired by sentence or cl
 not hold how much seeds differ, which is more. Conditional mutual information of a Potts chain by masks is a
 part of `theory.py`.
 
-    python benchmarks/masking.py --data ../shared/data [--part text] [--json FILE] [--quick]
+    PYTHONPATH=benchmarks python benchmarks/studies/masking.py \\
+        --data ../shared/data [--part text] [--json FILE] [--quick]
 
 Models, maps and figures are kept under --out, so an interrupted benchmark goes on where it was.
 """

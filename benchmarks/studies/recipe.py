@@ -11,8 +11,9 @@ Every arm changes some settings of `seqmlm train`; the rest is as the field has 
 The dependency map of a sequence (Tomaz da Silva et al. 2025) is asked without masks: every symbol is replaced
 by every other one; e[i, j] is the largest change, over both, of the log odds of a symbol at j when i changes.
 
-    python benchmarks/recipe.py --data ../shared/data --minutes 1            # all fields and arms, one seed
-    python benchmarks/recipe.py --data ../shared/data --only text --arms nearby+unigram --seeds 3 --minutes 4
+    PYTHONPATH=benchmarks python benchmarks/studies/recipe.py --data ../shared/data --minutes 1
+    PYTHONPATH=benchmarks python benchmarks/studies/recipe.py --data ../shared/data --only text \\
+        --arms nearby+unigram --seeds 3 --minutes 4
 
 Results are kept per data set, arm, size, time and seed under --out, so an interrupted benchmark goes on where
 it was; two started at once with another --only share the work.
