@@ -1,11 +1,12 @@
 """How unusual sessions and lines of a log are: by the model's surprisals, and by counting.
 
 A fault moves few of a session's statistics, and no one of them finds all kinds, so they are fused. Which ones
-was chosen by `benchmarks/studies/level_statistics.py`: of sessions the number of lines, one kind of line
-more often than usual and LogBERT's rule (Guo et al. 2021) find nothing that the others do not. What is missing finds
-anomalies that were in the training data, too, and alarms where all later sessions lack a line; rare pairs are
-those of neighbouring lines: that an early end is rare, what is missing says already. In windows of an access
-log (`benchmarks/logs_live.py`) scraping shows in hardly anything but one kind of line more often than usual.
+was chosen by `benchmarks/studies/level_statistics.py`: of sessions the number of lines, one kind of line more
+often than usual and LogBERT's rule (Guo et al. 2021) find nothing that the others do not. What is missing
+finds anomalies that were in the training data, too, and alarms where all later sessions lack a line; rare
+pairs are those of neighbouring lines: that an early end is rare, what is missing says already. In windows of
+an access log (`benchmarks/logs_live.py`) scraping shows in hardly anything but one kind of line more often
+than usual.
 """
 
 from __future__ import annotations
