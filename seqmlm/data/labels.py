@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from seqmlm.data.clock import Clock
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.rows import FLAGS, FieldRow, read_rows, required
-from seqmlm.data.timestamps import Clock
 from seqmlm.errors import DataError
 
 Labels = dict[str, list[tuple[float, bool | None]]]

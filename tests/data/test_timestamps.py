@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from seqmlm.data.timestamps import Clock, days, epoch
+from seqmlm.data.clock import Clock, days, epoch
 from seqmlm.errors import UsageError
 from seqmlm.parsing import duration
 

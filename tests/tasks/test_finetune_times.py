@@ -18,7 +18,7 @@ from histories import histories, table
 from text_models import text_model
 from tiny_models import random_model, saved
 
-from seqmlm.data.timestamps import Clock
+from seqmlm.data.clock import Clock
 from seqmlm.domains.ehr.history import History, iso
 from seqmlm.domains.ehr.tokenizer import EventsTokenizer
 

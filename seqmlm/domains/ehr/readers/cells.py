@@ -1,32 +1,23 @@
-"""Single cells of medical tables: times, values, short words, kinds of visit; what each error may say."""
+"""Cells of medical tables: the order of dates, values, short words, kinds of visit; what errors may say."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, islice
 from typing import Any, Literal
 
-from seqmlm.data.dates import common, is_date, is_form, moments, orders, read_as, unsettled
+from seqmlm.data.clock import When, common, is_date, orders, read_as, time_reader, unsettled, when
 from seqmlm.data.privacy import Things
 from seqmlm.data.problems import Problems
-from seqmlm.data.timestamps import epoch
-from seqmlm.errors import DataError, UsageError
+from seqmlm.errors import DataError
 
 _LONGEST_UNIT = 32
 TEXT_LIMIT = 64  # characters: beyond this a value is prose, and prose may name people
 
-_EPOCH = datetime(1970, 1, 1)
-_EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
-_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
-_HL7 = re.compile(r"(\d{8}(?:\d{2}){0,3})(\.\d+)?([+-]\d{4})?")
-_PARTIAL = re.compile(r"(\d{4})(?:-(\d{2}))?")
 _SPACE = re.compile(r"\s+")
-_LAST = 253_402_300_800.0  # the year 10000; the year 1 is _FIRST
-_FIRST = -62_135_596_800.0
 
 _KINDS = {
     "inpatient": "acute eip hospice imp inpatient ip nonac obsenc prenc ss snf",
@@ -36,115 +27,13 @@ _KINDS = {
 _KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names.split()}
 
 
-def seconds(cell: Any) -> float:
-    """A time in seconds since 1970-01-01 UTC; a time without zone is taken as UTC.
-
-    Args:
-        cell: ISO 8601 text (also a year, or year and month, alone), or a number since 1970 whose unit follows
-            from its size: seconds below 1e11, then milliseconds, microseconds, nanoseconds. Eight digits are
-            a date, four a year; 12 or 14 that are a moment between 1880 and 2200 are one, as HL7 version 2
-            writes them (202103280035, with seconds, parts of them and zone), and no count since 1970.
-
-    Raises: ValueError: it is none of these; its message may hold the value and is not for showing.
-    """
-    if not isinstance(cell, str):
-        return _since(float(cell))
-    if cell[4:5] == "-" and cell[7:8] == "-":  # nearly always, and decided at once
-        return _counted(datetime.fromisoformat(cell.strip()))
-    text = cell.strip()
-    if _PARTIAL.fullmatch(text):
-        return (datetime(int(text[:4]), int(text[5:] or 1), 1) - _EPOCH).total_seconds()
-    if (moment := _moment(text)) is not None:
-        return moment
-    if len(text) != 8 and _NUMBER.fullmatch(text):
-        return _since(float(text))
-    return _counted(datetime.fromisoformat(text))
-
-
-def _moment(text: str) -> float | None:
-    """The time that digits alone write, as HL7 version 2 has it ; None where it is none."""
-    found = _HL7.fullmatch(text)
-    if found is None:
-        return None
-    digits, parts, zone = found.groups("")
-    if len(digits) < 12 and not zone:
-        return None
-    try:
-        clock = digits[8:].ljust(6, "0")
-        moment = datetime.fromisoformat(f"{digits[:8]}T{clock}{parts[:7]}{zone}")
-    except ValueError:
-        return None
-    return _counted(moment) if 1880 <= moment.year < 2200 else None
-
-
-def when(cell: Any) -> float | None:
-    """As `seconds`, but None for what is no time: the caller's error then has no cause that quotes it."""
-    if type(cell) is float and _FIRST <= cell < 1e11:
-        return cell  # seconds already: a time stamp of a parquet file
-    try:
-        return None if cell is None else seconds(cell)
-    except (ValueError, TypeError, OverflowError):
-        return None
-
-
-def _counted(moment: datetime) -> float:
-    if moment.tzinfo is None:
-        return (moment - _EPOCH).total_seconds()
-    return (moment.astimezone(UTC) - _EPOCH_UTC).total_seconds()  # OverflowError where no year has it
-
-
-def _since(number: float) -> float:
-    found = epoch(number)
-    if not _FIRST <= found < _LAST:  # neither is a time that is not a number
-        raise ValueError("outside the calendar")
-    return found
-
-
 # How a table writes its dates
 
 _REMEDY = (
     "write ISO 8601 or a number counted from 1970, or say how times are written, such as "
     "--option date_format=%m/%d/%Y; --option date_format=minutes for those since an admission"
 )
-_SINCE = {"seconds": 1.0, "minutes": 60.0, "hours": 3_600.0, "days": 86_400.0}
 _HEAD = 10_000  # rows whose dates say how they are written
-
-When = Callable[[Any], float | None]
-
-
-def written(date_format: str) -> When:
-    """How times of this format are read: cell -> seconds since 1970, None where it has another.
-
-    ISO 8601, and time stamps of parquet, are always read. A time of day may follow the date, or not.
-
-    Args:
-        date_format: a date as `datetime.strptime` reads it ("%m/%d/%Y"), or the unit of numbers that count
-            from an admission, placed at 1970: "seconds", "minutes", "hours" or "days"; else a UsageError.
-    """
-    unit = _SINCE.get(date_format)
-    if unit is not None:
-
-        def after(cell: Any) -> float | None:
-            found = number(cell)
-            return found * unit if found is not None and _FIRST <= found * unit < _LAST else None
-
-        return after
-    if not is_form(date_format):
-        raise UsageError(
-            f"date_format takes how a date is written, such as %m/%d/%Y, or one of {', '.join(_SINCE)}; "
-            f"{date_format!r} is neither"
-        )
-    moment_of = moments(date_format)
-
-    @lru_cache(maxsize=1 << 16)
-    def of(text: str) -> float | None:
-        if (text[4:5] == "-" and text[7:8] == "-") or _PARTIAL.fullmatch(text):
-            return when(text)
-        moment = moment_of(text)
-        return None if moment is None else _counted(moment)
-
-    return lambda cell: of(cell.strip()) if isinstance(cell, str) else when(cell)
-
 
 Rows = Iterator[tuple[int, tuple[Any, ...]]]
 COMMA = "a value with a decimal comma, read as its number"
@@ -161,10 +50,10 @@ def dated(
 
     Args:
         columns: place of a cell with a time -> its column.
-        date_format: see `written`; None for what the data say.
+        date_format: see `time_reader`; None for what the data say.
     """
     if date_format is not None:
-        return rows, written(date_format)
+        return rows, time_reader(date_format)
     read: When = when
 
     def deciding() -> Rows:
@@ -182,7 +71,7 @@ def dated(
             fitting = common(odd)
             if len(fitting) == 1:
                 problems.note(read_as(fitting[0]), Things(1), source=source, line=line)
-                read = written(fitting[0])
+                read = time_reader(fitting[0])
             elif 2 * len(odd) > before + len(given):  # else some are odd, each a problem of its row
                 problems.bad(unsettled(fitting, source, line, columns[at]))
                 return
@@ -198,16 +87,6 @@ def _orders(cell: Any) -> tuple[str, ...]:
         return ()  # nearly always, and decided at once
     text = cell.strip()
     return orders(text) if is_date(text) and when(text) is None else ()
-
-
-def until_seconds(until: str | None) -> float | None:
-    """The option `until` in seconds, a day to its end; a UsageError where it is no time."""
-    if until is None:
-        return None
-    try:
-        return seconds(str(until)) + (86_400.0 if len(str(until).strip()) <= 10 else 0.0)
-    except (ValueError, OverflowError):
-        raise UsageError("until takes a date such as 2024-12-31") from None
 
 
 def number(cell: Any) -> float | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from seqmlm.data.clock import when
 from seqmlm.data.files import MAX_BYTES, source_of, stem_suffix
 from seqmlm.data.lines import lines, text_blocks
 from seqmlm.data.problems import Problems
@@ -216,7 +217,7 @@ class _Reading:
             cell = cell.get("start") if isinstance(cell, dict) else cell
             if not cell:
                 continue
-            at = cells.when(cell) if isinstance(cell, str) else None
+            at = when(cell) if isinstance(cell, str) else None
             if at is None:
                 self._fault("time", field)
             return at

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from seqmlm.data import clock
 from seqmlm.data.files import source_of
 from seqmlm.data.privacy import Things
 from seqmlm.data.problems import Problems
@@ -181,7 +182,7 @@ def read_wide(
     needed = [name for name in fields if name not in ("time", "kind")] + (["time"] if time else [])
     kinds = cells.kind_of(kind or "")
     table = scan(source_of(path), problems, fields, needed, delimiter=delimiter)
-    read: cells.When = cells.when
+    read: clock.When = clock.when
     if time is not None:
         form = date_format or _offsets(path, [time], problems)
         table, read = cells.dated(table, problems, source_of(path), {2: time}, form)
@@ -208,7 +209,7 @@ def _wide_rows(
     wanted: list[tuple[str, str, str]],
     kinds: str,
     absent: frozenset[str],
-    read: cells.When,
+    read: clock.When,
 ) -> Iterator[Cells]:
     dated = bool(fields["time"])
     patient, place = fields["patient"][0], fields["visit"][0]

@@ -16,11 +16,11 @@ from itertools import chain, groupby, islice, pairwise
 from operator import itemgetter
 from typing import Any
 
+from seqmlm.data.clock import until_seconds
 from seqmlm.data.privacy import SMALLEST, redacted_count
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr.history import Event, History, is_birth, is_death
-from seqmlm.domains.ehr.readers.cells import until_seconds
 from seqmlm.domains.ehr.units import unit as unit_of
 from seqmlm.domains.ehr.vocabulary import unit_groups
 from seqmlm.errors import DataError

@@ -9,6 +9,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+from seqmlm.data import clock
 from seqmlm.data.privacy import Things
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
@@ -175,7 +176,7 @@ def _people_rows(people: People, source: Source) -> Iterator[Cells]:
         for code, cell, column in dates:
             if cell in (None, ""):
                 continue
-            at = cells.when(cell) if code == BIRTH and cell is not birth else read(cell)
+            at = clock.when(cell) if code == BIRTH and cell is not birth else read(cell)
             if at is None:
                 source.problems.bad(cells.fault("time", name, line, (column or parts["year"])[0]))
             else:
@@ -201,7 +202,7 @@ def rows_of_table(
     problems, name, number = source.problems, str(source.path), source.number
     spelling, meanings = _spelling(table, source.meanings), source.meanings
     rows = scan(source.path, problems, columns, needed, delimiter=delimiter, option=option)
-    read: cells.When = cells.when
+    read: clock.When = clock.when
     if table.time:
         times = {1: table.time[0], 6: (table.day or table.time)[0]}
         rows, read = cells.dated(rows, problems, name, times, source.date_format)

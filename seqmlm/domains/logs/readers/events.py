@@ -15,11 +15,11 @@ from itertools import chain, islice
 from math import isnan
 from typing import Any, NamedTuple, TypeVar
 
+from seqmlm.data.clock import NAN
 from seqmlm.data.files import live_of
 from seqmlm.data.lines import BINARY, OVERLONG, Undecodable, lines_and_pauses
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import is_table, numbered_rows
-from seqmlm.data.timestamps import NAN
 from seqmlm.domains.logs.readers.origins import Origin
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
 
-from seqmlm.data.timestamps import MONTH_FIRST, Clock
+from seqmlm.data.clock import MONTH_FIRST, Clock
 from seqmlm.domains.logs.readers.events import STAND_INS, Event, Events, Lines
 from seqmlm.domains.logs.readers.origins import of_headers
 

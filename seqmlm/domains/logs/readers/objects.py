@@ -15,12 +15,11 @@ from itertools import chain
 from math import isnan
 from typing import Any
 
-from seqmlm.data.dates import Moment, common, is_date, moments, orders, read_as, unsettled
+from seqmlm.data.clock import NAN, Clock, Moment, common, epoch, is_date, moments, orders, read_as, unsettled
 from seqmlm.data.privacy import Things
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.objects import json_object
 from seqmlm.data.readers.tables import missing, rows_of, too_few_fields
-from seqmlm.data.timestamps import NAN, Clock, epoch
 from seqmlm.domains.logs.readers.events import Event, Events, Lines, batched
 from seqmlm.domains.logs.readers.origins import NOTHING, Origin, reading
 from seqmlm.domains.logs.readers.traces import TextEvent

@@ -16,14 +16,13 @@ from itertools import chain
 from pathlib import Path
 from typing import get_args
 
-from seqmlm.data.dates import is_form
+from seqmlm.data.clock import Clock, is_form
 from seqmlm.data.files import live_of, memory_of, source_of
 from seqmlm.data.lines import Undecodable, lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.objects import json_object, no_object
 from seqmlm.data.record import Record
 from seqmlm.data.splits import hash64
-from seqmlm.data.timestamps import Clock
 from seqmlm.domains.holes import MASK
 from seqmlm.domains.logs.readers import headers, objects
 from seqmlm.domains.logs.readers.escapes import without_escapes

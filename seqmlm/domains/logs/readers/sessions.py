@@ -17,10 +17,10 @@ from math import inf, isnan
 from operator import lt
 from typing import NamedTuple
 
+from seqmlm.data.clock import NAN
 from seqmlm.data.files import Memory
 from seqmlm.data.problems import Problems
 from seqmlm.data.splits import hash64
-from seqmlm.data.timestamps import NAN
 from seqmlm.domains.logs.readers.events import Event, Events
 from seqmlm.domains.logs.readers.origins import Origin
 from seqmlm.errors import DataError, UsageError

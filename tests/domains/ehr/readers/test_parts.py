@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from written import written
 
+from seqmlm.data import clock
 from seqmlm.data.problems import Problems
 from seqmlm.domains.ehr.readers import cells
 from seqmlm.domains.ehr.readers.histories import Cells, grouped
@@ -53,8 +54,8 @@ COLUMNS = {"patient": ("id", "pid"), "time": ("time",), "code": ("code",)}
     ],
 )
 def test_times(cell: object, text: str) -> None:
-    assert cells.seconds(cell) == datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
-    assert cells.when(cell) == cells.seconds(cell)
+    assert clock.seconds(cell) == datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+    assert clock.when(cell) == clock.seconds(cell)
 
 
 @pytest.mark.parametrize(
@@ -62,21 +63,21 @@ def test_times(cell: object, text: str) -> None:
 )
 def test_what_is_no_time(cell: object) -> None:
     with pytest.raises(ValueError):
-        cells.seconds(cell)
-    assert cells.when(cell) is None
+        clock.seconds(cell)
+    assert clock.when(cell) is None
 
 
 @given(st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30)))
 def test_every_moment_comes_back(moment: datetime) -> None:
-    assert abs(cells.seconds(moment.isoformat()) - moment.replace(tzinfo=UTC).timestamp()) < 1e-4
+    assert abs(clock.seconds(moment.isoformat()) - moment.replace(tzinfo=UTC).timestamp()) < 1e-4
 
 
 def test_the_last_day_counts_to_its_end() -> None:
-    assert cells.until_seconds("1970-01-01") == DAY
-    assert cells.until_seconds("1970-01-01T12:00:00") == DAY / 2
-    assert cells.until_seconds(None) is None
+    assert clock.until_seconds("1970-01-01") == DAY
+    assert clock.until_seconds("1970-01-01T12:00:00") == DAY / 2
+    assert clock.until_seconds(None) is None
     with pytest.raises(UsageError, match="until"):
-        cells.until_seconds("yesterday")
+        clock.until_seconds("yesterday")
 
 
 def test_words_and_kinds() -> None:
@@ -123,7 +124,7 @@ def test_parquet_cells(tmp_path: Path) -> None:
         )
         assert table(path) == [(1, ("1", moment.replace(tzinfo=UTC).timestamp(), "a"))]
     pq.write_table(pa.table({"id": [1], "code": ["a"], "time": pa.array([moment.date()])}), path)
-    assert table(path) == [(1, ("1", cells.seconds("2021-08-23"), "a"))]
+    assert table(path) == [(1, ("1", clock.seconds("2021-08-23"), "a"))]
 
 
 def test_tables_of_a_folder_with_parts(tmp_path: Path) -> None:

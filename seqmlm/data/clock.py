@@ -1,7 +1,13 @@
-"""Times in log formats to seconds since 1970-01-01 UTC, with a cache.
+"""Texts, numbers and dates to seconds since 1970-01-01 UTC: every format of times that the fields read.
 
-Logs repeat their seconds, so a `Clock` is a dictionary from the text of a time to its value: a time seen
-before costs one look-up, and a new one no datetime object unless its zone has summer time.
+Three kinds of source write times, and each has a chapter here:
+
+* **Logs** (`Clock`) repeat their seconds. So a `Clock` is a dictionary from the text of a time to its value:
+  a time seen before costs one look-up, and a new one no datetime object unless its zone has summer time.
+* **Dates of tables** (03/15/2024, 15.3.2024 1:00 PM) mean nothing until it is known what comes first
+  (`orders`, `moments`).
+* **Cells of tables** (`seconds`, `when`) are ISO 8601, numbers since 1970, digits as HL7 writes them, or of a
+  format that an option names (`time_reader`).
 """
 
 from __future__ import annotations
@@ -10,18 +16,24 @@ import math
 import re
 import time
 from calendar import isleap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime, tzinfo
+from datetime import time as Time
+from functools import cache, lru_cache
+from typing import Any
 from zoneinfo import ZoneInfo
 
-from seqmlm.data.dates import Moment
-from seqmlm.errors import UsageError
+from seqmlm.errors import DataError, UsageError
+
+Moment = Callable[[str], datetime | None]
+When = Callable[[Any], float | None]
 
 NAN = float("nan")
 DAY = 86400.0
+_FIRST = -62_135_596_800.0  # the year 1
+_LAST = 253_402_300_800.0  # the year 10000
 
 _FIRST_DAY = date(1970, 1, 1).toordinal() + 1
-_LAST = 253_402_300_800.0  # the year 10000
 _LENGTHS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 _REMEMBERED = 1 << 16
@@ -32,7 +44,7 @@ _NAMES = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", 
 _MONTHS = {m: i for i, m in enumerate(_NAMES, 1)}
 _OFFSET = re.compile(r"([+-])(\d\d):?(\d\d)?", re.ASCII)
 
-_CLOCK = r"(?P<h>\d\d)[:.]?(?P<mi>\d\d)[:.]?(?P<s>\d\d)(?:[.,](?P<f>\d+))?"
+_TIME_OF_DAY = r"(?P<h>\d\d)[:.]?(?P<mi>\d\d)[:.]?(?P<s>\d\d)(?:[.,](?P<f>\d+))?"
 _ZONE = r"(?: ?(?P<z>Z|UTC|GMT|[+-]\d\d(?::?\d\d)?))?"
 _MONTH = r"(?P<b>[A-Za-z]{3})"
 MONTH_FIRST = "month first "
@@ -40,18 +52,18 @@ MONTH_FIRST = "month first "
 _SHAPES = tuple(
     re.compile(shape, re.ASCII)
     for shape in (
-        rf"(?P<y>\d{{4}})[-./](?P<mo>\d\d)[-./](?P<d>\d\d)[-T ]{_CLOCK}{_ZONE}",  # ISO 8601, BGL
-        rf"{_MONTH} +(?P<d>\d\d?) {_CLOCK}{_ZONE}",  # RFC 3164: no year
-        rf"(?P<y>\d\d)(?P<mo>\d\d)(?P<d>\d\d) {_CLOCK}",  # HDFS
-        rf"{MONTH_FIRST}(?P<mo>\d\d)-?(?P<d>\d\d) {_CLOCK}",
-        rf"(?P<y>\d\d)/(?P<mo>\d\d)/(?P<d>\d\d) {_CLOCK}",  # Spark
-        rf"(?P<d>\d\d)/{_MONTH}/(?P<y>\d{{4}}):{_CLOCK}{_ZONE}",  # access logs
-        rf"[A-Za-z]{{3}} {_MONTH} +(?P<d>\d\d?) {_CLOCK}{_ZONE} (?P<y>\d{{4}})",  # ctime, Apache errors
-        rf"{_MONTH} +(?P<d>\d\d?),? (?P<y>\d{{4}}) {_CLOCK}{_ZONE}",
+        rf"(?P<y>\d{{4}})[-./](?P<mo>\d\d)[-./](?P<d>\d\d)[-T ]{_TIME_OF_DAY}{_ZONE}",  # ISO 8601, BGL
+        rf"{_MONTH} +(?P<d>\d\d?) {_TIME_OF_DAY}{_ZONE}",  # RFC 3164: no year
+        rf"(?P<y>\d\d)(?P<mo>\d\d)(?P<d>\d\d) {_TIME_OF_DAY}",  # HDFS
+        rf"{MONTH_FIRST}(?P<mo>\d\d)-?(?P<d>\d\d) {_TIME_OF_DAY}",
+        rf"(?P<y>\d\d)/(?P<mo>\d\d)/(?P<d>\d\d) {_TIME_OF_DAY}",  # Spark
+        rf"(?P<d>\d\d)/{_MONTH}/(?P<y>\d{{4}}):{_TIME_OF_DAY}{_ZONE}",  # access logs
+        rf"[A-Za-z]{{3}} {_MONTH} +(?P<d>\d\d?) {_TIME_OF_DAY}{_ZONE} (?P<y>\d{{4}})",  # ctime, Apache errors
+        rf"{_MONTH} +(?P<d>\d\d?),? (?P<y>\d{{4}}) {_TIME_OF_DAY}{_ZONE}",
         r"(?P<y>\d{4})-(?P<mo>\d\d)-(?P<d>\d\d)",
     )
 )
-_NUMBER = re.compile(r"\d{9,19}(?:[.,]\d+)?", re.ASCII)
+_COUNTED = re.compile(r"\d{9,19}(?:[.,]\d+)?", re.ASCII)
 
 
 class Clock(dict[str, float]):
@@ -125,7 +137,7 @@ class Clock(dict[str, float]):
             if found := _SHAPES[at].fullmatch(text):
                 self._last = at
                 return self._value(found)
-        return epoch(float(text.replace(",", "."))) if _NUMBER.fullmatch(text) else NAN
+        return epoch(float(text.replace(",", "."))) if _COUNTED.fullmatch(text) else NAN
 
     def _of_moment(self, moment: datetime, text: str) -> float:
         if moment.tzinfo is not None:
@@ -279,3 +291,225 @@ def find_zone(name: str) -> float | tzinfo:
         raise UsageError(
             f"unknown time zone {name!r}: give UTC, an offset such as +02:00, or a name such as Europe/Berlin"
         ) from None
+
+
+# Dates of tables, and which order of day and month they are in
+
+ORDERS = tuple(
+    order.replace("/", sign) for sign in "/.-" for order in ("%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d/%b/%Y")
+)
+"""Orders of day, month and year that are told by the data, as `datetime.strptime` knows them."""
+
+_CLOCKS = ("%H:%M", "%H:%M:%S", "%I:%M %p", "%I:%M:%S %p")
+_DATE = re.compile(r"\d{1,4}([/.-])(\d{1,2}|[A-Za-z]{3})\1\d{1,4}")
+_BEFORE_CLOCK = re.compile(r"(?<=\d)T|\s+")
+
+
+def is_form(date_format: str) -> bool:
+    """Whether `datetime.strptime` reads dates of this form."""
+    try:
+        return datetime.strptime(datetime(2001, 2, 3).strftime(date_format), date_format).year == 2001
+    except ValueError:
+        return False
+
+
+def moments(date_format: str) -> Moment:
+    """How text of a form for which `is_form` is true is read: None where it has another. A time of day may
+    follow.
+    """
+    words_of_date = 1 + date_format.count(" ")
+
+    def of(text: str) -> datetime | None:
+        parts = _BEFORE_CLOCK.split(text)
+        clock = " ".join(parts[words_of_date:])
+        try:
+            return datetime.strptime(text, date_format)
+        except ValueError:
+            pass
+        try:
+            day, moment = datetime.strptime(" ".join(parts[:words_of_date]), date_format), _time_of_day(clock)
+        except ValueError:
+            return None
+        return None if moment is None else datetime.combine(day, moment)
+
+    return of
+
+
+def _time_of_day(text: str) -> Time | None:
+    """A time of day; None where it is none."""
+    try:
+        return Time.fromisoformat(text)
+    except ValueError:
+        pass
+    for form in _CLOCKS:
+        try:
+            return datetime.strptime(text, form).time()
+        except ValueError:
+            continue
+    return None
+
+
+def is_date(text: str) -> bool:
+    """Whether text begins as a date does whose order has to be told."""
+    return _DATE.match(text) is not None
+
+
+@cache
+def _of_order(order: str) -> Moment:
+    return moments(order)
+
+
+@lru_cache(maxsize=1 << 16)
+def orders(text: str) -> tuple[str, ...]:
+    """The orders of day, month and year that a date fits.
+
+    >>> orders("03/04/2024 1:00 PM"), orders("15.03.2024")
+    (('%m/%d/%Y', '%d/%m/%Y'), ('%d.%m.%Y',))
+    """
+    return tuple(order for order in ORDERS if order[2] in text and _of_order(order)(text) is not None)
+
+
+def common(fitting: Iterable[Sequence[str]]) -> list[str]:
+    """The orders that all of some dates fit, by what each fits."""
+    left = list(ORDERS)
+    for orders_of_date in fitting:
+        left = [order for order in left if order in orders_of_date]
+    return left
+
+
+def read_as(order: str) -> str:
+    """The note of a table whose first dates all fit one order."""
+    return f"a table whose dates were read as {order}, which all of its first ones fit"
+
+
+def unsettled(fitting: Sequence[str], source: str, line: int, field: str) -> DataError:
+    """The error for a table whose dates fit several orders, or none in common; it is about all of it."""
+    if not fitting:
+        reason, some = f"the dates, from line {line} on, are in several orders of day and month", ORDERS[:2]
+    else:
+        reason, some = f"the dates, from line {line} on, fit several orders of day and month", (*fitting,)
+    remedy = " or ".join(f"--option date_format={order}" for order in some)
+    return DataError(reason, source=source, field=field, remedy=f"say which one it is: {remedy}")
+
+
+# Cells of tables
+
+_EPOCH = datetime(1970, 1, 1)
+_EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
+_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
+_HL7 = re.compile(r"(\d{8}(?:\d{2}){0,3})(\.\d+)?([+-]\d{4})?")
+_PARTIAL = re.compile(r"(\d{4})(?:-(\d{2}))?")
+_SINCE = {"seconds": 1.0, "minutes": 60.0, "hours": 3_600.0, "days": 86_400.0}
+
+
+def seconds(cell: Any) -> float:
+    """A time in seconds since 1970-01-01 UTC; a time without zone is taken as UTC.
+
+    Args:
+        cell: ISO 8601 text (also a year, or year and month, alone), or a number since 1970 whose unit follows
+            from its size: seconds below 1e11, then milliseconds, microseconds, nanoseconds. Eight digits are
+            a date, four a year; 12 or 14 that are a moment between 1880 and 2200 are one, as HL7 version 2
+            writes them (202103280035, with seconds, parts of them and zone), and no count since 1970.
+
+    Raises: ValueError: it is none of these; its message may hold the value and is not for showing.
+    """
+    if not isinstance(cell, str):
+        return _of_count(float(cell))
+    if cell[4:5] == "-" and cell[7:8] == "-":  # nearly always, and decided at once
+        return _since_1970(datetime.fromisoformat(cell.strip()))
+    text = cell.strip()
+    if _PARTIAL.fullmatch(text):
+        return (datetime(int(text[:4]), int(text[5:] or 1), 1) - _EPOCH).total_seconds()
+    if (moment := _of_digits(text)) is not None:
+        return moment
+    if len(text) != 8 and _NUMBER.fullmatch(text):
+        return _of_count(float(text))
+    return _since_1970(datetime.fromisoformat(text))
+
+
+def _of_digits(text: str) -> float | None:
+    """The time that digits alone write, as HL7 version 2 has it; None where it is none."""
+    written = _HL7.fullmatch(text)
+    if written is None:
+        return None
+    digits, parts, zone = written.groups("")
+    if len(digits) < 12 and not zone:
+        return None
+    try:
+        clock = digits[8:].ljust(6, "0")
+        moment = datetime.fromisoformat(f"{digits[:8]}T{clock}{parts[:7]}{zone}")
+    except ValueError:
+        return None
+    return _since_1970(moment) if 1880 <= moment.year < 2200 else None
+
+
+def when(cell: Any) -> float | None:
+    """As `seconds`, but None for what is no time: the caller's error then has no cause that quotes it."""
+    if type(cell) is float and _FIRST <= cell < 1e11:
+        return cell  # seconds already: a time stamp of a parquet file
+    try:
+        return None if cell is None else seconds(cell)
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def _since_1970(moment: datetime) -> float:
+    """Seconds since 1970-01-01 UTC; a moment without zone is taken as UTC."""
+    if moment.tzinfo is None:
+        return (moment - _EPOCH).total_seconds()
+    return (moment.astimezone(UTC) - _EPOCH_UTC).total_seconds()  # OverflowError where no year has it
+
+
+def _of_count(number: float) -> float:
+    """Seconds that a number since 1970 counts; a ValueError outside the years 1 to 9999."""
+    time_seconds = epoch(number)
+    if not _FIRST <= time_seconds < _LAST:  # neither is a time that is not a number
+        raise ValueError("outside the calendar")
+    return time_seconds
+
+
+def time_reader(date_format: str) -> When:
+    """The reader of times of this format: cell -> seconds since 1970, None where it has another.
+
+    ISO 8601, and time stamps of parquet, are always read. A time of day may follow the date, or not.
+
+    Args:
+        date_format: a date as `datetime.strptime` reads it ("%m/%d/%Y"), or the unit of numbers that count
+            from an admission, placed at 1970: "seconds", "minutes", "hours" or "days"; else a UsageError.
+    """
+    unit = _SINCE.get(date_format)
+    if unit is not None:
+
+        def after(cell: Any) -> float | None:
+            try:
+                time_seconds = float(cell) * unit
+            except (TypeError, ValueError, OverflowError):
+                return None
+            return time_seconds if _FIRST <= time_seconds < _LAST else None
+
+        return after
+    if not is_form(date_format):
+        raise UsageError(
+            f"date_format takes how a date is written, such as %m/%d/%Y, or one of {', '.join(_SINCE)}; "
+            f"{date_format!r} is neither"
+        )
+    moment_of = moments(date_format)
+
+    @lru_cache(maxsize=1 << 16)
+    def of(text: str) -> float | None:
+        if (text[4:5] == "-" and text[7:8] == "-") or _PARTIAL.fullmatch(text):
+            return when(text)
+        moment = moment_of(text)
+        return None if moment is None else _since_1970(moment)
+
+    return lambda cell: of(cell.strip()) if isinstance(cell, str) else when(cell)
+
+
+def until_seconds(until: str | None) -> float | None:
+    """The option `until` in seconds, a day to its end; a UsageError where it is no time."""
+    if until is None:
+        return None
+    try:
+        return seconds(str(until)) + (86_400.0 if len(str(until).strip()) <= 10 else 0.0)
+    except (ValueError, OverflowError):
+        raise UsageError("until takes a date such as 2024-12-31") from None
