@@ -90,7 +90,7 @@ Progress = Callable[[str, float, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrateConfig(CommandConfig):
-    """What a calibration with normal data can be told.
+    """The settings of a calibration with normal data.
 
     Args:
         paths: files or folders of normal data; - is standard input.
@@ -125,7 +125,7 @@ class CalibrateConfig(CommandConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrateResult:
-    """What was calibrated.
+    """The calibrations that were made, and the records they rest on.
 
     Args:
         model: as the user named it.
@@ -177,7 +177,7 @@ def calibrate_files(
         calibrator = Calibrator(
             session=session, problems=problems, seed=config.seed, notify=notify, progress=progress
         )
-        made = _replaced(calibrator, level, config.mode, normal)
+        calibrations = _replaced(calibrator, level, config.mode, normal)
         counts = problems.counts
     if session.entry is not None:
         with Registry(Workspace.locate()) as registry:
@@ -186,7 +186,7 @@ def calibrate_files(
         model=config.model,
         level=level.name,
         **redact_small_counts({"records": len(normal.records), "left_out": left_out}, sensitive),
-        modes={mode: one.facts(model, config.fpr) for (_, mode), one in made.items()},
+        modes={mode: calibration.facts(model, config.fpr) for (_, mode), calibration in calibrations.items()},
         problems=redact_small_counts(counts, sensitive),
     )
 
@@ -202,26 +202,26 @@ def _replaced(
     """
     model = calibrator.session.model
     folder, private = Path(model.path), model.card.sensitive
-    before = kept_calibrations(folder, calibrator.notify)  # says now what of a broken file will be lost
+    earlier = kept_calibrations(folder, calibrator.notify)  # says now what of a broken file will be lost
     background, learnt = stored_background(model, level), None
     if level.background is not None and background is None:
         background, normal = calibrator.background(level, normal, None)
         learnt = background
     modes = default_modes(calibrator.session) if mode is None else (mode,)
-    made = calibrator.calibrate(level, modes, normal, background)
-    if not made:
+    calibrations = calibrator.calibrate(level, modes, normal, background)
+    if not calibrations:
         raise DataError("too few normal records for sensitive data", remedy="give at least eleven")
     if learnt is not None:
         store_backgrounds(folder, {level.name: learnt}, private=private)
-    store(folder, made, private=private)
+    store(folder, calibrations, private=private)
     better = {
-        key: before[key]
-        for key, one in made.items()
-        if key in before and before[key].fitted.smallest_rate < one.fitted.smallest_rate
+        key: earlier[key]
+        for key, calibration in calibrations.items()
+        if key in earlier and earlier[key].fitted.smallest_rate < calibration.fitted.smallest_rate
     }
     if better:
         calibrator.notify(f"this takes the place of one by more normal rows: the model was {told(better)}")
-    return made
+    return calibrations
 
 
 def default_modes(session: Session) -> tuple[str, ...]:
@@ -232,20 +232,23 @@ def default_modes(session: Session) -> tuple[str, ...]:
 
 
 def few_held_out(records: int, name: str, *, sensitive: bool, counted: bool) -> str:
-    """What is to be said before a training of which too few records are held out for a rate of .01;
-    `counted`: the training records judge, too, by what needs no model."""
+    """The warning before a training that holds out too few records for a rate of .01; "" for enough.
+
+    Args:
+        counted: the training records calibrate, too, the statistics that need no model.
+    """
     needed = (2 if counted else 1) * LEAST_ROWS - 1  # of two p-values the smaller one counts twice
     if records >= needed:
         return ""
-    least = min(1.0, (needed + 1) / LEAST_ROWS / (records + 1))
-    rate = f"rates of {rate_above(least)} and above" if records else "no rate"
-    some = "few records" if sensitive else number_of(records, "record")
-    what = "alarms by the model's surprisals" if counted else "alarms"
-    rest = ", while all training records judge what is counted" if counted else ""
+    smallest_rate = min(1.0, (needed + 1) / LEAST_ROWS / (records + 1))
+    rate = f"rates of {rate_above(smallest_rate)} and above" if records else "no rate"
+    held_out = "few records" if sensitive else number_of(records, "record")
+    subject = "alarms by the model's surprisals" if counted else "alarms"
+    supplement = ", while all training records judge what is counted" if counted else ""
     return (
-        f"with {some} held out for calibration, {what} are possible at {rate}{rest}; --fpr 0.01 needs "
-        f"{needed}: give more data, or after the training seqmlm calibrate {name} NORMAL with "
-        "as many other records"
+        f"with {held_out} held out for calibration, {subject} are possible at {rate}{supplement}; "
+        f"--fpr 0.01 needs {needed}: give more data, or after the training seqmlm calibrate {name} NORMAL "
+        "with as many other records"
     )
 
 
@@ -256,49 +259,49 @@ def _normal(config: CalibrateConfig, model: LoadedModel, problems: Problems) -> 
         DataError: some were, and they shall not be left out; or there is none.
     """
     sources = [split_source(path)[1] for path in config.paths]
-    known = stored_trained_on(Path(model.path))
-    drawn: list[tuple[int, Record]] = []
+    trained_on = stored_trained_on(Path(model.path))
+    reservoir: list[tuple[int, Record]] = []
     rng = np.random.default_rng(config.seed)
     first: Record | None = None
     left_out = fresh = 0
     options = {**model.reading(config.format), **config.options}
     for record in model.domain.read(sources, problems, format=config.format, **options):
-        if known is not None and model.domain.keys.identity(record) in known:
+        if trained_on is not None and model.domain.keys.identity(record) in trained_on:
             first = first or record
             left_out += 1
             continue
         # Algorithm R (Vitter 1985): every record is drawn with the same probability.
         place = fresh if fresh < config.records else int(rng.integers(fresh + 1))
-        if place < len(drawn):
-            drawn[place] = (fresh, record)
+        if place < len(reservoir):
+            reservoir[place] = (fresh, record)
         elif place < config.records:
-            drawn.append((fresh, record))
+            reservoir.append((fresh, record))
         fresh += 1
     if first is not None and config.on_error == "raise":
         # Of patients neither how many are known nor how many are not may be told.
-        some = "some" if model.card.sensitive else f"{left_out}"
+        trained_count = "some" if model.card.sensitive else f"{left_out}"
         count = "" if model.card.sensitive else f"{left_out + fresh} "
         raise DataError(
-            f"the model was trained on {some} of the {count}records, this one first: scores of "
+            f"the model was trained on {trained_count} of the {count}records, this one first: scores of "
             "memorized records are not those of normal data",
             source=first.source,
             line=first.line,
             remedy="give other normal data, or continue without these records (--on-error skip)",
         )
-    if not drawn:
+    if not reservoir:
         raise DataError("no normal record is left to calibrate with", source=sources[0], remedy="give others")
-    drawn.sort(key=lambda one: one[0])
+    reservoir.sort(key=lambda numbered: numbered[0])
     streamed = "-" in sources
     files = (
         [] if streamed else model.domain.files.deciding(sources, format=config.format, options=config.options)
     )
     source = combined(files=file_fingerprint(files) if files else f"stdin:{fresh}", left_out=left_out)
-    return Records(records=[record for _, record in drawn], of=fresh, source=source), left_out
+    return Records(records=[record for _, record in reservoir], of=fresh, source=source), left_out
 
 
-def is_judgeable(one: JudgedRow) -> bool:
+def is_judgeable(row: JudgedRow) -> bool:
     """Whether a normal row can be compared with: it has a score, and the model knows what it holds."""
-    return one.row.score is not None and not one.unfamiliar
+    return row.row.score is not None and not row.unfamiliar
 
 
 # The calibrations of one model
@@ -326,24 +329,24 @@ class JudgedRecords:
         rows: of all of them.
         records: those that were taken.
         spent: forward tokens, by estimate.
-        drawn: the share of the records' rows that these are.
+        share_drawn: the share of the records' rows that these are.
     """
 
     rows: list[JudgedRow] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
     spent: float = 0.0
-    drawn: float = 1.0
+    share_drawn: float = 1.0
 
     @property
-    def scored(self) -> list[JudgedRow]:
+    def judgeable_rows(self) -> list[JudgedRow]:
         """Rows that can be compared with."""
-        return [one for one in self.rows if is_judgeable(one)]
+        return [row for row in self.rows if is_judgeable(row)]
 
     def add(self, portion: Portion, rows: Sequence[JudgedRow]) -> None:
         """Take the rows of further records."""
         self.rows += rows
-        self.records += [one.record for one in portion.records]
-        self.spent, self.drawn = portion.spent, portion.drawn
+        self.records += [record.record for record in portion.records]
+        self.spent, self.share_drawn = portion.spent, portion.drawn
 
 
 def _least_rows(level: Level) -> int:
@@ -378,19 +381,21 @@ class Calibrator:
     def background(
         self, level: Level, normal: Records, train: Sequences | None
     ) -> tuple[Background | None, Records]:
-        """What a level must know, and the records left to calibrate with: half of them teach it, where it
-        must see scores or there is no training split."""
+        """The background of a level, and the records left to calibrate with.
+
+        Half of the records fit the background where it needs scores, or where there is no training split.
+        """
         if level.background is None:
             return None, normal
-        half, rest = normal.records[::2], replace(normal, records=normal.records[1::2])
+        half, other_half = normal.records[::2], replace(normal, records=normal.records[1::2])
         sequences = self._encodings(half) if train is None else self._affordable(level.background, train)
         fitted = level.background.fit(sequences, self.session.tokenizer, seed=self.seed)
         if self.session.card.sensitive:
             fitted = fitted.discreet()
         if fitted.needs_scores:
-            fitted = fitted.learn(self._learnt(level, half, thinned=fitted.learns_units))
-        apart = train is None or (fitted.needs_scores and fitted.judges)
-        return fitted, rest if apart else normal
+            fitted = fitted.learn(self._background_scores(level, half, thinned=fitted.learns_units))
+        needs_own_records = train is None or (fitted.needs_scores and fitted.judges)
+        return fitted, other_half if needs_own_records else normal
 
     def _affordable(self, kind: type[Background], train: Sequences) -> Sequences:
         """The training split, or as many sequences of it as the time suffices for, where fewer will do."""
@@ -414,7 +419,7 @@ class Calibrator:
         """A part of the calibration that stops between two portions of records."""
         return Phase(name, Deadline()) if self.after is None else self.after.phase(name, share)
 
-    def _learnt(self, level: Level, records: Sequence[Record], *, thinned: bool) -> list[Scored]:
+    def _background_scores(self, level: Level, records: Sequence[Record], *, thinned: bool) -> list[Scored]:
         """Scores of records that a background learns from: of some rows or units of each, where those are
         enough for it and all cost more than a quarter of the budget."""
         detector = Detector(self._scorer(), level, mode=self.session.mode)
@@ -423,7 +428,7 @@ class Calibrator:
         scores, spent = list[Scored](), 0.0
         phase = self._phase("calibration background", _BACKGROUND_SHARE)
         for portion in self._portions(detector, records, limit, sample):
-            scores += detector.scored(portion.records, portion.wanted)
+            scores += detector.scored(portion.records, portion.drawn_tokens)
             spent = portion.spent
             if phase.over(portion.share(len(scores))) or portion.enough(len(scores)):
                 break
@@ -451,13 +456,13 @@ class Calibrator:
         calibrations: dict[tuple[str, str], Stored] = {}
         random = np.random.default_rng(self.seed)
         parts = [part for record in normal.records for part in level.as_judged(record, random)]
-        normal, left = replace(normal, records=parts), self.budget
+        normal, tokens_left = replace(normal, records=parts), self.budget
         for number, mode in enumerate(modes):
             detector = Detector(self._scorer(), level, mode=Mode.parse(mode), background=background)
             limit, sample, self._share = None, None, 1 / (len(modes) - number)
-            if left is not None:
+            if tokens_left is not None:
                 rows = _least_rows(level) if number else LEAST_ROWS
-                limit = Limit(left / (len(modes) - number), rows, SMALLEST)
+                limit = Limit(tokens_left / (len(modes) - number), rows, SMALLEST)
                 sample = self._sample(detector, parts, limit)
             late = number > 0 and self.after is not None and self.after.is_over(f"calibration {mode}")
             if late or (limit is not None and number and self._exceeds(limit, detector, parts, sample)):
@@ -466,13 +471,13 @@ class Calibrator:
                     "seqmlm calibrate on normal data does it"
                 )
                 continue
-            made, spent = self._calibrated(detector, normal, limit, sample, counted)
-            left = None if left is None else max(0, left - int(spent))
-            if made is None:
+            calibration, spent = self._calibrated(detector, normal, limit, sample, counted)
+            tokens_left = None if tokens_left is None else max(0, tokens_left - int(spent))
+            if calibration is None:
                 needed = f"sensitive data need {SMALLEST}; give more normal data to 'seqmlm calibrate'"
                 self.notify(f"too few records to calibrate {level.name} in mode {mode}: {needed}")
                 continue
-            calibrations[level.name, mode] = made
+            calibrations[level.name, mode] = calibration
         return calibrations
 
     def _sample(
@@ -503,8 +508,8 @@ class Calibrator:
 
     def _probed(self, records: Sequence[Record]) -> list[Encoded]:
         """Some of the records, spread evenly, tokenized."""
-        some = [records[place] for place in nested(len(records))[:_PROBED]]
-        return self._encoded(some, Problems("skip", sensitive=self.session.card.sensitive))
+        chosen = [records[place] for place in nested(len(records))[:_PROBED]]
+        return self._encoded(chosen, Problems("skip", sensitive=self.session.card.sensitive))
 
     def _exceeds(
         self, limit: Limit, detector: Detector, records: Sequence[Record], sample: RowSample | None
@@ -512,16 +517,20 @@ class Calibrator:
         """Whether the fewest records and rows that are worth a calibration cost far more than a limit."""
         probed, level = self._probed(records), detector.level
         cost = cost_of(self.session, level, detector.mode)
-        drawn = [None if sample is None else sample.of(one) for one in probed]
+        samples = [None if sample is None else sample.of(record) for record in probed]
         tokens = [
-            cost(one.encoding, None if some is None else some.wanted)
-            for one, some in zip(probed, drawn, strict=True)
+            cost(record.encoding, None if rows_drawn is None else rows_drawn.drawn_tokens)
+            for record, rows_drawn in zip(probed, samples, strict=True)
         ]
-        rows = np.mean([1 if some is None else some.rows for some in drawn]) if drawn else 1.0
-        least = float(limit.records)
+        rows = (
+            np.mean([1 if rows_drawn is None else rows_drawn.rows for rows_drawn in samples])
+            if samples
+            else 1.0
+        )
+        least_records = float(limit.records)
         if level.whole or sample is not None:  # else a record has rows that are known when it is scored
-            least = max(least, limit.rows / max(float(rows), 1.0))
-        return bool(tokens) and float(np.mean(tokens)) * min(least, len(records)) > 2 * limit.tokens
+            least_records = max(least_records, limit.rows / max(float(rows), 1.0))
+        return bool(tokens) and float(np.mean(tokens)) * min(least_records, len(records)) > 2 * limit.tokens
 
     def _calibrated(
         self,
@@ -532,43 +541,49 @@ class Calibrator:
         counted: CountedRows | None,
     ) -> tuple[Stored | None, float]:
         """The calibration of a level in a mode, None where rows are of too few people, and what it cost."""
-        judged = self._judged(detector, normal, limit, sample)
-        people = len({(one.row.source, one.scored.record.id) for one in judged.scored})
+        judged = self._judge(detector, normal, limit, sample)
+        people = len({(row.row.source, row.scored.record.id) for row in judged.judgeable_rows})
         if self.session.card.sensitive and 0 < people < SMALLEST:  # they would tell of single ones
             return None, judged.spent
-        fitted = self._fitted(detector.level, judged.scored, counted)
+        fitted = self._fit(detector.level, judged.judgeable_rows, counted)
         # Elsewhere such rows raise no alarm, and how rare they are is not asked.
         evidence = detector.level.unknown_is_evidence
-        unfamiliar = sum(one.unfamiliar for one in judged.rows) if evidence else 0
+        unfamiliar = sum(row.unfamiliar for row in judged.rows) if evidence else 0
         if unfamiliar and self.session.card.sensitive:
             unfamiliar = max(unfamiliar, SMALLEST)  # as above
         fitted = replace(fitted, unfamiliar=unfamiliar)
         return Stored(fitted=fitted, **self._facts(judged, normal)), judged.spent
 
-    def _fitted(self, level: Level, judged: Sequence[JudgedRow], counted: CountedRows | None) -> Normal:
-        """What judges the statistics of rows, and of further ones those that no model is asked for."""
-        statistics, lengths = table([one.row for one in judged], level.judges)
+    def _fit(self, level: Level, judged: Sequence[JudgedRow], counted: CountedRows | None) -> Normal:
+        """The calibration of the statistics of rows; counted rows have only those that need no model."""
+        statistics, lengths = table([judged_row.row for judged_row in judged], level.judges)
         owners = self._owners(judged)
         fit = partial(Normal.fit, seed=self.seed, fusion=level.fusion)
-        of_model = {name: own for name, own in statistics.items() if name not in level.counted}
+        of_model = {name: statistic for name, statistic in statistics.items() if name not in level.counted}
         fitted = fit(of_model, lengths, records=owners)
         if not level.counted:
             return fitted
         of_counts = {name: statistics[name] for name in level.counted}
         if counted is not None:
-            of_counts = {n: np.concatenate([own, counted.statistics[n]]) for n, own in of_counts.items()}
+            of_counts = {
+                n: np.concatenate([statistic, counted.statistics[n]]) for n, statistic in of_counts.items()
+            }
             lengths = np.concatenate([lengths, counted.lengths])
             owners = np.concatenate([owners, counted.records])
         return replace(fitted, counted=fit(of_counts, lengths, records=owners))
 
-    def _judged(
+    def _judge(
         self, detector: Detector, normal: Records, limit: Limit | None, sample: RowSample | None
     ) -> JudgedRecords:
         """The rows of normal records, taken until there are enough."""
         judged, scored = JudgedRecords(), 0
         phase = self._phase(f"calibration {detector.mode}", self._share)
         for portion in self._portions(detector, normal.records, limit, sample):
-            rows = [row for own in detector.each(portion.records, portion.wanted) for row in own]
+            rows = [
+                row
+                for record_rows in detector.each(portion.records, portion.drawn_tokens)
+                for row in record_rows
+            ]
             scored += sum(map(is_judgeable, rows))
             judged.add(portion, rows)
             if self.progress is not None:
@@ -591,38 +606,38 @@ class Calibrator:
         if limit is not None:
             records = [records[place] for place in nested(len(records))]
         cost = cost_of(self.session, detector.level, detector.mode)
-        most = Budget.of(self.session.model, detector.mode).batch
+        portion_tokens = Budget.of(self.session.model, detector.mode).batch
         if limit is not None:
-            least = 1.0 if self.after is None else _LEAST_PORTION  # smaller ones take the clock longer
-            most = min(most, max(limit.tokens / _PORTIONS, least))
-        done, tokens, rows, every = 0, 0.0, 0, 0
-        part, wanted = list[Encoded](), list[Bools]()
+            least_tokens = 1.0 if self.after is None else _LEAST_PORTION  # smaller ones take the clock longer
+            portion_tokens = min(portion_tokens, max(limit.tokens / _PORTIONS, least_tokens))
+        done, tokens, rows, all_rows = 0, 0.0, 0, 0
+        part, drawn_tokens = list[Encoded](), list[Bools]()
 
         def portion() -> Portion:
-            share = rows / every if every else 1.0
-            chosen = None if sample is None else wanted
+            share = rows / all_rows if all_rows else 1.0
+            chosen = None if sample is None else drawn_tokens
             return Portion(part, chosen, done, len(records), share, tokens, limit)
 
-        for some in batches(records):
-            for one in self._encoded(some, self.problems):
-                part.append(one)
-                drawn = None if sample is None else sample.of(one)
-                if drawn is not None:
-                    wanted.append(drawn.wanted)
-                    rows, every = rows + drawn.rows, every + drawn.of
-                done, before = done + 1, tokens
-                tokens += cost(one.encoding, None if drawn is None else drawn.wanted)
-                if tokens // most > before // most:
+        for batch in batches(records):
+            for record in self._encoded(batch, self.problems):
+                part.append(record)
+                drawn_rows = None if sample is None else sample.of(record)
+                if drawn_rows is not None:
+                    drawn_tokens.append(drawn_rows.drawn_tokens)
+                    rows, all_rows = rows + drawn_rows.rows, all_rows + drawn_rows.of
+                done, earlier_tokens = done + 1, tokens
+                tokens += cost(record.encoding, None if drawn_rows is None else drawn_rows.drawn_tokens)
+                if tokens // portion_tokens > earlier_tokens // portion_tokens:
                     yield portion()
-                    part, wanted = [], []
+                    part, drawn_tokens = [], []
         if part:
             yield portion()
 
     def _owners(self, judged: Sequence[JudgedRow]) -> Longs:
         """(N,) hashes of what rows are of, as training divides data; of records, where all are of one."""
-        keys = [self.session.domain.keys.split(one.scored.record) for one in judged]
+        keys = [self.session.domain.keys.split(row.scored.record) for row in judged]
         if len(set(keys)) == 1:
-            keys = [f"{one.row.source}\0{one.scored.record.id}" for one in judged]
+            keys = [f"{row.row.source}\0{row.scored.record.id}" for row in judged]
         return np.array([hash64(key) for key in keys], dtype=np.int64)
 
     def _scorer(self) -> RecordScorer:
@@ -634,25 +649,27 @@ class Calibrator:
         return encoded(self.session.domain, self.session.tokenizer, records, problems)
 
     def _facts(self, judged: JudgedRecords, normal: Records) -> dict[str, Any]:
-        taken = len({(one.source, one.id) for one in judged.records})  # a record may have come in parts
-        times = [one.row.time for one in judged.scored if one.row.time is not None]
+        record_count = len(
+            {(record.source, record.id) for record in judged.records}
+        )  # a record may have come in parts
+        times = [row.row.time for row in judged.judgeable_rows if row.row.time is not None]
         if self.session.card.sensitive and len(times) < SMALLEST:
             times = []  # the first and the last of few are dates of single people
         rate = rows_per_day(len(times), min(times), max(times)) if times else None
-        daily = None if rate is None else rate * normal.of / (taken * judged.drawn)
+        daily = None if rate is None else rate * normal.of / (record_count * judged.share_drawn)
         return {
             "rows_per_day": daily,
             "source": normal.source,
             "precision": self.session.precision,
-            "records": taken,
+            "records": record_count,
             "counts": self.session.counts,
         }
 
     def _encodings(self, records: Sequence[Record]) -> InMemory:
         """Windows of the records that the model can read."""
         space, longest = self.session.tokenizer.space, self.session.card.max_length
-        found: list[Encoding] = []
+        all_windows: list[Encoding] = []
         for batch in batches(records):
-            for one in self._encoded(batch, self.problems):
-                found += windows(one.encoding, space, longest)
-        return InMemory(found)
+            for record in self._encoded(batch, self.problems):
+                all_windows += windows(record.encoding, space, longest)
+        return InMemory(all_windows)

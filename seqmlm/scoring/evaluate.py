@@ -43,7 +43,7 @@ Table = tuple[tuple[str, ...], list[tuple[Cell, ...]]]
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateConfig:
-    """What `seqmlm evaluate` can be told.
+    """The settings of `seqmlm evaluate`.
 
     Args:
         paths: files written by seqmlm score or seqmlm predict (.jsonl, .csv, .parquet), or the
@@ -160,7 +160,7 @@ class Alarms:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What an evaluation found.
+    """Rankings, alarms and counts of scores against labels.
 
     Args:
         rows, positives: counts; "<11" and the like where they are withheld.
@@ -205,41 +205,41 @@ def evaluate_scores(config: EvaluateConfig) -> Evaluated:
     named = [config.labels, config.baseline]
     read_too = [path for path in named if path is not None and not is_column(path)]
     check_outputs({"--report": config.report}, inputs=[*config.paths, *read_too])
-    own = config.baseline is not None and is_column(config.baseline)
+    has_baseline_column = config.baseline is not None and is_column(config.baseline)
     columns = config.columns
-    if own:
+    if has_baseline_column:
         columns = replace(columns, baseline=config.baseline)
     elif config.baseline is None and columns.score != (config.score or Columns.score):
         columns = replace(columns, baseline=Columns.score)
-    read = read_labelled(
+    labelled = read_labelled(
         config.paths, columns, labels=config.labels, partial=config.partial, sensitive=config.sensitive
     )
-    scores = {columns.score: Detection(read.labels, read.scores)}
-    positives = sum(read.labels)
-    if read.sensitive and min(positives, len(read.labels) - positives) < SMALLEST:
+    scores = {columns.score: Detection(labelled.labels, labelled.scores)}
+    positives = sum(labelled.labels)
+    if labelled.sensitive and min(positives, len(labelled.labels) - positives) < SMALLEST:
         few = f"one class has fewer than {SMALLEST} rows"
         why = "counts that small are withheld for sensitive data"
         raise DataError(f"{few}; {why}", remedy="evaluate on more records")
     differences: dict[str, Difference] = {}
     if config.baseline is None and columns.baseline is not None:
-        scores[columns.baseline] = Detection(read.labels, read.baseline)
+        scores[columns.baseline] = Detection(labelled.labels, labelled.baseline)
     if config.baseline is not None:
-        rival, raised = read.baseline, None
-        if not own:
+        rival, raised = labelled.baseline, None
+        if not has_baseline_column:
             column = config.score or ranked_by([config.baseline])
-            rival, raised = aligned(config.baseline, column, read.keys, read.sensitive)
+            rival, raised = aligned(config.baseline, column, labelled.keys, labelled.sensitive)
         name = config.baseline if config.baseline != columns.score else "baseline"
-        scores[name] = Detection(read.labels, rival)
-        compared = partial(compare, groups=read.groups, draws=config.draws, seed=config.seed)
+        scores[name] = Detection(labelled.labels, rival)
+        compared = partial(compare, groups=labelled.groups, draws=config.draws, seed=config.seed)
         differences = compared(scores[columns.score], scores[name], _MEASURES)
-        if raised is not None and read.alarms is not None:
-            both = Detection(read.labels, read.alarms), Detection(read.labels, raised)
-            differences |= compared(*both, {"f1": f1_of_alarms})
-    if read.lengths is not None:
-        scores[f"length{FLOOR}"] = Detection(read.labels, read.lengths)
-    scores[f"flag everything{FLOOR}"] = Detection(read.labels, np.zeros(len(read.labels)))
-    result = _evaluation(read, config, scores, differences)
-    curves = {} if read.sensitive else {name: score.curve() for name, score in scores.items()}
+        if raised is not None and labelled.alarms is not None:
+            alarm_pair = Detection(labelled.labels, labelled.alarms), Detection(labelled.labels, raised)
+            differences |= compared(*alarm_pair, {"f1": f1_of_alarms})
+    if labelled.lengths is not None:
+        scores[f"length{FLOOR}"] = Detection(labelled.labels, labelled.lengths)
+    scores[f"flag everything{FLOOR}"] = Detection(labelled.labels, np.zeros(len(labelled.labels)))
+    result = _evaluation(labelled, config, scores, differences)
+    curves = {} if labelled.sensitive else {name: score.curve() for name, score in scores.items()}
     return Evaluated(result, curves)
 
 
@@ -252,41 +252,46 @@ _MEASURES: dict[str, Measure] = {
 
 
 def _evaluation(
-    read: Labelled,
+    labelled: Labelled,
     config: EvaluateConfig,
     scores: dict[str, Detection],
     differences: dict[str, Difference],
 ) -> Evaluation:
     grouped = config.group is not None
     counts = {
-        "rows": len(read.labels),
-        "positives": sum(read.labels),
-        "groups": len(set(read.groups)),
-        "unscored": sum(score == -math.inf for score in read.scores),
-        "missing": read.missing,
+        "rows": len(labelled.labels),
+        "positives": sum(labelled.labels),
+        "groups": len(set(labelled.groups)),
+        "unscored": sum(score == -math.inf for score in labelled.scores),
+        "missing": labelled.missing,
     }
-    raised = {} if read.alarms is None else {"alarms": read.alarms}
-    raised[f"flag everything{FLOOR}"] = [True] * len(read.labels)
-    found = {name: confusion(read.labels, own) for name, own in raised.items()}
+    raised = {} if labelled.alarms is None else {"alarms": labelled.alarms}
+    raised[f"flag everything{FLOOR}"] = [True] * len(labelled.labels)
+    confusions = {name: confusion(labelled.labels, is_raised) for name, is_raised in raised.items()}
     by_group = config if grouped else None
     return Evaluation(
-        **redact_small_counts(counts, read.sensitive),
+        **redact_small_counts(counts, labelled.sensitive),
         interval="bootstrap over groups" if grouped else "DeLong",
-        rankings=tuple(_ranking(name, own, read, by_group) for name, own in scores.items()),
-        alarms=tuple(_alarms(name, own, config.prevalence, read.sensitive) for name, own in found.items()),
+        rankings=tuple(_ranking(name, detection, labelled, by_group) for name, detection in scores.items()),
+        alarms=tuple(
+            _alarms(name, confusion_counts, config.prevalence, labelled.sensitive)
+            for name, confusion_counts in confusions.items()
+        ),
         differences=differences,
-        sensitive=read.sensitive,
+        sensitive=labelled.sensitive,
     )
 
 
-def _ranking(name: str, score: Detection, read: Labelled, resampled: EvaluateConfig | None) -> Ranking:
+def _ranking(name: str, score: Detection, labelled: Labelled, resampled: EvaluateConfig | None) -> Ranking:
     curve = score.curve()
     if resampled is None:
         low, high = score.auroc_interval()
     else:
         measure = {"auroc": _MEASURES["auroc"]}
-        drawn = score.bootstrap(measure, read.groups, draws=resampled.draws, seed=resampled.seed)["auroc"]
-        low, high = drawn.low, drawn.high
+        interval = score.bootstrap(measure, labelled.groups, draws=resampled.draws, seed=resampled.seed)[
+            "auroc"
+        ]
+        low, high = interval.low, interval.high
     recalls = [exact_rate(int(curve.found(rate)), int(curve.positives)) for rate in FALSE_POSITIVE_RATES]
     return Ranking(
         name=name,
@@ -294,27 +299,27 @@ def _ranking(name: str, score: Detection, read: Labelled, resampled: EvaluateCon
         auroc_low=None if math.isnan(low) else low,
         auroc_high=None if math.isnan(high) else high,
         average_precision=curve.average_precision,
-        recall=tuple(_rate(found, read.sensitive) for found in recalls),
-        oracle_f1=None if read.sensitive else curve.oracle_f1,
+        recall=tuple(_rate(recall_rate, labelled.sensitive) for recall_rate in recalls),
+        oracle_f1=None if labelled.sensitive else curve.oracle_f1,
     )
 
 
-def _alarms(name: str, found: Confusion, prevalence: float | None, sensitive: bool) -> Alarms:
-    counts: dict[str, Any] = asdict(found)
+def _alarms(name: str, confusion_counts: Confusion, prevalence: float | None, sensitive: bool) -> Alarms:
+    counts: dict[str, Any] = asdict(confusion_counts)
     small = sensitive and any(0 < count < SMALLEST for count in counts.values())
     # A rate with a known denominator reveals its count: where one count is small, all rates are withheld.
     rates: dict[str, Any] = {
-        rate: None if small else getattr(found, rate)
+        rate: None if small else getattr(confusion_counts, rate)
         for rate in ("precision", "recall", "false_positive_rate")
     }
     if small:
         counts = dict.fromkeys(counts, "withheld")
-    precision, f1 = (None, None) if prevalence is None or small else found.reweighted(prevalence)
+    precision, f1 = (None, None) if prevalence is None or small else confusion_counts.reweighted(prevalence)
     return Alarms(
         name=name,
         **counts,
         **rates,
-        f1=None if small else found.f1,
+        f1=None if small else confusion_counts.f1,
         prevalence=prevalence,
         precision_at_prevalence=precision,
         f1_at_prevalence=f1,
@@ -341,7 +346,10 @@ def write_report(evaluated: Evaluated, path: Path) -> None:
         page.table(
             f"{result.rankings[0].name} minus {name}",
             ("measure", "difference", "95 % low", "95 % high"),
-            [(measure, one.value, one.low, one.high) for measure, one in result.differences.items()],
+            [
+                (measure, change.value, change.low, change.high)
+                for measure, change in result.differences.items()
+            ],
         )
     if evaluated.curves:
         page.section("Curves", _picture(evaluated.curves))
@@ -361,11 +369,13 @@ def ranking_table(result: Evaluation) -> Table:
     rates = (f"recall at FPR {rate:g}" for rate in FALSE_POSITIVE_RATES)
     columns = ("score", "AUROC", f"95 % ({result.interval})", "AUPRC", *rates, "oracle F1")
     cells: list[tuple[Cell, ...]] = []
-    for one in result.rankings:
-        interval = "-" if one.auroc_low is None else f"{one.auroc_low:.4f} to {one.auroc_high:.4f}"
-        oracle = "withheld" if one.oracle_f1 is None else f"{one.oracle_f1:.4f}"
-        precision, recalls = f"{one.average_precision:.4f}", map(_shown, one.recall)
-        cells.append((one.name, f"{one.auroc:.4f}", interval, precision, *recalls, oracle))
+    for ranking in result.rankings:
+        interval = (
+            "-" if ranking.auroc_low is None else f"{ranking.auroc_low:.4f} to {ranking.auroc_high:.4f}"
+        )
+        oracle = "withheld" if ranking.oracle_f1 is None else f"{ranking.oracle_f1:.4f}"
+        precision, recalls = f"{ranking.average_precision:.4f}", map(_rate_text, ranking.recall)
+        cells.append((ranking.name, f"{ranking.auroc:.4f}", interval, precision, *recalls, oracle))
     return columns, cells
 
 
@@ -373,17 +383,17 @@ def alarm_table(result: Evaluation) -> Table:
     """One row per set of alarms: confusion counts, precision, recall, F1."""
     columns = ("threshold", "TP", "FP", "FN", "TN", "precision", "recall", "F1", "at prevalence")
     cells: list[tuple[Cell, ...]] = []
-    for one in result.alarms:
-        at, f1 = "-", "withheld" if one.f1 is None else f"{one.f1:.4f}"
-        if one.f1_at_prevalence is not None:
-            own = f"precision {one.precision_at_prevalence:.4f}, F1 {one.f1_at_prevalence:.4f}"
-            at = f"{one.prevalence:g}: {own}"
-        counts = one.true_positives, one.false_positives, one.false_negatives, one.true_negatives
-        cells.append((one.name, *counts, _shown(one.precision), _shown(one.recall), f1, at))
+    for alarms in result.alarms:
+        at, f1 = "-", "withheld" if alarms.f1 is None else f"{alarms.f1:.4f}"
+        if alarms.f1_at_prevalence is not None:
+            rates = f"precision {alarms.precision_at_prevalence:.4f}, F1 {alarms.f1_at_prevalence:.4f}"
+            at = f"{alarms.prevalence:g}: {rates}"
+        counts = alarms.true_positives, alarms.false_positives, alarms.false_negatives, alarms.true_negatives
+        cells.append((alarms.name, *counts, _rate_text(alarms.precision), _rate_text(alarms.recall), f1, at))
     return columns, cells
 
 
-def _shown(rate: Rate | None) -> str:
+def _rate_text(rate: Rate | None) -> str:
     """A rate with its interval; "-" for NaN (the precision of no alarms), "withheld" for None."""
     if rate is None:
         return "withheld"
@@ -411,17 +421,17 @@ def _picture(curves: dict[str, Curve]) -> Markup:
 
     with styled():
         figure = Figure(figsize=(14, 5.6), layout="constrained")
-        left, right = figure.subplots(1, 2)
+        roc_axes, recall_axes = figure.subplots(1, 2)
         for (name, curve), colour in zip(curves.items(), _COLOURS, strict=False):
-            left.plot(*_roc(curve), color=colour, label=name)
-            right.plot(*_precision_recall(curve), color=colour, drawstyle="steps-pre")
-        left.set_xscale("symlog", linthresh=_LOWEST)
-        left.xaxis.set_major_formatter("{x:g}")
-        left.set(xlabel="false positive rate", ylabel="recall", title="ROC", xlim=(0, 1))
-        right.set(
+            roc_axes.plot(*_roc(curve), color=colour, label=name)
+            recall_axes.plot(*_precision_recall(curve), color=colour, drawstyle="steps-pre")
+        roc_axes.set_xscale("symlog", linthresh=_LOWEST)
+        roc_axes.xaxis.set_major_formatter("{x:g}")
+        roc_axes.set(xlabel="false positive rate", ylabel="recall", title="ROC", xlim=(0, 1))
+        recall_axes.set(
             xlabel="recall", ylabel="precision", title="precision and recall", xlim=(0, 1), ylim=(0, 1.02)
         )
-        left.legend(frameon=False)
+        roc_axes.legend(frameon=False)
         return picture(figure, "ROC and precision-recall curves")
 
 
@@ -435,7 +445,7 @@ def _roc(curve: Curve) -> tuple[Doubles, Doubles]:
 
 def _precision_recall(curve: Curve) -> tuple[Doubles, Doubles]:
     """Recalls and the precisions at which they are reached."""
-    wanted = np.linspace(0, 1, _POINTS)[1:] * curve.positives
-    points = np.unique(np.minimum(np.searchsorted(curve.true, wanted), len(curve.true) - 1))
+    true_positives = np.linspace(0, 1, _POINTS)[1:] * curve.positives
+    points = np.unique(np.minimum(np.searchsorted(curve.true, true_positives), len(curve.true) - 1))
     recall, precision = curve.true[points], curve.true[points] / (curve.true + curve.false)[points]
     return np.concatenate([[0.0], recall / curve.positives]), np.concatenate([precision[:1], precision])

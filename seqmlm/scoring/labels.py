@@ -103,35 +103,35 @@ def read_labelled(
         DataError: a missing field, a score that is not a number, ids without a partner.
     """
     planted = None if labels is None else Planted.read(labels)
-    known = None if labels is None or planted is not None else _labels(labels, columns, sensitive)
-    found, absent, seen = Labelled(sensitive=sensitive), list[str](), set[str]()
+    label_of = None if labels is None or planted is not None else _labels(labels, columns, sensitive)
+    labelled, absent, joined_names = Labelled(sensitive=sensitive), list[str](), set[str]()
     for path in paths:
-        for line, row in _scored(path):
+        for line, row in _score_rows(path):
             name = str(required(row, "id", path, line))
-            found.sensitive = found.sensitive or _truth(row.get("sensitive")) is True
+            labelled.sensitive = labelled.sensitive or _truth(row.get("sensitive")) is True
             if planted is not None:
-                label = planted.shown(row)
-            elif known is None:
+                label = planted.shows_anomaly(row)
+            elif label_of is None:
                 value = required(row, columns.label, path, line)
-                label = _label(value, columns, path, line, found.sensitive)
-            elif name in known:
-                label = known[name]
-                seen.add(name)
+                label = _label(value, columns, path, line, labelled.sensitive)
+            elif name in label_of:
+                label = label_of[name]
+                joined_names.add(name)
             else:
                 absent.append(name)
                 continue
-            _append(found, row, label, columns, path, line)
+            _append(labelled, row, label, columns, path, line)
     if absent:
-        raise _without(absent, f"scored ids are not in {labels}", str(labels), found.sensitive)
-    left = {*(known or ())} - seen if planted is None else planted.unseen
-    if left and not partial:
-        also, what = ", or use --set partial=true", "labelled ids have no score"
-        raise _without(sorted(left), what, str(labels), found.sensitive, also)
-    found.missing = len(left)
-    if not found.keys:
+        raise _join_error(absent, f"scored ids are not in {labels}", str(labels), labelled.sensitive)
+    unjoined = {*(label_of or ())} - joined_names if planted is None else planted.undetected
+    if unjoined and not partial:
+        also, reason = ", or use --set partial=true", "labelled ids have no score"
+        raise _join_error(sorted(unjoined), reason, str(labels), labelled.sensitive, also)
+    labelled.missing = len(unjoined)
+    if not labelled.keys:
         remedy = "name a file that contains rows"
         raise DataError("there are no scores", source=", ".join(paths), remedy=remedy)
-    return found
+    return labelled
 
 
 def aligned(
@@ -144,7 +144,7 @@ def aligned(
     """
     scores: dict[Key, float] = {}
     alarms: dict[Key, bool | None] = {}
-    for line, row in _scored(path):
+    for line, row in _score_rows(path):
         key = _key(row, str(required(row, "id", path, line)))
         if key in scores:
             raise DataError("duplicate row", source=path, line=line, remedy="keep one of them")
@@ -152,12 +152,12 @@ def aligned(
         alarms[key] = _truth(row.get("alarm"))
     absent = [key[0] for key in keys if key not in scores]
     if absent:
-        raise _without(absent, "rows have no such score", path, sensitive)
+        raise _join_error(absent, "rows have no such score", path, sensitive)
     raised = [alarm for alarm in (alarms[key] for key in keys) if alarm is not None]
     return [scores[key] for key in keys], raised if len(raised) == len(keys) else None
 
 
-def _scored(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _score_rows(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """The rows of a file of scores, ids as the records have them: CSV has some escaped."""
     escaped = stem_suffix(path) == ".csv"
     for line, row in read_rows(path):
@@ -181,12 +181,12 @@ def ranked_by(paths: Sequence[str]) -> str:
     these are what alarms rest on; else their scores. Unfamiliar rows have none, and are passed over."""
 
     def first_judged(path: str) -> Mapping[str, Any]:
-        rows = (row for _, row in _scored(path) if _truth(row.get("unfamiliar")) is not True)
+        rows = (row for _, row in _score_rows(path) if _truth(row.get("unfamiliar")) is not True)
         return next(rows, {})
 
     first = (first_judged(path) for path in paths)
-    known = all(row.get(P_VALUE) not in (None, "") for row in first)
-    return P_VALUE if known and paths else Columns.score
+    have_p_values = all(row.get(P_VALUE) not in (None, "") for row in first)
+    return P_VALUE if have_p_values and paths else Columns.score
 
 
 def is_column(name: str) -> bool:
@@ -195,26 +195,26 @@ def is_column(name: str) -> bool:
 
 
 def _append(
-    found: Labelled, row: Mapping[str, Any], label: bool, columns: Columns, path: str, line: int
+    labelled: Labelled, row: Mapping[str, Any], label: bool, columns: Columns, path: str, line: int
 ) -> None:
     name = str(row["id"])
-    found.keys.append(_key(row, name))
-    found.labels.append(label)
-    found.scores.append(number_of(row, columns.score, path, line))
+    labelled.keys.append(_key(row, name))
+    labelled.labels.append(label)
+    labelled.scores.append(number_of(row, columns.score, path, line))
     group = name if columns.group is None else str(_value(row, columns.group, path, line))
-    found.groups.append(group)
+    labelled.groups.append(group)
     if columns.baseline is not None:
-        found.baseline.append(number_of(row, columns.baseline, path, line))
+        labelled.baseline.append(number_of(row, columns.baseline, path, line))
     alarm = _truth(row.get("alarm"))
-    if found.alarms is not None and alarm is not None:
-        found.alarms.append(alarm)
+    if labelled.alarms is not None and alarm is not None:
+        labelled.alarms.append(alarm)
     else:
-        found.alarms = None
+        labelled.alarms = None
     length = row.get("units")
-    if found.lengths is not None and length is not None and length != "":
-        found.lengths.append(float(length))
+    if labelled.lengths is not None and length is not None and length != "":
+        labelled.lengths.append(float(length))
     else:
-        found.lengths = None
+        labelled.lengths = None
 
 
 def _key(row: Mapping[str, Any], name: str) -> Key:
@@ -235,16 +235,16 @@ def _truth(value: Any) -> bool | None:
 
 
 def _labels(path: str, columns: Columns, sensitive: bool) -> dict[str, bool]:
-    found: dict[str, bool] = {}
+    label_of: dict[str, bool] = {}
     for line, row in read_rows(path):
         name = str(required(row, columns.id, path, line))
         value = required(row, columns.label, path, line)
         label = _label(value, columns, path, line, sensitive)
-        if found.setdefault(name, label) is not label:
+        if label_of.setdefault(name, label) is not label:
             which = "an id with" if sensitive else f"{name!r} has"
             reason = f"{which} two different labels"
             raise DataError(reason, source=path, line=line, remedy="keep the correct one")
-    return found
+    return label_of
 
 
 def _label(value: Any, columns: Columns, path: str, line: int, sensitive: bool) -> bool:
@@ -265,12 +265,14 @@ def _label(value: Any, columns: Columns, path: str, line: int, sensitive: bool) 
     return truth
 
 
-def _without(ids: Iterable[str], what: str, path: str, sensitive: bool, also: str = "") -> DataError:
+def _join_error(ids: Iterable[str], reason: str, path: str, sensitive: bool, also: str = "") -> DataError:
     """The error for ids without a partner; ids of sensitive data are not named."""
     names = list(dict.fromkeys(ids))
-    shown = "" if sensitive else f": {', '.join(names[:_LISTED])}{' ...' if len(names) > _LISTED else ''}"
+    listed_names = (
+        "" if sensitive else f": {', '.join(names[:_LISTED])}{' ...' if len(names) > _LISTED else ''}"
+    )
     remedy = f"check that both files are about the same records{also}"
-    return DataError(f"{len(names):,} {what}{shown}", source=path, remedy=remedy)
+    return DataError(f"{len(names):,} {reason}{listed_names}", source=path, remedy=remedy)
 
 
 class Planted:
@@ -287,10 +289,12 @@ class Planted:
 
     def __init__(self, domain: Field, anomalies: list[dict[str, Any]], file: str = "") -> None:
         self._domain, self._prefix = domain, f"{file}/"
-        self._hidden = {number: str(one[domain.sample.planted_in]) for number, one in enumerate(anomalies)}
+        self._hidden = {
+            number: str(anomaly[domain.sample.planted_in]) for number, anomaly in enumerate(anomalies)
+        }
         self._of: dict[str, list[tuple[int, dict[str, Any]]]] = {}
-        for number, one in enumerate(anomalies):
-            self._of.setdefault(self._hidden[number], []).append((number, one))
+        for number, anomaly in enumerate(anomalies):
+            self._of.setdefault(self._hidden[number], []).append((number, anomaly))
 
     @classmethod
     def read(cls, path: str) -> Self | None:
@@ -319,16 +323,20 @@ class Planted:
                 remedy="make the sample again with seqmlm sample",
             ) from None
 
-    def shown(self, row: Mapping[str, Any]) -> bool:
-        """Whether a row shows an anomaly, no longer `unseen` then; DataError for rows of no scoring."""
+    def shows_anomaly(self, row: Mapping[str, Any]) -> bool:
+        """Whether a row shows an anomaly, no longer `undetected` then; DataError for rows of no scoring."""
         name = str(row["id"]).removeprefix(self._prefix)
-        whole = name in self._of
-        found = self._of.get(name if whole else name.rpartition("#")[0], [])
-        if found and not whole:
+        is_whole_record = name in self._of
+        planted = self._of.get(name if is_whole_record else name.rpartition("#")[0], [])
+        if planted and not is_whole_record:
             extra, top = _parsed(row, "extra", {}), _parsed(row, "top", [])
             row = {"start": None, "end": None, **row, **extra, "top": top}
         try:
-            hits = [number for number, one in found if whole or self._domain.sample.shows(row, one)]
+            hits = [
+                number
+                for number, anomaly in planted
+                if is_whole_record or self._domain.sample.shows(row, anomaly)
+            ]
         except (ValueError, LookupError, TypeError, AttributeError, OverflowError):
             raise DataError(f"the row {row['id']!r} is not one of a scoring", remedy="score again") from None
         for number in hits:
@@ -336,7 +344,7 @@ class Planted:
         return bool(hits)
 
     @property
-    def unseen(self) -> set[str]:
+    def undetected(self) -> set[str]:
         """Records with an anomaly that no row has shown so far."""
         return set(self._hidden.values())
 
@@ -344,9 +352,9 @@ class Planted:
 def _parsed(row: Mapping[str, Any], field: str, absent: Any) -> Any:
     value = row.get(field)
     try:
-        found = parse_json(value) if isinstance(value, str) and value else value or absent
+        parsed = parse_json(value) if isinstance(value, str) and value else value or absent
     except ValueError:
-        found = None
-    if not isinstance(found, type(absent)):
+        parsed = None
+    if not isinstance(parsed, type(absent)):
         raise DataError(f"the row {row['id']!r} is not one of a scoring", field=field, remedy="score again")
-    return found
+    return parsed

@@ -44,7 +44,7 @@ class Portion(NamedTuple):
     """Some records that are judged together.
 
     records: tokenized.
-    wanted: (L,) True at the tokens of drawn rows, for each record; None where all rows are judged.
+    drawn_tokens: (L,) True at the tokens of drawn rows, for each record; None where all rows are judged.
     done, of: records up to here, of how many.
     drawn: the share of their rows that was drawn.
     spent: forward tokens up to here, by estimate.
@@ -52,7 +52,7 @@ class Portion(NamedTuple):
     """
 
     records: list[Encoded]
-    wanted: list[Bools] | None
+    drawn_tokens: list[Bools] | None
     done: int
     of: int
     drawn: float
@@ -63,28 +63,28 @@ class Portion(NamedTuple):
         """How much is done with so many rows, from 0 to 1: of all records, or of what is enough."""
         if self.limit is None:
             return self.done / self.of
-        tokens, least, records = self.limit
-        paid = min(self.spent / max(tokens, 1), rows / max(least, 1), self.done / max(records, 1))
+        tokens, least_rows, records = self.limit
+        paid = min(self.spent / max(tokens, 1), rows / max(least_rows, 1), self.done / max(records, 1))
         plenty = min(rows / ENOUGH_ROWS, self.done / ENOUGH_RECORDS)
         return min(1.0, max(paid, plenty, self.done / self.of))
 
-    def owes(self, rows: int, least: int) -> bool:
+    def owes(self, rows: int, least_rows: int) -> bool:
         """Whether further records must be taken, however late it is: of so many rows there are too few."""
-        return self.limit is not None and (rows < least or self.done < self.limit.records)
+        return self.limit is not None and (rows < least_rows or self.done < self.limit.records)
 
     def enough(self, rows: int) -> bool:
         """Whether no further records need be taken."""
         return self.limit is not None and self.share(rows) >= 1
 
 
-class Drawn(NamedTuple):
+class DrawnRows(NamedTuple):
     """The rows that are drawn of a record.
 
-    wanted: (L,) True at their tokens.
+    drawn_tokens: (L,) True at their tokens.
     rows, of: how many they are, of how many.
     """
 
-    wanted: Bools
+    drawn_tokens: Bools
     rows: int
     of: int
 
@@ -95,12 +95,12 @@ RowNumbers = Callable[[Encoded], Longs | None]
 
 def row_numbers(level: Level, rule: Units) -> RowNumbers:
     """The rows of a level, by the units of a record."""
-    return lambda one: level.row_numbers(one.record, rule.spans(one.encoding))
+    return lambda record: level.row_numbers(record.record, rule.spans(record.encoding))
 
 
 def unit_rows(rule: Units) -> RowNumbers:
     """Each unit of a record as a row of its own."""
-    return lambda one: np.arange(len(rule.numbers(one.encoding)))
+    return lambda record: np.arange(len(rule.numbers(record.encoding)))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -121,26 +121,28 @@ class RowSample:
     neighbours: bool
     seed: int
 
-    def of(self, one: Encoded) -> Drawn:
+    def of(self, record: Encoded) -> DrawnRows:
         """The rows that are drawn of a record."""
-        numbers = self.numbers(one)
+        numbers = self.numbers(record)
         assert numbers is not None  # else there is no sample
         rows = np.unique(numbers)
-        name = f"{one.record.source}\0{one.record.id}\0{one.record.line}"
+        name = f"{record.record.source}\0{record.record.id}\0{record.record.line}"
         start = np.random.default_rng([self.seed, hash64(name) % 2**63]).random()
         chosen = rows[self._places(len(rows), start)]
-        units = self.rule.numbers(one.encoding)[np.isin(numbers, chosen)]
-        return Drawn(np.isin(one.encoding.groups, units), len(chosen), len(rows))
+        units = self.rule.numbers(record.encoding)[np.isin(numbers, chosen)]
+        return DrawnRows(np.isin(record.encoding.groups, units), len(chosen), len(rows))
 
     def _places(self, count: int, start: float) -> Longs:
         """Places of the drawn rows among so many; `start`, in [0, 1), is where the draw begins."""
         if not count:
             return np.zeros(0, dtype=np.int64)
-        wanted = min(float(count), max(1.0, self.share * count))
+        row_count = min(float(count), max(1.0, self.share * count))
         if self.neighbours:
-            first, rest = divmod(start * count, 1)
-            return (int(first) + np.arange(int(wanted + rest))) % count  # behind the last row comes the first
-        return np.flatnonzero(np.diff(np.floor(np.arange(count + 1) * wanted / count + start)))
+            first, offset = divmod(start * count, 1)
+            return (
+                int(first) + np.arange(int(row_count + offset))
+            ) % count  # behind the last row comes the first
+        return np.flatnonzero(np.diff(np.floor(np.arange(count + 1) * row_count / count + start)))
 
 
 def row_sample(
@@ -164,16 +166,20 @@ def row_sample(
         neighbours: as of `RowSample`: in modes where a pass asks all units of a window.
         rows: how many are enough, where there are as many records as are enough.
     """
-    numbered = [numbers(one) for one in probed]
-    if any(one is None for one in numbered):
+    numbered = [numbers(encoded) for encoded in probed]
+    if any(encoded is None for encoded in numbered):
         return None
-    each = float(np.mean([len(np.unique(one)) for one in numbered if one is not None])) or 1.0
-    tokens = float(np.mean([cost(one.encoding) for one in probed])) or 1.0
+    rows_per_record = (
+        float(np.mean([len(np.unique(encoded)) for encoded in numbered if encoded is not None])) or 1.0
+    )
+    tokens = float(np.mean([cost(encoded.encoding) for encoded in probed])) or 1.0
     many = min(records, _MANY_RECORDS)
     share = limit.tokens / (many * tokens)
     if many >= ENOUGH_RECORDS:
-        share = min(share, rows / (many * each))
-    share = max(share, limit.rows / (many * each), (_NEIGHBOURS if neighbours else 1) / each)
+        share = min(share, rows / (many * rows_per_record))
+    share = max(
+        share, limit.rows / (many * rows_per_record), (_NEIGHBOURS if neighbours else 1) / rows_per_record
+    )
     if share >= 1:
         return None
     return RowSample(numbers=numbers, rule=rule, share=share, neighbours=neighbours, seed=seed)

@@ -7,7 +7,7 @@ import pytest
 
 from seqmlm.evaluation.detection import Detection
 from seqmlm.evaluation.intervals import Rate
-from seqmlm.scoring.evaluate import _precision_recall, _roc, _shown
+from seqmlm.scoring.evaluate import _precision_recall, _rate_text, _roc
 
 
 def test_curves_are_those_of_the_points() -> None:
@@ -33,6 +33,6 @@ def test_one_threshold_is_a_diagonal() -> None:
 
 
 def test_a_rate_of_nothing_is_no_number() -> None:
-    assert _shown(Rate(hits=0, trials=0, value=float("nan"), low=0.0, high=1.0)) == "-"
-    assert _shown(Rate(hits=1, trials=2, value=0.5, low=0.1, high=0.9)) == "0.5000 (0.1000 to 0.9000)"
-    assert _shown(None) == "withheld"
+    assert _rate_text(Rate(hits=0, trials=0, value=float("nan"), low=0.0, high=1.0)) == "-"
+    assert _rate_text(Rate(hits=1, trials=2, value=0.5, low=0.1, high=0.9)) == "0.5000 (0.1000 to 0.9000)"
+    assert _rate_text(None) == "withheld"

@@ -53,15 +53,15 @@ def test_rows_show_the_anomalies_of_their_place(
 ) -> None:
     [field] = [name for name, one in FIELDS.items() if one is anomaly]
     planted = Planted(plugins.domain(field), [anomaly], "code")
-    assert planted.shown(row) is shown
-    assert bool(planted.unseen) is not shown
+    assert planted.shows_anomaly(row) is shown
+    assert bool(planted.undetected) is not shown
 
 
 @pytest.mark.parametrize("start", ["first", "inf", "nan", [1], {}])
 def test_a_row_with_no_place_where_it_should_have_one_is_said(start: Any) -> None:
     planted = Planted(plugins.domain("dna"), [DNA], "")
     with pytest.raises(DataError, match="is not one of a scoring"):
-        planted.shown({"id": "contig-5#1-2", "contig_start": start, "contig_end": 200})
+        planted.shows_anomaly({"id": "contig-5#1-2", "contig_start": start, "contig_end": 200})
 
 
 def test_a_truth_stands_where_labels_do(tmp_path: Path) -> None:

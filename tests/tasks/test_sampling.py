@@ -87,7 +87,7 @@ def test_a_drawn_row_has_the_statistics_that_it_has_in_its_whole_record(
         sample = RowSample(
             numbers=row_numbers(level, rule), rule=rule, share=0.3, neighbours=neighbours, seed=0
         )
-        some = detector.each(encoded, [sample.of(one).wanted for one in encoded])
+        some = detector.each(encoded, [sample.of(one).drawn_tokens for one in encoded])
         for drawn, whole in zip(some, every, strict=True):
             rows = {one.row.id: one.row for one in whole}
             assert 0 < len(drawn) < len(rows)
@@ -158,7 +158,7 @@ def test_what_drawn_rows_cost_is_estimated(mode: Mode) -> None:
     sample = RowSample(
         numbers=row_numbers(level, rule), rule=rule, share=0.1, neighbours=mode.asks_windows, seed=0
     )
-    wanted = [sample.of(one).wanted for one in encoded]
+    wanted = [sample.of(one).drawn_tokens for one in encoded]
     cost, before = cost_of(session, level, mode), session.forward_tokens
     detector.each(encoded, wanted)
     spent = session.forward_tokens - before
