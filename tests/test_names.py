@@ -35,7 +35,7 @@ BUDGETS = {
     "structure": 21.2,
     "finetuning": 22.5,
     "management": 4.0,
-    "scoring": 15.1,
+    "scoring": 6.6,
     "tasks": 18.6,
     "training": 12.3,
     "tokenizers": 6.2,
