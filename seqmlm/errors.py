@@ -55,6 +55,11 @@ def number_of(number: int | str | None, unit: str) -> str:
     return f"{shown} {unit if number == 1 else plural(unit)}"
 
 
+def p_value_text(p_value: float) -> str:
+    """A p-value for people: how far below the smallest that rows can show it lies is no fact."""
+    return f"{p_value:.2g}" if p_value >= 1e-4 else "below 0.0001"
+
+
 def span_text(start: int, end: int) -> str:
     """The positions of a half-open stretch for people: they count from 1, and the last one is included.
 

@@ -9,7 +9,7 @@ import house
 import pytest
 
 MEMBERS = {"Task": 51, "Level": 31, "Units": 28, "Field": 20}  # 16, 18, 18, 20
-PRIVACY_FILES = 121  # 50, none in tasks and cli
+PRIVACY_FILES = 120  # 50, none in tasks and cli
 LOADED_LINES = {
     "score": 17_200,  # 15,000
     "structure": 20_050,  # 15,000
@@ -25,8 +25,8 @@ REACHABLE_LINES = {
     "finetune": 33_800,
 }
 """With imports inside of functions: moving an import into a function is no progress."""
-WATCH_MODULES = 37  # 15
-WATCH_LINES = 4_990  # 3,500
+WATCH_MODULES = 15
+WATCH_LINES = 3_790  # 3,500
 
 
 @pytest.mark.parametrize("name", MEMBERS)

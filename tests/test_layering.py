@@ -55,15 +55,10 @@ MAY_IMPORT = {
     "training": TASKS | {"tasks", "scoring"},
     "finetuning": TASKS | {"tasks", "scoring", "training"},
     "management": TASKS | {"tasks", "scoring", "training", "finetuning"},
-    "watch": FIELDS
-    | {
-        "inference",
-        "streams",
-        "registry",
-        "tasks",
-        "scoring",
-        "workspace",
-        "__version__",
+    "watch": {
+        *("errors", "parsing", "engine.durable", "engine.signals", "streams"),
+        *("data.files", "data.problems", "data.record", "data.severities", "reports.page"),
+        *("registry.schema", "registry.store", "scoring.config", "scoring.live", "tasks.task"),
     },  # nothing imports it
     "cli": {"errors", "parsing", "config", "watch", "plugins", "__version__", *COMMANDS},
     "__main__": {"cli"},

@@ -187,10 +187,6 @@ management/demo_folder.py DemoFolder.remove rmdir
 management/demo_folder.py DemoFolder.list_files replace_file
 cli/demo.py _shuffle write_text
 """,
-    "entries of the journal, in the workspace's folder of a stream": """
-watch/journal.py JournalFollower._opened open truncate
-watch/journal.py JournalFollower._rotate unlink move_into_place
-""",
     "a device, or a file that is opened to be read": """
 cli/__init__.py _end open
 cli/__init__.py _open_streams open

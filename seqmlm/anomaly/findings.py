@@ -19,7 +19,6 @@ from seqmlm.errors import number_of
 
 PLACE, CONTENT = "seqmlmPlace/v1", "seqmlmContent/v1"
 
-_LEAST = 1e-4
 _EXPECTED = 1.0  # bits: what was more likely than all else is not called unexpected
 
 State = Literal["new", "unchanged", "absent"]
@@ -115,15 +114,6 @@ def told(
     told = [own] if (own := meaning(text)) else []
     text = repr(text.strip()) if text.strip() else "white space"
     return f"{begin} Least expected: {text} ({'; '.join([*told, f'{surprisal:.1f} bits'])})."
-
-
-def small(p_value: float) -> str:
-    """A p-value for people: how far below the smallest that rows can show it lies is no fact.
-
-    >>> small(0.0123), small(1e-12)
-    ('0.012', 'below 0.0001')
-    """
-    return f"{p_value:.2g}" if p_value >= _LEAST else f"below {_LEAST:.4f}"
 
 
 def uri_of(scored: Scored) -> str:

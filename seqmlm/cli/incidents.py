@@ -115,7 +115,7 @@ def ack(
     normal: Annotated[
         bool,
         typer.Option(
-            "--normal", help="It is a false alarm: mute what is like it, and count its rows as normal."
+            "--normal", help="It is a false alarm: mute what is like it, and count it as one in reports."
         ),
     ] = False,
     note: Annotated[str | None, typer.Option(help="Keep a note with it, for others.")] = None,
@@ -126,8 +126,9 @@ def ack(
 ) -> None:
     """Acknowledge an incident as a fault: while it goes on, alarms like its own join it and open no other.
 
-    Calibrations that are made of the stream's rows leave its rows out, also when it is over. With --normal it
-    is a false alarm: its rows count as normal, and what is like it opens no incident any more.
+    With --normal it is a false alarm: alarms like it open no incident of this stream any more, whichever
+    version of the model judges, and reports count it as a false alarm. The model does not learn of it: for
+    that, calibrate with a log that has such lines.
 
     Example: seqmlm incidents ack 7 --note "backend restarts, Ann is on it"
 
@@ -141,7 +142,7 @@ def ack(
     if undo:
         what = "is over, and nobody has said what it was" if over else "is open again"
     elif normal:
-        what = "was a false alarm: its rows count as normal, and alarms like it open no incident"
+        what = "was a false alarm: alarms like it open no incident in this stream"
     elif over:
         what = f"is over, and is kept as a fault; to silence what is like it: seqmlm incidents mute {one.id}"
     else:
@@ -216,7 +217,7 @@ def _told(one: Incident, what: str, json_output: bool) -> None:
 def _state(one: Incident, of: StreamEntry | None = None) -> str:
     """With how its stream stands, where it is not over and nobody looks at it."""
     stopped = of is not None and not of.running and one.state != "resolved"
-    return f"{one.told_state}, scoring stopped" if stopped else one.told_state
+    return f"{one.full_state}, scoring stopped" if stopped else one.full_state
 
 
 def _when(moment: datetime) -> str:

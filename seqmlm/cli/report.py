@@ -46,11 +46,8 @@ def report(
     if json_output:
         print_json(period.to_dict())
         return
-    for item in period.incidents[:_LISTED]:
-        say(f"incident {item.id} ({item.told_state}): {item.title}")
-    for compared in period.comparisons:
-        for line in compared.lines()[:_LISTED]:
-            say(line)
+    for incident in period.incidents[:_LISTED]:
+        say(f"incident {incident.id} ({incident.full_state}): {incident.title}")
     for sentence in period.verdict():
         say(sentence)
     for sentence in period.warnings():

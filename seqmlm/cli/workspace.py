@@ -49,7 +49,7 @@ def _text(value: object) -> object:
 
 
 @db.command("upgrade")
-def upgrade(json_output: Json = False) -> None:
+def upgrade_schemas(json_output: Json = False) -> None:
     """Upgrade the registry's tables to the schema of this version of seqmlm.
 
     A SQLite file in the workspace is upgraded automatically.
@@ -57,14 +57,18 @@ def upgrade(json_output: Json = False) -> None:
     Example: SEQMLM_DATABASE_URL=postgresql://me@server/models seqmlm db upgrade
     """
     from seqmlm.management.doctor import schema
+    from seqmlm.watch.tables import STREAMS
 
     url, old_revision, new_revision = schema(upgrade=True)
+    _, old_streams, streams = schema(upgrade=True, of=STREAMS)
     if json_output:
-        print_json({"url": url, "before": old_revision, "after": new_revision})
-    elif old_revision == new_revision:
-        say(f"{url} is already at schema {new_revision}")
+        versions = {"before": old_revision, "after": new_revision}
+        print_json({"url": url, **versions, "streams": {"before": old_streams, "after": streams}})
+    elif (old_revision, old_streams) == (new_revision, streams):
+        say(f"{url} is already at schema {new_revision}, and at {streams} of streams")
     else:
-        say(f"{url}: schema {old_revision or 'none'} -> {new_revision}")
+        models = f"{old_revision or 'none'} -> {new_revision}"
+        say(f"{url}: schema {models}, of streams {old_streams or 'none'} -> {streams}")
 
 
 @db.command("current")
@@ -74,10 +78,13 @@ def current(json_output: Json = False) -> None:
     Example: seqmlm db current
     """
     from seqmlm.management.doctor import schema
+    from seqmlm.watch.tables import STREAMS
 
     url, revision, needed = schema()
-    facts: dict[str, object] = {"url": url, "schema": revision or "none", "needed": needed}
-    print_json({**facts, "schema": revision}) if json_output else print_facts(facts)
+    _, streams, streams_needed = schema(of=STREAMS)
+    facts = {"url": url, "schema": revision, "needed": needed}
+    facts |= {"streams schema": streams, "streams needed": streams_needed}
+    print_json(facts) if json_output else print_facts({name: fact or "none" for name, fact in facts.items()})
 
 
 def ui(

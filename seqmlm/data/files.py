@@ -78,6 +78,11 @@ def foreign_kind(head: bytes) -> tuple[str, str] | None:
     return next((kind for magic, kind in _FOREIGN.items() if head.startswith(magic)), None)
 
 
+def is_packed(head: bytes) -> bool:
+    """Whether a file that begins with these bytes is compressed, in a way that `blocks` reads."""
+    return compression(head) is not None
+
+
 def marked_encoding(head: bytes) -> str | None:
     """The encoding that a byte order mark names, if it is not UTF-8."""
     return next((codec for mark, codec in _MARKS.items() if head.startswith(mark)), None)

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 from seqmlm import plugins
 from seqmlm.errors import SeqmlmError, StateError
 from seqmlm.registry import database
+from seqmlm.registry.schema import Schema
+from seqmlm.registry.tables import REGISTRY
 from seqmlm.tracking import Tracker, TrackerDown, public
 from seqmlm.workspace import Workspace
 
@@ -165,16 +167,17 @@ def _plugins(examination: Examination, _: Workspace) -> None:
                 examination.problems.append(str(error))
 
 
-def schema(*, upgrade: bool = False) -> tuple[str, str | None, str]:
-    """The registry's address (without password), its revision (None: empty) and the one this version needs.
+def schema(*, upgrade: bool = False, of: Schema = REGISTRY) -> tuple[str, str | None, str]:
+    """The registry's address (without password), the revision of a schema (None: empty) and the one this
+    version needs.
 
     All migrations are run then, where it is asked for. StateError where the database cannot be reached.
     """
     engine = database.engine(Workspace.locate().database_url)
     try:
-        current, needed = database.revisions(engine)
+        current, needed = database.revisions(engine, of)
         if upgrade:
-            database.upgrade(engine)
+            database.upgrade(engine, of)
         return engine.url.render_as_string(hide_password=True), current, needed
     finally:
         engine.dispose()

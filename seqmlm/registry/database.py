@@ -8,7 +8,6 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,10 +19,11 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, Operati
 from seqmlm.engine.durable import move_into_place
 from seqmlm.errors import StateError, UsageError
 from seqmlm.parsing import plain
-from seqmlm.registry.tables import REVISIONS, VERSION_TABLE
+from seqmlm.registry.schema import Schema
+from seqmlm.registry.tables import REGISTRY
 from seqmlm.workspace import first_use
 
-MIGRATIONS = Path(__file__).parent / "migrations"
+_ENVIRONMENT = Path(__file__).parent / "migrations"
 _RESCAN = "`seqmlm models rescan` moves it aside and fills a new one from the model folders"
 _ON_SERVER = (
     "point SEQMLM_DATABASE_URL at an empty database, then run `seqmlm db upgrade` and `seqmlm models rescan`"
@@ -58,10 +58,10 @@ def engine(url: str) -> Engine:
     if parsed.get_backend_name() == "sqlite":
         if parsed.database:
             Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
-        made = create_engine(parsed, json_serializer=_json)
-        event.listen(made, "connect", _prepare_sqlite)
-        event.listen(made, "begin", _begin_sqlite)
-        return made
+        bind = create_engine(parsed, json_serializer=_json)
+        event.listen(bind, "connect", _prepare_sqlite)
+        event.listen(bind, "begin", _begin_sqlite)
+        return bind
     arguments = {"connect_timeout": _CONNECT_SECONDS}
     return create_engine(parsed, pool_pre_ping=True, connect_args=arguments, json_serializer=_json)
 
@@ -89,32 +89,32 @@ def parse(url: str) -> URL:
     return parsed
 
 
-def upgrade(made: Engine) -> None:
-    """Run the migrations that the database has not seen, under a lock."""
+def upgrade(bind: Engine, schema: Schema = REGISTRY) -> None:
+    """Run the migrations of a schema that the database has not seen, under a lock."""
     from alembic import command
 
-    writer = made.execution_options(**WRITING)
-    with reachable(made), _alone(made), writer.begin() as connection, _quiet():
-        command.upgrade(configuration(connection), "head")
+    writer = bind.execution_options(**WRITING)
+    with reachable(bind), _alone(bind), writer.begin() as connection, _quiet():
+        command.upgrade(configuration(connection, schema), "head")
 
 
-def revisions(made: Engine) -> tuple[str | None, str]:
-    """The schema revision the database is at (None: empty), and the one this version of seqmlm needs.
+def revisions(bind: Engine, schema: Schema = REGISTRY) -> tuple[str | None, str]:
+    """The revision of a schema that the database is at (None: empty), and the one this version needs.
 
     Raises:
         UnusableError: it is at one that is not known here.
         StateError: it cannot be reached or read.
     """
-    head = REVISIONS[-1]
-    if not exists(made.url):
+    head = schema.head
+    if not exists(bind.url):
         return None, head
-    with reachable(made), made.connect() as connection:
-        known = inspect(connection).has_table(VERSION_TABLE)
-        asked = text(f"SELECT version_num FROM {VERSION_TABLE}")
-        current = connection.scalar(asked) if known else None
-    if current not in {None, *REVISIONS}:
-        address = made.url.render_as_string(hide_password=True)
-        remedy = _RESCAN if made.dialect.name == "sqlite" else _ON_SERVER
+    with reachable(bind), bind.connect() as connection:
+        present = inspect(connection).has_table(schema.version_table)
+        query = text(f"SELECT version_num FROM {schema.version_table}")
+        current = connection.scalar(query) if present else None
+    if current not in {None, *schema.revisions}:
+        address = bind.url.render_as_string(hide_password=True)
+        remedy = _RESCAN if bind.dialect.name == "sqlite" else _ON_SERVER
         raise UnusableError(
             f"the registry at {address} is at schema {current}, which this version of seqmlm does not know "
             f"(it needs {head}); {remedy}"
@@ -127,18 +127,20 @@ def exists(url: URL) -> bool:
     return url.get_backend_name() != "sqlite" or bool(url.database and Path(url.database).exists())
 
 
-def configuration(connection: Any) -> Any:
-    """Alembic's configuration for one connection; there is no ini file."""
+def configuration(connection: Any, schema: Schema = REGISTRY) -> Any:
+    """Alembic's configuration for a schema and a connection; there is no ini file."""
     from alembic.config import Config
 
     config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-    config.attributes["connection"] = connection
+    config.set_main_option("script_location", str(_ENVIRONMENT).replace("%", "%%"))
+    config.set_main_option("path_separator", "newline")  # folders may have spaces in their names
+    config.set_main_option("version_locations", str(schema.migrations).replace("%", "%%"))
+    config.attributes |= {"connection": connection, "schema": schema}
     return config
 
 
 @contextmanager
-def reachable(made: Engine) -> Iterator[None]:
+def reachable(bind: Engine) -> Iterator[None]:
     """Turn a database's own errors into one sentence with the address and a remedy.
 
     Raises:
@@ -148,19 +150,14 @@ def reachable(made: Engine) -> Iterator[None]:
     try:
         yield
     except (SQLAlchemyError, OSError) as error:
-        address = made.url.render_as_string(hide_password=True)
+        address = bind.url.render_as_string(hide_password=True)
         reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
         if _damaged(error):
             raise UnusableError(f"the registry at {address} is damaged: {reason}; {_RESCAN}") from error
-        raise (UnreachableError if _unreachable(made, error) else StateError)(
+        raise (UnreachableError if _unreachable(bind, error) else StateError)(
             f"the registry at {address} cannot be used: {reason}; see that it can be reached and written, or "
             "point SEQMLM_DATABASE_URL elsewhere"
         ) from error
-
-
-def utc(moment: datetime) -> datetime:
-    """A time that came of a database: SQLite forgets the zone, which was UTC."""
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def patiently(operation: Callable[[], Result], pause: Callable[[float], None] = time.sleep) -> Result:
@@ -176,11 +173,11 @@ def patiently(operation: Callable[[], Result], pause: Callable[[float], None] = 
     return operation()
 
 
-def _unreachable(made: Engine, error: Exception) -> bool:
+def _unreachable(bind: Engine, error: Exception) -> bool:
     """Whether the server was not there, or the file locked, rather than refused what it was asked."""
     if not isinstance(error, DBAPIError):
         return False
-    if made.dialect.name == "sqlite":
+    if bind.dialect.name == "sqlite":
         return getattr(error.orig, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
     state = getattr(error.orig, "sqlstate", None)
     # A connection that could not be made has no SQLSTATE.
@@ -195,10 +192,10 @@ def _damaged(error: BaseException) -> bool:
 
 
 @contextmanager
-def _alone(made: Engine) -> Iterator[None]:
+def _alone(bind: Engine) -> Iterator[None]:
     """One migration at a time: a lock file beside an SQLite file; servers lock in the migration itself."""
-    file = made.url.database
-    if made.dialect.name == "sqlite" and file and file != ":memory:":
+    file = bind.url.database
+    if bind.dialect.name == "sqlite" and file and file != ":memory:":
         with first_use(Path(file).with_name(f".{Path(file).name}.lock")):
             yield
     else:
@@ -239,18 +236,18 @@ def set_aside(url: str) -> Path | None:
         UnreachableError: another process uses it.
         StateError: the file cannot be read or moved.
     """
-    made = engine(url)
-    made.dispose()
-    if made.dialect.name != "sqlite" or not exists(made.url):
+    bind = engine(url)
+    bind.dispose()
+    if bind.dialect.name != "sqlite" or not exists(bind.url):
         return None
-    path = Path(str(made.url.database))
-    with reachable(made), _alone(made):
+    path = Path(str(bind.url.database))
+    with reachable(bind), _alone(bind):
         try:
             _check(path)
-            revisions(made)
+            revisions(bind)
             return None
         except UnusableError:
-            made.dispose()
+            bind.dispose()
         aside, number = path.with_name(f"{path.name}.damaged"), 1
         while aside.exists():
             number += 1

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from sqlalchemy import delete, func, select
 from sqlalchemy.exc import IntegrityError
@@ -15,10 +15,12 @@ from sqlalchemy.orm import Session, sessionmaker
 from seqmlm.errors import StateError, UsageError, nearest
 from seqmlm.registry import database, tables
 from seqmlm.registry.entries import CalibrationEntry, DatasetEntry, ModelEntry, Origin, TokenizerEntry
+from seqmlm.registry.schema import Schema
 from seqmlm.workspace import NAME, Workspace, check_name
 
 Entry = TypeVar("Entry")
 Row = TypeVar("Row", bound=tables.Base)
+Result = TypeVar("Result")
 
 LATEST = "latest"
 # Processes that register under one name take turns; so many collisions in a row are something else.
@@ -36,24 +38,40 @@ class Registry:
         StateError: the database cannot be reached, or its schema is not this version's.
     """
 
+    schemas: ClassVar[tuple[Schema, ...]] = (tables.REGISTRY,)
+
     def __init__(self, workspace: Workspace) -> None:
         self.root = workspace.root
         self.engine = database.engine(workspace.database_url)
         self._sessions = sessionmaker(self.engine)
         self._writing = sessionmaker(self.engine.execution_options(**database.WRITING))
         try:
-            current, head = database.revisions(self.engine)
-            if current != head and self.engine.dialect.name != "sqlite":
-                address = self.engine.url.render_as_string(hide_password=True)
-                raise StateError(
-                    f"the registry at {address} is at schema {current}, not {head}; run `seqmlm db upgrade` "
-                    "once (after a backup)"
-                )
-            if current != head:
-                database.upgrade(self.engine)
+            for schema in self.schemas:
+                self._migrate(schema)
         except StateError:
             self.close()
             raise
+
+    @classmethod
+    def here(cls) -> Self:
+        """The registry of the workspace that is found here."""
+        return cls(Workspace.locate())
+
+    def _migrate(self, schema: Schema) -> None:
+        current, head = database.revisions(self.engine, schema)
+        if current != head and self.engine.dialect.name != "sqlite":
+            address = self.engine.url.render_as_string(hide_password=True)
+            raise StateError(
+                f"the registry at {address} is at schema {current}, not {head}; run `seqmlm db upgrade` once "
+                "(after a backup)"
+            )
+        if current != head:
+            database.upgrade(self.engine, schema)
+
+    def patiently(self, operation: Callable[[], Result]) -> Result:
+        """Do something with the database, again while its server cannot be reached; see
+        `database.patiently`."""
+        return database.patiently(operation)
 
     def close(self) -> None:
         """Close the connections."""
@@ -211,7 +229,7 @@ class Registry:
             dataset=_value(DatasetEntry, row.dataset, sources=tuple(row.dataset.sources)),
             tokenizer=_value(TokenizerEntry, row.tokenizer),
             aliases=tuple(alias.alias for alias in row.aliases),
-            created=database.utc(row.created),
+            created=row.created,
         )
 
 

@@ -161,6 +161,7 @@ class Page:
     tails = _added(drawing.tails)
     activity = _added(drawing.activity)
     bars = _added(drawing.bars)
+    Bar = drawing.Bar  # of `bars`
     grid = _added(drawing.grid)
     matrix = _added(drawing.matrix)
     scatter = _added(drawing.scatter)

@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -507,13 +507,6 @@ class Normal:
         if self.counted is not None and name in self.counted.statistics:
             return self.counted.usual(name, length)
         return self.folds[0].ranks[name].usual(length)
-
-    def refitted(self, statistics: Statistics, lengths: NDArray[Any], *, seed: int) -> Normal:
-        """What judges the same statistics, in the same way, by other normal rows; as `fit`."""
-        own = {name: statistics[name] for name in self._own}
-        made = Normal.fit(own, lengths, seed=seed, fusion=self.fusion)
-        counted = None if self.counted is None else self.counted.refitted(statistics, lengths, seed=seed)
-        return replace(made, counted=counted, unfamiliar=self.unfamiliar)
 
     def to_state(self) -> tuple[dict[str, Any], Arrays]:
         """JSON values and arrays; `from_state` restores the same, bit for bit."""

@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from seqmlm.anomaly.findings import small, told
+from seqmlm.anomaly.findings import told
 from seqmlm.anomaly.levels import UNKNOWN, Level
 from seqmlm.anomaly.values import Doubles, Row, Scored
 from seqmlm.data.privacy import Cell, Things
 from seqmlm.data.problems import Problems
-from seqmlm.errors import number_of, per_second, plural
+from seqmlm.errors import number_of, p_value_text, per_second, plural
 from seqmlm.evaluation.incidents import Incidents
 from seqmlm.inference.batches import Encoded
 from seqmlm.inference.calibrations import stored_trained_on
@@ -126,7 +126,7 @@ def _why(level: Level, judged: JudgedRow) -> str:
     if alone and said == level.statistics[name]:
         return ""
     endless = judged.row.statistics.get(name) == math.inf  # few rows cannot rank what is infinite
-    return f"Most telling: {said}{'' if endless else f' (p {small(judged.p_values[name])})'}."
+    return f"Most telling: {said}{'' if endless else f' (p {p_value_text(judged.p_values[name])})'}."
 
 
 def unusual_first(row: Mapping[str, Any]) -> tuple[float, float]:
@@ -146,7 +146,7 @@ def most_unusual(level: Level, row: Mapping[str, Any]) -> str:
     sentences, p_values = [], row.get("channels") or {}
     name = min(p_values, key=p_values.__getitem__, default=None)
     if name is not None and name in level.statistics:
-        own = f" (p {small(p_values[name])})" if len(p_values) > 1 else ""
+        own = f" (p {p_value_text(p_values[name])})" if len(p_values) > 1 else ""
         sentences.append(f"Most telling: {level.statistics[name]}{own}.")
     if row.get("top") and name not in level.of_whole:
         unit = row["top"][0]

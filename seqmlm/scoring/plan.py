@@ -5,7 +5,7 @@ The same request to the same model always gives the same plan.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -87,9 +87,9 @@ class ScoringPlan:
         """How much is done at a time."""
         return Budget.of(self.session.model, self.mode)
 
-    def detector(self, make: Callable[..., Detector] = Detector) -> Detector:
+    def detector(self) -> Detector:
         """What makes and judges the rows of records."""
-        return make(
+        return Detector(
             RecordScorer(self.session),
             self.level,
             mode=self.mode,

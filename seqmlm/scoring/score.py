@@ -9,12 +9,11 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
-from seqmlm.anomaly.findings import small
 from seqmlm.anomaly.levels import Track
 from seqmlm.data.privacy import shown_count
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.errors import number_of, span_text
+from seqmlm.errors import number_of, p_value_text, span_text
 from seqmlm.inference.batches import Encoded, batches, characters, tokenized
 from seqmlm.inference.detector import JudgedRow
 from seqmlm.inference.session import Session
@@ -164,7 +163,7 @@ class Score(Task[ScoreConfig, Encoded]):
         """Where it is, how unusual it is, and of an alarm why, in a line of its own."""
         place, *id = where(row)
         p_value, bits = row.get("p_value"), row["bits_per_unit"]
-        told = [place, *([] if p_value is None else [f"p {small(p_value)}"])]
+        told = [place, *([] if p_value is None else [f"p {p_value_text(p_value)}"])]
         told += [*(["ALARM"] if row.get("alarm") else []), *(["unfamiliar"] if row.get("unfamiliar") else [])]
         told += id
         told += [shorten(row["description"], DESCRIBED, placeholder=" ...")] if "description" in row else []

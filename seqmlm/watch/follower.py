@@ -68,20 +68,17 @@ class Follower:
         patterns: absolute paths, also with `*`, `?`, `[...]` and `**`.
         tick: seconds, above 0: lines become records at the latest twice this after they were written.
         tell: takes a sentence for a person; each is said once.
-        again: context in which lines are read that an earlier follower has read.
-        rotation: of whose files one is, and what sorts these in the order they were written.
+        replay: context in which lines are read that an earlier follower has read.
+        rotation: sorts the files of one log in the order they were written; the first part names the log.
         exclude: absolute paths of files that are not followed: the output.
         patience: see `PATIENCE`.
         clock: seconds; one that never goes back.
 
     Attributes:
-        gaps: what was found missing in the last turn.
-        idle: whether the last turn found nothing to read.
-        lines, bytes: what was read of all generations, by earlier followers too.
-        removal_is_loss: a file that is removed after it was read is a gap.
+        gaps: of the last turn.
+        idle: whether nothing was there to read in the last turn.
+        lines, bytes: that were read of all generations, by earlier followers too.
     """
-
-    removal_is_loss = False
 
     def __init__(
         self,
@@ -91,37 +88,34 @@ class Follower:
         *,
         tick: float,
         tell: Callable[[str], None] = lambda text: None,
-        again: Callable[[], AbstractContextManager[None]] = nullcontext,
+        replay: Callable[[], AbstractContextManager[None]] = nullcontext,
         rotation: Callable[[str], tuple[Any, ...]] = lambda path: (path,),
         exclude: Iterable[str] = (),
         patience: float = PATIENCE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._patterns, self._read, self._tell, self._again = patterns, read, tell, again
+        self._patterns, self._read, self._tell, self._replay = patterns, read, tell, replay
         self._tick, self._patience, self._clock, self._rotation = tick, patience, clock, rotation
-        self._exclude, self._told = set(exclude), set[str]()
-        known = list(states)
-        self._files = [Generation(one, read, math.inf) for one in known if not one.done]
-        self._done = [one for one in known if one.done][-_FORGOTTEN:]
+        self._exclude, self._messages = set(exclude), set[str]()
+        states = list(states)
+        self._files = [Generation(state, read, math.inf) for state in states if not state.done]
+        self._done = [state for state in states if state.done][-_FORGOTTEN:]
         self._copies: set[tuple[int, ...]] = set()  # files that hold nothing new
         self._damaged: dict[tuple[int, ...], float] = {}  # that cannot be unpacked, and since when
         self._ended: list[FileState] = []
         self._scan_at = self._turned = self._clock()
         self._size, self._read_much = FILE_BYTES, False
-        self._number = max((one.number for one in known), default=0)
+        self._number = max((state.number for state in states), default=0)
         self.gaps: list[Gap] = []
         self.idle = False
-        self.lines, self.bytes = sum(one.line for one in known), sum(one.offset for one in known)
-
-    @property
-    def open(self) -> int:
-        """Generations that are being read."""
-        return len(self._files)
+        self.lines = sum(state.line for state in states)
+        self.bytes = sum(state.offset for state in states)
 
     @property
     def place(self) -> tuple[str, int] | None:
         """The newest file that is read, and how many of its lines were; None of none."""
-        newest = max((one.state for one in self._files), key=lambda one: one.number, default=None)
+        states = (file.state for file in self._files)
+        newest = max(states, key=lambda state: state.number, default=None)
         return None if newest is None else (newest.path, newest.line)
 
     def turn(self) -> list[Record]:
@@ -137,22 +131,22 @@ class Follower:
             late = now - self._turned > self._tick
             self._size = max(FILE_BYTES // 4, self._size // 2) if late else min(TURN_BYTES, 2 * self._size)
         self._turned = now
-        left, self.idle, more = min(self._size, TURN_BYTES), True, True
-        while more and left > 0:  # few files have several turns
-            more = False
+        budget, self.idle, unfinished = min(self._size, TURN_BYTES), True, True
+        while unfinished and budget > 0:  # few files have several turns
+            unfinished = False
             self._files = self._files[1:] + self._files[:1]
             for file in list(self._files):
-                if left <= 0:
+                if budget <= 0:
                     break
-                before, lines = file.state.offset, file.state.line
-                records += self._careful(file, now, min(FILE_BYTES, left))
-                read = file.state.offset - before
-                left -= max(0, read)
-                self.bytes += read
+                offset, lines = file.state.offset, file.state.line
+                records += self._records(file, now, min(FILE_BYTES, budget))
+                size = file.state.offset - offset
+                budget -= max(0, size)
+                self.bytes += size
                 self.lines += file.state.line - lines
-                more = more or (read > 0 and not file.whole)
-                self.idle = self.idle and not read
-        self._read_much = left <= 0
+                unfinished = unfinished or (size > 0 and not file.at_end)
+                self.idle = self.idle and not size
+        self._read_much = budget <= 0
         return records
 
     @property
@@ -163,17 +157,19 @@ class Follower:
     @property
     def unread(self) -> int:
         """Bytes of whole lines that are there and were not read; of a compressed file those that expanded."""
-        sizes = ((one, one.state.size if one.content is None else one.content.size()) for one in self._files)
-        return sum(max(0, size - one.state.offset - one.partial) for one, size in sizes)
+        sizes = [file.state.size if file.content is None else file.content.size() for file in self._files]
+        return sum(
+            max(0, size - file.state.offset - file.partial)
+            for file, size in zip(self._files, sizes, strict=True)
+        )
 
     def states(self) -> list[FileState]:
-        """How far the generations are that have changed since this was asked last."""
-        found = [file.snapshot() for file in self._files if file.changed]
-        found += self._ended
+        """The states of the generations that have changed since the last call."""
+        states = [*(file.snapshot() for file in self._files if file.changed), *self._ended]
         self._ended = []
         for file in self._files:
             file.changed = False
-        return found
+        return states
 
     def close(self) -> None:
         """Let go of all files; what waits is read again by the next follower."""
@@ -182,12 +178,12 @@ class Follower:
 
     # one file
 
-    def _careful(self, file: Generation, now: float, most: int) -> list[Record]:
-        """What one file has."""
+    def _records(self, file: Generation, now: float, size: int) -> list[Record]:
+        """The records of the next bytes of a file."""
         records: list[Record] = []
         try:
-            for some in self._some(file, now, most):
-                records += some
+            for batch in self._batches(file, now, size):
+                records += batch
         except (Destroyed, OSError):  # nothing has come of the bytes that were read last
             self._lose(file, now)
         except DataError:  # compressed data cannot be unpacked
@@ -200,21 +196,21 @@ class Follower:
         self.gaps += file.gaps
         file.gaps = []
 
-    def _some(self, file: Generation, now: float, most: int) -> Iterator[list[Record]]:
+    def _batches(self, file: Generation, now: float, size: int) -> Iterator[list[Record]]:
         if file.content is None:
             return
-        yield file.take(most, now)
+        yield file.read(size, now)
         late = None if file.unpaused is None else now - file.unpaused
-        if file.whole and late is None and file.fed is not None and file.memory.held():
+        if file.at_end and late is None and file.fed is not None and file.memory.held():
             file.unpaused = now  # lines wait in the reader: a pause may end a session
-        if file.whole and late is not None and late >= (1 if file.since < now else 2) * self._tick:
+        if file.at_end and late is not None and late >= (1 if file.since < now else 2) * self._tick:
             yield file.pause()
         quiet = 0.0 if file.content.packed else self._patience
-        if file.whole and not file.in_place and now - file.since >= quiet:
-            before = -1
-            while before < file.state.offset:  # lines, and then one without its end
-                before = file.state.offset
-                yield file.take(LONGEST_LINE, now, final=True)
+        if file.at_end and not file.in_place and now - file.since >= quiet:
+            offset = -1
+            while offset < file.state.offset:  # lines, and then one without its end
+                offset = file.state.offset
+                yield file.read(LONGEST_LINE, now, final=True)
             yield self._end(file)
             if not os.path.exists(file.state.path):
                 self._say(f"{file.state.path} is gone; a new one is followed when it appears")
@@ -226,8 +222,8 @@ class Follower:
             return []
         state = file.state
         self._say(f"the end of {state.path} cannot be unpacked, and is left out")
-        told = {"fate": "could not be unpacked", "cause": DAMAGED}
-        self.gaps.append(Gap(path=state.path, line=state.line + 1, offset=state.offset, size=0, **told))
+        cause = {"fate": "could not be unpacked", "cause": DAMAGED}
+        self.gaps.append(Gap(path=state.path, line=state.line + 1, offset=state.offset, size=0, **cause))
         if not state.offset:  # nothing of its content is known by which it would be recognised
             with suppress(OSError):
                 state.prefix = packed_prefix(content.path)
@@ -250,24 +246,26 @@ class Follower:
     # all files
 
     def _scan(self, now: float) -> list[Record]:
-        found: set[str] = set()
+        paths: set[str] = set()
         for pattern in self._patterns:
             if glob.has_magic(pattern) and not os.path.exists(pattern):
                 matching = list(glob.iglob(pattern, recursive=True))
                 if not matching:
                     self._say(f"nothing matches {pattern} yet; files are followed when they appear")
-                found.update(matching)
+                paths.update(matching)
             else:
-                found.add(pattern)
-        matches, records = sorted(found), list[Record]()
+                paths.add(pattern)
+        matches, records = sorted(paths), list[Record]()
         for file in list(self._files):
-            own, before = file.content, file.in_place
-            file.in_place = own is not None and not own.packed and own.node == _node(file.state.path)
-            if before and not file.in_place:
+            content, was_in_place = file.content, file.in_place
+            file.in_place = (
+                content is not None and not content.packed and content.node == _node(file.state.path)
+            )
+            if was_in_place and not file.in_place:
                 file.since = now  # whoever writes it may go on for a while
                 for path in self._renamed_later(file):
                     records += self._meet(path, now, file.state.path)
-            if own is None:
+            if content is None:
                 records += self._sought(file, matches, now)
                 self._take_gaps(file)
         self._forget_damaged(matches)
@@ -290,7 +288,7 @@ class Follower:
         try:
             newer = self._find(file, matches, now)
             if file.content is not None and file.fed is None:
-                with self._again():
+                with self._replay():
                     records += file.restored()
             for path in newer:
                 records += self._meet(path, now, file.state.path)
@@ -303,7 +301,7 @@ class Follower:
         return records
 
     def _open_elsewhere(self, node: tuple[int, ...]) -> bool:
-        return any(one.content is not None and one.content.node == node for one in self._files)
+        return any(file.content is not None and file.content.node == node for file in self._files)
 
     def _find(self, file: Generation, matches: Sequence[str], now: float) -> Sequence[str]:
         """Look for the content of a generation: under its path, else in the files that are called like it.
@@ -311,11 +309,11 @@ class Follower:
         Returns:
             Where it is in a copy, the copies after that one, which came and went while nobody looked.
         """
-        own = file.state.path
-        beside = (self._copies_of(own) | {*matches}) - {own}
-        if os.path.isfile(own) and not os.access(own, os.R_OK):
+        original = file.state.path
+        copies = (self._copies_of(original) | {*matches}) - {original}
+        if os.path.isfile(original) and not os.access(original, os.R_OK):
             file.since = now  # it is there, and cannot be read: nothing is gone
-        for path in [own, *sorted(beside)]:
+        for path in [original, *sorted(copies)]:
             with suppress(OSError, NoFile, DataError):
                 key = _key(path)
                 if path in self._exclude or key in file.refused:
@@ -324,9 +322,9 @@ class Follower:
                 if not self._open_elsewhere(content.node):
                     if is_of(content, file.state):
                         file.content, file.since = content, now
-                        file.in_place = path == own and not content.packed
+                        file.in_place = path == original and not content.packed
                         file.state.device, file.state.inode = content.node
-                        return self._later_copies(path, own, beside - {path})
+                        return self._later_copies(path, original, copies - {path})
                     file.refused.add(key)
                 content.close()
         return ()
@@ -334,9 +332,9 @@ class Follower:
     def _renamed_later(self, file: Generation) -> list[str]:
         """The copies of a log that were made after a generation was renamed, oldest first."""
         path, node = file.state.path, None if file.content is None else file.content.node
-        beside = self._copies_of(path)
-        name = next((copy for copy in sorted(beside) if _node(copy) == node), None)
-        return [] if name is None else self._later_copies(name, path, beside - {name})
+        copies = self._copies_of(path)
+        name = next((copy for copy in sorted(copies) if _node(copy) == node), None)
+        return [] if name is None else self._later_copies(name, path, copies - {name})
 
     def _copies_of(self, path: str) -> set[str]:
         """Files next to a log that are called like it."""
@@ -344,25 +342,25 @@ class Follower:
         stem = glob.escape(name.split(".")[0] or name)
         return {*glob.iglob(os.path.join(glob.escape(folder), f"{stem}*"))} - {path}
 
-    def _later_copies(self, copy: str, path: str, beside: Iterable[str]) -> list[str]:
+    def _later_copies(self, copy: str, path: str, candidates: Iterable[str]) -> list[str]:
         """The copies of a log that were made after one of them, oldest first.
 
         Some programs give the newest copy the number 1, others the highest number. So a copy counts as later
         if its name says so, or the time of its last change. Compressing changes that time, too.
         """
-        low, high, made = self._rotation(copy), self._rotation(path), _modified(copy)
+        low, high, changed = self._rotation(copy), self._rotation(path), _modification_time(copy)
         if copy == path or low[0] != high[0]:
             return []
         later = [
-            (_modified(other), self._rotation(other), other)
-            for other in beside
-            if self._rotation(other)[0] == high[0]
+            (_modification_time(name), self._rotation(name), name)
+            for name in candidates
+            if self._rotation(name)[0] == high[0]
             and (
-                low < self._rotation(other) < high
-                or (_modified(other) > made and Path(other).suffix not in COMPRESSED)
+                low < self._rotation(name) < high
+                or (_modification_time(name) > changed and Path(name).suffix not in COMPRESSED)
             )
         ]
-        return [other for _, _, other in sorted(later)]
+        return [name for _, _, name in sorted(later)]
 
     def _give_up(self, file: Generation) -> list[Record]:
         """A generation is gone: end its reader, if it has one, and tell what is missing."""
@@ -372,12 +370,13 @@ class Follower:
             line = min([line, *(min(lines) for lines in state.held.values())])
         # Of a file that was cut off in place nobody knows what was written to it before.
         cut_off = _node(state.path) == (state.device, state.inode)
-        if unread or (file.fed is None and (file.waits or cut_off or self.removal_is_loss)):
+        if unread or (file.fed is None and (file.waits or cut_off)):
             self.gaps.append(Gap(path=state.path, line=line, offset=state.offset, size=unread))
         return self._end(file)
 
     def _meet(self, path: str, now: float, name: str | None = None) -> list[Record]:
-        """What is under a path: known, or a new generation, of this name or that of the path."""
+        """The records of a path: none of a content that was read, else of a new generation, of this name or
+        that of the path."""
         try:
             key = _key(path)
             if key in self._copies or stat.S_ISDIR(key[4]) or self._open_elsewhere(key[:2]):
@@ -396,14 +395,14 @@ class Follower:
             self._say(f"{path} is {error}")
             return []
         try:
-            known = self._known(content) if not self._is_left_out(content) else False
+            is_new = self._is_new(content) if not self._is_left_out(content) else False
         except (DataError, OSError):
             # It is still being compressed, or else damaged, which is told where it is read.
             since = self._damaged.setdefault(key, now)
-            known = True if now - since < self._patience else None
+            is_new = None if now - since < self._patience else True
         else:
-            self._copies |= {key} if known is False else set()
-        if known is not None:
+            self._copies |= {key} if is_new is False else set()
+        if not is_new:
             content.close()
             return []
         if not content.packed and (codec := marked_encoding(content.read(0, 4))):
@@ -412,43 +411,44 @@ class Follower:
 
     def _is_left_out(self, content: Content) -> bool:
         """Whether it is a compressed file of which nothing could be unpacked."""
-        left_out = {one.prefix for one in self._done if one.prefix and not one.offset}
-        return bool(left_out) and isinstance(content, Packed) and packed_prefix(content.path) in left_out
+        prefixes = {state.prefix for state in self._done if state.prefix and not state.offset}
+        return bool(prefixes) and isinstance(content, Packed) and packed_prefix(content.path) in prefixes
 
-    def _known(self, content: Content) -> bool | None:
-        """Whether nothing new is in a content: None, there is; False, it was read under another name; True,
-        it is like another so far."""
-        if any(is_of(content, one) and not content.read(one.offset, 1) for one in self._done):
+    def _is_new(self, content: Content) -> bool | None:
+        """Whether something new is in a content: False, it was read under another name; None, it is like
+        another so far, which may change."""
+        if any(is_of(content, state) and not content.read(state.offset, 1) for state in self._done):
             return False
         for file in self._files:
-            own = file.content
+            followed = file.content
             if not file.state.offset:  # nothing of it was read yet
                 content.read(0, PREFIX)
                 with suppress(DataError):  # the other one may be damaged
-                    if own is not None and begin_alike(content, own):
-                        return True
+                    if followed is not None and begin_alike(content, followed):
+                        return None
             elif is_of(content, file.state):
-                if own is None or not content.read(max(own.size(), file.state.offset), 1):
-                    return True
-                if not is_of(own, file.state):  # it has been cut off by now, and this may be the copy
-                    return True
-        return None
+                if followed is None or not content.read(max(followed.size(), file.state.offset), 1):
+                    return None
+                if not is_of(followed, file.state):  # it has been cut off by now, and this may be the copy
+                    return None
+        return True
 
     def _begin(self, path: str, content: Content, now: float) -> list[Record]:
         """A new generation, or one that had come to its end and goes on in this content."""
-        state = next((one for one in self._done if goes_on(content, one)), None)
+        state = next((state for state in self._done if goes_on(content, state)), None)
         if state is None:
             self._number += 1
             state = FileState(number=self._number, path=path)
         else:
             self._done.remove(state)
-            state.done, state.begin, state.begin_line, state.taken = False, 0, 0, state.line
+            state.done, state.begin, state.begin_line = False, 0, 0
+            state.taken = state.line
         state.device, state.inode = content.node
         file = Generation(state, self._read, now)
         file.content, file.in_place = content, not content.packed and content.node == _node(path)
         self._files.append(file)
         try:
-            with self._again():
+            with self._replay():
                 return file.restored()
         except (Destroyed, DataError):
             self._lose(file, now)
@@ -457,19 +457,19 @@ class Follower:
             self._take_gaps(file)
 
     def _say(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
+        if text not in self._messages:
+            self._messages.add(text)
             self._tell(text)
 
 
 def _key(path: str) -> tuple[int, ...]:
-    """What changes when a file does: device, node, size, time, mode."""
+    """The facts that change when a file does: device, node, size, time, mode."""
     about = os.stat(path)
     return (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_mode)
 
 
-def _modified(path: str) -> int:
-    """When a file was changed last, in nanoseconds; 0 of one that is gone."""
+def _modification_time(path: str) -> int:
+    """The time of the last change of a file in nanoseconds; 0 of one that is gone."""
     with suppress(OSError):
         return os.stat(path).st_mtime_ns
     return 0

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import NamedTuple
 
-from seqmlm.data.compressed import compression
-from seqmlm.data.files import Memory, Source, blocks, foreign_kind
+from seqmlm.data.files import Memory, Source, blocks, foreign_kind, is_packed
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError, number_of
 from seqmlm.streams.sources import Fed
@@ -71,9 +70,9 @@ class Gap:
 
     @property
     def reason(self) -> str:
-        """What is missing and why, in a sentence."""
-        least = "" if self.cause == HOLE else "at least "
-        size = f"{least}{number_of(self.size, 'byte')}" if self.size else "what was written"
+        """The missing bytes and the cause, in a sentence."""
+        bound = "" if self.cause == HOLE else "at least "
+        size = f"{bound}{number_of(self.size, 'byte')}" if self.size else "what was written"
         return f"{self.what or f'{size} from here on'} {self.fate}: {self.cause}"
 
 
@@ -102,7 +101,7 @@ def packed_prefix(path: str) -> str:
 
 
 class Packed:
-    """What a compressed file expands to; it is not expected to grow."""
+    """The content that a compressed file expands to; it is not expected to grow."""
 
     packed = True
 
@@ -113,7 +112,7 @@ class Packed:
     def restart(self) -> None:
         """Read the file from its beginning, as it is now."""
         self._blocks: Iterator[bytes] = blocks(self.path)
-        self._held, self._at = b"", 0
+        self._buffer, self._at = b"", 0
 
     def read(self, offset: int, size: int) -> bytes:
         """Some bytes, fewer only at the end; fast where the next ones are asked for; DataError: the
@@ -121,9 +120,9 @@ class Packed:
         if offset < self._at:
             self.restart()
         while self.size() < offset + size and (block := self._next()):
-            spare = min(max(0, offset - PREFIX - self._at), len(self._held))
-            self._held, self._at = self._held[spare:] + block, self._at + spare
-        return self._held[max(0, offset - self._at) : max(0, offset + size - self._at)]
+            spare = min(max(0, offset - PREFIX - self._at), len(self._buffer))
+            self._buffer, self._at = self._buffer[spare:] + block, self._at + spare
+        return self._buffer[max(0, offset - self._at) : max(0, offset + size - self._at)]
 
     def _next(self) -> bytes:
         try:
@@ -133,10 +132,10 @@ class Packed:
             raise
 
     def size(self) -> int:
-        return self._at + len(self._held)
+        return self._at + len(self._buffer)
 
     def close(self) -> None:
-        self._held = b""
+        self._buffer = b""
 
 
 Content = Plain | Packed
@@ -147,7 +146,7 @@ ARCHIVE = re.compile(rb"BZh[1-9]1AY&SY|\xfd7zXZ\0|7z\xbc\xaf\x27\x1c|PK\x03\x04[
 
 
 class NoFile(Exception):
-    """What is under a path cannot be followed: why."""
+    """A path leads to something that cannot be followed: the reason."""
 
 
 def opened(path: str) -> Content:
@@ -157,7 +156,7 @@ def opened(path: str) -> Content:
     node = about.st_dev, about.st_ino
     head = os.pread(handle, PREFIX, 0) if stat.S_ISREG(about.st_mode) else b""
     foreign = foreign_kind(head) if ARCHIVE.match(head) else None
-    if stat.S_ISREG(about.st_mode) and foreign is None and compression(head) is None:
+    if stat.S_ISREG(about.st_mode) and foreign is None and not is_packed(head):
         return Plain(handle, node)
     os.close(handle)
     if foreign is not None:
@@ -185,20 +184,20 @@ def is_of(content: Content, state: FileState) -> bool:
     )
 
 
-def begin_alike(one: Content, other: Content) -> bool:
+def begin_alike(content: Content, copy: Content) -> bool:
     """Whether two contents have the same first bytes, a whole line among them, as far as both go.
 
     A hole of NUL bytes is compared by its length: all holes begin alike.
     """
-    first_hole, first = _beginning(one)
-    second_hole, second = _beginning(other)
+    first_hole, first = _beginning(content)
+    second_hole, second = _beginning(copy)
     near = min(len(first), len(second))
     alike = first[:near] == second[:near] and (near == PREFIX or b"\n" in first[:near])
     return first_hole == second_hole and alike
 
 
 def _beginning(content: Content) -> tuple[int, bytes]:
-    """How many NUL bytes a content begins with, and the `PREFIX` bytes behind them."""
+    """The number of NUL bytes that a content begins with, and the `PREFIX` bytes behind them."""
     at = 0
     while block := content.read(at, FILE_BYTES if at else PREFIX):
         if text := block.lstrip(b"\0"):
@@ -234,7 +233,7 @@ class Holes:
 
     def __init__(self) -> None:
         self._bare = True  # whether the line has had no other byte yet
-        self._found: list[Hole] = []
+        self._runs: list[Hole] = []
         self._at = 0  # the offset that was reached
 
     def left_out(self, block: bytes, line: int = 0, offset: int = 0) -> bytes:
@@ -243,26 +242,26 @@ class Holes:
         self._bare, self._at = (bare or end > 0) and not block[end:].strip(b"\0"), offset + len(block)
         if b"\0" not in block:
             return block
-        kept, at = list[bytes](), 0
+        parts, at = list[bytes](), 0
         for run in _NULS.finditer(block):
             if run.start() == 0 and not bare:
                 continue  # within a line
             self._add(Hole(line + block.count(b"\n", 0, run.start()), offset + run.start(), len(run[0])))
-            kept.append(block[at : run.start()])
+            parts.append(block[at : run.start()])
             at = run.end()
-        return b"".join([*kept, block[at:]])
+        return b"".join([*parts, block[at:]])
 
     def _add(self, hole: Hole) -> None:
-        last = self._found[-1] if self._found else None
+        last = self._runs[-1] if self._runs else None
         if last is not None and last.offset + last.size == hole.offset:
-            self._found[-1] = last._replace(size=last.size + hole.size)
+            self._runs[-1] = last._replace(size=last.size + hole.size)
         else:
-            self._found.append(hole)
+            self._runs.append(hole)
 
     def ended(self, *, last: bool = False) -> list[Hole]:
         """The runs that are over, each once; more may come of the last one, unless nothing does."""
-        more = not last and bool(self._found) and sum(self._found[-1][1:]) == self._at
-        over, self._found = (self._found[:-1], self._found[-1:]) if more else (self._found, [])
+        growing = not last and bool(self._runs) and sum(self._runs[-1][1:]) == self._at
+        over, self._runs = (self._runs[:-1], self._runs[-1:]) if growing else (self._runs, [])
         return over
 
 
@@ -272,7 +271,7 @@ class Generation:
     content: Content | None = None  # while it cannot be found
     fed: Fed[Record] | None = None
     in_place = True  # it is what its path leads to, so that it may grow
-    whole = False  # at the last look its end was reached; a line without an end waits for it
+    at_end = False  # at the last look its end was reached; a line without an end waits for it
     partial = 0  # bytes of that line
     unpaused: float | None = None  # when the first byte behind the last pause came
     changed = False
@@ -320,7 +319,7 @@ class Generation:
     def _given_again(self, content: Content, fed: Fed[Record]) -> Iterator[Record]:
         state, at, line = self.state, 0, 0
 
-        def given(end: int) -> Iterator[Record]:
+        def reread(end: int) -> Iterator[Record]:
             nonlocal at, line
             while at < end:
                 block = content.read(at, min(FILE_BYTES, end - at))
@@ -331,32 +330,32 @@ class Generation:
                 at, line = at + len(block), line + block.count(b"\n")
 
         if state.begin > state.head:
-            yield from given(state.head)
+            yield from reread(state.head)
             self.memory.jump = state.begin_line
             yield from fed.feed(None)
             at, line, self._holes = state.begin, state.begin_line, Holes()
-        for pause in [one for one in sorted(state.pauses) if at < one <= state.offset]:
-            yield from given(pause)
+        for pause in [offset for offset in sorted(state.pauses) if at < offset <= state.offset]:
+            yield from reread(pause)
             yield from fed.feed(None)
-        yield from given(state.offset)
+        yield from reread(state.offset)
 
-    def take(self, most: int, now: float, *, final: bool = False) -> list[Record]:
+    def read(self, size: int, now: float, *, final: bool = False) -> list[Record]:
         """Hand on the next whole lines, of about so many bytes; at the very end also a line without its end;
         Destroyed: what was read is not there any more."""
         assert self.content is not None
         state = self.state
-        block = self.content.read(state.offset, most)
+        block = self.content.read(state.offset, size)
         if not self.content.packed:
-            size = self.content.size()
-            if size < state.offset or (block and state.offset and not is_of(self.content, state)):
+            length = self.content.size()
+            if length < state.offset or (block and state.offset and not is_of(self.content, state)):
                 raise Destroyed
-            state.size = max(state.size, size)
-        while not (cut := block.rfind(b"\n") + 1) and len(block) == most and most < LONGEST_LINE:
-            most *= 2
-            block = self.content.read(state.offset, most)
-        self.whole = len(block) < most
-        cut = cut or (len(block) if not self.whole or final else 0)
-        self.partial = len(block) - cut if self.whole else 0
+            state.size = max(state.size, length)
+        while not (cut := block.rfind(b"\n") + 1) and len(block) == size and size < LONGEST_LINE:
+            size *= 2
+            block = self.content.read(state.offset, size)
+        self.at_end = len(block) < size
+        cut = cut or (len(block) if not self.at_end or final else 0)
+        self.partial = len(block) - cut if self.at_end else 0
         if not cut:
             return []
         block, self.since, self.changed = block[:cut], now, True
@@ -386,8 +385,8 @@ class Generation:
         except DataError as error:
             self._failed = True
             records, lines = self.fed.records, self.memory.held().values()
-            given = {number for one in records for number in one.meta.get("lines", (one.line,))}
-            waiting = set().union(*lines) - given
+            numbers = {number for record in records for number in record.meta.get("lines", (record.line,))}
+            waiting = set().union(*lines) - numbers
             self._miss(error, min({self.memory.taken + 1, *waiting}), len(block or b""))
             return records
 
@@ -407,15 +406,13 @@ class Generation:
         self.fed.feed(None)
 
     def _miss(self, error: DataError, line: int, size: int) -> None:
-        told = {"fate": "could not be read", "cause": error.reason}
-        self.gaps.append(Gap(path=self.state.path, line=line, offset=self.state.offset, size=size, **told))
+        cause = {"fate": "could not be read", "cause": error.reason}
+        self.gaps.append(Gap(path=self.state.path, line=line, offset=self.state.offset, size=size, **cause))
 
     def _tell_holes(self, *, last: bool = False) -> None:
-        told = {"fate": "held nothing but NUL bytes", "cause": HOLE}
         for hole in self._holes.ended(last=last):
-            self.gaps.append(
-                Gap(path=self.state.path, line=hole.line, offset=hole.offset, size=hole.size, **told)
-            )
+            gap = Gap(path=self.state.path, line=hole.line, offset=hole.offset, size=hole.size, cause=HOLE)
+            self.gaps.append(replace(gap, fate="held nothing but NUL bytes"))
 
     def pause(self) -> list[Record]:
         """Let the reader hand on what it keeps."""
@@ -446,7 +443,7 @@ class Generation:
             while len(self.marks) > 1 and self.marks[1][0] < first:
                 del self.marks[0]
             state.begin_line, state.begin = self.marks[0]
-            state.pauses = [one for one in state.pauses if one > state.begin or one == state.head]
+            state.pauses = [at for at in state.pauses if at > state.begin or at == state.head]
         return replace(state, pauses=list(state.pauses))
 
     def close(self) -> None:

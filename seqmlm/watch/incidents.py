@@ -1,4 +1,4 @@
-"""Incidents and the streams they are of, found again: what a person says of them, and what is pruned."""
+"""Incidents and their streams for a person: lists, marks, and old rows that are pruned."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from typing import Any
 
 from seqmlm.errors import StateError, UsageError, nearest, printable
 from seqmlm.parsing import duration
-from seqmlm.registry.references import resolve
-from seqmlm.registry.store import Registry
+from seqmlm.watch.request import judged_by
 from seqmlm.watch.store import STATES, Incident, Pruned, StreamEntry, Streams, span
-from seqmlm.workspace import Workspace
 
 _FACTS = (
     *("id", "stream_id", "output", "model", "place", "state", "muted", "verdict", "note", "title", "what"),
@@ -28,28 +26,31 @@ _BEGIN = "to begin one: seqmlm watch {} 'logs/*.log' --fpr 0.001 --out OUT"
 
 def facts(incident: Incident, stream: StreamEntry | None = None) -> dict[str, Any]:
     """An incident for JSON; with `stream`, whether that runs and when it last judged a row."""
-    found = {name: getattr(incident, name) for name in _FACTS}
+    values = {name: getattr(incident, name) for name in _FACTS}
     if stream is not None:
-        found |= {"stream_running": stream.running, "stream_judged": stream.judged}
-    return found
+        values |= {"stream_running": stream.running, "stream_judged": stream.judged}
+    return values
 
 
-def columns(one: Incident, told: Callable[[datetime], str]) -> dict[str, Any]:
-    """An incident for people, what is not known as None or ""; `told` makes a text of a time."""
-    places = {"first line": (one.first_line, one.first_time), "last line": (one.last_line, one.last_time)}
+def columns(incident: Incident, format_time: Callable[[datetime], str]) -> dict[str, Any]:
+    """An incident for people; unknown facts are None or ""."""
+    places = {
+        "first line": (incident.first_line, incident.first_time),
+        "last line": (incident.last_line, incident.last_time),
+    }
     return {
-        "note": one.note,
-        "new": ", ".join(one.new),
-        "template": one.template,
-        "expected": " | ".join(one.expected),
-        **{name: getattr(one, name) for name in ("severity", "host", "service")},
-        **{name: place if at is None else f"{place} ({at})" for name, (place, at) in places.items()},
-        "rows": one.rows,
-        "lines": one.lines,
-        "smallest p": one.p_value,
-        "reason": one.reason,
-        "opened": told(one.opened),
-        "last alarm": told(one.updated),
+        "note": incident.note,
+        "new": ", ".join(incident.new),
+        "template": incident.template,
+        "expected": " | ".join(incident.expected),
+        **{name: getattr(incident, name) for name in ("severity", "host", "service")},
+        **{name: place if time is None else f"{place} ({time})" for name, (place, time) in places.items()},
+        "rows": incident.rows,
+        "lines": incident.lines,
+        "smallest p": incident.p_value,
+        "reason": incident.reason,
+        "opened": format_time(incident.opened),
+        "last alarm": format_time(incident.updated),
     }
 
 
@@ -67,23 +68,23 @@ def list_incidents(
     if state is not None and state not in STATES:
         raise UsageError(f"--state: no state {state!r}{nearest(state, STATES)}")
     begin = None if since is None else datetime.now(UTC) - since_of(since)
-    with Streams(Workspace.locate()) as registry:
+    with Streams.here() as registry:
         output = None if stream is None else stream_of(registry, stream).output
-        found = registry.incidents(state=state, since=begin, output=output)[::-1]
-        return found, {one.output: one for one in registry.streams()}
+        incidents = registry.incidents(state=state, since=begin, output=output)[::-1]
+        return incidents, {stream.output: stream for stream in registry.streams()}
 
 
-def show_incident(incident: int, most: int) -> tuple[Incident, StreamEntry, int, list[Mapping[str, Any]]]:
-    """One incident with its stream, how many rows it has, those that it silenced included, and the first;
+def show_incident(incident: int, limit: int) -> tuple[Incident, StreamEntry, int, list[Mapping[str, Any]]]:
+    """An incident with its stream, the number of its rows, those that it silenced included, and the first;
     StateError: there is none of this id."""
-    with Streams(Workspace.locate()) as registry:
-        found = registry.incident(incident)
-        return found, stream_of(registry, Path(found.output)), *shown_rows(registry, found, most)
+    with Streams.here() as registry:
+        entry = registry.incident(incident)
+        return entry, stream_of(registry, Path(entry.output)), *first_rows(registry, entry, limit)
 
 
-def shown_rows(registry: Streams, incident: Incident, most: int) -> tuple[int, list[Mapping[str, Any]]]:
-    """How many rows an incident has, and the first of them; of sensitive data where they lie, and no more."""
-    number, lines = registry.incident_rows(incident, most)
+def first_rows(registry: Streams, incident: Incident, limit: int) -> tuple[int, list[Mapping[str, Any]]]:
+    """The number of rows of an incident, and the first of them; of sensitive data their places alone."""
+    number, lines = registry.incident_rows(incident, limit)
     rows = map(json.loads, lines)
     return number, [{n: row[n] for n in _PLACE if n in row} if row.get("sensitive") else row for row in rows]
 
@@ -106,46 +107,49 @@ def mark_incident(
     """
     decided = acknowledged if normal is None else normal
     state = None if decided is None else "acknowledged" if decided else "open"
-    said = {"state": state, "muted": muted, "note": None if note is None else printable(note)}
+    marks = {"state": state, "muted": muted, "note": None if note is None else printable(note)}
     if normal:
-        said |= {"verdict": "normal", "muted": True}
-    with Streams(Workspace.locate()) as registry:
+        marks |= {"verdict": "normal", "muted": True}
+    with Streams.here() as registry:
         if normal is False and registry.incident(incident).verdict != "normal":
             raise StateError(
                 f"incident {incident} is not marked as normal; that it was acknowledged as a fault is taken "
                 f"back by 'seqmlm incidents ack {incident} --undo'"
             )
-        return registry.mark_incident(incident, **{k: v for k, v in said.items() if v is not None})
+        return registry.mark_incident(
+            incident, **{name: mark for name, mark in marks.items() if mark is not None}
+        )
 
 
 def stream_of(registry: Streams, output: Path) -> StreamEntry:
     """The stream whose rows go to a file; StateError: there is none in this workspace."""
-    found = registry.stream(str(output.expanduser().resolve()))
-    if found is None:
+    stream = registry.stream(str(output.expanduser().resolve()))
+    if stream is None:
         raise StateError(f"no scoring of this workspace follows files and writes {output}")
-    return found
+    return stream
 
 
-def streams_of(registry: Registry, found: list[StreamEntry], model: str | None) -> list[StreamEntry]:
-    """Those of some streams that a model judged, whichever version of it where none is named; None: all;
-    StateError: no such model, or no stream that it judged."""
+def streams_of(registry: Streams, model: str | None) -> list[StreamEntry]:
+    """The streams that a model judged, whichever version of it where none is named; None: all.
+
+    `model` is NAME, NAME:VERSION, NAME@ALIAS or a folder. StateError: no such alias, or no stream that the
+    model judged.
+    """
+    streams = registry.streams()
     if model is None:
-        if not found:
+        if not streams:
             raise StateError(f"no scoring of this workspace follows files; {_BEGIN.format('MODEL')}")
-        return found
-    folders = {os.path.realpath(one.path) for one in registry.models(model)}
-    if not folders:
-        folders = {os.path.realpath(resolve(model).location)}
-
-    def judged(request: Mapping[str, Any]) -> bool:
-        """By this folder, or by what an alias of the model names, which may be any of its versions."""
-        alias, files = str(request.get("model", "")), request.get("model file", ())
-        by_alias = "@" in alias and model in (alias, alias.partition("@")[0])
-        return by_alias or any(os.path.realpath(Path(file).parent) in folders for file in files)
-
-    if own := [one for one in found if judged(one.request)]:
-        return own
-    raise StateError(f"no scoring of this workspace follows files with {model}; {_BEGIN.format(model)}")
+        return streams
+    name, _, alias = model.partition("@")
+    reference = registry.get(name, alias=alias).reference if alias else model
+    versions = registry.models(reference.partition(":")[0])
+    folders = {str(version.path) for version in versions if reference in (version.name, version.reference)}
+    folders |= {model, os.path.join(model, "model")}
+    paths = {os.path.realpath(folder) for folder in folders}
+    judged = [stream for stream in streams if judged_by(stream.request, {model, reference}, paths)]
+    if not judged:
+        raise StateError(f"no scoring of this workspace follows files with {model}; {_BEGIN.format(model)}")
+    return judged
 
 
 def since_of(text: str, option: str = "--since") -> timedelta:
@@ -166,7 +170,7 @@ def prune_streams(
     """Delete what is older than a duration ("30d") and no longer needed, of all scorings or of the one that
     writes `stream`, or `pretend` to; of each how it stood, and what was deleted of it; UsageError: no
     duration; StateError: no scoring follows files for this output."""
-    before = datetime.now(UTC) - since_of(older_than, "--older-than")
-    with Streams(Workspace.locate()) as registry:
-        found = registry.streams() if stream is None else [stream_of(registry, stream)]
-        return [(one, registry.prune(one.id, before, pretend=pretend)) for one in found]
+    until = datetime.now(UTC) - since_of(older_than, "--older-than")
+    with Streams.here() as registry:
+        streams = registry.streams() if stream is None else [stream_of(registry, stream)]
+        return [(entry, registry.prune(entry.id, until, pretend=pretend)) for entry in streams]

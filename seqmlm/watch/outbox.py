@@ -21,16 +21,13 @@ from typing import Any, TextIO
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.errors import StateError, number_of
-from seqmlm.registry.database import patiently
-from seqmlm.streams.cursor import differences
 from seqmlm.streams.outputs import output_lock
-from seqmlm.streams.ownership import refuse_foreign
 from seqmlm.streams.sinks import Fields, LinesSink, Mark, StreamSink, changed, json_lines
 from seqmlm.watch.follower import Follower
 from seqmlm.watch.generations import FileState, Gap
 from seqmlm.watch.grouping import Grouping
-from seqmlm.watch.rolling import Rolling
-from seqmlm.watch.store import ALIVE, Change, Incident, Notice, StreamEntry, Streams
+from seqmlm.watch.request import continued
+from seqmlm.watch.store import ALIVE, Change, Incident, Notice, StreamEntry, Streams, Turn
 
 COMMIT_SECONDS = 5.0
 """Between commits of how far files were read, where no row came of it."""
@@ -44,15 +41,16 @@ class Outbox:
 
     Args:
         path: of the JSON lines; with `stdout` nothing is there, and what is kept beside it has its name.
-        request: what decides the rows; a stream is continued where all of it is the same.
-        follow: begins to follow the files, given how far they were read.
+        request: what decides the rows; see `watch.request`.
+        follow: begins to follow the files, from the states of an earlier follower.
         private: only the owner may read the file, and a database that is a file.
         tell: takes what happened to incidents, after it was committed.
-        notify: what webhooks are to be told of it.
+        notify: makes notices of it for the webhook.
         stdout: takes the rows in place of a file.
 
     Attributes:
         notes: what a person should know of the beginning.
+        recalibrated: whether rows are judged by another calibration than those of an earlier process.
         number: of the last row that was taken.
         stream: number of the stream in the database; 0 before `begin`.
         gaps: places where bytes could not be read, of the whole stream.
@@ -63,9 +61,9 @@ class Outbox:
     """
 
     follower: Follower
+    recalibrated = False
     gaps = stream = number = _written = 0
     _lines: LinesSink | StreamSink | None = None
-    _rolling: Rolling | None = None
 
     def __init__(
         self,
@@ -94,58 +92,68 @@ class Outbox:
         self.waiting: list[tuple[int, Fields]] = []
 
     def begin(self, problems: Problems) -> dict[str, Any]:
-        """Find the stream of this output, or begin one; the file is brought to what the database has; the
-        counts of its last commit; StateError: it was asked something else, or the file is not what was
-        written."""
+        """Find the stream of this output, or begin a new one; the file is brought to what the database has.
+
+        Returns:
+            The counts of its last commit.
+
+        Raises:
+            StateError: its settings were others, or the file is not what was written.
+        """
         if self._private:
             self._registry.protect()
-        found = self._registry.stream(self._name)
-        if new := found is None:
-            if self._stdout is None and self._out.exists() and self._out.stat().st_size:
-                refuse_foreign(self._out)
-                raise StateError(
-                    f"{self._out} is there, and no following of this workspace has written it: name another "
-                    "--out, or move it away"
-                )
-            self._registry.begin_stream(self._name, self._request)
-            found = self._registry.stream(self._name)
-        assert found is not None
-        if differing := differences(found.request, self._request):
-            other = "name another --out" if self._stdout is None else "name a file with --out"
-            raise StateError(
-                f"cannot go on with {self._out}: {'; '.join(differing)}; give what was given before, or "
-                f"{other}"
-            )
-        self.stream = found.id
-        standing = self._registry.incidents(stream=found.id, standing=True)
-        self._open = {one.row: one for one in standing if one.state != "resolved"}
-        self._refill(found)
-        counts = dict(found.counts)
-        if met := counts.pop("problems", {}):
-            problems.cut_quarantine(int(met["quarantined"]))
-            with problems.replaying(met):
-                pass  # counting continues from what was met then
+        entry, resumed = self._entry()
+        self.stream = entry.id
+        standing = self._registry.incidents(stream=entry.id, standing=True)
+        self._open = {incident.row: incident for incident in standing if incident.state != "resolved"}
+        self._refill(entry)
+        counts = dict(entry.counts)
+        if snapshot := counts.pop("problems", {}):
+            problems.cut_quarantine(int(snapshot["quarantined"]))
+            with problems.replaying(snapshot):
+                pass  # counting continues from there
         self.gaps = int(counts.pop("gaps", 0))
-        self.follower = self._follow([FileState(**one) for one in found.files])
-        left, behind = len(self._open), number_of(self._written, "row")
-        more = f", with {left:,} {'incident that is' if left == 1 else 'incidents that are'} not over"
-        if not new:
-            self.notes.append(f"going on with {self._out} behind {behind}{more if left else ''}")
+        self.follower = self._follow([FileState(**state) for state in entry.files])
+        if resumed is not None:
+            self.notes.append(f"going on with {self._out} behind {'; '.join((self._state(), *resumed))}")
         return counts
 
-    def _refill(self, found: StreamEntry) -> None:
+    def _entry(self) -> tuple[StreamEntry, Sequence[str] | None]:
+        """The stream of this output, and what is to be said of its going on, None of a new one."""
+        entry = self._registry.stream(self._name)
+        if entry is not None:
+            going_on = continued(entry.request, self._request, self._out)
+            self.recalibrated = going_on.recalibrated
+            if going_on.request != entry.request:
+                self._registry.set_request(entry.id, going_on.request)
+            return entry, going_on.notes
+        if self._stdout is None and self._out.exists() and self._out.stat().st_size:
+            raise StateError(
+                f"{self._out} is there, and no following of this workspace has written it: name another "
+                "--out, or move it away"
+            )
+        self._registry.begin_stream(self._name, self._request)
+        entry = self._registry.stream(self._name)
+        assert entry is not None
+        return entry, None
+
+    def _state(self) -> str:
+        rows, count = number_of(self._written, "row"), len(self._open)
+        if not count:
+            return rows
+        return f"{rows}, with {count:,} {'incident that is' if count == 1 else 'incidents that are'} not over"
+
+    def _refill(self, entry: StreamEntry) -> None:
         """Cut the file back to its mark, and write the rows that come after it."""
-        self._written, mark = found.written, dict(found.mark) or None
+        self._written, mark = entry.written, dict(entry.mark) or None
         if mark is not None and not self._out.exists():
             mark, self._written = None, 0
-            if found.pruned.rows:
+            if entry.pruned.rows:
                 self.notes.append(
-                    f"{self._out} is gone, and is written anew without {number_of(found.pruned.rows, 'row')} "
-                    f"that were pruned from the database, of those up to number {found.pruned.through:,}"
+                    f"{self._out} is gone, and is written anew without {number_of(entry.pruned.rows, 'row')} "
+                    f"that were pruned from the database, of those up to number {entry.pruned.through:,}"
                 )
         try:
-            if self._stdout is None and mark is None:
-                refuse_foreign(self._out)
             if self._stdout is None:
                 self._lines = LinesSink(self._out, private=self._private, mark=mark)
             else:
@@ -157,8 +165,8 @@ class Outbox:
                 f"cannot go on with {self._out}: it is not what was written to it; put it back, or move it "
                 "away, and it is written anew from what rows the database has"
             ) from None
-        while some := self._registry.stream_rows(self.stream, self._written, _REFILLED):
-            self._put(some)
+        while rows := self._registry.stream_rows(self.stream, self._written, _REFILLED):
+            self._put(rows)
         self._mark = self._lines.commit()
         self.number = self._written
 
@@ -167,24 +175,16 @@ class Outbox:
         self._lines.put("".join(f"{line}\n" for _, line in rows).encode())
         self._written = rows[-1][0]
 
-    def take_up(self, rolling: Rolling | None, model: str) -> None:
-        """From now on keep this calibration with the rows (None: keep no statistics), which goes on where it
-        was, if it was this one's; `model` is the reference of the one that judges."""
-        self._rolling, self._grouping = rolling, replace(self._grouping, model=model)
-        if rolling is not None:
-            faults = partial(patiently, partial(self._registry.faults, self.stream))
-            rolling.begin(self._registry.rolling(self.stream), faults)
-
     @property
     def due(self) -> bool:
         """Whether an incident is over that is not resolved: time for a commit."""
         now = self._clock()
-        return any(self._grouping.over(one, now) for one in self._open.values())
+        return any(self._grouping.over(incident, now) for incident in self._open.values())
 
     def incidents(self) -> int:
-        """How many there were, in the whole stream."""
-        found = self._registry.stream(self._name)
-        pruned = 0 if found is None else found.pruned.incidents
+        """The number of incidents of the whole stream."""
+        entry = self._registry.stream(self._name)
+        pruned = 0 if entry is None else entry.pruned.incidents
         return len(self._registry.incidents(stream=self.stream)) + pruned
 
     def write(self, rows: Sequence[Fields]) -> None:
@@ -192,7 +192,7 @@ class Outbox:
         self.waiting += enumerate(rows, self.number + 1)
         self.number += len(rows)
 
-    def tell_gap(self, gap: Gap) -> None:
+    def write_gap(self, gap: Gap) -> None:
         """Take a row that says which bytes could not be read."""
         self.gaps += 1
         place = {"id": f"{Path(gap.path).name}:{gap.line}", "source": gap.path, "line": gap.line}
@@ -202,36 +202,33 @@ class Outbox:
     def commit(self, counts: Mapping[str, Any], problems: Problems) -> None:
         """Keep rows, counts and the states of the files together; then write the rows to the file.
 
-        What is open is asked of the database each time that a row alarms, and not remembered: a person may
-        have acknowledged or muted it by then. StateError: the database or the file cannot be written; what
-        was committed before stays.
+        The open incidents are read from the database each time that a row alarms, and not remembered: a
+        person may have acknowledged or muted them by then. StateError: the database or the file cannot be
+        written; what was committed before stays.
         """
         assert self._lines is not None
-        given, changes, belongs = self.waiting, list[Change](), dict[int, int]()
-        if self.due or any(row.get("alarm") for _, row in given):
-            standing = patiently(partial(self._registry.incidents, stream=self.stream, standing=True))
-            given, changes, belongs = self._grouping.judge(given, standing, self._clock())
-        rows = [(n, bool(row.get("alarm")), json_lines([row]).decode().rstrip()) for n, row in given]
-        save = partial(
-            self._registry.commit_stream,
-            self.stream,
-            files=[asdict(one) for one in self.follower.states()],
+        numbered, changes, belongs = self.waiting, list[Change](), dict[int, int]()
+        if self.due or any(row.get("alarm") for _, row in numbered):
+            standing = self._registry.patiently(
+                partial(self._registry.incidents, stream=self.stream, standing=True)
+            )
+            numbered, changes, belongs = self._grouping.judge(numbered, standing, self._clock())
+        rows = [(n, bool(row.get("alarm")), json_lines([row]).decode().rstrip()) for n, row in numbered]
+        turn = Turn(
+            files=[asdict(state) for state in self.follower.states()],
             rows=rows,
             counts={**counts, "gaps": self.gaps, "problems": problems.snapshot()},
             mark=self._mark,
             written=self._written,
             changes=changes,
             belongs=belongs,
-            notify=self._notify,
-            calibration=None if self._rolling is None else self._rolling.change(),
         )
-        done, self.waiting = patiently(save), []
-        if self._rolling is not None:
-            self._rolling.committed()
+        save = partial(self._registry.commit_stream, self.stream, turn, self._notify)
+        changes, self.waiting = self._registry.patiently(save), []
         if rows:
             self._put([(number, line) for number, _, line in rows])
             self._mark = self._lines.commit()
-        for change in done:
+        for change in changes:
             self._open[change.incident.row] = change.incident
             if change.kind == "resolved":
                 del self._open[change.incident.row]
@@ -254,9 +251,9 @@ def turns(outbox: Outbox, *, stopping: Callable[[], bool]) -> Iterator[list[Reco
     while not stopping():
         records = follower.turn()
         for gap in follower.gaps:
-            outbox.tell_gap(gap)
-        waited = time.monotonic() - committed
-        late = waited >= (COMMIT_SECONDS if follower.changed else ALIVE.total_seconds()) or outbox.due
+            outbox.write_gap(gap)
+        seconds = time.monotonic() - committed
+        late = seconds >= (COMMIT_SECONDS if follower.changed else ALIVE.total_seconds()) or outbox.due
         if records or outbox.waiting or late:
             yield records
             committed = time.monotonic()

@@ -1,4 +1,4 @@
-"""Streams in the database: rows, incidents, notices and calibrations, each committed with what it came of.
+"""Streams in the database: rows, incidents and notices, each committed with what it came of.
 
 A transaction has all that one turn has done, so a kill neither loses nor doubles any of it. What happened to
 an incident is the stream's to say, what it means to a person (acknowledged, muted, a note) that person's:
@@ -8,19 +8,19 @@ neither overwrites the other's columns, so a command may run while the stream do
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, ClassVar, Literal, cast
 
-from sqlalchemy import ColumnElement, and_, bindparam, delete, exists, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, and_, delete, exists, func, insert, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
 from seqmlm.engine.durable import FileLock
 from seqmlm.errors import StateError, number_of
-from seqmlm.registry import tables
-from seqmlm.registry.database import utc
+from seqmlm.registry.schema import Schema
 from seqmlm.registry.store import Registry
+from seqmlm.watch import tables
 
 STATES = ("open", "acknowledged", "resolved")
 
@@ -36,7 +36,7 @@ ALIVE = timedelta(seconds=60)
 STEP = 5000
 """Rows that are deleted, or read, at a time: a stream that runs waits for no more."""
 
-_SOME = 100  # notices that are looked up at a time
+_BATCH = 100  # notices that are looked up at a time
 _NAMED = 3  # new values in a title
 
 
@@ -77,17 +77,18 @@ class Incident:
 
     @property
     def title(self) -> str:
-        """What broke, how much of it, and where."""
-        what = self.what
+        """The fault, its extent, and its place."""
+        fault = self.what
         if self.new:
-            more = f" and {len(self.new) - _NAMED} more" if len(self.new) > _NAMED else ""
-            was = "was" if len(self.new) == 1 else "were"
-            what = f"{', '.join(self.new[:_NAMED])}{more} {was} never seen"
+            news = len(self.new)
+            and_more = f" and {news - _NAMED} more" if news > _NAMED else ""
+            verb = "was" if news == 1 else "were"
+            fault = f"{', '.join(self.new[:_NAMED])}{and_more} {verb} never seen"
         lines = number_of(self.lines, "line")
         count = f"{self.new_lines:,} of {lines}" if self.new_lines else lines
         if not self.lines:  # nothing came
-            return f"{what}, {span(Path(self.place).name, self.start, self.end - 1)}"
-        return f"{what}: {count}, {span(Path(self.place).name, self.start, self.end - 1)}"
+            return f"{fault}, {span(Path(self.place).name, self.start, self.end - 1)}"
+        return f"{fault}: {count}, {span(Path(self.place).name, self.start, self.end - 1)}"
 
     @property
     def first_line(self) -> str:
@@ -98,10 +99,10 @@ class Incident:
         return f"{self.place}:{self.end - 1}"
 
     @property
-    def told_state(self) -> str:
+    def full_state(self) -> str:
         """The state for people, with what a person has said: "resolved, normal", "open, muted"."""
-        said = "normal" if self.verdict == "normal" else "muted" if self.muted else ""
-        return f"{self.state}, {said}" if said else self.state
+        mark = "normal" if self.verdict == "normal" else "muted" if self.muted else ""
+        return f"{self.state}, {mark}" if mark else self.state
 
     @property
     def silences(self) -> bool:
@@ -120,50 +121,54 @@ def span(file: str, line: int, last: int | None) -> str:
 
 _KEYS = ("id", "stream_id", "row", "state", "muted", "verdict", "note")  # columns the stream does not change
 _TIMES = ("opened", "updated", "resolved")
-_FACTS = {one.name for one in fields(Incident)} - {*_KEYS, *_TIMES, "output"}
+_FACTS = {field.name for field in fields(Incident)} - {*_KEYS, *_TIMES, "output"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What a commit did to an incident."""
+    """The work of a commit on an incident."""
 
     kind: Literal["opened", "updated", "resolved"]
     incident: Incident
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """The work of a stream since its last commit.
+
+    Args:
+        files: states of the generations that changed, with `number` and `done`.
+        rows: (number, whether it is an alarm, line) of each new row.
+        counts: of the whole stream.
+        mark, written: where the output ends with the row of this number.
+        changes: of incidents.
+        belongs: numbers of new rows to the row that opened the incident each belongs to.
+    """
+
+    files: Sequence[Mapping[str, Any]]
+    rows: Sequence[tuple[int, bool, str]]
+    counts: Mapping[str, Any]
+    mark: Mapping[str, Any]
+    written: int
+    changes: Sequence[Change] = ()
+    belongs: Mapping[int, int] = field(default_factory=dict)
 
 
 Notice = tables.Notice
 """What one webhook is to be told: name of the webhook, a key unlike every other, and a body."""
 
 
-class Figures(NamedTuple):
-    """Statistics of one row."""
-
-    number: int  # among the rows of the stream that have a score, from 1
-    row: int | None  # of an alarm, the number of its row of results
-    figures: bytes  # 64-bit floating-point numbers, little-endian
-
-
-@dataclass(frozen=True, kw_only=True)
-class RollingState:
-    """A rolling calibration as it stands, or what became of it since the last commit."""
-
-    state: Mapping[str, Any]  # JSON
-    rows: Sequence[Figures]  # by number; of a change the new ones
-    dropped: Sequence[int] = ()  # numbers of rows that are not needed any more
-    anew: bool = False  # no earlier row is needed
-
-
 @dataclass(frozen=True, kw_only=True)
 class Pruned:
-    """What was deleted of a stream, or would be; `through` is the number of the last row."""
+    """Rows and incidents that were deleted of a stream; `through` is the number of the last row."""
 
     rows: int = 0
     through: int = 0
     incidents: int = 0
 
-    def __add__(self, more: Pruned) -> Pruned:
-        through = max(self.through, more.through)
-        return Pruned(rows=self.rows + more.rows, through=through, incidents=self.incidents + more.incidents)
+    def __add__(self, step: Pruned) -> Pruned:
+        through = max(self.through, step.through)
+        return Pruned(rows=self.rows + step.rows, through=through, incidents=self.incidents + step.incidents)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,12 +193,12 @@ class StreamEntry:
         """Whether some process goes on with it now: that holds the lock of its output; on another machine,
         with a database that is a server, it commits at least every minute."""
         out = Path(self.output)
-        held = bool(FileLock(out.with_name(f"{out.name}.lock")).held)
-        return held or (self.server and abs(now() - self.alive) < 2.5 * ALIVE)
+        locked = bool(FileLock(out.with_name(f"{out.name}.lock")).held)
+        return locked or (self.server and abs(now() - self.alive) < 2.5 * ALIVE)
 
     @property
     def follows(self) -> list[str]:
-        """Patterns of files, or the source."""
+        """Patterns of files; of a stream of an earlier version of this package perhaps its source."""
         return list(map(str, self.request.get("files") or [self.request.get("source") or ""]))
 
     @property
@@ -216,6 +221,8 @@ def now() -> datetime:
 
 class Streams(Registry):
     """The registry of a workspace with the streams that it watches."""
+
+    schemas: ClassVar[tuple[Schema, ...]] = (*Registry.schemas, tables.STREAMS)
 
     def protect(self) -> None:
         """Let only the owner read a database that is a file: rows of sensitive data are in it; StateError:
@@ -259,111 +266,68 @@ class Streams(Registry):
             rows = session.scalars(select(tables.Stream).order_by(tables.Stream.id))
             return [_entry(session, row) for row in rows]
 
+    def set_request(self, stream: int, request: Mapping[str, Any]) -> None:
+        """Replace the request of a stream."""
+        with self.writing() as session:
+            session.get_one(tables.Stream, stream).request = dict(request)
+
     def commit_stream(
-        self,
-        stream: int,
-        *,
-        files: Sequence[Mapping[str, Any]],
-        rows: Sequence[tuple[int, bool, str]],
-        counts: Mapping[str, Any],
-        mark: Mapping[str, Any],
-        written: int,
-        changes: Sequence[Change] = (),
-        belongs: Mapping[int, int] | None = None,
-        notify: Callable[[Sequence[Change]], Sequence[Notice]] = lambda changes: (),
-        calibration: RollingState | None = None,
+        self, stream: int, turn: Turn, notify: Callable[[Sequence[Change]], Sequence[Notice]] = lambda _: ()
     ) -> list[Change]:
-        """Keep what a stream has done since the last time, all or nothing; the changes, as they are kept.
+        """Keep the work of a turn, all or nothing; the changes, as they are kept.
 
         It may be repeated: a connection that is lost during a commit does not say whether that was done.
-
-        Args:
-            files: states of the generations that changed, with `number` and `done`.
-            rows: (number, whether it is an alarm, line) of each new row.
-            counts: of the whole stream.
-            mark, written: where the output ends with the row of this number.
-            belongs: numbers of new rows to the row that opened the incident each belongs to.
-            notify: what webhooks are to be told of the changes, as they are kept.
-            calibration: what became of its rolling calibration.
+        `notify` makes the notices of the changes, as they are kept.
         """
-        kind = tables.StreamRow
+        kind, number_of_last = tables.StreamRow, turn.rows[-1][0] if turn.rows else 0
         with self.writing() as session:
             row = session.get_one(tables.Stream, stream)
-            last = session.get(kind, (stream, rows[-1][0])) if rows else None
-            if last is not None and last.line == rows[-1][2]:
-                return [_kept(session, row, one) for one in changes]
-            row.counts, row.mark, row.written, row.alive = dict(counts), dict(mark), written, now()
-            for one in files:
-                own = {"number": one["number"], "done": one["done"], "state": dict(one)}
-                session.merge(tables.StreamFile(stream_id=stream, **own))
-            names, owner = ("stream_id", "number", "alarm", "line", "incident"), belongs or {}
-            new = [dict(zip(names, (stream, *one, owner.get(one[0])), strict=True)) for one in rows]
-            if new:
-                session.execute(insert(kind), new)
-            if calibration is not None:
-                _keep_calibration(session, row, calibration)
-            told = [_kept(session, row, one) for one in changes]
-            for notice in notify(told):
+            last = session.get(kind, (stream, number_of_last)) if turn.rows else None
+            if last is not None and last.line == turn.rows[-1][2]:
+                return [_write_change(session, row, change) for change in turn.changes]
+            row.counts, row.mark = dict(turn.counts), dict(turn.mark)
+            row.written, row.alive = turn.written, now()
+            for state in turn.files:
+                columns = {"number": state["number"], "done": state["done"], "state": dict(state)}
+                session.merge(tables.StreamFile(stream_id=stream, **columns))
+            names = ("stream_id", "number", "alarm", "line", "incident")
+            values = [
+                dict(zip(names, (stream, *line, turn.belongs.get(line[0])), strict=True))
+                for line in turn.rows
+            ]
+            if values:
+                session.execute(insert(kind), values)
+            changes = [_write_change(session, row, change) for change in turn.changes]
+            for notice in notify(changes):
                 _queue(session, stream, notice)
-            return told
+            return changes
 
     # rows
 
-    def stream_rows(self, stream: int, after: int, most: int) -> list[tuple[int, str]]:
-        """Number and line of a stream's rows behind a number, in order, so many at most."""
+    def stream_rows(self, stream: int, last: int, limit: int) -> list[tuple[int, str]]:
+        """Number and line of a stream's rows behind the `last` number, in order, up to a limit."""
         kind = tables.StreamRow
-        query = select(kind.number, kind.line).where(kind.stream_id == stream, kind.number > after)
+        query = select(kind.number, kind.line).where(kind.stream_id == stream, kind.number > last)
         with self.reading() as session:
-            return [(n, line) for n, line in session.execute(query.order_by(kind.number).limit(most))]
+            return [(n, line) for n, line in session.execute(query.order_by(kind.number).limit(limit))]
 
     def rows_since(self, stream: int, since: datetime) -> Iterator[tuple[datetime, bool, str]]:
         """When each row of a stream was judged from a time on, whether it is an alarm, and its line."""
         kind = tables.StreamRow
-        own = (kind.stream_id == stream, kind.created >= since)
-        first = select(func.min(kind.number)).where(*own).scalar_subquery()
-        query = select(kind.created, kind.alarm, kind.line).where(*own, kind.number >= first)
+        period = (kind.stream_id == stream, kind.created >= since)
+        first = select(func.min(kind.number)).where(*period).scalar_subquery()
+        query = select(kind.created, kind.alarm, kind.line).where(*period, kind.number >= first)
         with self.reading() as session:
-            given = query.order_by(kind.number).execution_options(yield_per=STEP)
-            for at, alarm, line in session.execute(given):
-                yield utc(at), alarm, line
+            ordered = query.order_by(kind.number).execution_options(yield_per=STEP)
+            yield from ((time, alarm, line) for time, alarm, line in session.execute(ordered))
 
-    def incident_rows(self, incident: Incident, most: int) -> tuple[int, list[str]]:
-        """How many rows an incident has, those that it silenced included, and the first lines of them."""
+    def incident_rows(self, incident: Incident, limit: int) -> tuple[int, list[str]]:
+        """The number of rows that an incident has, those that it silenced included, and their first lines."""
         kind = tables.StreamRow
-        own = (kind.stream_id == incident.stream_id, kind.incident == incident.row)
-        lines = select(kind.line).where(*own).order_by(kind.number).limit(most)
+        members = (kind.stream_id == incident.stream_id, kind.incident == incident.row)
+        lines = select(kind.line).where(*members).order_by(kind.number).limit(limit)
         with self.reading() as session:
-            return session.scalar(select(func.count()).where(*own)) or 0, list(session.scalars(lines))
-
-    # calibrations
-
-    def rolling(self, stream: int, since: datetime | None = None) -> RollingState | None:
-        """The rolling calibration of a stream, with rows kept since a time; None where it has none."""
-        kind = tables.StreamStatistics
-        query = select(kind.number, kind.row, kind.figures).where(kind.stream_id == stream)
-        if since is not None:
-            query = query.where(kind.created >= since)
-        with self.reading() as session:
-            state = session.get_one(tables.Stream, stream).rolling
-            found = [Figures(*row) for row in session.execute(query.order_by(kind.number))]
-        return RollingState(state=state, rows=found) if state else None
-
-    def owners(self, stream: int) -> dict[int, tuple[int, str | None]]:
-        """Numbers of rows, among a stream's statistics, to the incident that each belongs to, and what a
-        person took that for."""
-        kind, line, incident = tables.StreamStatistics, tables.StreamRow, tables.Incident
-        query = (
-            select(kind.number, incident.id, incident.verdict)
-            .join(line, and_(line.stream_id == kind.stream_id, line.number == kind.row))
-            .join(incident, and_(incident.stream_id == line.stream_id, incident.row == line.incident))
-            .where(kind.stream_id == stream)
-        )
-        with self.reading() as session:
-            return {number: (own, verdict) for number, own, verdict in session.execute(query)}
-
-    def faults(self, stream: int) -> set[int]:
-        """Numbers, among a stream's statistics, of rows of incidents that a person took for a fault."""
-        return {number for number, (_, verdict) in self.owners(stream).items() if verdict == "fault"}
+            return session.scalar(select(func.count()).where(*members)) or 0, list(session.scalars(lines))
 
     # incidents
 
@@ -380,76 +344,78 @@ class Streams(Registry):
         """Incidents in the order they were opened; those of an id, stream, output or state, with a row judged
         `since`, or `standing`: not resolved, or their likes are silenced for good."""
         kind, streams = tables.Incident, tables.Stream
-        given = [(kind.id, id), (kind.stream_id, stream), (streams.output, output), (kind.state, state)]
-        which = [column == value for column, value in cast(Any, given) if value is not None]
-        which += [] if since is None else [kind.updated >= since]
-        which += [or_(kind.state != "resolved", kind.muted)] if standing else []
-        query = select(kind, streams.output).join(streams, streams.id == kind.stream_id).where(*which)
+        equal = [(kind.id, id), (kind.stream_id, stream), (streams.output, output), (kind.state, state)]
+        conditions = [column == value for column, value in cast(Any, equal) if value is not None]
+        conditions += [] if since is None else [kind.updated >= since]
+        conditions += [or_(kind.state != "resolved", kind.muted)] if standing else []
+        query = select(kind, streams.output).join(streams, streams.id == kind.stream_id).where(*conditions)
         with self.reading() as session:
             return [_incident(row, name) for row, name in session.execute(query.order_by(kind.id))]
 
     def incident(self, incident: int) -> Incident:
-        """One incident; StateError: there is none of this id."""
-        if not (found := self.incidents(id=incident)):
+        """The incident of an id; StateError: there is none."""
+        if not (incidents := self.incidents(id=incident)):
             raise StateError(f"there is no incident {incident}; see 'seqmlm incidents list'")
-        return found[0]
+        return incidents[0]
 
-    def mark_incident(self, incident: int, **said: Any) -> Incident:
+    def mark_incident(self, incident: int, **marks: Any) -> Incident:
         """Keep what a person says of an incident: `muted`, `note`, `verdict`, or the `state` (open or
         acknowledged, which is the verdict "fault" where none is given); StateError: there is none of this id.
 
         One that is resolved stays so, and its verdict is kept all the same. Where "normal" is taken back,
         its likes are heard again.
         """
-        known = self.incident(incident)
+        earlier = self.incident(incident)
         with self.writing() as session:
-            row = session.get_one(tables.Incident, known.id)
-            if "state" in said:
-                said = {"verdict": "fault" if said["state"] == "acknowledged" else None, **said}
-            if row.verdict == "normal" and said.get("verdict", "normal") != "normal":
-                said = {"muted": False, **said}
-            for name, value in said.items():
+            row = session.get_one(tables.Incident, earlier.id)
+            if "state" in marks:
+                marks = {"verdict": "fault" if marks["state"] == "acknowledged" else None, **marks}
+            if row.verdict == "normal" and marks.get("verdict", "normal") != "normal":
+                marks = {"muted": False, **marks}
+            for name, value in marks.items():
                 if name != "state" or row.state != "resolved":
                     setattr(row, name, value)
             session.flush()
-            return _incident(row, known.output)
+            return _incident(row, earlier.output)
 
-    def prune(self, stream: int, before: datetime, *, pretend: bool = False) -> Pruned:
-        """Delete what was judged before a time and is no longer needed of a stream, which may be running; to
+    def prune(self, stream: int, until: datetime, *, pretend: bool = False) -> Pruned:
+        """Delete what was judged until a time and is no longer needed of a stream, which may be running; to
         `pretend` is only to say what would be deleted.
 
         Rows go that are in the output and belong to no incident that stays; the last one stays, because the
         numbers of the next ones go on from it.
         """
-        kind, over = tables.StreamRow, _old_incidents(stream, before)
+        kind, old_incidents = tables.StreamRow, _old_incidents(stream, until)
         if pretend:
             with self.reading() as session:
-                old = select(func.count(), func.max(kind.number)).where(_old_rows(session, stream, before))
-                rows, through = session.execute(old).one()
-                incidents = session.scalar(select(func.count()).select_from(tables.Incident).where(over))
+                query = select(func.count(), func.max(kind.number)).where(_old_rows(session, stream, until))
+                rows, through = session.execute(query).one()
+                incidents = session.scalar(
+                    select(func.count()).select_from(tables.Incident).where(old_incidents)
+                )
             return Pruned(rows=rows, through=through or 0, incidents=incidents or 0)
         done, numbers = Pruned(), [0]
         while numbers:
             with self.writing() as session:
                 row = session.get_one(tables.Stream, stream, with_for_update=True)
-                which = _old_rows(session, stream, before)
-                oldest = select(kind.number).where(which).order_by(kind.number).limit(STEP)
+                old_rows = _old_rows(session, stream, until)
+                oldest = select(kind.number).where(old_rows).order_by(kind.number).limit(STEP)
                 if numbers := list(session.scalars(oldest)):
-                    session.execute(delete(kind).where(which, kind.number <= numbers[-1]))
+                    session.execute(delete(kind).where(old_rows, kind.number <= numbers[-1]))
                     step = Pruned(rows=len(numbers), through=numbers[-1])
                 else:
-                    ids = list(session.scalars(select(tables.Incident.id).where(over)))
-                    for one in ids:  # with what webhooks were told of it
+                    ids = list(session.scalars(select(tables.Incident.id).where(old_incidents)))
+                    for number in ids:  # with what webhooks were told of it
                         session.execute(
-                            delete(Notice).where(Notice.stream_id == stream, Notice.incident == one)
+                            delete(Notice).where(Notice.stream_id == stream, Notice.incident == number)
                         )
-                        session.execute(delete(tables.Incident).where(tables.Incident.id == one))
+                        session.execute(delete(tables.Incident).where(tables.Incident.id == number))
                     step = Pruned(incidents=len(ids))
                 row.pruned, done = asdict(Pruned(**row.pruned) + step), done + step
         return done
 
     def notices(self, stream: int) -> NoticeQueue:
-        """What webhooks are to be told of a stream."""
+        """The queue of notices of a stream."""
         return NoticeQueue(self, stream)
 
 
@@ -460,95 +426,69 @@ def _entry(session: Session, row: tables.Stream) -> StreamEntry:
     names = ("id", "output", "request", "counts", "mark", "written")
     return StreamEntry(
         **{name: getattr(row, name) for name in names},
-        alive=utc(row.alive),
-        judged=None if last is None else utc(last.created),
+        alive=row.alive,
+        judged=None if last is None else last.created,
         last=0 if last is None else last.number,
         pruned=Pruned(**row.pruned),
         server=session.get_bind().dialect.name != "sqlite",
     )
 
 
-def _keep_calibration(session: Session, stream: tables.Stream, change: RollingState) -> None:
-    """Write a change; doing it again changes nothing."""
-    kind: Any = tables.StreamStatistics
-    own = kind.stream_id == stream.id
-    stream.rolling = dict(change.state)
-    if change.anew or change.rows:
-        first = 0 if change.anew else change.rows[0].number
-        session.execute(delete(kind).where(own, kind.number >= first))
-    if change.rows:
-        session.execute(insert(kind), [{"stream_id": stream.id, **one._asdict()} for one in change.rows])
-    if change.dropped:
-        gone = delete(kind.__table__).where(own, kind.number == bindparam("gone"))
-        session.execute(gone, [{"gone": number} for number in change.dropped])
-
-
-def _kept(session: Session, stream: tables.Stream, change: Change) -> Change:
+def _write_change(session: Session, stream: tables.Stream, change: Change) -> Change:
     """Write what a stream did to an incident, doing it again changes nothing; the change with the id, and
     with what a person has said meanwhile."""
-    given, kind = change.incident, tables.Incident
-    query = select(kind).where(kind.stream_id == stream.id, kind.row == given.row)
+    incident, kind = change.incident, tables.Incident
+    query = select(kind).where(kind.stream_id == stream.id, kind.row == incident.row)
     row = session.scalars(query).one_or_none()
     if row is None:
-        row = kind(stream_id=stream.id, row=given.row, state="open", muted=False, note="")
+        row = kind(stream_id=stream.id, row=incident.row, state="open", muted=False, note="")
         session.add(row)
     if change.kind == "resolved":
         row.state = "resolved"
-    row.facts = {name: getattr(given, name) for name in _FACTS}
+    row.facts = {name: getattr(incident, name) for name in _FACTS}
     for name in _TIMES:
-        setattr(row, name, getattr(given, name))
+        setattr(row, name, getattr(incident, name))
     session.flush()
     return replace(change, incident=_incident(row, stream.output))
 
 
 def _incident(row: tables.Incident, output: str) -> Incident:
     facts = {name: row.facts[name] for name in _FACTS}
-    known: dict[str, Any] = {n: tuple(one) if isinstance(one, list) else one for n, one in facts.items()}
-    known |= {name: None if (one := getattr(row, name)) is None else utc(one) for name in _TIMES}
-    return Incident(**known, **{name: getattr(row, name) for name in _KEYS}, output=output)
+    fields: dict[str, Any] = {
+        name: tuple(fact) if isinstance(fact, list) else fact for name, fact in facts.items()
+    }
+    fields |= {name: getattr(row, name) for name in (*_KEYS, *_TIMES)}
+    return Incident(**fields, output=output)
 
 
-# What is old
+# Old rows
 
 
-def _counts_as_fault(stream: int) -> ColumnElement[bool]:
-    """Incidents of faults with rows whose statistics are kept: what is calibrated with them leaves these
-    out."""
-    kind, line, kept = tables.Incident, aliased(tables.StreamRow), tables.StreamStatistics
-    rows = (
-        select(line.incident)
-        .join(kept, and_(kept.stream_id == line.stream_id, kept.row == line.number))
-        .where(line.stream_id == stream, line.incident.is_not(None))
-    )
-    return and_(kind.verdict == "fault", kind.row.in_(rows))
-
-
-def _old_rows(session: Session, stream: int, before: datetime) -> ColumnElement[bool]:
+def _old_rows(session: Session, stream: int, until: datetime) -> ColumnElement[bool]:
     kind, incident = tables.StreamRow, tables.Incident
     written = session.get_one(tables.Stream, stream).written
     last = session.scalar(select(func.max(kind.number)).where(kind.stream_id == stream)) or 0
     staying = select(incident.row).where(
         incident.stream_id == stream,
-        or_(incident.state != "resolved", incident.updated >= before, _counts_as_fault(stream)),
+        or_(incident.state != "resolved", incident.updated >= until),
     )
     return and_(
         kind.stream_id == stream,
         kind.number <= min(written, last - 1),
-        kind.created < before,
+        kind.created < until,
         or_(kind.incident.is_(None), kind.incident.not_in(staying)),
     )
 
 
-def _old_incidents(stream: int, before: datetime) -> ColumnElement[bool]:
+def _old_incidents(stream: int, until: datetime) -> ColumnElement[bool]:
     kind = tables.Incident
     waiting = select(Notice.incident).where(Notice.stream_id == stream, Notice.done.is_(None))
     return and_(
         kind.stream_id == stream,
         kind.state == "resolved",
-        kind.updated < before,
-        kind.resolved < before,
+        kind.updated < until,
+        kind.resolved < until,
         ~kind.muted,  # else what is like it would be silent no more
-        or_(kind.verdict.is_(None), ~_counts_as_fault(stream)),
         kind.id.not_in(waiting),  # of these somebody is still to be told
     )
 
@@ -556,27 +496,27 @@ def _old_incidents(stream: int, before: datetime) -> ColumnElement[bool]:
 # The queue of notices
 
 
-def _queue(session: Session, stream: int, one: Notice) -> None:
+def _queue(session: Session, stream: int, notice: Notice) -> None:
     """Add a notice to the queue, within the transaction of what it tells of, if it is not there."""
     kind, time = Notice, now()
-    if session.scalars(select(kind.id).where(kind.key == one.key)).first() is not None:
+    if session.scalars(select(kind.id).where(kind.key == notice.key)).first() is not None:
         return
-    due = time + (UPDATES if one.kind == "updated" else timedelta())
-    of = (kind.stream_id == stream, kind.sink == one.sink, kind.incident == one.incident)
-    same = select(kind).where(*of, kind.done.is_(None), kind.kind == "updated").limit(1)
+    due = time + (UPDATES if notice.kind == "updated" else timedelta())
+    incident = (kind.stream_id == stream, kind.sink == notice.sink, kind.incident == notice.incident)
+    update = select(kind).where(*incident, kind.done.is_(None), kind.kind == "updated").limit(1)
     # Locked, where rows can be: it must not be confirmed between this and the change of its key.
-    waiting = None if one.kind == "opened" else session.scalars(same.with_for_update()).first()
+    waiting = None if notice.kind == "opened" else session.scalars(update.with_for_update()).first()
     if waiting is not None:  # it is out of date
-        waiting.key, waiting.body, waiting.kind = one.key, one.body, one.kind
-        waiting.due = waiting.due if one.kind == "updated" else due
+        waiting.key, waiting.body, waiting.kind = notice.key, notice.body, notice.kind
+        waiting.due = waiting.due if notice.kind == "updated" else due
         return
-    one.stream_id, one.attempts, one.due, one.created = stream, 0, due, time
-    session.add(one)
+    notice.stream_id, notice.attempts, notice.due, notice.created = stream, 0, due, time
+    session.add(notice)
     session.flush()  # ids are in the order of the changes
 
 
 class NoticeQueue:
-    """What webhooks are to be told of one stream, for whoever sends it; any thread may have its own.
+    """The notices that webhooks are to get of a stream; each thread may have a queue.
 
     A notice waits until the webhook has it, whatever ends the process meanwhile, so each is sent at least
     once; its key is the same each time. Notices of one incident keep their order; those of others do not wait
@@ -599,26 +539,26 @@ class NoticeQueue:
                 *(earlier.incident == kind.incident, earlier.id < kind.id),
             ),
         )
-        query = select(kind).where(*waiting).order_by(kind.attempts, kind.id).limit(_SOME)
+        query = select(kind).where(*waiting).order_by(kind.attempts, kind.id).limit(_BATCH)
         with self._registry.reading() as session:
             return list(session.scalars(query))
 
-    def settle(self, one: Notice, *, error: str | None = None, **said: datetime) -> None:
+    def settle(self, notice: Notice, *, error: str | None = None, **times: datetime) -> None:
         """Say what came of an attempt: the webhook has it, or with an error it is given up (`done`); or it is
         put off until it is `due`. Its row may have become that of another notice while it was sent: that is
         left alone."""
-        mine = and_(Notice.id == one.id, Notice.key == one.key)
+        same = and_(Notice.id == notice.id, Notice.key == notice.key)
         with self._registry.writing() as session:
-            values = {"attempts": one.attempts + 1, "error": error, **said}
-            session.execute(update(Notice).where(mine).values(**values))
+            values = {"attempts": notice.attempts + 1, "error": error, **times}
+            session.execute(update(Notice).where(same).values(**values))
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Of each webhook of this stream, also of earlier processes: "waiting", "delivered", "given_up"."""
+        """Notices of each webhook of this stream by state: "waiting", "delivered", "given_up"."""
         state = (Notice.sink, Notice.done.is_not(None), Notice.error.is_not(None))
         query = select(*state, func.count()).where(Notice.stream_id == self._stream).group_by(*state)
-        found: dict[str, dict[str, int]] = {}
+        counts: dict[str, dict[str, int]] = {}
         with self._registry.reading() as session:
             for sink, done, failed, number in session.execute(query.order_by(Notice.sink)):
-                of = found.setdefault(sink, {"waiting": 0, "delivered": 0, "given_up": 0})
-                of["waiting" if not done else "given_up" if failed else "delivered"] += number
-        return found
+                states = counts.setdefault(sink, {"waiting": 0, "delivered": 0, "given_up": 0})
+                states["waiting" if not done else "given_up" if failed else "delivered"] += number
+        return counts

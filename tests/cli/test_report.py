@@ -18,7 +18,7 @@ from sqlalchemy import update
 
 from seqmlm.data.problems import Problems
 from seqmlm.engine.durable import FileLock
-from seqmlm.registry import tables
+from seqmlm.watch import tables
 from seqmlm.watch.grouping import Grouping
 from seqmlm.watch.outbox import Outbox
 from seqmlm.watch.store import Streams

@@ -195,8 +195,10 @@ def test_a_registry_in_use_is_not_moved(two_runs: Path, seqmlm: Run) -> None:
 def test_db(seqmlm: Run, workspace: Path) -> None:
     assert seqmlm("db", "current", "--json").json["schema"] is None
     assert not (workspace / "seqmlm.db").exists()
-    assert seqmlm("db", "upgrade").out.endswith("schema none -> 0001_one_store\n")
-    assert seqmlm("db", "upgrade").out.endswith("is already at schema 0001_one_store\n")
+    done = seqmlm("db", "upgrade")
+    assert done.out.endswith("schema none -> 0001_one_store, of streams none -> 0001_streams\n")
+    done = seqmlm("db", "upgrade")
+    assert done.out.endswith("is already at schema 0001_one_store, and at 0001_streams of streams\n")
     assert seqmlm("db", "current", "--json").json["schema"] == "0001_one_store"
 
 

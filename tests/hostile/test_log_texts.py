@@ -28,7 +28,7 @@ from seqmlm.watch.incidents import list_incidents
 from seqmlm.watch.metrics import prometheus
 from seqmlm.watch.outbox import Outbox
 from seqmlm.watch.store import Streams
-from seqmlm.watch.webhooks import Origin, notices, webhooks
+from seqmlm.watch.webhooks import FORMATS, Origin, notices, parse_webhook
 from seqmlm.workspace import Workspace
 
 NASTY = [
@@ -60,9 +60,8 @@ def alarms(texts: Sequence[str]) -> list[dict[str, Any]]:
 
 def follow(home: Path, texts: Sequence[str]) -> list[Any]:
     """A stream of such alarms; the bodies of the notices for webhooks of every format."""
-    hooks = webhooks(
-        [f"http://127.0.0.1:{port}/" for port in (1, 2, 3)], ["plain", "alertmanager", "otlp"], ""
-    )
+    hooks = [parse_webhook(f"http://127.0.0.1:{port}/", style) for port, style in enumerate(FORMATS, 1)]
+    makers = [notices(hook, Origin(output="rows.jsonl")) for hook in hooks]
     with Streams(Workspace.locate()) as registry:
         outbox = Outbox(
             home / "rows.jsonl",
@@ -70,7 +69,7 @@ def follow(home: Path, texts: Sequence[str]) -> list[Any]:
             {"files": list(texts)},
             NoFiles,  # type: ignore[arg-type, return-value]
             grouping=Grouping(model="web:1"),
-            notify=notices(hooks, Origin(output="rows.jsonl", version="1", sensitive=False)),
+            notify=lambda changes: [notice for make in makers for notice in make(changes)],
         )
         outbox.begin(Problems())
         outbox.write(alarms(texts))
@@ -128,7 +127,7 @@ def test_no_element_of_a_page_comes_of_what_a_log_says(
 
 def test_bodies_of_webhooks_are_json_that_every_reader_takes(workspace: Path) -> None:
     bodies = follow(workspace, NASTY)
-    assert len(bodies) == 3 * len(NASTY)
+    assert len(bodies) == len(FORMATS) * len(NASTY)
     for body in bodies:
         sent = json.dumps(body).encode()
         assert json.loads(sent) == body
@@ -158,9 +157,7 @@ def test_no_cell_of_a_table_is_a_formula(tmp_path: Path) -> None:
 def test_names_break_no_line_of_the_metrics() -> None:
     sample = re.compile(r'seqmlm_\w+(\{(\w+="([^"\\\n]|\\["\\n])*",?)*\})? [0-9.]+', re.ASCII | re.DOTALL)
     for text in NASTY:
-        told = prometheus(
-            {"info": {"model": text, "output": text}, "lines": 3, "webhooks": {text: {"waiting": 1}}}
-        )
+        told = prometheus({"lines": 3, "webhooks": {text: {"waiting": 1}}})
         assert told.encode("utf-8")
         for line in told.split("\n")[:-1]:
             assert line.startswith("# ") or sample.fullmatch(line), (text, line)

@@ -27,6 +27,7 @@ from seqmlm.watch.follower import Follower
 from seqmlm.watch.generations import FileState
 from seqmlm.watch.outbox import Outbox
 from seqmlm.watch.store import Streams
+from seqmlm.watch.tables import STREAMS
 from seqmlm.workspace import Workspace
 
 KILLS = int(os.environ.get("SEQMLM_KILLS", "20"))
@@ -40,6 +41,7 @@ def workspace(request: pytest.FixtureRequest, workspace: Path, monkeypatch: pyte
         url = request.getfixturevalue("postgres_url")
         engine = create_engine(url)
         database.upgrade(engine)
+        database.upgrade(engine, STREAMS)
         engine.dispose()
         monkeypatch.setenv("SEQMLM_DATABASE_URL", url)
     return workspace
@@ -62,7 +64,7 @@ def _follow(world: World, out: Path, stdout: Path | None = None) -> None:
         records = outbox.follower.turn()
         outbox.write([{"id": one.id, "row": row(one), "score": len(str(one.raw)) / 3} for one in records])
         for gap in outbox.follower.gaps:
-            outbox.tell_gap(gap)
+            outbox.write_gap(gap)
         time.sleep(0.002)
         outbox.commit({}, problems)
         if not outbox.follower.idle:

@@ -13,10 +13,12 @@ from sqlalchemy import Engine, create_engine, inspect, text
 
 from seqmlm.errors import StateError
 from seqmlm.management.doctor import schema
-from seqmlm.registry import database, tables
+from seqmlm.registry import database
 from seqmlm.registry.store import Registry
-from seqmlm.registry.tables import VERSION_TABLE, Base
+from seqmlm.registry.tables import REGISTRY, Base
 from seqmlm.workspace import Workspace
+
+VERSION = REGISTRY.version_table
 
 
 def _schema(engine: Engine) -> dict[str, Any]:
@@ -34,7 +36,7 @@ def _schema(engine: Engine) -> dict[str, Any]:
             "indexes": sorted(map(_told, found.get_indexes(table))),
         }
         for table in sorted(found.get_table_names())
-        if table.startswith("seqmlm_") and table != VERSION_TABLE
+        if table.startswith("seqmlm_") and table != VERSION
     }
 
 
@@ -44,7 +46,7 @@ def _told(index: Any) -> str:
 
 
 def _differences(engine: Engine) -> list[Any]:
-    options = {"version_table": VERSION_TABLE, "compare_type": True}
+    options = {"version_table": VERSION, "compare_type": True}
     with engine.connect() as connection:
         return list(compare_metadata(MigrationContext.configure(connection, opts=options), Base.metadata))
 
@@ -69,7 +71,7 @@ def test_an_unknown_schema_is_one_sentence_with_a_remedy(
     engine = database.engine(empty_url)
     database.upgrade(engine)
     with engine.begin() as connection:
-        connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '{registry_at}'"))
+        connection.execute(text(f"UPDATE {VERSION} SET version_num = '{registry_at}'"))
     with pytest.raises(StateError, match=f"is at schema {registry_at}, .*`seqmlm models rescan`") as caught:
         Registry(Workspace.locate())
     assert "\n" not in str(caught.value)
@@ -101,7 +103,7 @@ def test_a_database_shared_with_mlflow_keeps_mlflows_version(empty_url: str) -> 
         assert connection.execute(text("SELECT version_num FROM alembic_version")).scalars().all() == [
             "mlflows"
         ]
-    assert database.revisions(engine) == (tables.REVISIONS[-1],) * 2
+    assert database.revisions(engine) == (REGISTRY.head,) * 2
     engine.dispose()
 
 
@@ -130,5 +132,5 @@ def test_plain_postgresql_urls_take_psycopg_3() -> None:
 
 
 def test_the_revisions_are_those_of_the_migrations() -> None:
-    scripts = ScriptDirectory(str(database.MIGRATIONS))
-    assert [one.revision for one in scripts.walk_revisions()][::-1] == list(tables.REVISIONS)
+    scripts = ScriptDirectory.from_config(database.configuration(None))
+    assert [one.revision for one in scripts.walk_revisions()][::-1] == list(REGISTRY.revisions)

@@ -20,6 +20,7 @@ from written import written
 from seqmlm.errors import StateError, UsageError
 from seqmlm.registry import database, tables
 from seqmlm.registry.entries import CalibrationEntry, DatasetEntry, ModelEntry, Origin
+from seqmlm.registry.schema import Schema
 from seqmlm.registry.store import Registry
 from seqmlm.workspace import Workspace
 
@@ -166,7 +167,7 @@ class Restarting:
         monkeypatch.setenv("SEQMLM_DATABASE_URL", "postgresql+psycopg://me:secret@127.0.0.1:1/x")
         monkeypatch.setattr(database, "revisions", self.revisions)
 
-    def revisions(self, made: Engine) -> tuple[str, str]:
+    def revisions(self, made: Engine, schema: Schema) -> tuple[str, str]:
         with database.reachable(made):
             self.left -= 1
             if self.left >= 0:

@@ -13,11 +13,12 @@ import pytest
 
 from seqmlm import plugins
 from seqmlm.errors import DataError, StateError
+from seqmlm.scoring.config import ScoreConfig
 from seqmlm.streams.cursor import DEFAULTS, Cursor, Position, differences, file_facts
 from seqmlm.tasks import task
 from seqmlm.tasks.task import Task
-from seqmlm.watch import scoring
 from seqmlm.watch.config import WatchConfig
+from seqmlm.watch.request import stream_request
 
 POSITION = Position(records=7, output={"bytes": 100}, counts={"units": 5}, problems={"bad": {"x": 1}})
 
@@ -137,8 +138,8 @@ def request_of(config: Any) -> dict[str, Any]:
     """What a stream or an output of such a config stores."""
     session = SimpleNamespace(model=SimpleNamespace(files=[]), precision="fp32", counts="none")
     if isinstance(config, WatchConfig):
-        plan = SimpleNamespace(mode="exact", level=SimpleNamespace(name="line"), session=session)
-        return scoring._request(config, plan, ["*.log"])
+        model: Any = SimpleNamespace(reference="m:1", digests={}, sensitive=False)
+        return stream_request(config, ["*.log"], model)
     work = SimpleNamespace(
         config=config,
         out=Path("rows.jsonl"),
@@ -154,11 +155,6 @@ def older(request: Mapping[str, Any], name: str, *, defaults: bool) -> dict[str,
     before = {key: value for key, value in request.items() if key not in (name, DEFAULTS)}
     own = {key: value for key, value in request[DEFAULTS].items() if key != name}
     return {**before, DEFAULTS: own} if defaults else before
-
-
-@pytest.fixture(autouse=True)
-def no_alias(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scoring, "alias_of", lambda config, plan: None)
 
 
 @pytest.mark.parametrize("defaults", [True, False])
@@ -187,7 +183,7 @@ def test_a_setting_that_one_version_lacks_is_as_its_default(
 
 
 def test_a_mode_that_was_chosen_is_no_mode_that_was_asked_for() -> None:
-    chosen, asked = (request_of(settings(WatchConfig, mode=mode)) for mode in (None, "exact"))
+    chosen, asked = (request_of(settings(ScoreConfig, mode=mode)) for mode in (None, "exact"))
     assert chosen["mode"] == asked["mode"] == "exact"
     assert not differences(older(chosen, "mode", defaults=True), chosen)
     assert differences(older(asked, "mode", defaults=True), asked) == ["mode was not given and is exact"]

@@ -10,7 +10,7 @@ from receiver import START
 
 from seqmlm.registry.entries import DatasetEntry, Origin, TokenizerEntry
 from seqmlm.watch import store
-from seqmlm.watch.store import Change, Streams
+from seqmlm.watch.store import Change, Streams, Turn
 
 
 def origin(fingerprint: str = "f1", hash_: str = "h1", *, domain: str = "protein", **others: Any) -> Origin:
@@ -40,5 +40,6 @@ def commit(
     registry: Streams, stream: int, *changes: Change, rows: Sequence[tuple[int, bool, str]] = (), **more: Any
 ) -> list[Change]:
     """Commit rows and changes of incidents to a stream; of files, counts and the output nothing is said."""
+    notify = more.pop("notify", lambda changes: ())
     given: dict[str, Any] = {"files": [], "counts": {}, "mark": {}, "written": 0, **more}
-    return registry.commit_stream(stream, rows=list(rows), changes=list(changes), **given)
+    return registry.commit_stream(stream, Turn(rows=list(rows), changes=list(changes), **given), notify)

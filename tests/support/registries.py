@@ -13,6 +13,7 @@ from written import written
 from seqmlm.registry import database
 from seqmlm.registry.entries import ModelEntry
 from seqmlm.registry.store import Registry
+from seqmlm.watch.tables import STREAMS
 from seqmlm.workspace import Workspace
 
 
@@ -30,6 +31,7 @@ def home(empty_url: str, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Wo
     monkeypatch.setenv("SEQMLM_DATABASE_URL", empty_url)
     engine = database.engine(empty_url)
     database.upgrade(engine)
+    database.upgrade(engine, STREAMS)
     engine.dispose()
     return Workspace.locate()
 

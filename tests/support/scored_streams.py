@@ -114,12 +114,6 @@ def register(folder: str | Path, *aliases: str) -> ModelEntry:
         return registry.register("app", str(folder), origin(domain="logs"), aliases=list(aliases))
 
 
-def move_alias(entry: ModelEntry, alias: str) -> None:
-    """Let an alias name a version."""
-    with Streams(Workspace.locate()) as registry:
-        registry.set_alias(entry, alias)
-
-
 def rows_of(config: WatchConfig) -> list[dict[str, Any]]:
     """The rows that are written whole."""
     if not config.out.exists():

@@ -317,14 +317,14 @@ def test_what_was_read_before_a_file_was_cut_off_is_kept(tmp_path: Path, monkeyp
     world.turn()
     assert not world.rows, "they wait for a pause"
     MOVED(tmp_path)
-    given = generations.Generation.take
+    given = generations.Generation.read
 
     def late(self: generations.Generation, most: int, now: float, *, final: bool = False) -> list[Record]:
         if final:
             (tmp_path / "app.log.1").write_bytes(b"")
         return given(self, most, now, final=final)
 
-    monkeypatch.setattr(generations.Generation, "take", late)
+    monkeypatch.setattr(generations.Generation, "read", late)
     world.now += 1  # a pause, and the end, in one turn
     world.settle()
     assert sorted(world.rows) == once(world, block(0))

@@ -22,10 +22,10 @@ from seqmlm.cli import main
 from seqmlm.data.problems import Problems
 from seqmlm.errors import StateError
 from seqmlm.inference.calibrations import Stored
+from seqmlm.scoring.live import LiveCounts, LiveModel
 from seqmlm.scoring.plan import _few
 from seqmlm.watch.config import WatchConfig
-from seqmlm.watch.judging import Judging, WatchCounts
-from seqmlm.watch.metrics import Lag, counters, prometheus
+from seqmlm.watch.metrics import Lag, counters
 from seqmlm.watch.store import Streams
 from seqmlm.workspace import Workspace
 
@@ -144,7 +144,7 @@ def test_counters_are_those_of_the_whole_stream_also_after_a_restart(config: Wat
             address = next(one for one in said.said if "counters are at" in one).split(" at ")[1]
             told = _read(address.removesuffix("/metrics"))
             found.extend([] if told is None else [told])
-            return told is not None and told["lag_bytes"] == 0 and told["rows"] == rows
+            return told is not None and told["lag_bytes"] == 0 and told["lines"] == 4 * rows
 
         return until
 
@@ -154,92 +154,82 @@ def test_counters_are_those_of_the_whole_stream_also_after_a_restart(config: Wat
         said = Said()
         follow(config, asked(said, rows), said)
         told = found[-1]
-        assert (told["lines"], told["records"], told["rows"]) == (4 * rows, rows, rows)
-        assert (told["alarms"], told["bad"], told["gaps"], told["lag_seconds"]) == (1, 0, 0, 0.0)
+        assert (told["lines"], told["alarms"], told["gaps"], told["lag_seconds"]) == (4 * rows, 1, 0, 0.0)
         assert told["incidents"] == {"open": 1, "acknowledged": 0}
-        assert sum(told["p_values"]["rows"]) == rows
-        assert told["bytes"] == sum(file.stat().st_size for file in Path(config.paths[0]).parent.iterdir())
 
 
-@pytest.mark.parametrize("sensitive", [False, True])
-def test_counters_of_sensitive_data_say_little(sensitive: bool) -> None:
-    counts = WatchCounts()
-    counts.alarms, counts.never_seen, counts.rows = 7, 11, 500
-    registry = SimpleNamespace(incidents=_locked, notices=_locked)
-    judging = _judging(sensitive=sensitive, alpha=0.05, calibrated=True)
-    told = counters(_watching(judging=judging, registry=registry, counts=counts))
-    assert (told["alarms"], told["never_seen"], told["rows"]) == (7, 11, 500)
-    assert (told["p_values"] is None) == sensitive
-    assert told["incidents"] is told["webhooks"] is None  # what the database knows, which is locked
+def test_what_the_database_or_no_rate_can_tell_is_not_counted(config: WatchConfig) -> None:
+    def told(*, rated: bool, sensitive: bool, usable: bool) -> dict[str, Any]:
+        incidents = [SimpleNamespace(state=state) for state in ("open", "open", "resolved")]
+        registry = SimpleNamespace(
+            incidents=(lambda **_: incidents) if usable else _locked,
+            notices=lambda stream: SimpleNamespace(counts=dict) if usable else _locked(),
+        )
+        follower = SimpleNamespace(lines=9)
+        watching = SimpleNamespace(
+            outbox=SimpleNamespace(stream=1, gaps=2, follower=follower),
+            model=SimpleNamespace(rated=rated, sensitive=sensitive, counts=SimpleNamespace(alarms=7)),
+            registry=registry,
+            lag=Lag(),
+        )
+        return dict(counters(watching))
+
+    all_told = told(rated=True, sensitive=False, usable=True)
+    assert all_told == {
+        "lines": 9,
+        "gaps": 2,
+        "lag_bytes": 0,
+        "lag_seconds": 0.0,
+        "alarms": 7,
+        "incidents": {"open": 2, "acknowledged": 0},
+        "webhooks": {},
+    }
+    assert told(rated=True, sensitive=True, usable=True) == {**all_told, "incidents": None}
+    assert told(rated=False, sensitive=False, usable=True) == {**all_told, "incidents": None, "alarms": None}
+    locked = {**all_told, "incidents": None, "webhooks": None}
+    assert told(rated=True, sensitive=False, usable=False) == locked
 
 
-def _watching(**given: Any) -> Any:
-    follower = SimpleNamespace(lines=9, bytes=99)
-    return SimpleNamespace(
-        config=WatchConfig(model="m", out=Path("a.jsonl")),
-        outbox=SimpleNamespace(stream=1, gaps=0, follower=follower),
-        problems=Problems(),
-        lag=Lag(),
-        **given,
-    )
+def test_counts_go_on_from_those_of_an_earlier_version() -> None:
+    counts = LiveCounts()
+    old = {"rows": 5, "asked": 3, "told": {"low": 1.0}, "recent": [2, 3], "shadow_rows": 4, "p_sum": 0.5}
+    counts.restore(old)
+    snapshot = json.loads(json.dumps(counts.snapshot()))
+    assert (snapshot["rows"], snapshot["records"], snapshot["shift_times"]) == (5, 3, {"low": 1.0})
+    assert not snapshot.keys() & {"asked", "told", "shadow_rows", "p_sum"}
+    resumed = LiveCounts()
+    resumed.restore(snapshot)
+    assert resumed.snapshot() == snapshot
+    assert resumed.recent.maxlen == 200
 
 
-def _judging(**plan: Any) -> Any:
-    stored = SimpleNamespace(rows=500)
-    return SimpleNamespace(
-        plan=SimpleNamespace(stored=stored, session=SimpleNamespace(entry=None), **plan),
-        rolling=SimpleNamespace(rows=7),
-        shift=("low", ""),
-    )
-
-
-def test_counters_say_that_p_values_are_not_those_of_normal_data() -> None:
-    counts, judging = WatchCounts(), _judging(sensitive=False, alpha=None, calibrated=True)
-    given = _watching(judging=judging, registry=SimpleNamespace(notices=_locked), counts=counts)
-    given.config = WatchConfig(model="m", out=Path("a.jsonl"), calibration="rolling")
-
-    def told() -> list[Any]:
-        values = counters(given)
-        names = ("recent_low_p", "recent_lowest_p", "shifted", "calibration_rows")
-        assert ("seqmlm_shifted" in prometheus(values)) == (values["shifted"] is not None)
-        return [values[name] for name in names]
-
-    counts.recent.extend([0] * 199)
-    assert told() == [None, None, None, 7]
-    counts.recent.extend([12] * 160 + [7, 6] * 15 + [2] * 10)  # p-values of 1, .5, .4 and .05
-    assert told() == [0.2, 0.05, 1, 7]
-    again = WatchCounts()
-    again.restore(json.loads(json.dumps(counts.snapshot())))
-    assert again.recent == counts.recent
-    counts.recent.extend([0] * 200)
-    judging.shift, judging.plan.stored.rows = None, 39
-    assert told() == [None, None, None, 7]
-
-
-def test_a_shift_is_told_once_a_day() -> None:
-    counts, said, now = WatchCounts(), Said(), 0.0
-    judging = Judging(WatchConfig(model="m"), counts, said, lambda: now)
-    judging.plan = _judging().plan
-    judging.plan.stored.rows = 100  # type: ignore[misc,union-attr]
+def test_a_shift_is_told_once_a_day(config: WatchConfig) -> None:
+    said, now = Said(), 0.0
+    model = LiveModel(config, said.message, lambda: now)
+    said.said.clear()
 
     def tell(low: int, lowest: int, at: float) -> list[str]:
         nonlocal now
         now = at
-        counts.recent.extend([2] * lowest + [7] * (low - lowest) + [8] * (200 - low))
-        counts.restore(json.loads(json.dumps(counts.snapshot())))  # another process
-        judging.tell_shift()
+        model.counts.recent.extend([2] * lowest + [7] * (low - lowest) + [8] * (200 - low))
+        model.counts.restore(json.loads(json.dumps(model.counts.snapshot())))  # another process
+        model.judge([], Problems())
         told, said.said = said.said, []
         return told
 
     assert tell(150, 40, 0) == []
     (told,) = tell(151, 0, 1)
     assert told.startswith("76% of the last 200 rows have p-values below .5, as half of the rows of normal")
-    assert told.endswith("('seqmlm calibrate'), or follow with --calibration rolling and another --out")
+    assert told.endswith(
+        "('seqmlm calibrate'), and start this again: it goes on where it was, by the new calibration"
+    )
     assert tell(151, 0, 86_400) == []
     (told,) = tell(100, 41, 86_400)  # something else
     assert "20% of the last 200 rows have p-values below .05" in told
     assert [text[:3] for text in tell(151, 0, 86_401)] == ["76%"]
     assert [text[:8] for text in tell(19, 0, 86_401)] == ["only 10%"]
+    model.counts.recent.clear()
+    assert model.shift is None
 
 
 def test_a_calibration_of_few_records_is_said_at_the_start() -> None:
@@ -254,14 +244,14 @@ def test_a_calibration_of_few_records_is_said_at_the_start() -> None:
     assert [_few(stored(*one), sensitive=False) for one in ((30,), (0,), (29, 29))] == [[], [], []]
 
 
-def _locked(stream: int, standing: bool = True) -> None:
+def _locked(**_: Any) -> Any:
     raise StateError("locked")
 
 
 def test_the_command_line_takes_what_the_task_does_and_loads_nothing_where_a_port_is_taken(
     workspace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = ["--webhook", "http://h/a", "--webhook", "http://h/b", "--webhook-format", "otlp"]
+    told = ["--webhook", "http://h/a", "--webhook-format", "alertmanager"]
     options = ["--out", str(workspace / "o.jsonl"), "--fpr", "0.05", *told]
     with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(SystemExit) as stop:
         main(["watch", "no such model", "a.log", *options, "--metrics-port", str(other.getsockname()[1])])

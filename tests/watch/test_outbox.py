@@ -23,14 +23,14 @@ from seqmlm.registry import database
 from seqmlm.registry.database import UnreachableError
 from seqmlm.streams.sinks import LinesSink
 from seqmlm.watch.generations import FileState
-from seqmlm.watch.grouping import Grouping, ignored
+from seqmlm.watch.grouping import Grouping, mute_patterns
 from seqmlm.watch.outbox import Outbox
 from seqmlm.watch.store import Incident, Notice, NoticeQueue, Streams
-from seqmlm.watch.webhooks import Answer, Courier, Origin, Webhook, notices, webhooks
+from seqmlm.watch.webhooks import Answer, Courier, Origin, Webhook, notices, parse_webhook
 from seqmlm.workspace import Workspace
 
 QUIET = 60.0
-(HOOK,) = webhooks(["https://h/hook"])
+HOOK = parse_webhook("https://h/hook")
 NEW = ("status=502",)
 
 
@@ -147,9 +147,9 @@ def test_the_worst_severity_and_where_the_row_that_says_most_comes_from() -> Non
     _, changes, _ = grouping.judge(rows, [], 0.0)
     (one,) = (change.incident for change in changes)
     assert (one.severity, one.host, one.service) == ("ERROR", "b", None)
-    first = grouping.begun(*rows[0], 0.0)
+    first = grouping.incident(*rows[0], 0.0)
     assert (first.severity, first.host, first.service) == ("ERROR", "a and 2 others", "api")
-    hidden = replace(grouping, private=True).begun(*rows[0], 0.0)
+    hidden = replace(grouping, private=True).incident(*rows[0], 0.0)
     assert (hidden.severity, hidden.host, hidden.service) == (None, None, None)
 
 
@@ -226,9 +226,9 @@ def test_a_muted_pause_silences_no_longer_one() -> None:
 
 def test_rules_silence_what_they_fit(tmp_path: Path) -> None:
     rules = written(tmp_path / "ignore.txt", "# nightly\n\n^close \\d+$\n  # more\nstatus=50[23]\n")
-    found = ignored(rules)
+    found = mute_patterns(rules)
     assert [where for _, where in found] == [f"{rules}:3", f"{rules}:5"]
-    stream = Stream(ignored=found)
+    stream = Stream(muted=found)
     assert stream.turn(0, row(1), row(5, message="close 7 late")) == [("opened", 1)]
     assert [one.get("muted") for _, one in stream.rows] == [f"{rules}:3", None]
     stream.turn(1, row(9, message="x", template="status=502"), row(13, False, message="close 1"))
@@ -239,9 +239,9 @@ def test_rules_silence_what_they_fit(tmp_path: Path) -> None:
 def test_rules_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     for content, told in ((b"ok\n(", r":2: '\(' is not a regular expression"), (b"\xff", "is not UTF-8")):
         with pytest.raises(DataError, match=told):
-            ignored(written(tmp_path / "ignore.txt", content))
+            mute_patterns(written(tmp_path / "ignore.txt", content))
     with pytest.raises(DataError, match="No such file"):
-        ignored(tmp_path / "none")
+        mute_patterns(tmp_path / "none")
 
 
 def test_incidents_of_sensitive_data_quote_nothing() -> None:
@@ -289,7 +289,7 @@ class World:
             grouping=Grouping(model="app:1", quiet=QUIET),
             tell=lambda change: self.said.append((change.kind, change.incident.row)),
             clock=lambda: self.now,
-            notify=notices([HOOK], Origin(output=self.name, version="1", host="here")),
+            notify=notices(HOOK, Origin(output=self.name, host="here")),
         )
         outbox.begin(Problems())
         self.courier = Courier(HOOK, self.registry.notices(outbox.stream), print, send=self.send)

@@ -7,7 +7,6 @@ import fcntl
 import io
 import json
 import os
-import shutil
 import signal
 import sqlite3
 import sys
@@ -27,13 +26,10 @@ from scored_streams import (
     OPTIONS,
     Said,
     calibrated_model,
-    fake_journalctl,
     follow,
     following,
     in_one_go,
     line,
-    move_alias,
-    register,
     rows_of,
     sensitive_copy,
     until,
@@ -47,10 +43,9 @@ from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.registry import database
 from seqmlm.watch import outbox as module
 from seqmlm.watch.config import WatchConfig
-from seqmlm.watch.follower import Follower
 from seqmlm.watch.grouping import Grouping
 from seqmlm.watch.incidents import list_incidents, mark_incident, show_incident
-from seqmlm.watch.scoring import _teller, watch_files
+from seqmlm.watch.scoring import _announcer, watch_files
 from seqmlm.watch.store import Change, StreamEntry, Streams
 from seqmlm.workspace import Workspace
 
@@ -146,7 +141,7 @@ def test_rows_go_to_standard_output_and_it_goes_on_by_itself(model: str, logs: P
     score_files(whole, once := io.StringIO())
     rows = [json.loads(line) for line in (out.getvalue() + further.getvalue()).splitlines()]
     assert _compared(rows) == _compared([json.loads(line) for line in once.getvalue().splitlines()])
-    with pytest.raises(StateError, match=r"per_unit.*name a file with --out"):
+    with pytest.raises(StateError, match=r"per_unit.*name another file with --out"):
         watch_files(replace(config, per_unit=True), stdout=io.StringIO())
 
 
@@ -217,7 +212,7 @@ def test_the_output_is_filled_again_from_the_database(begun: WatchConfig, logs: 
 def test_another_request_or_a_changed_file_is_refused(begun: WatchConfig, logs: Path) -> None:
     config, kept = begun, text_of(begun)
     for changed, told in (
-        (replace(config, level="line"), "level was session and is line"),
+        (replace(config, level="line"), "level was not given and is line"),
         (replace(config, options={**OPTIONS, "window": 8}), "options window has changed"),
         (replace(config, paths=(str(logs / "b.log"),)), "files was"),
     ):
@@ -245,46 +240,20 @@ HOOK = {"webhook": ("http://h",)}
         ({"paths": ()}, "nothing to watch"),
         ({"max_latency": "soon"}, "--max-latency is a duration"),
         ({"quiet": "soon"}, "quiet is a duration"),
-        ({"source": "journald"}, "takes the place of files"),
-        ({"source": "syslog", "paths": ()}, "--source is journald"),
         ({"paths": (".",)}, r"files or a pattern: '.*\*\.log'"),
         ({**HOOK, "fpr": None}, "--webhook is told of alarms"),
         ({"webhook": ("h",)}, "is an address such as"),
-        ({**HOOK, "webhook_format": ("xml",)}, "cannot be 'xml'"),
-        ({"webhook_format": ("otlp",)}, "--webhook, which is not given"),
+        ({**HOOK, "webhook_format": "xml"}, "cannot be 'xml'"),
+        ({"webhook_format": "alertmanager"}, "--webhook, which is not given"),
+        ({"webhook": ("http://h/a", "http://h/b")}, "there is one --webhook: let its receiver pass"),
         ({"metrics_port": 70_000}, "70000 of 127.0.0.1 cannot be used"),
         ({"metrics_host": "0.0.0.0"}, "--metrics-port, which is not given"),
-        ({"shadow": "app@candidate"}, "--shadow is an alias alone"),
-        ({"shadow": "candidate", "fpr": None}, "--shadow compares alarms: say how many"),
-        ({"shadow": "candidate", "calibration": "rolling"}, "moves only one of them"),
     ],
 )
 def test_requests_that_make_no_sense(logs: Path, changed: dict[str, Any], told: str) -> None:
     """They are refused before a model is looked for."""
     with pytest.raises(UsageError, match=told):
         watch_files(following("no such model", logs, **{"fpr": 0.05, **changed}))
-
-
-def test_the_journal_is_followed(model: str, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    journal = logs / "journal"
-    fake_journalctl(logs, journal, monkeypatch)
-
-    def entries(numbers: range) -> str:
-        return "".join(f'{{"__CURSOR": "{n}", "MESSAGE": "{NORMAL[n % 4]}"}}\n' for n in numbers)
-
-    journal.write_text(entries(range(8)))
-    config = following(model, logs, paths=(), source="journald --since today", format=None)
-    follow(config, 2)
-    with journal.open("a") as file:
-        file.write(entries(range(8, 12)))
-    follow(config, 3)
-    assert [(row["source"], row["line"], row["units"]) for row in rows_of(config)] == [
-        ("journald", 1, 4),
-        ("journald", 5, 4),
-        ("journald", 9, 4),
-    ]
-    with pytest.raises(StateError, match="source was journald --since today and is journald -u a"):
-        watch_files(replace(config, source="journald -u a"))
 
 
 def test_a_field_that_cannot_be_followed(logs: Path, tmp_path: Path) -> None:
@@ -410,8 +379,8 @@ def test_alarms_become_incidents_that_are_told_and_end_by_the_clock(calibrated: 
 
 def test_what_joins_an_incident_is_told_where_it_is_new(calibrated: str, logs: Path) -> None:
     said = Said()
-    one = Grouping(model="app").begun(1, {"source": "a.log", "line": 1, "p_value": 0.01}, 0.0)
-    one, told, new = replace(one, id=3, what="a"), _teller(said), ("status=502",)
+    one = Grouping(model="app").incident(1, {"source": "a.log", "line": 1, "p_value": 0.01}, 0.0)
+    one, told, new = replace(one, id=3, what="a"), _announcer(said), ("status=502",)
     for kind, news in (("opened", ()), *(("updated", news) for news in ((), new, new)), ("resolved", new)):
         told(Change(kind=kind, incident=replace(one, new=news, rows=2)))  # type: ignore[arg-type]
     assert said.said == [
@@ -420,7 +389,7 @@ def test_what_joins_an_incident_is_told_where_it_is_new(calibrated: str, logs: P
         "incident 3 is over after 2 rows: status=502 was never seen: 1 line, a.log:1",
     ]
     said.said.clear()
-    later = _teller(said)  # another process goes on
+    later = _announcer(said)  # another process goes on
     later(Change(kind="updated", incident=one))
     assert said.said == []
 
@@ -466,142 +435,22 @@ def test_what_is_muted_or_ignored_is_written_and_opens_nothing(calibrated: str, 
     assert [row["line"] for row in show_incident(1, 9)[-1]] == [1, 5]
 
 
-def test_a_rolling_calibration_goes_on_where_it_was_and_leaves_out_what_is_acknowledged(
-    tmp_path_factory: pytest.TempPathFactory, logs: Path
-) -> None:
-    model = calibrated_model(tmp_path_factory.mktemp("varied"), windows(range(60)))
-    config = _alarming(model, logs, calibration="rolling")
-    log, parts = logs / "a.log", [range(30), range(30, 240), range(240, 300), range(300, 330)]
-    for number, part in enumerate(parts):
-        write(log, windows(part))
-        if number == 0:
-            write(log, _seen("disk 7 on fire"))
-            follow(config, _states("resolved"))
-            mark_incident(1, acknowledged=True)
-        else:
-            follow(config, 1 + part.stop)
-    rows = [row["p_value"] for row in rows_of(config)]
-    with Streams(Workspace.locate()) as registry:
-        stream = registry.stream(str(config.out))
-        kept = registry.rolling(stream.id)
-        assert registry.faults(stream.id) == {31}
-    # It may move each fifty rows, and does so when there are two hundred, and fifty more that wait.
-    assert kept.state["number"] == len(rows) == 331
-    assert (kept.state["moved"], kept.state["moves"]) == (300, 1)
-    assert kept.state["window"] == [[51, 250]]
-
-    def others(name: str, **changed: Any) -> list[float]:
-        again = replace(config, out=logs.parent / name, quiet="1h", **changed)
-        follow(again, 331)
-        return [row["p_value"] for row in rows_of(again)]
-
-    # One process that reads all at once, and of which nobody acknowledges anything, moves one step before.
-    whole, fixed = others("whole.jsonl"), others("fixed.jsonl", calibration="fixed")
-    assert rows[:300] == fixed[:300] != whole[:300]
-    assert rows[300:] == whole[300:] != fixed[300:]
-    with pytest.raises(StateError, match="calibration was rolling and is fixed"):
-        watch_files(replace(config, calibration="fixed"))
-
-
 def test_lines_that_are_not_like_those_of_the_calibration_are_told_of(
     tmp_path_factory: pytest.TempPathFactory, logs: Path
 ) -> None:
     normal = windows(range(120))
-    config = _alarming(
-        calibrated_model(tmp_path_factory.mktemp("shifted"), normal), logs, calibration="rolling"
-    )
+    config = _alarming(calibrated_model(tmp_path_factory.mktemp("shifted"), normal), logs)
     rare = [line(n, NORMAL[1]) for n in range(4 * 220)]
     write(logs / "a.log", normal + rare)
     said = Said()
     summary = follow(config, 340, said)
     (told,) = [text for text in said.said if "of the last 200 rows have p-values below .5" in text]
-    assert "calibrate it with normal data like these ('seqmlm calibrate'); the rolling calibration" in told
+    assert "calibrate it with normal data like these ('seqmlm calibrate'), and start this again" in told
     assert summary.figures["low_p"] is not None
     write(logs / "a.log", rare)
     said = Said()
     follow(config, 560, said)
     assert not [text for text in said.said if text == told]  # on the same day
-
-
-def test_a_rolling_calibration_needs_one_to_begin_with(model: str, logs: Path) -> None:
-    write(logs / "a.log", windows([0]))
-    with pytest.raises(StateError, match="moves on from the calibration of the model, which has none"):
-        watch_files(following(model, logs, calibration="rolling"))
-
-
-class Clock:
-    """Each turn of the follower takes a second, unless it stands: then half a window waits for the rest."""
-
-    def __init__(self) -> None:
-        self.time, self.stands = 0.0, False
-
-    def __call__(self) -> float:
-        self.time += 0.0 if self.stands else 1.0
-        return self.time
-
-
-@pytest.mark.parametrize("calibration", ["fixed", "rolling"])
-def test_the_version_that_an_alias_names_judges(
-    model: str,
-    calibrated: str,
-    logs: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    calibration: str,
-) -> None:
-    shutil.copytree(calibrated, tmp_path / "second")
-    first = register(calibrated, "live")
-    second, uncalibrated = register(str(tmp_path / "second")), register(model)
-    config, said, log = _alarming("app@live", logs, calibration=calibration), Said(), logs / "a.log"
-    steps = [(second, 1), (uncalibrated, 1), (second, 0), (first, 1)]
-    clock, followers = Clock(), list[Follower]()
-
-    def follower(*given: Any, **options: Any) -> Follower:
-        followers.append(Follower(*given, clock=clock, **options))
-        return followers[-1]
-
-    monkeypatch.setattr("seqmlm.watch.scoring.Follower", follower)
-    monkeypatch.setattr("seqmlm.watch.versions._LOOK", 0.05)
-
-    def told() -> list[str]:
-        return [text for text in said.said if "app:" in text]
-
-    def moved() -> bool:
-        """Another version, again and again, when half a window was read."""
-        until(lambda: len(rows_of(config)) >= 4)
-        for number, (entry, sentences) in enumerate(steps, 1):
-            before, lines = len(told()), [line(n) for n in range(16 * number, 16 * number + 16)]
-            clock.stands = True
-            write(log, lines[:2])
-            written_so_far = os.stat(log).st_size
-            until(lambda least=written_so_far: followers[0].bytes >= least)  # type: ignore[misc]
-            move_alias(entry, "live")
-            until(lambda least=before + sentences: len(told()) >= least)  # type: ignore[misc]
-            time.sleep(0 if sentences else 0.3)  # for several looks
-            write(log, lines[2:])
-            clock.stands = False
-            until(lambda least=4 * number + 4: len(rows_of(config)) >= least)  # type: ignore[misc]
-        return True
-
-    write(log, list(map(line, range(16))))
-    follow(config, moved, said)
-    assert told()[0] == "app@live is app:1; another version is taken up when it moves"
-    assert told()[1] == "app@live is app:2 now, which judges from here on; it was app:1"
-    assert told()[2].startswith("app@live names app:3, and app:2 goes on: ")
-    assert "calibrat" in told()[2]
-    assert told()[3:] == ["app@live is app:1 now, which judges from here on; it was app:2"]
-    rows = rows_of(config)
-    assert [row["line"] for row in rows] == list(range(1, 80, 4))  # no line is lost or judged twice
-    assert [row["model"] for row in rows] == ["app:1"] * 4 + ["app:2"] * 12 + ["app:1"] * 4
-    # It goes on with what the alias names then; another reference is another request.
-    move_alias(second, "live")
-    write(log, list(map(line, range(80, 84))))
-    follow(config, 21)
-    assert [row["model"] for row in rows_of(config)[19:]] == ["app:1", "app:2"]
-    with pytest.raises(
-        StateError, match="model was app@live and is not given; model file was not given and is given; give"
-    ):
-        watch_files(replace(config, model="app:2"))
 
 
 def _prune(config: WatchConfig) -> int:

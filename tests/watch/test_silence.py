@@ -15,10 +15,10 @@ import pytest
 from log_models import NORMAL
 from scored_streams import calibrated_model, follow, following, rows_of, write
 
+from seqmlm.scoring.live import LiveModel
 from seqmlm.watch import scoring
 from seqmlm.watch.incidents import list_incidents
-from seqmlm.watch.silence import FEWEST, Silence, stopped
-from seqmlm.watch.versions import plan_of
+from seqmlm.watch.silence import FEWEST, Silence
 
 
 def lines(count: int) -> list[str]:
@@ -66,24 +66,22 @@ def test_a_log_that_stops_is_an_incident(
 
 def test_what_is_usual_or_not_known_is_no_alarm(model: str, workspace: Path) -> None:
     config = following(model, workspace, fpr=0.05, mode="exact", level="session")
-    plan = plan_of(config)
-    assert plan.stored is not None
-    ask = partial(stopped, plan, plan.stored.fitted, "a.log", 7, last=1e9)
+    model_of = partial(LiveModel, say=print)
+    ask = partial(model_of(config).pause_row, "a.log", 7, last=1e9)
     assert ask(seconds=100.0) is None, "every fiftieth line is so late"
     row = ask(seconds=3600.0)
     assert row is not None
     assert row["time"] == "2001-09-09T01:46:40+00:00"
-    quiet = plan_of(following(model, workspace, mode="exact", level="session"))
-    assert stopped(quiet, plan.stored.fitted, "a.log", 7, seconds=3600.0, last=1e9) is None
-    assert quiet.session.domain.level("line").silence(60.0) == {}
+    quiet = model_of(following(model, workspace, mode="exact", level="session"))
+    assert quiet.pause_row("a.log", 7, seconds=3600.0, last=1e9) is None
+    assert quiet.plan.session.domain.level("line").silence(60.0) == {}
 
 
 def test_the_clock_begins_with_the_last_line(model: str, workspace: Path) -> None:
-    plan = plan_of(following(model, workspace, fpr=0.05, mode="exact", level="session"))
-    assert plan.stored is not None
-    judged, taken, now = (plan, plan.stored.fitted), list[dict[str, Any]](), [0.0]
+    judge = LiveModel(following(model, workspace, fpr=0.05, mode="exact", level="session"), print).pause_row
+    taken, now = list[dict[str, Any]](), [0.0]
     follower: Any = SimpleNamespace(lines=5, place=("a.log", 5))
-    silence = Silence(follower, lambda: judged, taken.append, 600.0, clock=lambda: now[0])
+    silence = Silence(follower, judge, taken.append, 600.0, clock=lambda: now[0])
     for second in range(0, 3000, 10):
         now[0] = float(second)
         follower.lines += second < 1000  # a line every ten seconds, and then none
@@ -101,14 +99,13 @@ def test_a_machine_that_sleeps_or_a_clock_that_is_set_is_no_silence(
     model: str, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both move the time of day, and not the clock that silence is measured by."""
-    plan = plan_of(following(model, workspace, fpr=0.05, mode="exact", level="session"))
-    assert plan.stored is not None
-    judged, taken, moved = (plan, plan.stored.fitted), list[dict[str, Any]](), [0.0]
+    judge = LiveModel(following(model, workspace, fpr=0.05, mode="exact", level="session"), print).pause_row
+    taken, moved = list[dict[str, Any]](), [0.0]
     given, now = time.time, [0.0]
     monkeypatch.setattr(time, "time", lambda: given() + moved[0])
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     follower: Any = SimpleNamespace(lines=5, place=("a.log", 5))
-    silence = Silence(follower, lambda: judged, taken.append, 600.0, clock=lambda: now[0])
+    silence = Silence(follower, judge, taken.append, 600.0, clock=lambda: now[0])
     assert signature(Silence).parameters["clock"].default.__name__ == "monotonic"
     silence.look()
     for step in (8 * 3600.0, -3600.0, 86_400.0):

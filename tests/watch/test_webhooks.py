@@ -19,10 +19,10 @@ from registered import Clocked
 
 from seqmlm.errors import UsageError
 from seqmlm.watch.store import LONGEST, Change, Notice, Streams
-from seqmlm.watch.webhooks import FORMATS, Answer, Courier, Origin, Webhook, notices, post, webhooks
+from seqmlm.watch.webhooks import FORMATS, Answer, Courier, Origin, Webhook, notices, parse_webhook, post
 from seqmlm.workspace import Workspace
 
-ORIGIN = Origin(output="/logs/alarms.jsonl", version="1", host="here")
+ORIGIN = Origin(output="/logs/alarms.jsonl", host="here")
 HOSTILE = (
     "\x1b[2J\x1b]0;owned\x07 <script>alert(1)</script> '; DROP TABLE seqmlm_notices; -- "
     '\u202e \ud800 "\\\n\0'
@@ -36,23 +36,23 @@ def _direct(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _one(style: str, kind: str = "opened", origin: Origin = ORIGIN, **changed: Any) -> Notice:
-    hooks = webhooks(["http://127.0.0.1/hook"], [style])
-    (found,) = notices(hooks, origin)([Change(kind=kind, incident=incident(**changed))])  # type: ignore[arg-type]
-    return found
+    change = Change(kind=kind, incident=incident(**changed))  # type: ignore[arg-type]
+    (notice,) = notices(parse_webhook("http://127.0.0.1/hook", style), origin)([change])
+    return notice
 
 
 # Addresses
 
 
 def test_an_address_without_a_path_gets_that_of_its_format() -> None:
-    paths = {"plain": "", "alertmanager": "/api/v2/alerts", "otlp": "/v1/logs"}
+    paths = {"plain": "", "alertmanager": "/api/v2/alerts"}
     for style in FORMATS:
-        found = webhooks(["http://h:9093", "http://h/own?x=1"], [style])
-        assert [one.url for one in found] == [f"http://h:9093{paths[style]}", "http://h/own?x=1"]
+        urls = [parse_webhook(url, style).url for url in ("http://h:9093", "http://h/own?x=1")]
+        assert urls == [f"http://h:9093{paths[style]}", "http://h/own?x=1"]
 
 
 def test_no_secret_is_in_what_is_stored_or_shown() -> None:
-    (hook,) = webhooks(["https://User:pass%40word@H:8443/services/T0/secret?token=abc#x"], ["plain"])
+    hook = parse_webhook("https://User:pass%40word@H:8443/services/T0/secret?token=abc#x")
     assert hook.url == "https://h:8443/services/T0/secret?token=abc"
     assert hook.authorization == "Basic VXNlcjpwYXNzQHdvcmQ="  # User:pass@word
     for shown in (hook.name, repr(hook)):
@@ -62,11 +62,9 @@ def test_no_secret_is_in_what_is_stored_or_shown() -> None:
 
 def test_a_webhook_is_the_same_with_another_password_and_another_one_with_another_path() -> None:
     first, second, third = (
-        webhooks([url])[0].name for url in ("https://a:b@h/x?k=1", "https://h/x?k=2", "https://h/y?k=1")
+        parse_webhook(url).name for url in ("https://a:b@h/x?k=1", "https://h/x?k=2", "https://h/y?k=1")
     )
     assert first == second != third
-    names = [one.name for one in webhooks(["https://h/x?k=1", "https://h/x?k=2", "https://h/x?k=3"])]
-    assert names == [first, f"{first}#2", f"{first}#3"]
 
 
 @pytest.mark.parametrize(
@@ -77,27 +75,22 @@ def test_a_webhook_is_the_same_with_another_password_and_another_one_with_anothe
     ],
 )
 def test_what_is_no_address_is_refused_without_being_quoted(url: str) -> None:
-    with pytest.raises(UsageError, match=r"--webhook \(number 2\)") as error:
-        webhooks(["http://h", url])
+    with pytest.raises(UsageError, match="--webhook is an address such as") as error:
+        parse_webhook(url)
     assert "secret" not in str(error.value)
 
 
-def test_formats_and_tokens_are_one_for_all_or_one_each() -> None:
-    two = ["http://h/a", "https://other/b"]
-    assert [one.format for one in webhooks(two, ["otlp"])] == ["otlp", "otlp"]
-    assert [one.format for one in webhooks(two, ["otlp", "plain"])] == ["otlp", "plain"]
-    assert [one.authorization for one in webhooks(two, [], "- tok")] == [None, "Bearer tok"]
-    assert [one.authorization for one in webhooks(["http://h/a", "http://h/b"], [], "tok")] == [
-        "Bearer tok"
-    ] * 2
-    for formats, tokens, told in (
-        (["plain"] * 3, "", "3 values of --webhook-format for 2 addresses"),
-        (["plian"], "", "did you mean 'plain'"),
-        ([], "- t0k\u00f6", "a character that tokens cannot have"),
-        ([], "t0k", "it would go to 2 hosts"),
+def test_a_format_or_token_that_cannot_be_is_refused_without_the_token() -> None:
+    assert parse_webhook("http://h/a", token=" tok ").authorization == "Bearer tok"
+    assert parse_webhook("http://h/a", token="-").authorization is None
+    for style, token, sentence in (
+        ("plian", "", "did you mean 'plain'"),
+        ("otlp", "", "--webhook-format cannot be 'otlp'"),
+        ("plain", "t0k\u00f6", "one token of ASCII characters"),
+        ("plain", "t0k another", "one token of ASCII characters without spaces, for the one --webhook"),
     ):
-        with pytest.raises(UsageError, match=told) as error:
-            webhooks(two, formats, tokens)
+        with pytest.raises(UsageError, match=sentence) as error:
+            parse_webhook("http://h/a", style, token)
         assert "t0k" not in str(error.value)
 
 
@@ -105,10 +98,7 @@ def test_a_secret_that_would_be_sent_as_plain_text_is_known() -> None:
     safe = ["http://a:b@127.0.0.1/", "http://a:b@[::1]:80/", "http://a:b@localhost/"]
     safe += ["https://a:b@example.org/", "http://example.org/"]
     unsafe = ["http://a:b@example.org/", "http://a:b@10.0.0.1/"]
-    assert [one.url for one in webhooks(safe + unsafe) if one.unsafe] == [
-        "http://example.org/",
-        "http://10.0.0.1/",
-    ]
+    assert [url for url in safe + unsafe if parse_webhook(url).unsafe] == unsafe
 
 
 # What is said
@@ -143,26 +133,9 @@ def test_an_alert_keeps_its_labels_and_ends_when_the_incident_does() -> None:
     assert first["annotations"]["idempotency_key"] == opened.key
 
 
-def test_a_log_record_is_otlp_json() -> None:
-    found = _one("otlp")
-    ((resource,),) = [found.body["resourceLogs"]]
-    ((scope,),) = [resource["scopeLogs"]]
-    (record,) = scope["logRecords"]
-    assert record["timeUnixNano"] == str(int((START + timedelta(minutes=3)).timestamp()) * 10**9)
-    assert record["body"] == {"stringValue": incident().title}
-    values = {one["key"]: one["value"] for one in record["attributes"]}
-    assert values["seqmlm.incident.rows"] == {"intValue": "2"}  # 64 bits are a text in JSON
-    assert values["seqmlm.incident.p_value"] == {"doubleValue": 0.0005}
-    assert values["seqmlm.incident.new"] == {"arrayValue": {"values": [{"stringValue": "status=502"}]}}
-    assert values["seqmlm.idempotency_key"] == {"stringValue": found.key}
-    assert "seqmlm.incident.last_time" not in values
-    assert {one["key"] for one in resource["resource"]["attributes"]} == {"service.name", "host.name"}
-    assert _one("otlp", "resolved").body != found.body
-
-
 def test_keys_are_the_same_for_the_same_change_alone() -> None:
-    hooks = webhooks(["http://h/a", "http://h/b"])
-    told = notices(hooks, ORIGIN)
+    hook, another = parse_webhook("http://h/a"), parse_webhook("http://h/b")
+    told = notices(hook, ORIGIN)
     changes = [
         Change(kind="opened", incident=incident()),
         Change(kind="updated", incident=incident(rows=3)),
@@ -170,13 +143,15 @@ def test_keys_are_the_same_for_the_same_change_alone() -> None:
         Change(kind="opened", incident=incident(row=4)),
         Change(kind="opened", incident=incident(stream_id=2)),
     ]
-    keys, other = [one.key for one in told(changes)], Origin(output="x", version="1", host="here")
+    keys, elsewhere = [one.key for one in told(changes)], Origin(output="x", host="here")
     assert keys == [one.key for one in told(changes)]
-    assert len({*keys, *(one.key for one in notices(hooks, other)(changes))}) == 20
+    makers = (told, notices(another, ORIGIN), notices(hook, elsewhere), notices(another, elsewhere))
+    assert len({one.key for make in makers for one in make(changes)}) == 20
+    assert notices(None, ORIGIN)(changes) == []
 
 
 def test_of_what_is_silenced_the_end_alone_is_told() -> None:
-    told = notices(webhooks(["http://h/"]), ORIGIN)
+    told = notices(parse_webhook("http://h/"), ORIGIN)
     for silenced in ({"muted": True}, {"state": "acknowledged"}):
         one, kinds = incident(**silenced), ("opened", "updated", "resolved")
         assert [n.kind for n in told([Change(kind=kind, incident=one) for kind in kinds])] == ["resolved"]
@@ -194,15 +169,14 @@ def test_hostile_texts_arrive_as_data(style: str) -> None:
     texts = dict.fromkeys(("what", "reason", "template", "place"), HOSTILE)
     found = _one(style, **texts, new=(HOSTILE,), expected=(HOSTILE,))
     with Receiver() as receiver:
-        (hook,) = webhooks([f"{receiver.url}/x"], [style])
-        assert post(hook, found).taken
+        hook = parse_webhook(f"{receiver.url}/x", style)
+        assert post(hook, found).accepted
     raw = receiver.posted[0].raw
     assert all(0x20 <= byte < 0x7F for byte in raw)  # nothing acts on a terminal, whoever prints it
     shown = HOSTILE.replace("\ud800", "?")
     title = {
         "plain": lambda body: body["incident"]["title"],
         "alertmanager": lambda body: body[0]["annotations"]["summary"],
-        "otlp": lambda body: body["resourceLogs"][0]["scopeLogs"][0]["logRecords"][0]["body"]["stringValue"],
     }[style](receiver.posted[0].body)
     assert shown in title
 
@@ -211,7 +185,7 @@ def test_hostile_texts_arrive_as_data(style: str) -> None:
 def test_texts_are_bounded_and_sensitive_data_say_nothing(style: str) -> None:
     long = dict.fromkeys(("what", "reason", "template", "place"), "x" * 10**6)
     assert len(json.dumps(_one(style, **long, new=("y" * 10**6,) * 50).body)) < 40_000
-    kept = Origin(output="o", version="1", host="here", sensitive=True)
+    kept = Origin(output="o", host="here", sensitive=True)
     secret = dict.fromkeys(("what", "reason", "template"), "Tr0ub4dor")
     told = json.dumps(_one(style, origin=kept, **secret, new=("Tr0ub4dor",), expected=("Tr0ub4dor",)).body)
     assert "Tr0ub4dor" not in told
@@ -222,7 +196,7 @@ def test_texts_are_bounded_and_sensitive_data_say_nothing(style: str) -> None:
 
 
 def _attempt(receiver: Receiver, token: str = "") -> Answer:
-    return post(webhooks([f"{receiver.url}/hook?team=a"], [], token)[0], _one("plain"), timeout=5)
+    return post(parse_webhook(f"{receiver.url}/hook?team=a", token=token), _one("plain"), timeout=5)
 
 
 def test_a_post_has_the_key_the_token_and_the_address() -> None:
@@ -243,7 +217,7 @@ def test_what_is_tried_again_and_that_no_redirect_is_followed(status: int) -> No
         with Receiver([status], {"Location": f"{other.url}/taken", "Retry-After": "17"}) as receiver:
             answer = _attempt(receiver, "s3cret")
         assert (other.posted, len(receiver.posted)) == ([], 1)
-    assert (answer.taken, answer.final, answer.wait) == (False, status not in again, 17)
+    assert (answer.accepted, answer.final, answer.wait) == (False, status not in again, 17)
     assert answer.problem.startswith(f"answers {status} ")
 
 
@@ -260,7 +234,7 @@ def _closed() -> int:
 
 
 def test_a_name_that_no_host_can_have_is_one_that_cannot_be_reached() -> None:
-    answer = post(webhooks(["http://a..b/hook"])[0], _one("plain"))
+    answer = post(parse_webhook("http://a..b/hook"), _one("plain"))
     assert (answer.status, answer.final) == (None, False)
     assert answer.problem.startswith("cannot be reached (")
 
@@ -268,13 +242,13 @@ def test_a_name_that_no_host_can_have_is_one_that_cannot_be_reached() -> None:
 def test_the_receiver_of_the_documents_prints_each_notice_once() -> None:
     port, found = _closed(), _one("plain")
     script = Path(__file__).parents[2] / "examples" / "webhook_receiver.py"
-    (hook,) = webhooks([f"http://127.0.0.1:{port}"])
+    hook = parse_webhook(f"http://127.0.0.1:{port}")
     with subprocess.Popen([sys.executable, script, str(port)], stdout=subprocess.PIPE) as receiver:
         try:
-            while not post(hook, found).taken:
+            while not post(hook, found).accepted:
                 assert receiver.poll() is None
-            assert post(hook, found).taken
-            assert post(hook, _one("plain", "resolved")).taken
+            assert post(hook, found).accepted
+            assert post(hook, _one("plain", "resolved")).accepted
         finally:
             receiver.kill()
         assert receiver.stdout is not None
@@ -283,11 +257,11 @@ def test_the_receiver_of_the_documents_prints_each_notice_once() -> None:
 
 
 def test_a_server_that_is_not_there_or_says_nothing_or_nonsense() -> None:
-    answer = post(webhooks([f"http://127.0.0.1:{_closed()}/hook"])[0], _one("plain"))
+    answer = post(parse_webhook(f"http://127.0.0.1:{_closed()}/hook"), _one("plain"))
     assert answer == Answer(status=None, problem="cannot be reached (Connection refused)")
     assert not answer.final
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
-        (hook,) = webhooks([f"http://127.0.0.1:{server.getsockname()[1]}/hook"])
+        hook = parse_webhook(f"http://127.0.0.1:{server.getsockname()[1]}/hook")
         silent = post(hook, _one("plain"), timeout=0.2)
         server.settimeout(5)
         server.accept()[0].close()
@@ -311,7 +285,7 @@ class World(Clocked):
 
     def __init__(self, registry: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(registry, monkeypatch)
-        (self.hook,) = webhooks(["https://h/hook"])
+        self.hook = parse_webhook("https://h/hook")
         self.answers: Callable[[Notice], Answer] = lambda one: Answer(status=200)
         self.got: list[str] = []
         self.tried: list[tuple[float, str]] = []
@@ -327,13 +301,13 @@ class World(Clocked):
         assert hook is self.hook
         answer = self.answers(one)
         self.tried.append(((self.now - START).total_seconds(), one.key))
-        if answer.taken:
+        if answer.accepted:
             self.got.append(one.key)
         return answer
 
     def open(self, number: int) -> list[str]:
         """Incidents open; the keys of their notices."""
-        told = notices([self.hook], ORIGIN)
+        told = notices(self.hook, ORIGIN)
         changes = []
         for _ in range(number):
             self.row += 1
@@ -439,8 +413,7 @@ def test_what_a_webhook_asks_to_wait_is_heard_within_the_limit(world: World) -> 
 def test_the_thread_sends_what_is_due_before_it_ends(world: World) -> None:
     keys = world.open(20)
     with Receiver() as receiver:
-        (hook,) = webhooks([receiver.url])
-        hook = Webhook(name=world.hook.name, url=hook.url, format="plain", authorization=None)
+        hook = Webhook(name=world.hook.name, url=receiver.url, format="plain", authorization=None)
         courier = Courier(hook, world.queue, world.said.append)
         courier.start()
         keys += world.open(3)

@@ -1,20 +1,17 @@
-"""Run by Alembic: applies the migrations in `versions/` to the connection it is handed."""
+"""Run by Alembic for every schema: applies its migrations to a connection."""
 
 from __future__ import annotations
 
 from alembic import context
 from sqlalchemy import text
 
-from seqmlm.registry.tables import VERSION_TABLE, Base
-
 # Any number, the same in every process that migrates.
 LOCK = 7_364_651_021
 
-connection = context.config.attributes["connection"]
+connection, schema = (context.config.attributes[name] for name in ("connection", "schema"))
 if connection.dialect.name == "postgresql":
     # Held until the transaction ends, so that two processes do not migrate one server at once.
     connection.execute(text(f"SELECT pg_advisory_xact_lock({LOCK})"))
-# The tables' metadata names constraints by its rule.
-context.configure(connection=connection, target_metadata=Base.metadata, version_table=VERSION_TABLE)
+context.configure(connection=connection, target_metadata=schema.metadata, version_table=schema.version_table)
 with context.begin_transaction():
     context.run_migrations()

@@ -15,9 +15,8 @@ from registered import commit
 from sqlalchemy import update
 
 from seqmlm.errors import StateError
-from seqmlm.registry import tables
-from seqmlm.watch import store
-from seqmlm.watch.store import Change, Figures, Notice, Pruned, RollingState, Streams
+from seqmlm.watch import store, tables
+from seqmlm.watch.store import Change, Notice, Pruned, Streams
 from seqmlm.workspace import Workspace
 
 NOW = datetime.now(UTC)
@@ -162,27 +161,6 @@ def test_a_stream_says_when_it_was_alive(registry: Streams) -> None:
     assert (begun.judged, begun.last) == (None, 0)
     commit(registry, stream.id)
     assert registry.streams()[0].alive > begun.alive
-
-
-def test_a_fault_stays_as_long_as_statistics_of_its_rows_are_kept(registry: Streams) -> None:
-    """Else they would count as normal in the next calibration that is made of them."""
-    stream = Stream(registry)
-    stream.fill({1: 1, 2: 1, 3: 3, 5: 5}, [change(row, 15) for row in (1, 3, 5)])
-    fault, normal, _ = (one.id for one in registry.incidents(stream=stream.id))
-    registry.mark_incident(fault, state="acknowledged")
-    registry.mark_incident(normal, state="acknowledged", verdict="normal")
-    kept = [Figures(number=n, row=n, figures=b"12345678") for n in (2, 3, 5)]
-    calibration = RollingState(state={"number": 1}, rows=kept, anew=True)
-    commit(registry, stream.id, written=19, calibration=calibration)
-    would = registry.prune(stream.id, NOW - 9.5 * DAY, pretend=True)
-    assert registry.prune(stream.id, NOW - 9.5 * DAY) == would
-    assert stream.incidents() == [1]
-    assert stream.numbers() == [1, 2, *range(11, 21)]
-    assert registry.faults(stream.id) == {2}
-    dropped = RollingState(state={"number": 1}, rows=[], dropped=(2,))
-    commit(registry, stream.id, written=19, calibration=dropped)
-    registry.prune(stream.id, NOW - 9.5 * DAY)
-    assert stream.incidents() == []
 
 
 def _state(number: int, offset: int, *, done: bool = False) -> dict[str, object]:

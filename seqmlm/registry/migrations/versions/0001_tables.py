@@ -1,4 +1,4 @@
-"""All tables. Constraints and indexes are named by the rule of `tables.Base`."""
+"""The tables of models. Constraints and indexes are named by the rule of `tables.Base`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,6 @@ depends_on = None
 
 
 def upgrade() -> None:
-    _models()
-    _streams()
-    _incidents()
-
-
-def _models() -> None:
     op.create_table(
         "seqmlm_datasets",
         _id(),
@@ -73,101 +67,12 @@ def _models() -> None:
     )
 
 
-def _streams() -> None:
-    op.create_table(
-        "seqmlm_streams",
-        _id(),
-        _text("output", 4096, unique=True),
-        *map(_json, ("request", "counts", "mark")),
-        _number("written"),
-        _time("alive"),
-        *map(_json, ("pruned", "rolling")),
-        _time("created"),
-    )
-    op.create_table(
-        "seqmlm_stream_files",
-        _stream(primary_key=True),
-        _number("number", primary_key=True),
-        _truth("done"),
-        _json("state"),
-    )
-    op.create_table(
-        "seqmlm_stream_rows",
-        _stream(primary_key=True),
-        _number("number", primary_key=True),
-        _truth("alarm"),
-        _text("line"),
-        _number("incident", nullable=True),
-        _time("created", index=True),
-    )
-    owned = sa.text("incident IS NOT NULL")
-    op.create_index(
-        "ix_seqmlm_stream_rows_stream_id_incident",
-        "seqmlm_stream_rows",
-        ["stream_id", "incident"],
-        sqlite_where=owned,
-        postgresql_where=owned,
-    )
-    op.create_table(
-        "seqmlm_stream_statistics",
-        _stream(primary_key=True),
-        _number("number", primary_key=True),
-        _number("row", nullable=True),
-        sa.Column("figures", sa.LargeBinary(), nullable=False),
-        _time("created"),
-    )
-
-
-def _incidents() -> None:
-    op.create_table(
-        "seqmlm_incidents",
-        _id(),
-        _stream(),
-        _number("row"),
-        _text("state", 20, index=True),
-        _truth("muted"),
-        _text("verdict", 20, nullable=True),
-        _text("note"),
-        _json("facts"),
-        _time("opened"),
-        _time("updated", index=True),
-        _time("resolved", nullable=True),
-        sa.UniqueConstraint("stream_id", "row"),
-    )
-    op.create_table(
-        "seqmlm_notices",
-        _id(),
-        _stream(),
-        _text("sink", 400),
-        _text("key", 64, unique=True),
-        _number("incident"),
-        _text("kind", 20),
-        _json("body"),
-        _number("attempts"),
-        _time("due"),
-        _time("created"),
-        _time("done", nullable=True),
-        _text("error", nullable=True),
-    )
-    op.create_index(
-        "ix_seqmlm_notices_stream_id", "seqmlm_notices", ["stream_id", "sink", "done", "incident"]
-    )
-
-
 def _id() -> sa.Column[int]:
     return _number("id", primary_key=True)
 
 
-def _stream(**options: Any) -> sa.Column[int]:
-    return _number("stream_id", sa.ForeignKey("seqmlm_streams.id", ondelete="CASCADE"), **options)
-
-
 def _number(name: str, *key: sa.ForeignKey, nullable: bool = False, **options: Any) -> sa.Column[int]:
     return sa.Column(name, sa.Integer(), *key, nullable=nullable, **options)
-
-
-def _truth(name: str) -> sa.Column[bool]:
-    return sa.Column(name, sa.Boolean(), nullable=False)
 
 
 def _text(name: str, longest: int | None = None, *, nullable: bool = False, **options: Any) -> sa.Column[str]:

@@ -1,0 +1,319 @@
+"""Live scoring of files: a model that judges records as others write them, and counts of all its rows.
+
+`seqmlm.watch` scores through this module alone, and knows neither levels nor calibrations. The trade-off: one
+class stands for model, plan and detector, which `scoring.score` has apart.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seqmlm.anomaly.values import Row
+from seqmlm.data.files import Source
+from seqmlm.data.privacy import redact_small_counts
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.errors import UsageError, p_value_text
+from seqmlm.inference.batches import encoded
+from seqmlm.inference.detector import JudgedRow
+from seqmlm.parsing import magnitude
+from seqmlm.scoring.config import ScoringRequest
+from seqmlm.scoring.output import Familiar, Tally, planned_line, sentence, tells_shares, unit_fields
+from seqmlm.scoring.plan import ScoringPlan, check_rate, choose
+from seqmlm.scoring.shift import FEWEST_TOLD, TOO_LOW_LIVE, Shift, shifted
+from seqmlm.streams.cursor import file_facts
+from seqmlm.tasks.reading import TICK_SHARE, cut
+from seqmlm.tasks.task import Summary, check_field, met, open_model
+
+P_EDGES = (0.001, 0.01, 0.05, *(tenths / 10 for tenths in range(1, 11)))
+"""Upper ends of the bins that recent p-values are counted in."""
+
+RECENT = 200
+"""Rows whose p-values are looked at together."""
+
+_DAY = 86_400.0  # seconds after which a shift that goes on is told again
+_LONGEST = 1000  # characters of a message or template in an alarm
+_FEW = 0.35  # share of p-values of at most .5: a smaller one is not as half
+_FULL_WINDOW = 1 << 40  # units
+
+
+class LiveCounts(Tally):
+    """Counts of all rows of a stream, which a commit keeps: rows without an alarm may not be kept.
+
+    `incident_count` gives the number of incidents.
+    """
+
+    incident_count: Callable[[], int] = staticmethod(lambda: 0)
+
+    records: int  # that were scored
+    numbers = (*Tally.numbers, "records")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recent: deque[int] = deque(maxlen=RECENT)  # bins of the last p-values
+        self.shift_times: dict[str, float] = {}  # of shifts that were told; seconds since 1970-01-01 UTC
+
+    def snapshot(self) -> dict[str, Any]:
+        """The counts as JSON can hold them."""
+        names = (*self.numbers, "first", "shift_times")
+        return {**{name: getattr(self, name) for name in names}, "recent": list(self.recent)}
+
+    def restore(self, counts: Mapping[str, Any]) -> None:
+        """Go on from a `snapshot`, also of an earlier version; it is empty at the beginning."""
+        spelled = {"asked": "records", "told": "shift_times"}
+        present = {spelled.get(name, name): count for name, count in counts.items()}
+        vars(self).update({name: present[name] for name in self.snapshot() if name in present})
+        self.recent = deque(self.recent, maxlen=RECENT)
+
+    def take(self, judged: JudgedRow) -> None:
+        """Count a row."""
+        row = judged.row
+        fields = {name: getattr(row, name) for name in ("source", "line", "score")}
+        fields |= {name: getattr(judged, name) for name in ("p_value", "alarm", "unfamiliar")}
+        self.add({**fields, "units": len(row.units)})
+        if judged.p_value is not None:
+            self.recent.append(min(bisect_left(P_EDGES, judged.p_value), len(P_EDGES) - 1))
+
+    def incidents(self) -> int:
+        return self.incident_count()
+
+    def recent_shares(self) -> dict[str, float]:
+        """`shares` of the last `RECENT` rows; nothing of fewer."""
+        if len(self.recent) < RECENT:
+            return {}
+        limits = {"low_p": 0.5, "lowest_p": 0.05}
+        return {
+            name: sum(P_EDGES[bin] <= limit for bin in self.recent) / RECENT for name, limit in limits.items()
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedRecords:
+    """Records as a model judges them: rows as they are written, and the records that it cannot read."""
+
+    rows: Sequence[dict[str, Any]]
+    unreadable: Sequence[Record]
+
+
+class LiveModel:
+    """A model that judges records as they come, by the plan that its calibrations allow.
+
+    Args:
+        config: level, mode and rate of alarms.
+        say: takes sentences for a person.
+        clock: seconds since 1970-01-01 UTC.
+
+    Raises:
+        UsageError: a request that makes no sense, or a field whose files cannot be followed.
+        StateError: no such model, or no calibration where alarms are asked for.
+    """
+
+    plan: ScoringPlan
+
+    def __init__(
+        self, config: ScoringRequest, say: Callable[[str], None], clock: Callable[[], float] = time.time
+    ) -> None:
+        check_field(config, config.level)
+        check_rate(config)
+        self._config, self._say, self._clock = config, say, clock
+        self.counts = LiveCounts()
+        self._use(choose(config, open_model(config)))
+        domain = self.plan.session.domain
+        if not domain.reading.followed:
+            raise UsageError(
+                f"files of the domain {domain.name} cannot be watched; pipe them in: 'seqmlm score MODEL -'"
+            )
+        for note in self.plan.notes:
+            say(note)
+
+    def _use(self, plan: ScoringPlan) -> None:
+        self.plan, self._detector, self._familiar = plan, plan.detector(), Familiar(plan)
+
+    @property
+    def reference(self) -> str:
+        """The version as rows name it: NAME:VERSION where the model is registered."""
+        entry = self.plan.session.entry
+        return self._config.model if entry is None else entry.reference
+
+    @property
+    def version(self) -> dict[str, Any]:
+        """The fields by which a row names the version that judged it: a model can be calibrated anew."""
+        stored = self.plan.stored
+        return {"model": self.reference} | ({} if stored is None else {"calibrated": stored.created})
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Path to SHA-256 of the model's files."""
+        return file_facts(self.plan.session.model.files)
+
+    @property
+    def sensitive(self) -> bool:
+        """Whether rows are of sensitive data."""
+        return self.plan.sensitive
+
+    @property
+    def rated(self) -> bool:
+        """Whether rows can raise alarms."""
+        return self.plan.alpha is not None
+
+    def rotation(self, path: str) -> tuple[Any, ...]:
+        """Sorts the files of one log in the order they were written."""
+        return self.plan.session.domain.reading.rotation(path)
+
+    def tick(self, latency: float) -> float:
+        """Seconds that lines may wait to become records where rows are due within `latency`."""
+        return TICK_SHARE * latency
+
+    def read(self, source: Source, problems: Problems) -> Iterator[Record]:
+        """The records of a source."""
+        config = self._config
+        read = self.plan.session.reader([source], format=config.format, options=config.options)
+        return iter(read(problems))
+
+    def judge(self, records: Sequence[Record], problems: Problems) -> JudgedRecords:
+        """Judge some records, and count their rows."""
+        session, rows = self.plan.session, list[dict[str, Any]]()
+        readable = encoded(session.domain, session.tokenizer, records, problems)
+        for part in cut(readable, self.plan.budget.share):
+            self._familiar.note(part.items, problems)
+            for judged in self._detector.encoded(part.items):
+                self.counts.take(judged)
+                if judged.alarm or not self._config.alarms_only:
+                    alarm = alarm_fields(judged, self.plan) if judged.alarm else {}
+                    rows.append(planned_line(judged, self.plan) | alarm | self.version)
+        self.counts.records += len(readable)
+        self._tell_shift()
+        ids = {id(item.record) for item in readable}
+        return JudgedRecords(rows=rows, unreadable=[record for record in records if id(record) not in ids])
+
+    def pause_row(self, path: str, line: int, *, seconds: float, last: float) -> dict[str, Any] | None:
+        """The alarm of a log without a line for some seconds, counted; None where that is not unusual.
+
+        `last` is the time of day of its last line.
+        """
+        row = pause_row(self.plan, path, line, seconds=seconds, last=last)
+        if row is not None:
+            self.counts.add(row)
+            row |= self.version
+        return row
+
+    @property
+    def shift(self) -> tuple[Shift, str] | None:
+        """How the last p-values differ from those of normal data, and a sentence about it."""
+        plan = self.plan
+        shares = self.counts.recent_shares() if tells_shares(plan) else {}
+        return shifted(
+            **{"low_p": None, "lowest_p": None, **shares},
+            judged=RECENT,
+            normal=0 if plan.stored is None else plan.stored.rows,
+            least=TOO_LOW_LIVE,
+            rows=f"the last {RECENT} rows",
+            instead=", and start this again: it goes on where it was, by the new calibration",
+        )
+
+    def _tell_shift(self) -> None:
+        """Tell a shift once a day."""
+        shift, times, now = self.shift, self.counts.shift_times, self._clock()
+        if shift is not None and abs(now - times.get(shift[0], -math.inf)) >= _DAY:
+            times[shift[0]] = now
+            self._say(shift[1])
+
+    def summary(self, task: str, problems: Problems, quarantine: Path, seconds: float, new: int) -> Summary:
+        """The summary of the whole stream; in the last `seconds` there were so many `new` records."""
+        plan, counts = self.plan, self.counts
+        figures = redact_small_counts({**counts.figures(plan), "level": plan.level.name}, plan.sensitive)
+        return Summary(
+            task=task,
+            **met(problems, counts.records, quarantine, sensitive=plan.sensitive),
+            figures={**figures, "mode": str(plan.mode)},
+            answer=sentence(plan, figures, counts.records, seconds, new / seconds),
+        )
+
+
+def alarm_fields(judged: JudgedRow, plan: ScoringPlan) -> dict[str, Any]:
+    """Further fields of an alarm, by which alarms of a file become incidents: `what` is wrong; times; of the
+    most telling unit its `message`, `template` and what was `expected`; and as `Level.brief` says.
+    """
+    row, scored = judged.row, judged.scored
+    if row.score is None:
+        return {"what": f"an unfamiliar {plan.level.name}"}
+    fields = plan.level.brief(row, scored, plan.background, judged.fired)
+    unit, times = fields.pop("unit", None), fields.pop("times", None) or (row.time, row.time)
+    if unit is not None:
+        of_unit = unit_fields(row, scored, unit, plan.session.tokenizer)
+        fields["message"] = of_unit["unit"][:_LONGEST]
+        fields["expected"] = [likely["unit"] for likely in of_unit.get("expected", ())]
+    if "template" in fields:
+        fields["template"] = fields["template"][:_LONGEST]
+    for name, seconds in zip(("time", "last_time"), times, strict=True):
+        with suppress(ValueError, OverflowError, OSError):  # a year beyond all calendars
+            fields |= {} if seconds is None else {name: _iso(seconds)}
+    return fields
+
+
+def pause_row(
+    plan: ScoringPlan, path: str, line: int, *, seconds: float, last: float
+) -> dict[str, Any] | None:
+    """See `LiveModel.pause_row`: the pause is judged as the longest one of a full window."""
+    statistics = plan.level.silence(seconds)
+    if plan.stored is None or plan.alpha is None or not statistics:
+        return None
+    normal = plan.stored.fitted
+    if not statistics.keys() <= set(normal.applying):
+        return None
+    values = {name: np.array([statistics.get(name, np.nan)]) for name in normal.statistics}
+    p_value = float(normal.judge(values, np.array([_FULL_WINDOW])).p_value[0])
+    if p_value > plan.alpha:
+        return None
+    [(name, score)] = statistics.items()
+    place: dict[str, Any] = {"id": f"{Path(path).name}:{line}", "source": path, "line": line, "score": score}
+    no_units = np.zeros(0, dtype=np.int64)
+    row = Row(**place, start=0, end=0, units=no_units, length=_FULL_WINDOW, statistics=statistics)
+    text = plan.level.meaning(name, row, normal.usual(name, _FULL_WINDOW))
+    return {
+        **place,
+        "units": 0,
+        "silence": seconds,
+        "time": _iso(last),
+        "last_time": _iso(time.time()),
+        "p_value": p_value,
+        "alarm": True,
+        "lines": 0,
+        "what": "the log has stopped",
+        "scale": magnitude(seconds),
+        "reason": f"The log has stopped: {text} (p {p_value_text(p_value)}).",
+    }
+
+
+def period_sentence(count: int, half: int, low: int) -> str:
+    """Whether `count` p-values of a period are as those of normal rows; "" where there are none.
+
+    `half` of them are at most .5, and `low` at most .05.
+    """
+    if not count:
+        return ""
+    if count < FEWEST_TOLD:
+        return f"{count:,} are too few to say whether they are uniform, as those of normal rows are"
+    share, low_share = half / count, low / count
+    shift = shifted(share, low_share, judged=count, normal=count, least=TOO_LOW_LIVE)
+    if shift is not None:
+        return shift[1]
+    alike = "about uniform, as those of normal rows"
+    if share < _FEW:
+        alike = "fewer are small than of normal rows, as of repeats and of what the training had"
+    return f"{alike}: {share:.0%} are at most 0.5, {low_share:.1%} at most 0.05"
+
+
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
