@@ -104,7 +104,7 @@ SOURCES = (
     Source("text", "tsv", below("text/sst2", "train.tsv.gz"), {"column": "sentence"}),
     Source(
         "dna", "fasta", below("dna/genomes", "*.f*a.gz"), {},
-        ("base.v1", "kmer.v1", "kmer_block.v1", "dna_bpe.v1"), memory=True, peer="fasta",
+        ("base.v1", "kmer_block.v1", "dna_bpe.v1"), memory=True, peer="fasta",
     ),
     Source("dna", "fastq", below("made", "*.fastq"), peer="fastq"),
     Source("dna", "genbank", below("made", "*.gbk"), peer="genbank"),

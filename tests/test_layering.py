@@ -234,7 +234,7 @@ MAY_SAY = {
     "cli/models.py": "the same example, where there is no model yet",
     "cli/runs.py": "the same example, where there is no run yet",
     "cli/options.py": "the help of --domain lists the built-in ones, that of --level has examples",
-    "engine/masking/kmer_span.py": "the stored name of a masker for any tokens that overlap",
+    "plugins.py": "the stored names of what became a plug-in",
     "engine/masking/visit.py": "the stored name of a masker for any sets that share a position",
 }
 

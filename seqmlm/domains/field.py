@@ -127,26 +127,7 @@ class Text:
             asked: (A,) positions that were hidden.
             predicted: (A,) the ids the model found most likely there.
         """
-        text, texts = str(raw), [tokenizer.spelling.surface(int(token)) for token in predicted]
-        lines = [
-            ("masked", self._fill(text, encoding, asked, [self.hidden] * len(asked))),
-            ("predicted", self._fill(text, encoding, asked, texts)),
-            ("true", text),
-        ]
-        return "\n".join(f"{label:<10}{' '.join(line.split())}" for label, line in lines)
-
-    def _fill(self, raw: str, encoding: Encoding, asked: Ids, texts: Sequence[str]) -> str:
-        """`raw` with the spans of the asked positions replaced by `texts`."""
-        assert encoding.spans is not None
-        pieces: list[str] = []
-        done = 0
-        for position, text in sorted(zip(asked.tolist(), texts, strict=True)):
-            start, end = encoding.spans[position].tolist()
-            # Byte pieces of one character share its span: the first one stands for them all.
-            if start >= done:
-                pieces += [raw[done:start], text]
-                done = end
-        return "".join(pieces) + raw[done:]
+        return tokenizer.spelling.show(str(raw), encoding, asked, predicted, self.hidden)
 
 
 class Letters(Text):

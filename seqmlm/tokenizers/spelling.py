@@ -44,6 +44,24 @@ class Spelling:
         """What a unit spelled so stands for in words, where the data said it of all alike; here nothing."""
         return None
 
+    def show(self, text: str, encoding: Encoding, asked: Ids, predicted: Ids, hidden: str) -> str:
+        """Three lines for a person: the sequence as the model saw it, as it guessed, and as it is.
+
+        Args:
+            text: the sequence.
+            encoding: of it, with spans.
+            asked: (A,) positions that were hidden.
+            predicted: (A,) the ids the model found most likely there.
+            hidden: what is written where a position is hidden.
+        """
+        surfaces = [self.surface(int(token)) for token in predicted]
+        lines = [
+            ("masked", _filled(text, encoding, asked, [hidden] * len(asked))),
+            ("predicted", _filled(text, encoding, asked, surfaces)),
+            ("true", text),
+        ]
+        return "\n".join(f"{label:<10}{' '.join(line.split())}" for label, line in lines)
+
     def respelled(self, encoding: Encoding) -> tuple[str, Ids]:
         """The text of an encoding, with spaces where units were separate, and (L, 2) spans into that text."""
         pieces: list[str] = []
@@ -68,3 +86,17 @@ class Letters(Spelling):
 
     def joined(self, tokens: Sequence[int]) -> str:
         return "".join(map(self.surface, tokens))
+
+
+def _filled(text: str, encoding: Encoding, asked: Ids, surfaces: Sequence[str]) -> str:
+    """The text with the spans of the asked positions replaced by surfaces."""
+    assert encoding.spans is not None
+    pieces: list[str] = []
+    done = 0
+    for position, surface in sorted(zip(asked.tolist(), surfaces, strict=True)):
+        start, end = encoding.spans[position].tolist()
+        # Byte pieces of one character share its span: the first one stands for them all.
+        if start >= done:
+            pieces += [text[done:start], surface]
+            done = end
+    return "".join(pieces) + text[done:]

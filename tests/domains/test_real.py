@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from dnabert import KmerTokenizer
 from written import written
 
 from seqmlm.data.problems import Problems
@@ -14,7 +15,6 @@ from seqmlm.data.readers.fasta import read_fasta
 from seqmlm.domains.dna import DNA
 from seqmlm.domains.dna.bases import BaseTokenizer
 from seqmlm.domains.dna.kmer_block import KmerBlockTokenizer
-from seqmlm.domains.dna.overlapping import KmerTokenizer
 from seqmlm.domains.dna.tokenizer import reverse_complement
 from seqmlm.domains.protein import PROTEIN
 from seqmlm.domains.protein.tokenizer import ResidueTokenizer

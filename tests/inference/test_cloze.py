@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import checkpoint, log_probs
+from dnabert import KmerTokenizer
 from tiny_models import random_model
 
-from seqmlm.domains.dna.overlapping import KmerTokenizer
 from seqmlm.domains.dna.tokenizer import BASES
 from seqmlm.domains.holes import Prompt
 from seqmlm.domains.protein.tokenizer import STANDARD, TOKENS, ResidueTokenizer

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import checkpoint, log_probs
+from dnabert import KmerTokenizer
 from tiny_models import random_model
 
-from seqmlm.domains.dna.overlapping import KmerTokenizer
 from seqmlm.domains.protein.tokenizer import STANDARD, TOKENS, ResidueTokenizer
 from seqmlm.domains.variants import Edit, Variant
 from seqmlm.engine.query import Query

@@ -137,7 +137,9 @@ class ForkServer:
         self._running: Running | None = None
 
     def __enter__(self) -> Self:
-        path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+        support = Path(__file__).parent
+        plugin = support.parents[1] / "examples" / "dnabert"  # its entry points are in `support`
+        path = os.pathsep.join([str(support), str(plugin), os.environ.get("PYTHONPATH", "")])
         self._process = subprocess.Popen(
             [sys.executable, __file__],
             stdin=subprocess.PIPE,

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from dnabert import KmerTokenizer
 from fork_server import Run
 from histories import histories
 from tiny_models import random_model, saved
@@ -17,7 +18,6 @@ from written import written
 from seqmlm.domains.code.tokenizer import CodeTokenizer
 from seqmlm.domains.dna.bases import BaseTokenizer
 from seqmlm.domains.dna.bpe import DnaBpeTokenizer
-from seqmlm.domains.dna.overlapping import KmerTokenizer
 from seqmlm.domains.ehr.tokenizer import EventsTokenizer
 from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.domains.logs.templates import TemplateTokenizer

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from dnabert import KmerTokenizer
 from fork_server import Run
 from histories import histories
 from text_models import text_model
 from tiny_models import random_model, saved
 
 from seqmlm.domains.dna.bases import BaseTokenizer
-from seqmlm.domains.dna.overlapping import KmerTokenizer
 from seqmlm.domains.ehr.tokenizer import EventsTokenizer
 from seqmlm.domains.protein.tokenizer import ResidueTokenizer
 from seqmlm.engine.conditionals import Conditionals

@@ -11,13 +11,13 @@ from typing import Any
 import histories as patients
 import numpy as np
 import pytest
+from dnabert import KmerTokenizer
 from transformers import AutoTokenizer, EsmConfig, ModernBertConfig
 
 from seqmlm.domains.code.tokenizer import CodeTokenizer
 from seqmlm.domains.dna.bases import BaseTokenizer
 from seqmlm.domains.dna.bpe import DnaBpeTokenizer
 from seqmlm.domains.dna.kmer_block import KmerBlockTokenizer
-from seqmlm.domains.dna.overlapping import KmerTokenizer
 from seqmlm.domains.ehr.tokenizer import EventsTokenizer
 from seqmlm.domains.logs.templates import TemplateTokenizer
 from seqmlm.domains.logs.words import LogWordTokenizer

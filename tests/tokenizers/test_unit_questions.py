@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from dnabert import KmerTokenizer
 
 from seqmlm.domains.dna.bases import BaseTokenizer
 from seqmlm.domains.dna.bpe import DnaBpeTokenizer
 from seqmlm.domains.dna.kmer_block import KmerBlockTokenizer
-from seqmlm.domains.dna.overlapping import KmerTokenizer
 from seqmlm.domains.dna.tokenizer import FIRST, NucleotideTokenizer
 from seqmlm.engine.backbones import build
 from seqmlm.engine.conditionals import Conditionals

@@ -27,9 +27,7 @@ from seqmlm.domains.field import LETTER_GAPS, Defaults, Field, Gaps, Keys, Lette
 from seqmlm.domains.files import Format, Reading, dataset_format, table_formats
 from seqmlm.domains.samples import overlap
 from seqmlm.engine.masking.base import MaskingConfig
-from seqmlm.engine.types import Encoding, Ids
 from seqmlm.engine.units import Mode
-from seqmlm.tokenizers.base import Tokenizer
 
 if TYPE_CHECKING:
     from seqmlm.reports.pictures import Picture
@@ -54,15 +52,6 @@ class Bases(Letters):
         """Bases; a text with foreign letters stays, to be refused where it is used."""
         plain = spelled(text.encode("utf-8"), Problems("skip"))
         return text if plain is None else plain.decode()
-
-    def show(self, tokenizer: Tokenizer, raw: Any, encoding: Encoding, asked: Ids, predicted: Ids) -> str:
-        """As `Text.show`; where tokens overlap, they vote."""
-        from seqmlm.domains.dna.overlapping import KmerTokenizer, shown
-
-        if not isinstance(tokenizer, KmerTokenizer):
-            return super().show(tokenizer, raw, encoding, asked, predicted)
-        tokens = [tokenizer.spelling.surface(token) for token in predicted.tolist()]
-        return shown(self.hidden, tokens, str(raw), encoding, asked)
 
 
 def _own(record: Record) -> str:

@@ -13,32 +13,10 @@ from seqmlm.tokenizers.fast import with_bracket_tokens, word_level
 LETTERS = "ACGTN"
 
 
-def every_base(tokens: Sequence[str], k: int) -> PreTrainedTokenizerFast:
-    """Vocabulary of overlapping k-mers: a token of k letters at every base; `N` if it contains an N.
-
-    The library has no overlapping tokens, so the normalizer spells them out: every letter becomes a word of
-    its own, then k - 1 times every word takes over the last letter of the word behind it, and the words at
-    the end that could not grow are dropped.
-    """
-    steps = [normalizers.Replace(letter, letter + " ") for letter in LETTERS]
-    for size in range(1, k):
-        # A word's end, before a word whose letter number `size` is to be taken over.
-        steps += [
-            normalizers.Replace(Regex(rf" (?=[{LETTERS}]{{{size - 1}}}{letter})"), letter + " ")
-            for letter in LETTERS
-        ]
-    steps.append(normalizers.Replace(Regex(rf"(?<![{LETTERS}])[{LETTERS}]{{1,{k - 1}}} "), ""))
-    steps.append(normalizers.Replace(Regex(rf"[{LETTERS}]*N[{LETTERS}]*"), "N"))
-    backend = word_level(tokens)
-    backend.normalizer = _upper(steps)
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return with_bracket_tokens(backend, tokens)
-
-
 def kmer_blocks(tokens: Sequence[str], k: int) -> PreTrainedTokenizerFast:
     """Vocabulary of non-overlapping k-mers, with single letters where none fits."""
     backend = word_level(tokens)
-    backend.normalizer = _upper([])
+    backend.normalizer = uppercase([])
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(f"[ACGT]{{{k}}}|."), behavior="isolated")
     return with_bracket_tokens(backend, tokens)
 
@@ -47,10 +25,10 @@ def bpe(tokens: Sequence[str], merges: Sequence[tuple[str, str]]) -> PreTrainedT
     """Vocabulary of merges of bases."""
     ids = {token: number for number, token in enumerate(tokens)}
     backend = Tokenizer(models.BPE(vocab=ids, merges=list(merges), unk_token="[UNK]"))
-    backend.normalizer = _upper([])
+    backend.normalizer = uppercase([])
     return with_bracket_tokens(backend, tokens)
 
 
-def _upper(further: Sequence[Any]) -> Any:
-    """Soft-masked bases have the same ids."""
+def uppercase(further: Sequence[Any]) -> Any:
+    """The normalizer that gives soft-masked bases the ids of others, and then does what `further` ones do."""
     return normalizers.Sequence([*(normalizers.Replace(one.lower(), one) for one in LETTERS), *further])

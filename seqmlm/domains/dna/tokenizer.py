@@ -8,7 +8,7 @@ All tokenizers hide a share of the *bases* and measure -log2 p of the true ones,
 
     one base per token       the token
     several bases per token  all bases of the token together, at -log2 p(token), in equal parts
-    overlapping k-mers       all tokens over a chosen base are hidden (`seqmlm.domains.dna.overlapping`)
+    overlapping k-mers       all tokens over a chosen base are hidden (the plug-in `examples/dnabert`)
 """
 
 from __future__ import annotations

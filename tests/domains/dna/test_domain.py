@@ -6,7 +6,6 @@ import json
 import random
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,13 +16,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.readers.fasta import read_fasta
 from seqmlm.data.record import Record
 from seqmlm.domains.dna import DNA, REGION
-from seqmlm.domains.dna.bases import BaseTokenizer
-from seqmlm.domains.dna.kmer_block import KmerBlockTokenizer
-from seqmlm.domains.dna.overlapping import KmerTokenizer
 from seqmlm.domains.dna.tokenizer import reverse_complement
-from seqmlm.engine.masking.base import MaskingConfig
-from seqmlm.errors import UsageError
-from seqmlm.inference.model_folder import make_masker
 
 TRAIN = (
     *(*TINY, "--max-steps", 2, "--set", "model.max_length=64"),
@@ -60,31 +53,6 @@ def test_both_strands_of_a_read_go_to_one_side(letters: str):
         for raw in (letters, letters.lower(), reverse_complement(letters))
     }
     assert len(keys) == 1
-
-
-def test_overlapping_tokens_refuse_maskers_that_leak():
-    for name in ("uniform.v1", "whole_unit.v1", "span.v1"):
-        with pytest.raises(UsageError, match=r"each base in 4 neighbouring tokens.*masker=kmer_span\.v1"):
-            make_masker(MaskingConfig(masker=name), KmerTokenizer(k=4))
-        make_masker(MaskingConfig(masker=name), KmerBlockTokenizer())
-    for tokenizer in (BaseTokenizer(), KmerTokenizer(k=4)):
-        made = make_masker(MaskingConfig(masker="kmer_span.v1"), tokenizer)
-        assert (made.k, made.first) == (getattr(tokenizer, "k", 1), 6)
-    with pytest.raises(UsageError, match="needs the option 'first'"):
-        make_masker(MaskingConfig(masker="kmer_span.v1"), KmerBlockTokenizer())
-
-
-def test_what_overlapping_tokens_show():
-    tokenizer, raw = KmerTokenizer(k=3), "ACGTACGTAC"
-    encoding = tokenizer.encode(raw)
-    # 3-mers at 2..5 show the bases 2..7; only 4 and 5 no other does
-    asked = np.array([3, 4, 5, 6], dtype=np.int32)
-    ids = tokenizer.encode("ACGTTTGTAC").ids[asked]
-    assert DNA.text.show(tokenizer, raw, encoding, asked, ids).splitlines() == [
-        "masked    ACGT__GTAC",
-        "predicted ACGTTTGTAC",
-        "true      ACGTACGTAC",
-    ]
 
 
 @pytest.mark.parametrize(

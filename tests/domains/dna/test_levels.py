@@ -12,6 +12,7 @@ import scored_records
 from Bio import SeqIO
 from Bio.Seq import Seq
 from Bio.SeqRecord import SeqRecord
+from dnabert import KmerTokenizer
 from tiny_models import random_model
 from written import written
 
@@ -25,7 +26,6 @@ from seqmlm.domains.dna.bpe import DnaBpeTokenizer
 from seqmlm.domains.dna.kmer_block import KmerBlockTokenizer
 from seqmlm.domains.dna.levels import BaseLevel, Composition, DnaLevel, RecordLevel, WindowLevel, windows
 from seqmlm.domains.dna.nucleotides import own
-from seqmlm.domains.dna.overlapping import KmerTokenizer
 from seqmlm.domains.dna.tokenizer import NucleotideTokenizer, reverse_complement
 from seqmlm.engine.types import InMemory
 from seqmlm.inference.detector import Detector, JudgedRow

@@ -6,13 +6,13 @@ import random
 
 import numpy as np
 import pytest
+from dnabert import KmerTokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seqmlm.domains.dna.bases import BaseTokenizer
 from seqmlm.domains.dna.bpe import DnaBpeTokenizer
 from seqmlm.domains.dna.kmer_block import KmerBlockTokenizer
-from seqmlm.domains.dna.overlapping import KmerTokenizer
 from seqmlm.domains.dna.tokenizer import FIRST, NucleotideTokenizer, reverse_complement
 from seqmlm.engine.windows import join, windows
 from seqmlm.errors import DataError, UsageError

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import pytest
+from dnabert import KmerTokenizer
 
 from seqmlm.domains.dna.bases import BaseTokenizer
 from seqmlm.domains.dna.bpe import DnaBpeTokenizer
 from seqmlm.domains.dna.kmer_block import KmerBlockTokenizer
-from seqmlm.domains.dna.overlapping import KmerTokenizer
 from seqmlm.domains.dna.tokenizer import FIRST, NucleotideTokenizer
 from seqmlm.engine.query import Answer, Query
 from seqmlm.engine.randomness import EVALUATION, rng

@@ -18,6 +18,7 @@ import pytest
 import torch
 from Bio import bgzf
 from Bio.Seq import Seq
+from dnabert import KmerTokenizer
 from fork_server import Run
 from numpy.typing import NDArray
 from stopped import stop_at
@@ -28,7 +29,6 @@ from seqmlm.data.problems import Problems
 from seqmlm.domains.dna.bases import BaseTokenizer
 from seqmlm.domains.dna.bpe import DnaBpeTokenizer
 from seqmlm.domains.dna.kmer_block import KmerBlockTokenizer
-from seqmlm.domains.dna.overlapping import KmerTokenizer
 from seqmlm.domains.dna.tokenizer import reverse_complement
 from seqmlm.domains.dna.variants import FLANK, DNAVariants
 from seqmlm.domains.variants import Edit, Variant, VariantTable

@@ -82,7 +82,7 @@ class KmerTokenizer(BaseTokenizer):
         return super()._encode(raws, flat)
 
     def hf(self) -> PreTrainedTokenizerFast:
-        from seqmlm.domains.dna.fast import every_base
+        from dnabert.fast import every_base
 
         return every_base(self.tokens, self.k)
 
@@ -127,6 +127,27 @@ class _Overlapping(Letters):
         shown = layout.base >= 0
         spans[shown] = place[layout.base[shown]][:, None] + np.array([0, self._units.k])
         return "".join(letters.tolist()), spans
+
+    def show(self, text: str, encoding: Encoding, asked: Ids, predicted: Ids, hidden: str) -> str:
+        """As `Spelling.show`; a base is hidden if all of its tokens are, and predicted k-mers vote on it."""
+        assert encoding.spans is not None
+        visible = np.zeros(len(text), dtype=np.bool_)
+        for position in np.setdiff1d(np.flatnonzero(encoding.groups >= 0), asked).tolist():
+            visible[slice(*encoding.spans[position].tolist())] = True
+        votes, covered = np.zeros((len(text), _FOUR), dtype=np.int64), np.zeros(len(text), dtype=np.bool_)
+        for position, token in zip(asked.tolist(), predicted.tolist(), strict=True):
+            start, end = encoding.spans[position].tolist()
+            covered[start:end] = True
+            for place, base in zip(range(start, end), self.surface(token), strict=False):
+                votes[place, BASES.find(base)] += base in BASES
+        chosen = covered & ~visible
+        guess = [BASES[i] for i in votes.argmax(axis=1)]
+        lines = [
+            ("masked", "".join(hidden if c else b for b, c in zip(text, chosen, strict=True))),
+            ("predicted", "".join(g if c else b for b, g, c in zip(text, guess, chosen, strict=True))),
+            ("true", text),
+        ]
+        return "\n".join(f"{label:<10}{line}" for label, line in lines)
 
 
 class OverlappingUnits(Bases):
@@ -479,26 +500,3 @@ def _start_rate(at_least: NDArray[np.float64], rate: float) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if 1 - np.prod(1 - middle * at_least) < rate else (low, middle)
     return high
-
-
-def shown(hidden: str, tokens: Sequence[str], text: str, encoding: Encoding, asked: Ids) -> str:
-    """As `Text.show`; a base is hidden if all of its tokens are, and the predicted k-mers vote what it
-    is."""
-    assert encoding.spans is not None
-    visible = np.zeros(len(text), dtype=np.bool_)
-    for position in np.setdiff1d(np.flatnonzero(encoding.groups >= 0), asked).tolist():
-        visible[slice(*encoding.spans[position].tolist())] = True
-    votes, covered = np.zeros((len(text), _FOUR), dtype=np.int64), np.zeros(len(text), dtype=np.bool_)
-    for position, token in zip(asked.tolist(), tokens, strict=True):
-        start, end = encoding.spans[position].tolist()
-        covered[start:end] = True
-        for place, base in zip(range(start, end), token, strict=False):
-            votes[place, BASES.find(base)] += base in BASES
-    chosen = covered & ~visible
-    guess = [BASES[i] for i in votes.argmax(axis=1)]
-    lines = [
-        ("masked", "".join(hidden if c else b for b, c in zip(text, chosen, strict=True))),
-        ("predicted", "".join(g if c else b for b, g, c in zip(text, guess, chosen, strict=True))),
-        ("true", text),
-    ]
-    return "\n".join(f"{label:<10}{line}" for label, line in lines)

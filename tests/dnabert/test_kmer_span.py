@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from dnabert import KmerSpan
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seqmlm.domains.dna.overlapping import KmerSpan
 from seqmlm.engine.masking.base import Corruptor, MaskingConfig, eligible_tokens
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.errors import UsageError
