@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 Kind = Literal["domains", "tokenizers", "maskers", "tasks"]
 
-MOVED = {"kmer.v1": "dnabert", "kmer_span.v1": "dnabert"}
-"""Names that stored models may have and that were built in once -> the folder of `examples` that has them."""
+MOVED = {"kmer": "dnabert", "kmer_span": "dnabert"}
+"""Names, without version, of what was built in once -> the folder of `examples` that has it now."""
 
 
 @cache
@@ -44,12 +44,9 @@ def load(kind: Kind, name: str) -> Any:
     """
     known = entries(kind)
     if name not in known:
-        folder = MOVED.get(name) or MOVED.get(f"{name}.v1")
-        if folder is not None:
-            raise UsageError(
-                f"{kind[:-1]} {name!r} is in the plug-in seqmlm-{folder}, which is not installed: "
-                f"`pip install ./examples/{folder}` in the source of seqmlm installs it"
-            )
+        if folder := MOVED.get(name.removesuffix(".v1")):
+            source = f"`pip install ./examples/{folder}` in the source of seqmlm installs it"
+            raise UsageError(f"{kind[:-1]} {name!r} is in the plug-in seqmlm-{folder}, not here: {source}")
         near = known if ".v" in name else {entry.partition(".v")[0] for entry in known}
         raise UsageError(f"unknown {kind[:-1]} {name!r}{nearest(name, near)}")
     try:

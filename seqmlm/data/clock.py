@@ -1,13 +1,8 @@
 """Texts, numbers and dates to seconds since 1970-01-01 UTC: every format of times that the fields read.
 
-Three kinds of source write times, and each has a chapter here:
-
-* **Logs** (`Clock`) repeat their seconds. So a `Clock` is a dictionary from the text of a time to its value:
-  a time seen before costs one look-up, and a new one no datetime object unless its zone has summer time.
-* **Dates of tables** (03/15/2024, 15.3.2024 1:00 PM) mean nothing until it is known what comes first
-  (`orders`, `moments`).
-* **Cells of tables** (`seconds`, `when`) are ISO 8601, numbers since 1970, digits as HL7 writes them, or of a
-  format that an option names (`time_reader`).
+Logs repeat their seconds, so `Clock` is a dictionary from the text of a time to its value: a time seen before
+costs one look-up. `orders` and `moments` read the dates of tables, which mean nothing until it is known what
+comes first (03/04/2024); `seconds`, `when` and `time_reader` their cells.
 """
 
 from __future__ import annotations
@@ -32,10 +27,8 @@ NAN = float("nan")
 DAY = 86400.0
 _FIRST = -62_135_596_800.0  # the year 1
 _LAST = 253_402_300_800.0  # the year 10000
-
 _FIRST_DAY = date(1970, 1, 1).toordinal() + 1
 _LENGTHS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-
 _REMEMBERED = 1 << 16
 _HALF_YEAR = 6  # months
 _LATEST_LINE = 92 * DAY  # by which a line of the old year comes late, at most

@@ -118,15 +118,7 @@ class Text:
             yield " ".join(self.spelled(raw).splitlines()) + "\n"
 
     def show(self, tokenizer: Tokenizer, raw: Any, encoding: Encoding, asked: Ids, predicted: Ids) -> str:
-        """Three lines for a person: the sequence as the model saw it, as it guessed, and as it is.
-
-        Args:
-            tokenizer: the one that made `encoding` from `raw`.
-            raw: the sequence.
-            encoding: with spans.
-            asked: (A,) positions that were hidden.
-            predicted: (A,) the ids the model found most likely there.
-        """
+        """What `Spelling.show` shows of a raw sequence that `tokenizer` encoded."""
         return tokenizer.spelling.show(str(raw), encoding, asked, predicted, self.hidden)
 
 

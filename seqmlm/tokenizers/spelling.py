@@ -44,22 +44,17 @@ class Spelling:
         """What a unit spelled so stands for in words, where the data said it of all alike; here nothing."""
         return None
 
-    def show(self, text: str, encoding: Encoding, asked: Ids, predicted: Ids, hidden: str) -> str:
+    def show(self, text: str, encoding: Encoding, places: Ids, predicted: Ids, hidden: str) -> str:
         """Three lines for a person: the sequence as the model saw it, as it guessed, and as it is.
 
         Args:
-            text: the sequence.
-            encoding: of it, with spans.
-            asked: (A,) positions that were hidden.
+            text: the sequence, into which the spans of `encoding` point.
+            places: (A,) positions that were hidden, which `hidden` stands for.
             predicted: (A,) the ids the model found most likely there.
-            hidden: what is written where a position is hidden.
         """
-        surfaces = [self.surface(int(token)) for token in predicted]
-        lines = [
-            ("masked", _filled(text, encoding, asked, [hidden] * len(asked))),
-            ("predicted", _filled(text, encoding, asked, surfaces)),
-            ("true", text),
-        ]
+        masked = _filled(text, encoding, places, [hidden] * len(places))
+        guess = _filled(text, encoding, places, [self.surface(int(token)) for token in predicted])
+        lines = ("masked", masked), ("predicted", guess), ("true", text)
         return "\n".join(f"{label:<10}{' '.join(line.split())}" for label, line in lines)
 
     def respelled(self, encoding: Encoding) -> tuple[str, Ids]:
@@ -88,15 +83,13 @@ class Letters(Spelling):
         return "".join(map(self.surface, tokens))
 
 
-def _filled(text: str, encoding: Encoding, asked: Ids, surfaces: Sequence[str]) -> str:
-    """The text with the spans of the asked positions replaced by surfaces."""
+def _filled(text: str, encoding: Encoding, places: Ids, surfaces: Sequence[str]) -> str:
+    """The text with the spans of some positions replaced by surfaces."""
     assert encoding.spans is not None
-    pieces: list[str] = []
-    done = 0
-    for position, surface in sorted(zip(asked.tolist(), surfaces, strict=True)):
-        start, end = encoding.spans[position].tolist()
-        # Byte pieces of one character share its span: the first one stands for them all.
-        if start >= done:
-            pieces += [text[done:start], surface]
-            done = end
-    return "".join(pieces) + text[done:]
+    pieces, last_end = list[str](), 0
+    for place, surface in sorted(zip(places.tolist(), surfaces, strict=True)):
+        start, end = encoding.spans[place].tolist()
+        if start >= last_end:  # byte pieces of one character share its span: the first one stands for them
+            pieces += [text[last_end:start], surface]
+            last_end = end
+    return "".join(pieces) + text[last_end:]

@@ -128,14 +128,14 @@ class _Overlapping(Letters):
         spans[shown] = place[layout.base[shown]][:, None] + np.array([0, self._units.k])
         return "".join(letters.tolist()), spans
 
-    def show(self, text: str, encoding: Encoding, asked: Ids, predicted: Ids, hidden: str) -> str:
+    def show(self, text: str, encoding: Encoding, places: Ids, predicted: Ids, hidden: str) -> str:
         """As `Spelling.show`; a base is hidden if all of its tokens are, and predicted k-mers vote on it."""
         assert encoding.spans is not None
         visible = np.zeros(len(text), dtype=np.bool_)
-        for position in np.setdiff1d(np.flatnonzero(encoding.groups >= 0), asked).tolist():
+        for position in np.setdiff1d(np.flatnonzero(encoding.groups >= 0), places).tolist():
             visible[slice(*encoding.spans[position].tolist())] = True
         votes, covered = np.zeros((len(text), _FOUR), dtype=np.int64), np.zeros(len(text), dtype=np.bool_)
-        for position, token in zip(asked.tolist(), predicted.tolist(), strict=True):
+        for position, token in zip(places.tolist(), predicted.tolist(), strict=True):
             start, end = encoding.spans[position].tolist()
             covered[start:end] = True
             for place, base in zip(range(start, end), self.surface(token), strict=False):
