@@ -48,8 +48,7 @@ class Spelling:
         """Three lines for a person: the sequence as the model saw it, as it guessed, and as it is.
 
         Args:
-            text: the sequence, into which the spans of `encoding` point.
-            places: (A,) positions that were hidden, which `hidden` stands for.
+            places: (A,) positions of `encoding` (whose spans point into `text`) that `hidden` stands for.
             predicted: (A,) the ids the model found most likely there.
         """
         masked = _filled(text, encoding, places, [hidden] * len(places))
