@@ -14,15 +14,15 @@ LOADED_LINES = {
     "score": 17_200,  # 15,000
     "structure": 20_050,  # 15,000
     "embed": 19_200,  # 15,000
-    "train": 32_200,
-    "finetune": 32_000,  # training and 3,000
+    "train": 32_300,
+    "finetune": 32_300,  # training and 3,000
 }
 REACHABLE_LINES = {
     "score": 28_600,
     "structure": 30_100,
     "embed": 28_900,
-    "train": 33_750,
-    "finetune": 33_800,
+    "train": 33_900,
+    "finetune": 34_000,
 }
 """With imports inside of functions: moving an import into a function is no progress."""
 WATCH_MODULES = 15

@@ -138,12 +138,11 @@ engine/checkpoint.py write_tensors open
     "a record of a run, in its folder, whose name no other run may have": """
 tasks/deadline.py Cuts.put replace_file
 training/finalize.py _artifacts write_text
-finetuning/run.py Finetuning._trained replace_file
-training/assemble.py Best.__call__ replace_file
+training/best.py Best.__call__ replace_file
 finetuning/teaching.py Teacher.train replace_file
 finetuning/predictions.py write_predictions write_table
 training/pretrain.py Pretraining._tracked unlink write_bytes
-training/pretrain.py keep_result replace_file
+training/run.py TrainingRun.finish replace_file
 training/corpus.py CorpusReader.prepared unlink
 training/run.py TrainingRun._describe replace_file replace_file
 training/run.py TrainingRun.begin replace_file

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import EntryPoint
+from itertools import pairwise
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -81,6 +82,23 @@ def _in_panels(command: Any, ctx: Any) -> None:
         _in_panels(inner, ctx)
 
 
+def _with_resume_value(args: Sequence[str]) -> list[str]:
+    """Arguments in which `--resume` alone is `--resume=auto`: in Typer no option may lack its value.
+
+    It stands alone before another option, at the end, and where --name names the run: what follows it there
+    is a model or a file.
+    """
+    names = {following for arg, following in pairwise(args) if arg == "--name"}
+    names |= {arg.partition("=")[2] for arg in args if arg.startswith("--name=")}
+    modes = {"auto", "never", *names}
+    return [
+        "--resume=auto"
+        if arg == "--resume" and (following.startswith("-") or (names and following not in modes))
+        else arg
+        for arg, following in pairwise([*args, "-"])
+    ]
+
+
 class _BrokenPipe(Exception):
     """Some pipe is broken; of such an error Typer would end with 1 and without a word."""
 
@@ -115,6 +133,9 @@ class _Commands(TyperGroup):
         if isinstance(resolved, TyperCommand) and resolved.help:
             resolved.help = _LINE_END.sub(" ", resolved.help)
         _in_panels(resolved, ctx)
+        parameters = [] if resolved is None else resolved.params
+        if any(param.name == "resume" and not getattr(param, "is_flag", False) for param in parameters):
+            remaining_args = _with_resume_value(remaining_args)
         return name, resolved, remaining_args
 
     def _unknown(self, ctx: Any, name: str) -> UsageError:

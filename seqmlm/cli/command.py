@@ -173,7 +173,10 @@ def _configured(kind: type[Any], arguments: Mapping[str, Any]) -> Any:
         values["paths"] = opt.merged(values.get("paths"), arguments.get("data"))
     if "options" in values:
         values["options"] = parse_options(values["options"])
-    return from_dict(kind, merge(values, settings))
+    values = merge(values, settings)
+    if "resume" in values and hasattr(kind, "resumed_settings"):
+        values = merge(kind.resumed_settings(values), values)
+    return from_dict(kind, values)
 
 
 def _parameters(kind: type[Any]) -> Parameters:
@@ -182,7 +185,8 @@ def _parameters(kind: type[Any]) -> Parameters:
     fields = {field.name: field for field in dataclasses.fields(kind)}
     annotations: dict[str, tuple[Any, Any]] = {}  # annotation and default
     if "model" in fields:
-        annotations["model"] = opt.Model, inspect.Parameter.empty
+        required = fields["model"].default is dataclasses.MISSING
+        annotations["model"] = (opt.Model, inspect.Parameter.empty) if required else (opt.OptionalModel, None)
     if kind.metavar:
         argument = typer.Argument(metavar=kind.metavar, help=_sentence(helps["paths"]), callback=opt.inputs)
         annotations["paths"] = Annotated[list[str] | None, argument], None

@@ -17,6 +17,14 @@ Model = Annotated[
     ),
 ]
 
+OptionalModel = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="MODEL",
+        help="The model: NAME, NAME@ALIAS, NAME:VERSION, a model folder or a hub id. A resumed run knows it.",
+    ),
+]
+
 # Input
 
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from seqmlm.config import from_dict
 from seqmlm.engine.types import Precision
 from seqmlm.errors import UsageError
 from seqmlm.finetuning.labelled import Lesson
 from seqmlm.tasks.deadline import seconds
 from seqmlm.tasks.task import CommandConfig
+from seqmlm.training.resume import resume_mode, run_to_resume, saved_settings
+from seqmlm.workspace import Workspace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +31,8 @@ class Teaching:
         learning_rate: peak; default: by the width of the encoder.
         tokens_per_step: of one optimizer step; default: by the size of the data.
         patience: evaluations without a better result that end a training.
-        resume: go on with an interrupted run of this --name.
+        resume: RUN: go on with an interrupted run, which keeps its settings; auto, or nothing, is the run of
+            this --name.
     """
 
     tune: str = "all"
@@ -36,7 +41,7 @@ class Teaching:
     learning_rate: float | None = None
     tokens_per_step: int | None = None
     patience: int = 4
-    resume: bool = False
+    resume: str | bool = "never"
     shots: int | None = None
     precision: Precision = "fp32"
 
@@ -51,6 +56,8 @@ class FinetuneConfig(Lesson, Teaching, CommandConfig):
         table: columns beside the sequences, by id, for a further rival: gradient boosting on them, and its
             mean with the model; of classes and values.
         name: of the run, its folder and the model. Default: MODEL-LABEL.
+        model: the model to begin with: NAME, NAME@ALIAS, NAME:VERSION, a model folder or a hub id. A run that
+            is resumed knows it.
     """
 
     shown = (
@@ -59,12 +66,44 @@ class FinetuneConfig(Lesson, Teaching, CommandConfig):
     )
     metavar = ""
 
+    model: str = ""
     seeds: int = 1
     rivals: Literal["on", "off"] = "on"
     table: Path | None = None
     name: str | None = None
 
+    @property
+    def run_name(self) -> str | None:
+        """The name of the run: as given, else made of model and label; None without either."""
+        model = Path(self.model).name.partition("@")[0].partition(":")[0]
+        default = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{model}-{'-'.join(self.labels) or 'labels'}")[:100]
+        return self.name or (default if model else None)
+
+    @property
+    def resumed_run(self) -> str | None:
+        """The name of the run that is resumed; None for a new one.
+
+        Raises:
+            UsageError: two different names. StateError: there is no such run.
+        """
+        mode = resume_mode(self.resume)
+        name = self.run_name if mode == "auto" else self.name
+        if mode == "auto" and name is None:
+            raise UsageError("name the run to go on with: --resume RUN")
+        return run_to_resume("finetune", Workspace.locate(), name=name, resume=mode)
+
+    @classmethod
+    def resumed_settings(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Settings of the run that some `values` resume: they hold where a person gives no others."""
+        name = from_dict(cls, values).resumed_run
+        if name is None:
+            return {}
+        saved = saved_settings(Workspace.locate().run_dir(name), "finetune")
+        return {key: value for key, value in saved.items() if key != "data"} | {"name": name}
+
     def check(self) -> None:
+        if not self.model:
+            raise UsageError("name the model to begin with, or a run to go on with: --resume RUN")
         if not self.train and not self.classes:
             raise UsageError(
                 "name labelled data: --train reviews.csv --label sentiment, or --class NAME=FILE"

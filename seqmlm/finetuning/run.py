@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from seqmlm.config import to_dict
 from seqmlm.data.identity import TrainedOn
@@ -24,7 +22,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.sources import UNNAMED, combined, file_fingerprint, shown_name
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.distributed import Processes
-from seqmlm.engine.durable import owner_only, replace_file
+from seqmlm.engine.durable import owner_only
 from seqmlm.errors import StateError, UsageError, number_of
 from seqmlm.finetuning.cases import items_of, outputs_of, predicted, truth_of
 from seqmlm.finetuning.config import FinetuneConfig
@@ -37,25 +35,30 @@ from seqmlm.inference import model_folder
 from seqmlm.inference.calibrations import TRAINED_ON, saved
 from seqmlm.inference.labeller import Labeller
 from seqmlm.inference.session import Session
-from seqmlm.parsing import read_json
 from seqmlm.registry.entries import ModelEntry
 from seqmlm.reports.verdict import finetuning_sentence
 from seqmlm.tasks.columns import Labelling, of_text, reading
 from seqmlm.tasks.deadline import CUTS, Cuts, Deadline, Remaining, Start, seconds
 from seqmlm.tasks.register import track_model
 from seqmlm.tasks.task import Summary, Table
-from seqmlm.tracking import DESCRIPTION, LEDGER, METRICS, TrackedRun, read_metrics
+from seqmlm.tracking import DESCRIPTION, METRICS, TrackedRun, read_metrics
 from seqmlm.training.observers import complete_console
 from seqmlm.training.page import PAGE, described, finetuning_page
-from seqmlm.training.run import FINISHED, MODEL_FOLDER, QUARANTINE, REQUESTS, TrainingRun
+from seqmlm.training.resume import (
+    REQUESTS,
+    check_name_is_free,
+    check_unchanged,
+    resume_mode,
+    saved_settings,
+)
+from seqmlm.training.run import QUARANTINE, TrainingRun
 from seqmlm.workspace import Workspace
 
-_OTHERS = (LEDGER, REQUESTS["pretrain"], MODEL_FOLDER, FINISHED)
 COMPARED = ("accuracy", "auroc", "macro_f1", "spearman", "mean")
 """Figures beside the primary one that trainings are compared by: few."""
 NAMED = 10
 """Most classes that are named when a training begins."""
-_FREE = ("resume", "name", "max_time", "rivals", "table")
+_FREE = ("max_time", "rivals", "table")
 """What a resumed run may change."""
 
 
@@ -70,9 +73,9 @@ class Finetuning:
         self.processes = Processes()
         self.workspace, self.session = Workspace.locate(), _open(config)
         self.private = self.session.card.sensitive
-        model = Path(config.model).name.partition("@")[0].partition(":")[0]
-        label = "-".join(config.labels) or "labels"
-        self.run = self._run(config.name or re.sub(r"[^A-Za-z0-9._-]+", "-", f"{model}-{label}")[:100])
+        self.seeds = range(config.seed, config.seed + config.seeds)
+        self.run = self._run(config.resumed_run or str(config.run_name))
+        self.settings = self._agreed_settings()
         aside = self.run.directory / QUARANTINE
         self.problems = Problems(config.on_error, quarantine=aside, sensitive=self.private)
         self.problems.listener = self.console.message
@@ -102,7 +105,7 @@ class Finetuning:
             name=name,
             task="finetune",
             domain=self.session.card.domain,
-            resume=self.config.resume,
+            resume=resume_mode(self.config.resume) != "never",
             sensitive=self.private,
         )
 
@@ -126,10 +129,10 @@ class Finetuning:
 
     def summary(self) -> Summary:
         """Train, judge, register."""
-        config, teacher = self.config, self.teacher
-        seeds = range(config.seed, config.seed + config.seeds)
+        config, teacher, seeds = self.config, self.teacher, self.seeds
         with owner_only(self.private):
-            self._begin(self.run)
+            if self.processes.is_main:
+                self.run.begin(self.settings)
             if not self.processes.is_main:  # it trains, and leaves the rest to the main process
                 signals = [self._trained(seed, None, seeds.stop - seed).signal for seed in seeds]
                 return self._summary(stopped=next(filter(None, signals), None))
@@ -137,10 +140,7 @@ class Finetuning:
             with self._tracked(self.run) as tracked:
                 found = [self._trained(seed, tracked, seeds.stop - seed) for seed in seeds]
                 if stopped := next(filter(None, (one.signal for one in found)), None):
-                    tracked.end("KILLED")
-                    self.console.message(
-                        f"stopped and saved; to go on: the same command with {self.run.remedy}"
-                    )
+                    self.console.message(self.run.stop(tracked, found[-1].steps))
                     return self._summary(stopped=stopped)
                 best = max(found, key=lambda one: -np.inf if one.value is None else one.value)
                 labeller = teacher.restored(best.seed, self._of_seed(best.seed).directory)
@@ -189,35 +189,34 @@ class Finetuning:
         spent = self.deadline.wall()
         return Summary(task="finetune", **redact_small_counts(counts, self.private), **found, seconds=spent)
 
-    def _begin(self, run: TrainingRun) -> None:
-        """The run's folder, with the request; a name that is taken is refused without `resume`."""
-        error = None
+    def _settings(self) -> dict[str, Any]:
+        """The settings that are saved with the run, and a digest of the data.
+
+        A name that is taken is refused, and so is a resumed run that other settings or data began.
+        """
+        settings: dict[str, Any] = to_dict(self.config)
+        del settings["resume"], settings["name"]
+        settings["data"] = file_fingerprint(self.files)
+        frozen = [key for key in settings if key not in _FREE]
+        for run in dict.fromkeys([self.run, *map(self._of_seed, self.seeds)]):
+            if not (run.resume and (run.directory / REQUESTS[run.task]).exists()):
+                check_name_is_free(run.name, run.task, run.directory)
+                continue
+            # What a setting of a later version is by default, the run was begun with.
+            saved = to_dict(FinetuneConfig()) | saved_settings(run.directory, run.task)
+            check_unchanged(run.name, saved, settings, frozen=frozen, alternative="take another --name")
+        return settings
+
+    def _agreed_settings(self) -> dict[str, Any]:
+        """The settings, as the main process checks them against what runs have."""
+        settings, error = dict[str, Any](), None
         if self.processes.is_main:
             try:
-                run.begin(self._request(run))
+                settings = self._settings()
             except StateError as raised:
                 error = raised
         self.processes.agree(error)
-
-    def _request(self, run: TrainingRun) -> dict[str, Any]:
-        """What a resumed run may not change."""
-        directory, name = run.directory, run.name
-        file, now = directory / REQUESTS[run.task], to_dict(self.config)
-        now = {key: value for key, value in now.items() if key not in _FREE}
-        now["data"] = file_fingerprint(self.files)
-        if not file.exists() and any((directory / one).exists() for one in _OTHERS):
-            raise StateError(f"{name!r} is another run, no fine-tuning ({directory}): take another --name")
-        if file.exists():
-            if not run.resume:
-                raise StateError(
-                    f"run {name!r} exists ({directory}): go on with --resume, or take another --name"
-                )
-            # What a setting of a later version is by default, the run was begun with.
-            before = to_dict(FinetuneConfig(model="")) | yaml.safe_load(file.read_text())
-            if changed := [key for key in now if before.get(key) != now[key]]:
-                told = f"run {name!r} was started with other values of {', '.join(changed)}"
-                raise StateError(f"{told}: give the same ones, or take another --name")
-        return now
+        return settings
 
     def _tracked(self, run: TrainingRun, parent: str | None = None) -> TrackedRun:
         config, card = self.config, self.card
@@ -251,10 +250,9 @@ class Finetuning:
         """
         run, alone = self._of_seed(seed), self.config.seeds == 1
         if not alone and self.processes.is_main:
-            run.begin(self._request(run))
-        done = run.directory / FINISHED
-        if done.exists():
-            trained = Trained(**read_json(done))
+            run.begin(self.settings)
+        trained = run.result(lambda saved: Trained(**saved))
+        if trained is not None:
             if (start := self._recorded(run)) is not None:
                 self.deadline.carry(start.elapsed + trained.seconds)
             return trained
@@ -265,7 +263,7 @@ class Finetuning:
         if start is not None:  # of a resumed training, the seconds before it stopped count too
             self.deadline.carry(max(self.deadline.elapsed(), start.elapsed + found.seconds))
         if found.signal is None and self.processes.is_main:
-            replace_file(done, json.dumps(found._asdict()).encode())
+            run.finish(found._asdict())
         return found
 
     def _recorded(self, run: TrainingRun) -> Start | None:

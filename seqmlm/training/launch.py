@@ -21,21 +21,27 @@ from seqmlm.data.readers.huggingface import Reference
 from seqmlm.data.sources import KEPT_INPUTS, split_source
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.shapes import LINEAR, SHAPE_KEYS, SIZES
-from seqmlm.errors import StateError, UsageError, nearest
+from seqmlm.errors import UsageError
 from seqmlm.inference.model_folder import inline_words
 from seqmlm.registry.references import resolve
 from seqmlm.registry.store import Registry
 from seqmlm.training.config import LIMITS, PretrainConfig, resolve_config
-from seqmlm.training.run import FINISHED, REQUESTS
+from seqmlm.training.resume import (
+    check_name_is_free,
+    check_unchanged,
+    resume_command,
+    run_to_resume,
+    saved_settings,
+)
 from seqmlm.workspace import Workspace
 
 if TYPE_CHECKING:
     from seqmlm.engine.distributed import Processes
 
-RUN_CONFIG = REQUESTS["pretrain"]
-
-FROZEN = ("domain", "seed", "data", "tokenizer", "masking", "model")
-FROZEN_TRAINING = ("tokens_per_batch", "tokens_per_row", "betas", "sharding")
+FROZEN = (
+    *("domain", "seed", "data", "tokenizer", "masking", "model"),
+    *("train.tokens_per_batch", "train.tokens_per_row", "train.betas", "train.sharding"),
+)
 
 _OF_INITIAL = {"model": ("size", "dropout", "layers", "initialization", "overrides")}
 _OF_ENCODERS = {"model": ("dropout", "layers", "initialization"), "train": ("learning_rate", "sharding")}
@@ -150,12 +156,15 @@ def plan(request: TrainRequest, workspace: Workspace, processes: int = 1) -> Pla
         UsageError: no domain, unknown keys or names.
         StateError: the name is taken, the run to resume is missing, or its settings would change.
     """
-    name = _existing_run(request.name, request.resume, request.domain, workspace)
+    name = run_to_resume(
+        "pretrain", workspace, name=request.name, resume=request.resume, domain=request.domain
+    )
     if name is not None:
         directory = workspace.run_dir(name)
-        saved = read_yaml(directory / RUN_CONFIG)
+        saved = saved_settings(directory, "pretrain")
         config = complete(request.resolved(saved), workspace)
-        _check_unchanged(name, saved, to_dict(config))
+        alternative = f"start a new run from its model with --init {name}"
+        check_unchanged(name, saved, to_dict(config), frozen=FROZEN, alternative=alternative)
         return Plan(config=config, name=name, directory=directory, resume=True)
     now = time.strftime("%Y%m%d-%H%M%S")
     own = request.resolved({})
@@ -173,19 +182,13 @@ def plan(request: TrainRequest, workspace: Workspace, processes: int = 1) -> Pla
 def _new(name: str, config: PretrainConfig, workspace: Workspace) -> Plan:
     """The plan of a new run, whose name must not be taken."""
     directory = workspace.run_dir(name)
-    if (directory / RUN_CONFIG).exists() or (directory / "checkpoints").exists():
-        how = (
-            f"train it longer by {longer(name)}"
-            if (directory / FINISHED).exists()
-            else (f"go on with it by seqmlm train --resume {name}")
-        )
-        raise StateError(f"run {name!r} exists ({directory}): {how}, or choose another --name")
+    check_name_is_free(name, "pretrain", directory, longer=longer(name))
     return Plan(config=config, name=name, directory=directory, resume=False)
 
 
 def longer(name: str) -> str:
     """The command that goes on with a finished run."""
-    return f"seqmlm train --resume {name} with a higher --max-time (of all its training) or --max-steps"
+    return f"{resume_command(name, 'pretrain')} with a higher --max-time (of all its training) or --max-steps"
 
 
 def _divided(config: PretrainConfig, processes: int) -> PretrainConfig:
@@ -194,33 +197,6 @@ def _divided(config: PretrainConfig, processes: int) -> PretrainConfig:
         return config
     length = max(config.model.max_length, config.batch_tokens // processes)
     return replace(config, train=replace(config.train, tokens_per_row=length))
-
-
-def _existing_run(name: str | None, resume: str, domain: str | None, workspace: Workspace) -> str | None:
-    """The run to continue, or None for a new one."""
-    known = _runs(workspace)
-    if resume == "never":
-        return None
-    if resume == "auto" and name is not None:
-        return name if name in known else None
-    if resume == "auto":
-        unfinished = (run for run in reversed(known) if not (known[run] / FINISHED).exists())
-        return next(
-            (one for one in unfinished if domain in (None, read_yaml(known[one] / RUN_CONFIG).get("domain"))),
-            None,
-        )
-    if name not in (None, resume):
-        raise UsageError(f"--resume {resume} and --name {name} name two different runs; give one of them")
-    if resume not in known:
-        raise StateError(f"there is no run {resume!r} to resume{nearest(resume, known)}")
-    return resume
-
-
-def _runs(workspace: Workspace) -> dict[str, Path]:
-    """Runs with saved settings, oldest first."""
-    folder = workspace.runs
-    found = [path for path in folder.iterdir() if (path / RUN_CONFIG).is_file()] if folder.is_dir() else []
-    return {path.name: path for path in sorted(found, key=lambda path: (path / RUN_CONFIG).stat().st_mtime)}
 
 
 def _check(asked: Mapping[str, Any]) -> None:
@@ -243,20 +219,6 @@ def _given(values: Mapping[str, Any]) -> dict[str, Any]:
     """Nested flags without those that were not given (None)."""
     kept = {key: _given(own) if isinstance(own, Mapping) else own for key, own in values.items()}
     return {key: own for key, own in kept.items() if own is not None and own != {}}
-
-
-def _check_unchanged(name: str, saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    changed = [key for key in FROZEN if key in saved and saved[key] != now[key]]
-    changed += [
-        f"train.{key}"
-        for key in FROZEN_TRAINING
-        if key in saved.get("train", {}) and saved["train"][key] != now["train"][key]
-    ]
-    if changed:
-        raise StateError(
-            f"run {name!r} was started with other values of {', '.join(changed)}; a resumed run keeps them "
-            f"(to continue from its model with new settings, start a new run with --init {name})"
-        )
 
 
 def complete(config: PretrainConfig, workspace: Workspace) -> PretrainConfig:

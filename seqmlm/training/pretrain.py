@@ -7,9 +7,8 @@ a crash at any moment, `--resume` reaches the same model.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -18,11 +17,9 @@ from seqmlm.config import to_dict
 from seqmlm.data.privacy import redact_small_counts
 from seqmlm.engine.backbones import parameter_count
 from seqmlm.engine.distributed import Processes
-from seqmlm.engine.durable import owner_only, replace_file
+from seqmlm.engine.durable import owner_only
 from seqmlm.engine.loop import LoopResult, Observer
-from seqmlm.errors import StateError
 from seqmlm.inference.model_folder import LoadedModel
-from seqmlm.parsing import read_json
 from seqmlm.scoring.calibrate import few_held_out
 from seqmlm.tasks.deadline import CUTS, Afterwards, Cuts, Deadline, Start, seconds
 from seqmlm.tracking import TrackedRun
@@ -33,7 +30,8 @@ from seqmlm.training.finalize import finalize
 from seqmlm.training.launch import Plan, TrainRequest, agreed_plan, longer
 from seqmlm.training.observers import Console, Recorder, complete_console
 from seqmlm.training.page import PAGE, score_command
-from seqmlm.training.run import FINISHED, QUARANTINE, TrainingRun
+from seqmlm.training.resume import FINISHED
+from seqmlm.training.run import QUARANTINE, TrainingRun
 from seqmlm.training.sizing import sized
 from seqmlm.workspace import Workspace
 
@@ -80,21 +78,31 @@ def pretrain(request: TrainRequest, console: Console) -> PretrainResult:
     agreed = agreed_plan(request, workspace, processes)
     if agreed.config.train.max_time is not None:
         deadline.limit = seconds(agreed.config.train.max_time)
-    name, finished = agreed.name, agreed.directory / FINISHED
     limits = {limit: to_dict(agreed.config.train)[limit] for limit in LIMITS}
     with owner_only(agreed.config.data.sensitive):
-        done = finished_result(finished, limits, name) if agreed.resume else None
+        done = _run_of(agreed, workspace).result(_same_limits(limits)) if agreed.resume else None
         if done is not None:
             if processes.is_main:
-                console.message(f"run {name} is finished; train it longer by {longer(name)}")
+                console.message(f"run {agreed.name} is finished; train it longer by {longer(agreed.name)}")
             return replace(done, is_main=processes.is_main)
         training = Pretraining(agreed, workspace, processes, console, deadline)
         result = training.result()
         # What has its result is not opened again: killed before its run has ended, it would be RUNNING for
         # ever.
         if result.version is not None:
-            keep_result(training.run.directory / FINISHED, limits, result)
+            training.run.finish({"limits": limits, "result": asdict(result)})
     return result
+
+
+def _run_of(plan: Plan, workspace: Workspace) -> TrainingRun:
+    return TrainingRun(
+        workspace=workspace,
+        name=plan.name,
+        task="pretrain",
+        domain=plan.config.domain,
+        resume=plan.resume,
+        sensitive=plan.config.data.sensitive,
+    )
 
 
 class Pretraining:
@@ -129,14 +137,7 @@ class Pretraining:
         self.training.check(processes.world)
         if plan.config.model.is_linear or not plan.resume:
             self.say(self.training.sentence())
-        self.run = TrainingRun(
-            workspace=workspace,
-            name=plan.name,
-            task="pretrain",
-            domain=self.domain.name,
-            resume=plan.resume,
-            sensitive=data.sensitive,
-        )
+        self.run = _run_of(plan, workspace)
 
     def say(self, text: str) -> None:
         """Report, if there is something to be said; only the main process does."""
@@ -155,8 +156,7 @@ class Pretraining:
             observer = Recorder(tracked, self.console, training.loop, epoch)
             outcome = training.train(run, observer, world, self.say)
             if outcome.status == "killed":
-                tracked.end("KILLED")
-                self.say(f"stopped at step {outcome.steps} and saved; to go on: seqmlm train {run.remedy}")
+                self.say(run.stop(tracked, outcome.steps))
                 return self._told(outcome, tracked.run_id)
             if training.loop.sharding != "none" and world > 1:
                 assert outcome.checkpoint is not None
@@ -311,22 +311,11 @@ _TRACKED = (
 )
 
 
-def finished_result(path: Path, limits: Mapping[str, Any], name: str) -> PretrainResult | None:
-    """The saved result of a finished run, unless its limits have been raised."""
-    if not path.exists():
-        return None
-    try:
-        saved = read_json(path)
+def _same_limits(limits: Mapping[str, Any]) -> Callable[[Any], PretrainResult | None]:
+    """Reads a saved result; None where the limits have been raised since."""
+
+    def parse(saved: Any) -> PretrainResult | None:
         result = PretrainResult(**saved["result"])
         return result if saved["limits"] == limits else None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StateError(
-            f"{path} is not the result of a training ({error}); remove it, then --resume {name} writes it "
-            "again from the last checkpoint"
-        ) from None
 
-
-def keep_result(path: Path, limits: Mapping[str, Any], result: PretrainResult) -> None:
-    """Save the result, which marks the run as finished."""
-    saved = {"limits": limits, "result": asdict(result)}
-    replace_file(path, (json.dumps(saved, indent=2) + "\n").encode())
+    return parse

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, TypeVar
 
 import yaml
 from safetensors import SafetensorError
@@ -19,17 +19,15 @@ from seqmlm.data.privacy import redact_small_counts
 from seqmlm.engine.durable import move_into_place, replace_file
 from seqmlm.errors import StateError
 from seqmlm.inference.model_folder import LoadedModel, read_card
+from seqmlm.parsing import read_json
 from seqmlm.registry.entries import ModelEntry
 from seqmlm.tasks.register import origin_of, register_model
 from seqmlm.tracking import LEDGER, TrackedRun, Tracker
+from seqmlm.training.resume import FINISHED, MODEL_FOLDER, REQUESTS, TrainingTask, resume_command
 from seqmlm.workspace import Workspace
 
-REQUESTS = {"pretrain": "config.yaml", "finetune": "finetune.yaml"}
-"""By task, the file of a run's folder with its settings; which one is there says of which task the run is."""
 QUARANTINE = "quarantine.jsonl"
 """The bad records of all corpora."""
-FINISHED = "result.json"
-MODEL_FOLDER = "model"
 PYFUNC = {
     "flavors": {
         "python_function": {
@@ -58,20 +56,22 @@ SIGNATURE = {
 """What MLflow asks of a table where records are texts; other fields have other columns."""
 
 
+R = TypeVar("R")
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainingRun:
     """What `train` and `finetune` leave behind, each under the name of its run.
 
     Args:
         name: of the run, of its folder and of its model.
-        task: as MLflow's tag calls it.
         resume: whether it goes on with what is there.
         sensitive: whether the records are.
     """
 
     workspace: Workspace
     name: str
-    task: Literal["pretrain", "finetune"]
+    task: TrainingTask
     domain: str
     resume: bool
     sensitive: bool
@@ -83,8 +83,8 @@ class TrainingRun:
 
     @property
     def remedy(self) -> str:
-        """The options that go on with it."""
-        return f"--resume {self.name}" if self.task == "pretrain" else f"--name {self.name} --resume"
+        """The command that goes on with it."""
+        return resume_command(self.name, self.task)
 
     def begin(self, settings: Mapping[str, Any]) -> Path:
         """Write its settings, before all else: with them a run that is killed at any later moment resumes."""
@@ -106,6 +106,32 @@ class TrainingRun:
             resume=self.resume and (self.directory / LEDGER).exists(),
         )
 
+    def result(self, parse: Callable[[Any], R]) -> R | None:
+        """The result that a finished training has saved, as `parse` reads it; None of an unfinished one.
+
+        Raises:
+            StateError: it cannot be read.
+        """
+        path = self.directory / FINISHED
+        if not path.exists():
+            return None
+        try:
+            return parse(read_json(path))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StateError(
+                f"{path} is not the result of a training ({error}); remove it, then `{self.remedy}` writes "
+                "it again from the last checkpoint"
+            ) from None
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Save the result, which marks the training as finished."""
+        replace_file(self.directory / FINISHED, (json.dumps(result, indent=2) + "\n").encode())
+
+    def stop(self, tracked: TrackedRun, steps: int) -> str:
+        """End its run in MLflow as killed by a signal; a sentence that says how to go on."""
+        tracked.end("KILLED")
+        return f"stopped at step {steps} and saved; to go on: {self.remedy}"
+
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Raise errors of the disk as StateError, with the options that go on."""
@@ -113,7 +139,7 @@ class TrainingRun:
             yield
         except (OSError, SafetensorError) as error:
             raise StateError(
-                f"cannot write {self.directory}: {error}; free space, then {self.remedy}"
+                f"cannot write {self.directory}: {error}; free space, then `{self.remedy}`"
             ) from None
 
     def version_folder(self, steps: int) -> Path:

@@ -47,7 +47,7 @@ def _wrong(name: str, hint: Any) -> Iterator[str]:
             yield "unheard-of"
         elif kind in (int, float):
             yield from ("several", *([] if name in ANYTHING else ["-7"]))
-        elif kind is bool:
+        elif kind is bool and str not in _kinds(hint):  # a text may be anything
             yield "perhaps"
 
 

@@ -200,7 +200,7 @@ def test_a_run_has_its_result_when_it_has_ended_in_mlflow(
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr("seqmlm.training.pretrain.keep_result", kill)
+        patched.setattr("seqmlm.training.run.TrainingRun.finish", kill)
         with pytest.raises(Killed):
             seqmlm("train", "--domain", "protein", fasta, "--name", "one", "--max-steps", 2, *FAST)
     assert seqmlm("train", "--resume", "one").code == 0

@@ -23,7 +23,8 @@ from seqmlm.training.config import (
     TOKENS_PER_BATCH,
     resolve_config,
 )
-from seqmlm.training.launch import FINISHED, RUN_CONFIG, TrainRequest, plan, request_config
+from seqmlm.training.launch import TrainRequest, plan, request_config
+from seqmlm.training.resume import FINISHED, REQUESTS
 from seqmlm.workspace import Workspace
 
 TEXT = plugins.domain("text")
@@ -33,7 +34,7 @@ def _saved_run(root: Path, name: str, **settings: Any) -> Path:
     folder = root / "runs" / name
     folder.mkdir(parents=True)
     config = plan(TrainRequest(domain="protein", flags=settings), Workspace.locate(root)).config
-    (folder / RUN_CONFIG).write_text(yaml.safe_dump(to_dict(config)))
+    (folder / REQUESTS["pretrain"]).write_text(yaml.safe_dump(to_dict(config)))
     return folder
 
 
@@ -216,7 +217,7 @@ def test_the_same_command_again_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
     assert not first.resume
     first.directory.mkdir(parents=True)
     assert not plan(request, workspace).resume  # killed before its settings were written
-    (first.directory / RUN_CONFIG).write_text(yaml.safe_dump(to_dict(first.config)))
+    (first.directory / REQUESTS["pretrain"]).write_text(yaml.safe_dump(to_dict(first.config)))
     again = plan(request, workspace)
     assert again.resume
     assert again.config == first.config

@@ -1,0 +1,135 @@
+"""Which run a command goes on with, and what a resumed run may not change: one rule for every training.
+
+A resumed run has the settings that it was begun with. A person may change those that decide nothing but when
+it ends; any other change would make "resumed" and "uninterrupted" different trainings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from seqmlm.config import read_yaml
+from seqmlm.errors import StateError, UsageError, nearest
+from seqmlm.tracking import LEDGER
+from seqmlm.workspace import Workspace
+
+TrainingTask = Literal["pretrain", "finetune"]
+"""A kind of training, as MLflow's tag calls it."""
+REQUESTS: Mapping[TrainingTask, str] = {"pretrain": "config.yaml", "finetune": "finetune.yaml"}
+"""The file of a run's folder that has its settings; its name says which kind of training the run is."""
+COMMANDS: Mapping[TrainingTask, str] = {"pretrain": "train", "finetune": "finetune"}
+NOUNS: Mapping[TrainingTask, str] = {"pretrain": "training", "finetune": "fine-tuning"}
+FINISHED = "result.json"
+MODEL_FOLDER = "model"
+CHECKPOINTS = "checkpoints"
+_PARTS = (*REQUESTS.values(), CHECKPOINTS, LEDGER, MODEL_FOLDER, FINISHED)
+_MISSING = object()
+
+
+def resume_mode(value: str | bool) -> str:
+    """never, auto or the name of a run; a truth value stands for auto or never."""
+    return value if isinstance(value, str) else "auto" if value else "never"
+
+
+def resume_command(name: str, task: TrainingTask) -> str:
+    """The command that goes on with a run."""
+    return f"seqmlm {COMMANDS[task]} --resume {name}"
+
+
+def run_to_resume(
+    task: TrainingTask, workspace: Workspace, *, name: str | None, resume: str, domain: str | None = None
+) -> str | None:
+    """The name of the run that is resumed; None for a new one.
+
+    Args:
+        name: of the run, where one is given.
+        resume: never, auto or the name of a run. With auto it is the run `name`, if there is one; without a
+            name, the newest unfinished run of the domain.
+
+    Raises:
+        UsageError: two different names. StateError: there is no such run, or it is no run of the task.
+    """
+    if resume == "never":
+        return None
+    runs = _runs(task, workspace)
+    if resume == "auto" and name is not None:
+        return name if name in runs else None
+    if resume == "auto":
+        unfinished = (run for run in reversed(runs) if not (runs[run] / FINISHED).exists())
+        return next(
+            (run for run in unfinished if domain in (None, saved_settings(runs[run], task).get("domain"))),
+            None,
+        )
+    if name not in (None, resume):
+        raise UsageError(f"--resume {resume} and --name {name} name two different runs; give one of them")
+    if resume not in runs:
+        for other in REQUESTS.keys() - {task}:
+            if (workspace.run_dir(resume) / REQUESTS[other]).is_file():
+                raise StateError(
+                    f"run {resume!r} is a {NOUNS[other]}, no {NOUNS[task]}: go on with it by "
+                    f"{resume_command(resume, other)}"
+                )
+        raise StateError(f"there is no run {resume!r} to resume{nearest(resume, runs)}")
+    return resume
+
+
+def _runs(task: TrainingTask, workspace: Workspace) -> dict[str, Path]:
+    """Folders of the runs of a task that have settings, by name, oldest first."""
+    folder, request = workspace.runs, REQUESTS[task]
+    paths = [path for path in folder.iterdir() if (path / request).is_file()] if folder.is_dir() else []
+    return {path.name: path for path in sorted(paths, key=lambda path: (path / request).stat().st_mtime)}
+
+
+def saved_settings(directory: Path, task: TrainingTask) -> dict[str, Any]:
+    """The settings that a run was begun with; UsageError where they cannot be read."""
+    return read_yaml(directory / REQUESTS[task])
+
+
+def check_name_is_free(name: str, task: TrainingTask, directory: Path, *, longer: str = "") -> None:
+    """Refuse the name of a new run that another run has; StateError says how to go on with that one.
+
+    Args:
+        longer: how a finished run is trained further; empty where it cannot be.
+    """
+    if (directory / REQUESTS[task]).exists():
+        how = f"go on with it by {resume_command(name, task)}"
+        if longer and (directory / FINISHED).exists():
+            how = f"train it longer by {longer}"
+        raise StateError(f"run {name!r} exists ({directory}): {how}, or take another --name")
+    if any((directory / part).exists() for part in _PARTS):
+        raise StateError(f"{name!r} is another run, no {NOUNS[task]} ({directory}): take another --name")
+
+
+def check_unchanged(
+    name: str,
+    saved: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    *,
+    frozen: Iterable[str],
+    alternative: str,
+) -> None:
+    """Refuse to resume a run with other values of its frozen settings, by a StateError that names them.
+
+    Args:
+        saved: the settings that it was begun with. One that is absent may have any value.
+        frozen: dotted names.
+        alternative: what a person does who wants other values.
+    """
+    changed = [
+        key
+        for key in frozen
+        if (before := _setting(saved, key)) is not _MISSING and before != _setting(settings, key)
+    ]
+    if changed:
+        raise StateError(
+            f"run {name!r} was started with other values of {', '.join(changed)}: give the same ones, or "
+            f"{alternative}"
+        )
+
+
+def _setting(settings: Any, key: str) -> Any:
+    for part in key.split("."):
+        settings = settings.get(part, _MISSING) if isinstance(settings, Mapping) else _MISSING
+    return settings
