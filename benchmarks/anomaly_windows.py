@@ -40,6 +40,7 @@ from numpy.typing import NDArray
 
 from seqmlm.scoring.config import ScoreConfig
 from seqmlm.scoring.score import Score
+from seqmlm.tasks.run import run
 from seqmlm.tasks.task import NoProgress
 
 Row = dict[str, Any]
@@ -377,7 +378,7 @@ def rows_of(model: str, file: Path, out: Path, **options: str) -> list[Row]:
     if not out.exists():
         part = out.with_suffix(".part.jsonl")
         config = ScoreConfig(model=model, paths=(str(file),), out=part, per_unit=False, options=options)
-        Score.launch("score", config, stdout=None, progress=NoProgress(), as_json=True)
+        run("score", Score, config, stdout=None, progress=NoProgress(), as_json=True)
         part.rename(out)
     return [json.loads(line) for line in out.read_text().splitlines()]
 

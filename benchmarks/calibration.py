@@ -60,7 +60,7 @@ from seqmlm.scoring.config import ScoreConfig
 from seqmlm.scoring.output import warnings
 from seqmlm.scoring.plan import check_rate
 from seqmlm.scoring.score import Score
-from seqmlm.tasks.task import run
+from seqmlm.tasks.run import run
 from seqmlm.training import finalize
 from seqmlm.training.calibration import calibrate_trained
 

@@ -40,7 +40,7 @@ from seqmlm.domains.dna.variants import DNAVariants
 from seqmlm.domains.variants import VariantTable
 from seqmlm.evaluation.detection import Detection
 from seqmlm.evaluation.intervals import resampled
-from seqmlm.tasks.task import run
+from seqmlm.tasks.run import run
 from seqmlm.tasks.variants import VariantsConfig, VariantsTask
 
 NAMES = ("ecoli_k12_GCF_000005845.2", "ecoli_o157_sakai_GCF_000008865.2")

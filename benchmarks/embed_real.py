@@ -54,6 +54,7 @@ from seqmlm.data.record import Record
 from seqmlm.evaluation.intervals import ratio
 from seqmlm.inference.session import Session
 from seqmlm.tasks.embed import Embed, EmbedConfig
+from seqmlm.tasks.run import run
 from seqmlm.tasks.task import NoProgress
 
 Rows = list[dict[str, Any]]
@@ -62,7 +63,7 @@ Rows = list[dict[str, Any]]
 def embed(**asked: Any) -> dict[str, Any]:
     """The figures of `seqmlm embed`."""
     config = EmbedConfig(**asked)
-    summary = Embed.launch("embed", config, stdout=None, progress=NoProgress(), as_json=True)
+    summary = run("embed", Embed, config, stdout=None, progress=NoProgress(), as_json=True)
     return dict(summary.figures)
 
 
@@ -575,7 +576,7 @@ def speed(data: Path, work: Path, options: argparse.Namespace) -> Rows:
             embed(model=model, paths=(path,), out=out.with_suffix(".npy"))
         else:
             config = ScoreConfig(model=model, paths=(path,), mode="one-pass", out=out.with_suffix(".jsonl"))
-            Score.launch("score", config, stdout=None, progress=NoProgress(), as_json=True)
+            run("score", Score, config, stdout=None, progress=NoProgress(), as_json=True)
         spent = time.process_time() - began
         found.append({"who": who, "value": tokens / spent, "seconds": spent})
     return found

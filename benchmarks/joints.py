@@ -70,6 +70,7 @@ from seqmlm.structure.joints import (
     most_probable,
 )
 from seqmlm.tasks.joint import NAMES, JointConfig, JointTask
+from seqmlm.tasks.run import run
 from seqmlm.tasks.task import NoProgress
 
 PAIRS = {"antibodies": 100, "reactions": 20, "text": 1000, "whole": 50}
@@ -154,7 +155,7 @@ def evaluated(asked: Asked, n: int, pairs: str, to: Path) -> dict[str, Any]:
     config = JointConfig(
         **asked, pairs=pairs, n=n, out=to.with_suffix(".jsonl"), publish=to.with_suffix(".tsv"), resume=True
     )
-    done = JointTask.launch("joint", config, stdout=None, progress=NoProgress(), as_json=True)
+    done = run("joint", JointTask, config, stdout=None, progress=NoProgress(), as_json=True)
     if done.stopped is not None:
         raise SystemExit(128 + done.stopped)
     return {**done.figures, "pairs": done.items, "seconds": (time.process_time() - began) / done.items}

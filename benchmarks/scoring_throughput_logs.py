@@ -133,7 +133,7 @@ def row(asked: dict[str, Any]) -> dict[str, Any]:
     found = {"windows": 0, "lines": 0, "alarms": 0}
     with Path(asked["target"]).open("w", encoding="utf-8") as out:
         read = scorer.session.reader([asked["file"]], options=READER)
-        task = SimpleNamespace(records=read, share=Budget().share, sources=[])
+        task = SimpleNamespace(records=read, batch_share=Budget().share, config=SimpleNamespace(sources=[]))
         task.items = lambda records, problems: (
             one for some in batches(records) for one in scorer.encoded(some, problems)
         )

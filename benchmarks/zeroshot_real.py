@@ -50,7 +50,7 @@ from seqmlm.inference.cloze import Cloze
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.session import Session
 from seqmlm.tasks.bias import Bias, BiasConfig
-from seqmlm.tasks.task import run
+from seqmlm.tasks.run import run
 from seqmlm.tasks.variants import VariantsConfig, VariantsTask
 from seqmlm.tasks.zeroshot import Zeroshot, ZeroshotConfig
 

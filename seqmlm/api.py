@@ -199,6 +199,8 @@ class Model:
             KeyboardInterrupt: stopped by Ctrl-C.
         """
         make = _task(task)
+        from seqmlm.tasks.run import run
+
         if own := {"out", "resume", "format_out"} & settings.keys():
             raise UsageError(
                 f"{', '.join(sorted(own))}: rows are returned here; to_json or to_parquet keeps them"
@@ -213,7 +215,7 @@ class Model:
                 given["options"] = {**absent, **(given.get("options") or {})}
             config = from_dict(make.Config, {**given, "model": self.name, "paths": paths, "out": out})
             with _Console(self._told) as console, blamed(place, data, task):
-                summary = make.launch(task, config, stdout=None, progress=console, as_json=False)
+                summary = run(task, make, config, progress=console)
             if summary.stopped is not None:
                 raise KeyboardInterrupt
             with out.open("rb") as file:
@@ -262,7 +264,7 @@ def _task(name: str) -> Any:
 
     known = tasks()
     make = known[name].load() if name in known else None
-    if make is None or not issubclass(make, Task) or make.trains:
+    if make is None or not issubclass(make, Task):
         other = f": 'seqmlm {name}' is a command alone" if name in known else nearest(name, known)
         raise UsageError(f"no task {name!r} that gives rows{other}")
     return make

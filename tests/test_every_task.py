@@ -36,7 +36,7 @@ from seqmlm.inference import model_folder
 from seqmlm.inference.batches import PART_SECONDS
 from seqmlm.inference.session import Session
 from seqmlm.rows.file import Rows, columns_of
-from seqmlm.streams.sinks import partial_of, unwritable
+from seqmlm.streams.sinks import unwritable
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,14 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_task_has_a_case() -> None:
-    assert set(CASES) == {name for name, task in TASKS.items() if not task.trains} - {"review"}
+    assert set(CASES) == TASKS.keys() - {"review"}
+
+
+FIGURES, JSON_ROWS = {"assays", "bias", "pairs"}, {"fill", "generate", "joint"}
+"""Tasks that print figures without --out, and tasks that print rows with --json."""
+
+NATIVE = {"generate"}
+"""Tasks that print the field's format."""
 
 
 LARGER = {"score", "variants"}
@@ -225,8 +232,7 @@ def _cells(table: Path) -> Iterator[str]:
 def test_json_is_all_that_stdout_has(asked: Asked) -> None:
     done = asked("--json").ok()
     found = [json.loads(line) for line in done.out.splitlines()]
-    task = TASKS[asked.task]
-    if task.streams and task.json_rows:
+    if asked.task in JSON_ROWS:
         assert len(found) == asked.case.rows
     else:
         assert found[0]["task"] == asked.task
@@ -237,11 +243,11 @@ def test_a_terminal_has_lines_for_people(asked: Asked, monkeypatch: pytest.Monke
     monkeypatch.setenv("COLUMNS", "70")
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setattr(sys.modules["seqmlm.cli.command"], "advise", tell)
-    done, task = asked().ok(), TASKS[asked.task]
+    done = asked().ok()
     lines = done.out.splitlines()
-    assert not [line for line in lines if line.startswith("{")] or task.whole
+    assert not [line for line in lines if line.startswith("{")]
     assert "next: " in done.err
-    if task.streams is True and not (task.own_format or task.whole or "figure" in done.out):
+    if asked.task not in FIGURES | NATIVE and "figure" not in done.out:
         assert 0 < len(lines) <= asked.case.rows
         assert all(20 < len(line) <= 70 for line in lines)
         assert f"{asked.input}:"[-20:] in done.out or asked.task == "risk"  # rows of subjects, as of MEDS
@@ -294,11 +300,11 @@ def test_a_run_that_dies_between_two_files_is_gone_on_with(
     """As a kill -9 leaves it: rows behind the mark, a torn line, the mark of the commit before."""
     whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
     assert asked("--out", whole).code == 0
-    write, grows = Rows.write, partial_of(out) if TASKS[asked.task].whole else out
+    write = Rows.write
 
     def dying(rows: Rows, items: Any) -> None:
         if rows.done >= 2:
-            with grows.open("ab") as file:
+            with out.open("ab") as file:
                 file.write(b'{"id": "torn')
             raise KeyboardInterrupt
         write(rows, items)
@@ -306,7 +312,7 @@ def test_a_run_that_dies_between_two_files_is_gone_on_with(
     with monkeypatch.context() as patch:
         patch.setattr(Rows, "write", dying)
         assert asked("--out", out).code == 130
-    assert grows.read_bytes().endswith(b"torn")
+    assert out.read_bytes().endswith(b"torn")
     report = tmp_path / "report.html"
     done = asked("--out", out, "--resume", "--set", f"report={report}").ok()
     assert "continuing" in done.err
@@ -317,9 +323,6 @@ def test_a_run_that_dies_between_two_files_is_gone_on_with(
 @pytest.mark.usefixtures("small_batches")
 def test_shards_put_together_are_one_run(asked: Asked, tmp_path: Path) -> None:
     whole, plain, out = tmp_path / "whole.jsonl", tmp_path / "plain.jsonl", tmp_path / "out.jsonl"
-    if TASKS[asked.task].whole:
-        asked("--out", whole, "--set", "shard=0/2").refused(2, "has no shares")
-        return
     asked("--out", whole, "--shard", "0/1").ok()
     parts = [tmp_path / f"part-{number}.jsonl" for number in range(3)]
     for number, part in enumerate(parts):
@@ -344,8 +347,6 @@ def test_shards_put_together_are_one_run(asked: Asked, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("small_batches")
 def test_a_shard_is_resumed(asked: Asked, tmp_path: Path) -> None:
-    if TASKS[asked.task].whole:
-        pytest.skip("has no shards")
     whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
     asked("--out", whole, "--shard", "1/2").ok()
     with stopped_by_rows():
@@ -510,7 +511,7 @@ def test_a_bad_record_costs_itself(asked: Asked, tmp_path: Path) -> None:
     asked.input.write_text("\n".join(lines) + "\n")
     asked("--out", tmp_path / "raised.jsonl").refused(3, f"{asked.input}:", "--on-error skip")
     done = asked("--out", tmp_path / "rows.jsonl", "--on-error", "quarantine", "--json").ok()
-    if not TASKS[asked.task].json_rows:
+    if asked.task not in JSON_ROWS:
         assert (done.json["items"], done.json["bad"]) == (asked.case.items, 1)
     assert len(rows_of(tmp_path / "rows.jsonl")) == asked.case.rows
     (aside,) = rows_of(tmp_path / "rows.jsonl.quarantine.jsonl")

@@ -8,8 +8,8 @@ from __future__ import annotations
 import house
 import pytest
 
-MEMBERS = {"Task": 51, "Level": 31, "Units": 28, "Field": 20}  # 16, 18, 18, 20
-PRIVACY_FILES = 120  # 50, none in tasks and cli
+MEMBERS = {"Task": 16, "Level": 31, "Units": 28, "Field": 20}  # 16, 18, 18, 20
+PRIVACY_FILES = 119  # 50, none in tasks and cli
 LOADED_LINES = {
     "score": 17_200,  # 15,000
     "structure": 20_050,  # 15,000
@@ -42,9 +42,9 @@ def test_privacy_is_mentioned_in_few_files() -> None:
 
 @pytest.mark.parametrize("task", LOADED_LINES)
 def test_a_task_imports_little(task: str) -> None:
-    module = house.TASKS[task]
-    assert house.loaded_lines(module) <= LOADED_LINES[task]
-    assert house.imported_lines(module) <= REACHABLE_LINES[task]
+    modules = house.TASKS[task]
+    assert house.loaded_lines(*modules) <= LOADED_LINES[task]
+    assert house.imported_lines(*modules) <= REACHABLE_LINES[task]
 
 
 def test_watching_is_an_island() -> None:

@@ -69,11 +69,11 @@ reports/page.py Page.write replace_file
 reports/findings.py write_sarif replace_file
 domains/dna/track.py GenomeTrack.close replace_file
 domains/dna/track.py GenomeTrack._write_bigwig move_into_place
+management/merge.py merge replace_file
 tasks/assays.py _write replace_file
 tasks/structure.py _write replace_file
-tasks/joint.py JointTask.export replace_file
+tasks/joint.py JointTask.extra_files replace_file
 tasks/lexicon.py Lexicon.launch replace_file
-tasks/shards.py merge replace_file
 training/corpus.py draw_sample move_into_place
 data/problems.py _appending open
 """,

@@ -29,8 +29,8 @@ from anomaly_models import trained
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.text.conllu import read_conllu
+from seqmlm.tasks.run import run
 from seqmlm.tasks.structure import Structure, StructureConfig
-from seqmlm.tasks.task import run
 
 Row = dict[str, Any]
 

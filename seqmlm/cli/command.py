@@ -15,7 +15,18 @@ from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    Protocol,
+    TextIO,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import typer
 
@@ -58,6 +69,22 @@ class Answer:
         return self.figures
 
 
+class Command(Protocol):
+    """A command that is no `seqmlm.tasks.task.Task`: it has no items or no end, or it makes a model.
+
+    Attributes:
+        Config: class of the config; its docstring describes the options.
+        trains: it makes a model; progress is then that of a training.
+    """
+
+    Config: ClassVar[type[Any]]
+    trains: ClassVar[bool]
+
+    @classmethod
+    def launch(cls, name: str, config: Any, *, stdout: TextIO | None, progress: Any, as_json: bool) -> Any:
+        """Run the command; returns a `seqmlm.tasks.task.Summary` or an `Answer`."""
+
+
 def first_line(task: EntryPoint) -> str:
     """The first sentence of a task's docstring, without importing it: a list of commands loads no torch."""
     spec = find_spec(task.module)
@@ -70,7 +97,7 @@ def first_line(task: EntryPoint) -> str:
 
 
 def command(name: str, make: type[Any]) -> Any:
-    """The command of a task, for Typer's own group of commands."""
+    """The command of a task or of a `Command`, for Typer's own group of commands."""
 
     def called(**arguments: Any) -> None:
         as_json, printed = arguments.pop("json_output"), arguments.pop("print_config")
@@ -95,13 +122,20 @@ def declared(called: Callable[..., None], kind: type[Any]) -> Callable[..., None
 
 
 def _run(name: str, make: type[Any], config: Any, as_json: bool) -> None:
-    """Run a task, and print what it came to: figures on stdout, or on stderr where the rows are there."""
+    """Run a task or command, and print its figures: on stdout, or on stderr where the rows are there."""
     from seqmlm.cli.console import ScoringConsole, TrainingConsole
     from seqmlm.cli.start import began
 
     live = getattr(config, "latency", None) is not None  # of input without an end nothing is left
-    with TrainingConsole(began()) if make.trains else ScoringConsole(lines=not live) as console:
-        summary = make.launch(name, config, stdout=sys.stdout, progress=console, as_json=as_json)
+    trains = getattr(make, "trains", False)
+    with TrainingConsole(began()) if trains else ScoringConsole(lines=not live) as console:
+        options: dict[str, Any] = {"stdout": sys.stdout, "progress": console, "as_json": as_json}
+        if hasattr(make, "launch"):
+            summary = make.launch(name, config, **options)
+        else:
+            from seqmlm.tasks.run import run  # here, for it loads torch, and some commands need none
+
+            summary = run(name, make, config, **options)
     out = getattr(config, "out", None)
     if summary.answer:
         _show(summary, out, as_json)

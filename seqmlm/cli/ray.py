@@ -47,7 +47,8 @@ def ray(
 
     Example: seqmlm ray --address auto --shares 64 --out parts -- score enzymes new.fasta --fpr 0.05
     """
-    from seqmlm.tasks.shards import BESIDE, merge
+    from seqmlm.management.merge import merge
+    from seqmlm.tasks.shards import BESIDE
 
     _check(command, context.find_root().command.list_commands(context))  # type: ignore[attr-defined]
     out = out.resolve()

@@ -29,7 +29,7 @@ def merge(
 
     Example: seqmlm rows merge part-*.jsonl --out scores.jsonl
     """
-    from seqmlm.tasks.shards import merge as put_together
+    from seqmlm.management.merge import merge as put_together
 
     items = put_together(parts, out)
     if json_output:

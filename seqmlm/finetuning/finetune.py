@@ -30,7 +30,7 @@ class Finetune:
     def launch(
         cls, name: str, config: FinetuneConfig, *, stdout: TextIO | None, progress: Any, as_json: bool
     ) -> Summary:
-        """Run it; see `seqmlm.tasks.task.run`."""
+        """Run it; see `seqmlm.cli.command.Command`."""
         config.check()  # before torch is loaded, which takes seconds
         check_field(config)
         from seqmlm.finetuning.run import Finetuning

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from heapq import nsmallest
@@ -35,7 +35,20 @@ from seqmlm.inference.session import Session
 from seqmlm.rows.file import Row
 from seqmlm.rows.tracks import BEDGRAPH, bedgraph, conll
 from seqmlm.tasks.columns import Labelling, labelled_records
-from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, place, placed
+from seqmlm.tasks.task import (
+    Conclusion,
+    Figures,
+    NativeFormat,
+    Output,
+    ReadRows,
+    Requirements,
+    Table,
+    Task,
+    TaskConfig,
+    native_format,
+    place,
+    placed,
+)
 
 if TYPE_CHECKING:
     from seqmlm.reports.page import Page
@@ -89,23 +102,28 @@ class Predict(Task[PredictConfig, Record]):
     """
 
     Config = PredictConfig
-    doubts = frozenset({TAUGHT})
-    learnt = True
-    formats = PredictConfig.native()
+    requires = Requirements(labels="learnt")
 
     def __init__(self, config: PredictConfig, session: Session) -> None:
         from seqmlm.inference.labeller import Labeller
 
         super().__init__(config, session)
+        formats = config.native()
+        writers = {"conll": conll, "bedgraph": self._bedgraph}
+        self.native = native_format(config, formats)
+        self.output = Output(
+            native={name: NativeFormat(endings, writers[name]) for name, endings in formats.items()},
+            caution=frozenset({TAUGHT}),
+        )
         self.card = HeadCard.of(session.model)
         self.prompts = Prompts(session, self.card) if self.card.pool == "prompt" else None
         self.labeller = Labeller.load(session.model, session.conditionals())
-        self.units = config.level == "unit" or self.further_format is not None
-        if self.further_format is not None and not self.card.of_parts:
-            raise UsageError(f"{self.further_format} is of tags and entities; the model predicts of records")
+        self.units = config.level == "unit" or self.native is not None
+        if self.native is not None and not self.card.of_parts:
+            raise UsageError(f"{self.native} is of tags and entities; the model predicts of records")
         if config.truth and self.card.of_parts:
             raise UsageError("--truth is of records; of units a fine-tuning's --test has figures")
-        self.classes = self._positive() if self.further_format == "bedgraph" else []
+        self.classes = self._positive() if self.native == "bedgraph" else []
         self.problems = Problems()
 
     def _positive(self) -> list[str]:
@@ -119,11 +137,9 @@ class Predict(Task[PredictConfig, Record]):
             raise UsageError(f"a bedgraph is of one class: --set positive=NAME, of {', '.join(known[:20])}")
         return [name for name, kind in names.items() if kind == chosen]
 
-    def written(self, rows: Iterator[Row]) -> Iterable[str]:
-        """CoNLL or bedGraph."""
-        if self.further_format == "conll":
-            return conll(rows)
-        packed = self.out is not None and ending(self.out).endswith(PACKED)
+    def _bedgraph(self, rows: Iterator[Row]) -> Iterable[str]:
+        out = self.config.out
+        packed = out is not None and ending(out).endswith(PACKED)
         return bedgraph(rows, self.classes, self.classes[0].removeprefix("B-"), indexed=packed)
 
     def records(self, problems: Problems) -> Iterable[Record]:
@@ -147,7 +163,7 @@ class Predict(Task[PredictConfig, Record]):
     def _asked(self, records: Iterable[Record], problems: Problems) -> Iterable[Record]:
         """The records, each as it was known at its times, with its others and with its truth."""
         config, pair = self.config, self.card.pair
-        if self.further_format == "bedgraph":
+        if self.native == "bedgraph":
             records = self._distinct(records, problems)
         file, until = None if config.labels is None else str(config.labels), known_until(self.session.domain)
         if not config.truth and file is None:
@@ -293,7 +309,7 @@ class Predict(Task[PredictConfig, Record]):
             {**at, "prediction": tag, "probability": p, "p": dict(zip(names, map(float, own), strict=True))}
             for at, tag, p, own in zip(where, tags, sure, told, strict=True)
         ]
-        if self.further_format == "conll":  # its lines are those of the input
+        if self.native == "conll":  # its lines are those of the input
             rows += [{**at, "prediction": None} for at in silent]
         return sorted(rows, key=lambda row: row["start"])
 
@@ -335,16 +351,19 @@ class Predict(Task[PredictConfig, Record]):
         hidden = self.session.card.sensitive
         return {"n": counts.total(), "predicted": redacted_counts(own, parts=True) if hidden else own}
 
-    def sentence(self, figures: Figures, items: int) -> str:
+    def conclusion(self, figures: Figures, items: int, rows: ReadRows) -> Conclusion:
         shown = shown_count(items, self.session.card.sensitive)
         told = f"{number_of(shown, 'record')}: {self.card.label}"
         if "means" in figures:
-            return f"{told}; on average {', '.join(f'{n} {v:.4g}' for n, v in figures['means'].items())}"
+            means = ", ".join(f"{n} {v:.4g}" for n, v in figures["means"].items())
+            return Conclusion(f"{told}; on average {means}")
         if "mean" in figures:
             told += f" {figures['mean']:.4g} on average"
-            return told + (f" ({figures['min']:.4g} to {figures['max']:.4g})" if "min" in figures else "")
+            return Conclusion(
+                told + (f" ({figures['min']:.4g} to {figures['max']:.4g})" if "min" in figures else "")
+            )
         if "predicted" not in figures:
-            return told
+            return Conclusion(told)
         shares = [
             f"{name} for {count:,}"
             for name, count in [*figures["predicted"].items()][:5]
@@ -352,9 +371,9 @@ class Predict(Task[PredictConfig, Record]):
         ]
         hidden = any(isinstance(count, str) for count in figures["predicted"].values())
         nothing = "counts below 11 are not shown" if hidden else "nothing found"
-        return f"{told} {', '.join(shares) or nothing}"
+        return Conclusion(f"{told} {', '.join(shares) or nothing}")
 
-    def page(self, page: Page, rows: Callable[[], Iterator[Row]], figures: Figures) -> None:
+    def page(self, page: Page, rows: ReadRows, figures: Figures) -> None:
         super().page(page, rows, figures)
         if self.session.card.sensitive:
             return

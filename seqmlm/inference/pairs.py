@@ -61,8 +61,7 @@ class PairScorer:
 
         def named(number: int) -> str:
             pair, side = pairs[number // 2], "bad" if number % 2 else "good"
-            name = "" if self.session.card.sensitive else f" ({pair.id})"
-            return f"the {side} one of the pair {pair.source}:{pair.line}{name}"
+            return f"the {side} one of the pair {self.session.place_of(pair)}"
 
         scores = self._scorer.sequences(encodings, self._mode, wanted=wanted, view=view, named=named)
         for number, pair in enumerate(pairs):

@@ -78,8 +78,7 @@ class RecordScorer:
                 parts = self._windows(request, encodings, asked)
             except NotFiniteError as error:
                 record = own[self._culprit(request, encodings, asked)].record
-                name = "" if self.session.card.sensitive else f" ({record.id})"
-                where = f"{self.session.model.path}: record {record.source}:{record.line}{name}"
+                where = f"{self.session.model.path}: record {self.session.place_of(record)}"
                 raise NotFiniteError(f"{where}: {error}") from None
             both = zip(own, parts, strict=True)
             found = [scored(one.record, one.encoding, rule, some, request.want) for one, some in both]

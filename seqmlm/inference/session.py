@@ -243,6 +243,11 @@ class Session:
 
         return Budget.of(self.model)
 
+    def place_of(self, item: Any) -> str:
+        """File and line of a record or pair for a message, and its id unless the data are sensitive."""
+        place = f"{item.source}:{item.line}"
+        return place if self.card.sensitive else f"{place} ({item.id})"
+
     def tokens(self, raw: Any) -> int:
         """Tokens of a sequence; of one that the tokenizer refuses, a window of the model."""
         try:

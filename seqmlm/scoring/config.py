@@ -171,6 +171,10 @@ class ScoreConfig(ScoringRequest, TaskConfig):
         track = self.out is not None and self.format_out is None and ending(self.out) in TRACKS
         return self.out if track else None
 
+    @property
+    def rows_path(self) -> Path | None:
+        return self.out if self.track is None else None
+
     def check(self) -> None:
         TaskConfig.check(self)
         if self.resume and self.track is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -25,7 +25,7 @@ from seqmlm.scoring.config import ScoreConfig, ScoringRequest
 from seqmlm.scoring.output import reason
 from seqmlm.scoring.score import Score
 from seqmlm.streams.outputs import check_outputs
-from seqmlm.tasks.task import Figures
+from seqmlm.tasks.task import Conclusion, Figures, ReadRows
 
 CHANGE = "change"
 """What a finding in changed lines is called."""
@@ -116,8 +116,7 @@ class Review(Score):
 
     Config = ReviewConfig
     config: ReviewConfig
-    ahead = False
-    needs = ("changes",)
+    requires = replace(Score.requires, capabilities=("changes",))
 
     def __init__(self, config: ReviewConfig, session: Session) -> None:
         super().__init__(config, session)
@@ -128,11 +127,14 @@ class Review(Score):
         self._rule = CHANGE if config.changes else level.name
         given = self._rule, level, config.baseline, config.sarif
         self._findings = Findings(*given, private=self.plan.sensitive)
-        self.may_be_empty = config.changes
+        changed: dict[str, Any] = {"reads_ahead": False, "may_be_empty": config.changes}
+        if config.changes:  # what they take is not known before they are compared
+            changed["costs"] = lambda problems: ()
         if config.baseline is not None:
-            self.wanted = lambda row: not row.get("known")
+            changed["row_filter"] = lambda row: not row.get("known")
+        self.output = replace(self.output, **changed)
 
-    def files(self) -> list[str]:
+    def input_files(self) -> list[str]:
         """None: a review is not resumed."""
         return []
 
@@ -162,12 +164,8 @@ class Review(Score):
             return super().cost(item)
         return sum(super(Review, self).cost(one) for one in (*item.before, *item.after))
 
-    def costs(self, problems: Problems) -> Iterable[float]:
-        """None of changes: what they take is not known before they are compared."""
-        return () if self.config.changes else super().costs(problems)
-
-    def share(self, item: Any) -> float:
-        return 1.0 if self.config.changes else super().share(item)
+    def batch_share(self, item: Any) -> float:
+        return 1.0 if self.config.changes else super().batch_share(item)
 
     def judged(self, items: Sequence[Any]) -> list[list[JudgedRow]]:
         """The rows of each record; of each change its changed rows, as they are now, scored by the change."""
@@ -201,13 +199,13 @@ class Review(Score):
     def figures(self, rows: Iterable[Row]) -> Figures:
         return {**super().figures(rows), "level": self._rule}
 
-    def sentence(self, figures: Figures, items: int) -> str:
+    def conclusion(self, figures: Figures, items: int, rows: ReadRows) -> Conclusion:
         if self.config.changes and not items:
             what = f"since {self.config.since}" if self.config.since is not None else f"by {self.config.diff}"
-            return f"nothing was looked at: no change of source code {what} that can be judged"
-        return super().sentence(figures, items)
+            return Conclusion(f"nothing was looked at: no change of source code {what} that can be judged")
+        return super().conclusion(figures, items, rows)
 
-    def export(self, rows: Callable[[], Iterator[Row]]) -> Sequence[Path]:
+    def extra_files(self, rows: ReadRows) -> Sequence[Path]:
         self._findings.finish()
         return () if self.config.sarif is None else (self.config.sarif,)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from seqmlm.anomaly.levels import Track
+from seqmlm.data.files import Source
 from seqmlm.data.privacy import shown_count
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
@@ -33,7 +34,17 @@ from seqmlm.scoring.output import (
 )
 from seqmlm.scoring.plan import check_rate, choose
 from seqmlm.streams.ownership import remember
-from seqmlm.tasks.task import Figures, Task, check_field, where
+from seqmlm.tasks.task import (
+    Conclusion,
+    Figures,
+    Output,
+    ReadRows,
+    Requirements,
+    Task,
+    check_field,
+    read,
+    where,
+)
 
 if TYPE_CHECKING:
     from seqmlm.reports.page import Page
@@ -55,6 +66,11 @@ NOT_DURABLE = (
 """What is said once where standard input is read live."""
 
 
+def _check_request(config: ScoreConfig) -> None:
+    check_rate(config)
+    check_field(config, config.level)
+
+
 class Score(Task[ScoreConfig, Encoded]):
     """Score sequences with a model: one JSON line each; a higher score is more unusual.
 
@@ -71,39 +87,42 @@ class Score(Task[ScoreConfig, Encoded]):
     """
 
     Config = ScoreConfig
-    doubts = frozenset({TRAINED_ON})
-    page_has_rows = True
-    ahead = True
+    done: float | None
+    requires = Requirements(check=_check_request)
 
     def __init__(self, config: ScoreConfig, session: Session) -> None:
         super().__init__(config, session)
         self.plan = choose(config, session)
-        self.notes = (*self.plan.notes, *([NOT_DURABLE] if config.latency is not None else []))
-        self.sources, self.columns = config.sources, schema(self.plan)
         self.detector, self.familiar = self.plan.detector(), Familiar(self.plan)
         self._budget, self._uncommitted, self._characters = self.plan.budget, 0, 0
         self._began, self._asked = time.monotonic(), 0
         # Rows of a live input are counted as they pass, for nobody keeps them; all others by reading them.
         self._passed = Tally() if config.latency is not None else None
-        self.wanted = _alarmed if config.alarms_only and self._passed is None else None
-        self.kept = config.latency is None or config.report is not None
-        self.order = unusual_first if config.latency is None else None
+        self.alarms, self.done = 0, None
         self._report = None if config.report is None else self._new_report()
         self._noun = self.plan.level.name
         self._track: Track | None = None
         if config.track is not None:
             self._track = self.plan.level.track(config.track, name=config.model, private=self.plan.sensitive)
-            self.out, self.streams = None, False
+        live, mode, level = config.latency is not None, str(self.plan.mode), self.plan.level.name
+        self.output = Output(
+            columns=schema(self.plan),
+            stdout="rows" if config.track is None else "figures",
+            line=self.line,
+            order=None if live else unusual_first,
+            row_filter=_alarmed if config.alarms_only and not live else None,
+            keeps_rows=not live or config.report is not None,
+            page_shows_rows=True,
+            caution=frozenset({TRAINED_ON}),
+            notes=(*self.plan.notes, *([NOT_DURABLE] if live else [])),
+            hint=self._hint(),
+            settled={"mode": mode, "level": level, "counts": session.counts},
+            reads_ahead=True,
+            costs=self._costs,
+        )
 
-    @classmethod
-    def opened(cls, config: ScoreConfig) -> Session:
-        check_rate(config)
-        check_field(config, config.level)
-        return super().opened(config)
-
-    def decided(self) -> Mapping[str, Any]:
-        plan = self.plan
-        return {"mode": str(plan.mode), "level": plan.level.name, "counts": self.session.counts}
+    def live_records(self, source: Source, problems: Problems) -> Iterator[Record]:
+        return read(self.session, self.config, problems, {}, [source])
 
     def items(self, records: Iterable[Record], problems: Problems) -> Iterator[Encoded]:
         """The records, tokenized."""
@@ -117,16 +136,16 @@ class Score(Task[ScoreConfig, Encoded]):
     def cost(self, item: Encoded) -> float:
         return self._budget.cost(len(item.encoding))
 
-    def costs(self, problems: Problems) -> Iterable[float]:
+    def _costs(self, problems: Problems) -> Iterable[float]:
         """Of the records, tokenized, of which nothing is counted."""
         domain, tokenizer = self.session.domain, self.session.tokenizer
         some = batches(self.records(problems))
         return (self.cost(one) for batch in some for one in tokenized(domain, tokenizer, batch, problems))
 
-    def share(self, item: Encoded) -> float:
+    def batch_share(self, item: Encoded) -> float:
         return self._budget.share(item)
 
-    def due(self) -> bool:
+    def commit_due(self) -> bool:
         """Whether a part of work is done. A commit costs two syncs of the disk and the remembered scores."""
         due = self.session.forward_tokens >= self._budget.commit_interval
         due = due or self._uncommitted >= COMMIT_RECORDS
@@ -172,11 +191,10 @@ class Score(Task[ScoreConfig, Encoded]):
         first = "  ".join(told)
         return f"{first}\n    {row['reason']}" if row.get("reason") else first
 
-    def hint(self) -> str:
-        if self.config.rate_option is not None or self.plan.stored is None:
-            return super().hint()
-        if self.plan.stored.coarse:
-            return super().hint()
+    def _hint(self) -> str:
+        stored = self.plan.stored
+        if self.config.rate_option is not None or stored is None or stored.coarse:
+            return ""
         return "next: --fpr 0.05 marks the rows that fewer than one in twenty normal ones exceed"
 
     def _pass(self, judged: Sequence[JudgedRow], rows: Sequence[Row]) -> None:
@@ -197,12 +215,17 @@ class Score(Task[ScoreConfig, Encoded]):
         asked = {"mode": str(self.plan.mode), "precision": self.session.precision}
         return {**tally.figures(self.plan), "level": self.plan.level.name, **asked}
 
-    def sentence(self, figures: Figures, items: int) -> str:
+    def conclusion(self, figures: Figures, items: int, rows: ReadRows) -> Conclusion:
         seconds = time.monotonic() - self._began
         records = shown_count(items, self.plan.sensitive)
-        return sentence(self.plan, figures, records, seconds, self._asked / seconds)
+        return Conclusion(
+            sentence(self.plan, figures, records, seconds, self._asked / seconds),
+            lead=self._lead(figures),
+            failure=self._failure(figures),
+            examples=self._examples(rows, figures),
+        )
 
-    def failure(self, figures: Figures) -> str:
+    def _failure(self, figures: Figures) -> str:
         """That nothing could be judged, where all rows are unfamiliar."""
         rows, level = figures["rows"], self.plan.level
         if not rows or level.unknown_is_evidence or figures.get("unfamiliar") != rows:
@@ -213,7 +236,7 @@ class Score(Task[ScoreConfig, Encoded]):
             f"was trained on, or train a model on these ('seqmlm train PATH --domain {domain}')"
         )
 
-    def examples(self, rows: Callable[[], Iterator[Row]], figures: Figures) -> Sequence[str]:
+    def _examples(self, rows: ReadRows, figures: Figures) -> Sequence[str]:
         """The most unusual rows, where none raises an alarm; nothing of a live input, whose rows are gone."""
         if figures.get("alarms") != 0 or self._passed is not None or self.plan.sensitive:
             return ()
@@ -224,7 +247,7 @@ class Score(Task[ScoreConfig, Encoded]):
         begin = f"no row raises an alarm; the most unusual {'one is' if len(first) == 1 else 'ones are'}:"
         return [begin, *(f"{self.line(row)}\n    {most_unusual(self.plan.level, row)}" for row in first)]
 
-    def lead(self, figures: Figures) -> str:
+    def _lead(self, figures: Figures) -> str:
         rows, alpha = figures["rows"], self.plan.alpha
         if alpha is None or "alarms" not in figures:
             judged = "with" if self.plan.calibrated else "of a model without a calibration: there are no"
@@ -241,7 +264,7 @@ class Score(Task[ScoreConfig, Encoded]):
         )
         return f"{raised}{usual}"
 
-    def page(self, page: Page, rows: Callable[[], Iterator[Row]], figures: Figures) -> None:
+    def page(self, page: Page, rows: ReadRows, figures: Figures) -> None:
         assert self._report is not None
         facts = {name: figures[name] for name in ("incidents", "level", "mode") if name in figures}
         if self.plan.alpha is not None and self.plan.stored is not None:
@@ -250,7 +273,7 @@ class Score(Task[ScoreConfig, Encoded]):
             facts |= {name: figures[name] for name in ("rows", "alarms") if name in figures}
         self._report.draw(page, rows(), facts, self.plan.alpha)
 
-    def export(self, rows: Callable[[], Iterator[Row]]) -> Sequence[Path]:
+    def extra_files(self, rows: ReadRows) -> Sequence[Path]:
         if self._track is None:
             return ()
         assert self.config.track is not None

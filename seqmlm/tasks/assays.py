@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -27,7 +27,7 @@ from seqmlm.streams.outputs import check_outputs
 from seqmlm.streams.ownership import refuse_foreign, remember
 from seqmlm.streams.sinks import unwritable
 from seqmlm.tasks.measurements import TITLES, Measurements, agreement_table, effects_of, intervals
-from seqmlm.tasks.task import Figures, Table, Task, TaskConfig
+from seqmlm.tasks.task import Conclusion, Figures, Output, ReadRows, Requirements, Table, Task, TaskConfig
 from seqmlm.tasks.variants import KINDS, Convention, judged, scorer_of
 
 SUMMARY = "summary"
@@ -68,13 +68,11 @@ class Assays(Task[AssaysConfig, Variant]):
     """
 
     Config = AssaysConfig
-    unit = "variant"
-    columns = KINDS
-    needs = ("variants",)
-    streams = False
+    requires = Requirements(capabilities=("variants",))
 
     def __init__(self, config: AssaysConfig, session: Session) -> None:
         super().__init__(config, session)
+        self.output = Output(unit="variant", columns=KINDS, stdout="figures")
         if session.domain.variants is None:
             raise lacking(session.domain, "variants")
         self.field = session.domain.variants()
@@ -84,9 +82,9 @@ class Assays(Task[AssaysConfig, Variant]):
         if config.scores is not None:
             names = [*(one.name for one in self.assays.values()), SUMMARY]
             tables = {f"--scores, {name}:": config.scores / f"{name}.csv" for name in names}
-            check_outputs(tables, inputs=self.files(), folder=session.model.path)
+            check_outputs(tables, inputs=self.input_files(), folder=session.model.path)
 
-    def files(self) -> list[str]:
+    def input_files(self) -> list[str]:
         given = self.config.paths[0]
         return [*([given] if Path(given).is_file() else []), *self.assays]
 
@@ -136,9 +134,9 @@ class Assays(Task[AssaysConfig, Variant]):
             found[assay.name], variants = metrics, variants + len(effects)
         return {"variants": variants, "overall": intervals(summed_up(assays, found)), "assays": found}
 
-    def sentence(self, figures: Figures, items: int) -> str:
+    def conclusion(self, figures: Figures, items: int, rows: ReadRows) -> Conclusion:
         assays = number_of(len(figures["assays"]), "assay")
-        return f"scored {number_of(items, self.unit)} of {assays}"
+        return Conclusion(f"scored {number_of(items, self.output.unit)} of {assays}")
 
     def tables(self, figures: Figures) -> Iterator[Table]:
         yield Table("All assays", *agreement_table(figures["overall"]))
@@ -148,7 +146,7 @@ class Assays(Task[AssaysConfig, Variant]):
         ]
         yield Table("Each assay: the model", ["assay", *TITLES.values()], rows)
 
-    def export(self, rows: Callable[[], Iterator[Row]]) -> Sequence[Path]:
+    def extra_files(self, rows: ReadRows) -> Sequence[Path]:
         folder = self.config.scores
         if folder is None:
             return ()

@@ -27,7 +27,7 @@ from seqmlm.inference.pairs import PairScorer
 from seqmlm.inference.session import Session
 from seqmlm.rows.file import Row
 from seqmlm.tasks.pairs import pair_cells, pairs_of, share
-from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, place
+from seqmlm.tasks.task import Conclusion, Figures, Output, ReadRows, Table, Task, TaskConfig, place
 
 DRAWS = 1000  # of the bootstrap
 
@@ -106,11 +106,10 @@ class Bias(Task[BiasConfig, Pair | Association]):
     """
 
     Config = BiasConfig
-    unit = "comparison"
-    streams = False
 
     def __init__(self, config: BiasConfig, session: Session) -> None:
         super().__init__(config, session)
+        self.output = Output(unit="comparison", stdout="figures")
         self.pairs, self.cloze = PairScorer(session, metric="shared"), Cloze(session)
         self.groups, self.attributes = words(config.groups), words(config.attributes)
 
@@ -119,7 +118,7 @@ class Bias(Task[BiasConfig, Pair | Association]):
         found = pairs_of(config, self.session, problems, group=config.by, options=config.options)
         return found if config.paths else iter(())
 
-    def files(self) -> list[str]:
+    def input_files(self) -> list[str]:
         return [] if "-" in self.config.paths else expand(self.config.paths)
 
     def items(self, records: Iterable[Pair], problems: Problems) -> Iterator[Pair | Association]:
@@ -178,13 +177,13 @@ class Bias(Task[BiasConfig, Pair | Association]):
             found |= {"associations": associations, "means": means}
         return found
 
-    def sentence(self, figures: Figures, items: int) -> str:
+    def conclusion(self, figures: Figures, items: int, rows: ReadRows) -> Conclusion:
         pairs = figures.get("pairs")
         told = [f"the first sentence is the more probable one in {share(pairs)}"] if pairs else []
         for name, own in figures.get("means", {}).items():
             bounds = bounds_text(own["low"], own["high"], ".4g").replace(")", " over attributes)")
             told.append(f"{name}: mean gap {own['gap']:.4g} nats{bounds}")
-        return "; ".join(told)
+        return Conclusion("; ".join(told))
 
     def tables(self, figures: Figures) -> Iterator[Table]:
         if "pairs" in figures:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import islice
@@ -41,7 +41,17 @@ from seqmlm.rows.vectors import read_vectors
 from seqmlm.streams.cursor import file_facts
 from seqmlm.streams.sinks import Kind, Schema, beside, format_of, packed, unpacked
 from seqmlm.tasks.columns import HOLDERS, Labelling, labelled_records
-from seqmlm.tasks.task import Figures, Task, TaskConfig, open_model, place, said
+from seqmlm.tasks.task import (
+    Conclusion,
+    Figures,
+    Output,
+    ReadRows,
+    Requirements,
+    Task,
+    TaskConfig,
+    place,
+    said,
+)
 from seqmlm.tokenizers.base import fingerprint
 
 
@@ -148,6 +158,7 @@ class Embed(Task[EmbedConfig, Item]):
     """
 
     Config = EmbedConfig
+    requires = Requirements(labels="any")
 
     def __init__(self, config: EmbedConfig, session: Session) -> None:
         super().__init__(config, session)
@@ -157,23 +168,29 @@ class Embed(Task[EmbedConfig, Item]):
             self.normalization = Normalization.stored(Path(session.model.path), self._of())
         elif config.fit and not Path(session.model.path).is_dir():
             raise StateError(f"{config.model} is on the Hugging Face hub: download it to a folder first")
-        self.streams = not (config.fit or config.pair or config.knn)
         further = [one for one in (config.knn, config.colour) if one]
         self.kept_columns = list(dict.fromkeys([*listed(config.keep), *further]))
         self.whole = config.k is not None or config.discourse
-        self.ahead = config.train is None  # senses that are built ask the model
         self.senses: Senses | None = None
         if config.senses is not None and session.card.sensitive:
             raise UsageError("words of sensitive data are not kept with a model: senses are of other data")
-        self._budget = Budget.of(session.model, ONE_PASS)
-        self.facts = {**self._of(), "normal": self.decided()["normal"], "model": identity(session)}
+        self._budget, self.choices = Budget.of(session.model, ONE_PASS), self._settled()
+        self.facts = {**self._of(), "normal": self.choices["normal"], "model": identity(session)}
         kinds = self._kinds()
-        self.columns = Schema(
+        columns = Schema(
             columns=kinds,
             closed=config.of != "span",
             width=self.width if "vector" in kinds else 0,
             half=config.dtype == "float16",
             facts=self.facts,
+        )
+        self.output = Output(
+            stdout="figures" if config.fit or config.pair or config.knn else "rows",
+            columns=columns,
+            final_rows=self.final_rows if self.whole else None,
+            settled=self.choices,
+            reads_ahead=config.train is None,  # senses that are built ask the model
+            costs=None if config.train is None else lambda problems: (),  # and so no estimate is made
         )
         if config.senses == "stored":
             self.senses = Senses.stored(Path(session.model.path), self.facts)
@@ -181,10 +198,6 @@ class Embed(Task[EmbedConfig, Item]):
         if config.index is not None and config.k is not None:
             found = read_vectors(config.index).checked(self.facts, config.k, config.knn)
             self.index = Index(found.array, found.columns["id"], found.columns.get(config.knn or ""))
-
-    @classmethod
-    def opened(cls, config: EmbedConfig) -> Session:
-        return open_model(config, labels="any")
 
     @property
     def width(self) -> int:
@@ -213,7 +226,7 @@ class Embed(Task[EmbedConfig, Item]):
             return {**kinds, **kept, "neighbour": "text", "cosine": "number", "rank": "integer"}
         return {**kinds, **kept, "vector": "vector"}
 
-    def decided(self) -> Mapping[str, Any]:
+    def _settled(self) -> Mapping[str, Any]:
         config = self.config
         normal = config.normal + (f" {self.normalization.digest}" if self.normalization else "")
         return {"layers": self.embedder.layers.text, "of": config.of, "pool": config.pool, "normal": normal}
@@ -315,11 +328,7 @@ class Embed(Task[EmbedConfig, Item]):
     def cost(self, item: Item) -> float:
         return float(item.tokens)
 
-    def costs(self, problems: Problems) -> Iterable[float]:
-        """None where senses are trained first, which asks the model."""
-        return () if self.config.train is not None else super().costs(problems)
-
-    def share(self, item: Item) -> float:
+    def batch_share(self, item: Item) -> float:
         letters = characters(item.record) / BATCH_CHARACTERS if self.config.of in ("record", "span") else 0.0
         return max(1 / BATCH_RECORDS, letters, item.tokens / self._budget.batch)
 
@@ -355,7 +364,7 @@ class Embed(Task[EmbedConfig, Item]):
 
     def _written(self, item: Item, where: Row, vector: Floats) -> Row:
         """The vector as JSON lines have it: numbers, or text where a table is made of them."""
-        table = format_of(self.out, self.config.format_out) != "jsonl"
+        table = format_of(self.config.out, self.config.format_out) != "jsonl"
         short = table or self.whole or self.config.fit
         return {"vector": packed(vector) if short else vector.tolist()}
 
@@ -375,7 +384,7 @@ class Embed(Task[EmbedConfig, Item]):
         return {name: str(columns[name]) for name in self.kept_columns if name in columns}
 
     def figures(self, rows: Iterable[Row]) -> Figures:
-        asked, config = {"width": self.width, **self.decided()}, self.config
+        asked, config = {"width": self.width, **self.choices}, self.config
         if config.pair is not None:
             return {**agreement(list(rows)), **asked}
         if config.senses is not None:
@@ -391,11 +400,11 @@ class Embed(Task[EmbedConfig, Item]):
             return {**asked, **told, "components": len(self.fitted.components), "fitted": self.fitted.digest}
         return {"rows": sum(1 for _ in rows), **asked}
 
-    def finished(self, rows: Iterator[Row], figures: Figures) -> Iterator[Row]:
+    def final_rows(self, rows: Iterator[Row], figures: Figures) -> Iterator[Row]:
         """A row for each neighbour, or for each label that neighbours agree on; senses of documents."""
         return one_sense(rows) if self.config.discourse else self.near.rows()
 
-    def export(self, rows: Callable[[], Iterator[Row]]) -> Sequence[Path]:
+    def extra_files(self, rows: ReadRows) -> Sequence[Path]:
         """Keep what was fitted with the model: at the end, for the model's files are part of the request."""
         folder = Path(self.session.model.path)
         if self.config.fit:
@@ -404,7 +413,7 @@ class Embed(Task[EmbedConfig, Item]):
             self.senses.keep(folder)
         return ()
 
-    def page(self, page: Page, rows: Callable[[], Iterator[Row]], figures: Figures) -> None:
+    def page(self, page: Page, rows: ReadRows, figures: Figures) -> None:
         """How the vectors lie; of people none is drawn."""
         super().page(page, rows, figures)
         config = self.config
@@ -422,7 +431,7 @@ class Embed(Task[EmbedConfig, Item]):
             items = self._single(self.records(problems), self._read_spans(problems), problems, every)
             add_layers(page, [*by_layer(every, items)])
 
-    def sentence(self, figures: Figures, items: int) -> str:
+    def conclusion(self, figures: Figures, items: int, rows: ReadRows) -> Conclusion:
         what = "pair" if self.config.pair else "span" if self.config.senses else "vector"
         shown = shown_count(items, self.session.card.sensitive)
         count = next((figures[one] for one in ("rows", "vectors", "spans") if one in figures), shown)
@@ -430,7 +439,7 @@ class Embed(Task[EmbedConfig, Item]):
         if none := figures.get("dropped"):
             told.append(f"{number_of(none, 'dimension')} without variance, which z leaves out")
         width = f" of {self.width} numbers" if what == "vector" else ""
-        return number_of(count, what) + width + (f": {', '.join(told)}" if told else "")
+        return Conclusion(number_of(count, what) + width + (f": {', '.join(told)}" if told else ""))
 
 
 _TOLD = ("spearman", "pearson", "neighbours", "recall", "accuracy", "majority", "most_frequent", "fitted")

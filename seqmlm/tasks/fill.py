@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
@@ -15,7 +15,18 @@ from seqmlm.errors import DataError, UsageError
 from seqmlm.inference.cloze import Cloze, Guess, most_probable
 from seqmlm.inference.session import Session
 from seqmlm.rows.file import Row
-from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, place, read
+from seqmlm.tasks.task import (
+    Conclusion,
+    Figures,
+    Output,
+    ReadRows,
+    Table,
+    Task,
+    TaskConfig,
+    items_text,
+    place,
+    read,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,14 +61,12 @@ ConfigT = TypeVar("ConfigT", bound=GapsConfig)
 class Gaps(Task[ConfigT, Record]):
     """A task whose items are sequences with gaps, one on the command line, or those of files."""
 
-    unit = "sequence"
-    json_rows = True
-
     def __init__(self, config: ConfigT, session: Session) -> None:
         super().__init__(config, session)
         self.cloze = Cloze(session)
         self._typed = self._of_command_line()
-        self.streams = self._typed is None
+        stdout: Literal["rows", "figures"] = "rows" if self._typed is None else "figures"
+        self.output = Output(unit="sequence", stdout=stdout, json="rows")
 
     def _of_command_line(self) -> Record | None:
         """The sequence that stands there in place of a file.
@@ -86,8 +95,8 @@ class Gaps(Task[ConfigT, Record]):
             return [self._typed]
         return read(self.session, self.config, problems, keeping_gaps(self.session, self.config.format))
 
-    def files(self) -> list[str]:
-        return [] if self._typed is not None else super().files()
+    def input_files(self) -> list[str]:
+        return [] if self._typed is not None else super().input_files()
 
     def items(self, records: Iterable[Record], problems: Problems) -> Iterator[Record]:
         """The records with a gap, as prompts.
@@ -173,8 +182,8 @@ class Fill(Gaps[FillConfig]):
         (only,) = rows
         return {"filled": only["filled"], "masks": only["masks"]}
 
-    def sentence(self, figures: Figures, items: int) -> str:
-        return figures["filled"] if figures else f"filled the gaps of {self.counted(items)}"
+    def conclusion(self, figures: Figures, items: int, rows: ReadRows) -> Conclusion:
+        return Conclusion(figures["filled"] if figures else f"filled the gaps of {items_text(self, items)}")
 
     def tables(self, figures: Figures) -> Iterator[Table]:
         rows = []

@@ -28,7 +28,7 @@ from seqmlm.inference.cloze import Cloze
 from seqmlm.inference.session import Session
 from seqmlm.rows.file import Row
 from seqmlm.tasks.fill import keeping_gaps, with_gaps
-from seqmlm.tasks.task import Figures, Task, TaskConfig, read
+from seqmlm.tasks.task import Conclusion, Figures, NativeFormat, Output, ReadRows, Task, TaskConfig, read
 
 _LENGTH = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?", re.ASCII)
 
@@ -122,12 +122,17 @@ class Generate(Task[GenerateConfig, Draw]):
     """
 
     Config = GenerateConfig
-    unit = "sequence"
-    json_rows = own_format = True
 
     def __init__(self, config: GenerateConfig, session: Session) -> None:
         super().__init__(config, session)
-        self.formats = {session.domain.name: own_endings(session.domain)}
+        name, file = session.domain.name, config.out or "FILE"
+        self.output = Output(
+            unit="sequence",
+            json="rows",
+            native={name: NativeFormat(own_endings(session.domain), self.written)},
+            default_format=name,
+            hint=f"next: seqmlm score {config.model} {file} says how usual they are",
+        )
         self.cloze = Cloze(session)
         self._prompts: list[Prompt] = []  # each stands for `n` sequences, or one of a drawn length
 
@@ -169,10 +174,6 @@ class Generate(Task[GenerateConfig, Draw]):
             found = with_gaps(self.cloze, records, problems)
             yield from ((record.raw, record.source, record.line) for record in found)
 
-    def hint(self) -> str:
-        file = self.config.out or "FILE"
-        return f"next: seqmlm score {self.config.model} {file} says how usual they are"
-
     def rows(self, items: Sequence[Draw]) -> Iterator[list[Row]]:
         """A row for each sequence; what is drawn depends on the seed and on its number alone."""
         draws, rounds, again = _Draws(self.config, items), self.config.rounds, None
@@ -194,8 +195,8 @@ class Generate(Task[GenerateConfig, Draw]):
         )
         return domain.text.written(filled)
 
-    def sentence(self, figures: Figures, items: int) -> str:
-        return f"{number_of(items, self.unit)} generated"
+    def conclusion(self, figures: Figures, items: int, rows: ReadRows) -> Conclusion:
+        return Conclusion(f"{number_of(items, self.output.unit)} generated")
 
 
 class _Draws:

@@ -8,7 +8,7 @@ places: 2 V + 1 copies of a sequence, or 2 K + 1 of K candidates.
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import StringIO
 from itertools import chain, islice
@@ -39,7 +39,7 @@ from seqmlm.structure import joints
 from seqmlm.structure.joints import METHODS, OTHERS, TOLERANCE, Candidates, Conditional, Pair
 from seqmlm.structure.maps import Doubles
 from seqmlm.tasks.fill import Gaps, GapsConfig
-from seqmlm.tasks.task import Figures, Table, place, placed, read
+from seqmlm.tasks.task import Conclusion, Figures, ReadRows, Table, items_text, place, placed, read
 
 MOST_SYMBOLS = 32_768
 """Of a vocabulary that is tried whole: a matrix of so many takes 4 GiB."""
@@ -87,6 +87,10 @@ class JointConfig(GapsConfig):
     @property
     def read(self) -> tuple[str, ...]:
         return super().read if self.evaluate is None else (self.evaluate,)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return self.paths if self.evaluate is None else (self.evaluate,)
 
     @property
     def outputs(self) -> dict[str, Path | None]:
@@ -137,7 +141,7 @@ class JointTask(Gaps[JointConfig]):
     def __init__(self, config: JointConfig, session: Session) -> None:
         super().__init__(config, session)
         if config.evaluate is not None:
-            self.sources, self.streams = (config.evaluate,), False
+            self.output = replace(self.output, stdout="figures")
         units, ordinary = session.tokenizer.units, candidates(session)
         if not session.model.rows.has_hidden_states:
             raise UsageError(
@@ -161,7 +165,7 @@ class JointTask(Gaps[JointConfig]):
     def records(self, problems: Problems) -> Iterable[Record]:
         if self.config.evaluate is None:
             return super().records(problems)
-        return read(self.session, self.config, problems, {}, self.sources)
+        return read(self.session, self.config, problems, {}, self.config.sources)
 
     def items(self, records: Iterable[Record], problems: Problems) -> Iterator[Record]:
         """The records, as what is asked about.
@@ -314,13 +318,13 @@ class JointTask(Gaps[JointConfig]):
             return {key: only[key] for key in told if key in only}
         return {} if self.config.evaluate is None else measured([*rows], self.config.methods)
 
-    def sentence(self, figures: Figures, items: int) -> str:
+    def conclusion(self, figures: Figures, items: int, rows: ReadRows) -> Conclusion:
         if "filled" in figures:
-            return str(figures["filled"])
+            return Conclusion(str(figures["filled"]))
         if "methods" not in figures:
-            return f"found pairs for the gaps of {self.counted(items)}"
+            return Conclusion(f"found pairs for the gaps of {items_text(self, items)}")
         distances = {name: one["a_kl"]["value"] for name, one in figures["methods"].items() if "a_kl" in one}
-        return f"{self.counted(items)} with a pair of gaps: {nearest_sentence(distances)}"
+        return Conclusion(f"{items_text(self, items)} with a pair of gaps: {nearest_sentence(distances)}")
 
     def tables(self, figures: Figures) -> Iterator[Table]:
         if "joints" in figures:
@@ -339,7 +343,7 @@ class JointTask(Gaps[JointConfig]):
             ]
             yield Table("A-KL by distance", ["tokens apart", "pairs", *self.config.methods], cells)
 
-    def export(self, rows: Callable[[], Iterator[Row]]) -> Sequence[Path]:
+    def extra_files(self, rows: ReadRows) -> Sequence[Path]:
         """The evaluated pairs, as `publish` wants them."""
         path = self.config.publish
         if path is None:

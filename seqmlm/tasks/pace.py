@@ -5,7 +5,7 @@ The trade-off: of a run that is long some thousand items are read twice, first f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any
@@ -18,6 +18,7 @@ from seqmlm.inference.batches import BATCH_RECORDS, input_bytes, tokens_per_seco
 from seqmlm.inference.estimate import about
 from seqmlm.rows.file import Rows
 from seqmlm.tasks import shards
+from seqmlm.tasks.task import Live, Task
 
 SHORT = 10.0
 """Seconds by estimate up to which nothing is said of a run."""
@@ -38,7 +39,7 @@ class Pace:
         progress: the display.
     """
 
-    def __init__(self, task: Any, rows: Rows, progress: Any) -> None:
+    def __init__(self, task: Task[Any, Any], rows: Rows, progress: Any) -> None:
         self._task, self._rows, self._progress = task, rows, progress
         self._total: float | None = None  # forward tokens of the whole input
         self._done = self._part = 0.0
@@ -67,12 +68,11 @@ class Pace:
     def _estimate(self) -> None:
         """What the whole input, or a share of it, takes."""
         task, count, cost, scale = self._task, 0, 0.0, 1.0
-        sources = [one for one in task.sources if isinstance(one, str)]
-        size = input_bytes(sources) if len(sources) == len(task.sources) else None
+        size = input_bytes(task.config.sources)
         if size is None:
             return
         with metered() as meter, suppress(SeqmlmError):  # the run itself says what is wrong with its input
-            for own in islice(task.costs(Problems("skip", sensitive=task.session.card.sensitive)), LOOK):
+            for own in islice(_costs(task), LOOK):
                 count, cost = count + 1, cost + own
             if count == LOOK:
                 scale = max(1.0, size / max(1, meter.bytes))
@@ -88,12 +88,13 @@ class Pace:
         items = self._rows.asked
         if self._task.session.card.sensitive and items < SMALLEST:
             items = 0
-        self._progress.progress(items, self._task.alarms, self._share())
+        alarms = self._task.alarms if isinstance(self._task, Live) else 0
+        self._progress.progress(items, alarms, self._share())
 
     def _share(self) -> float | None:
         """Of all, the part under way included."""
-        if self._task.done is not None or not self._total:
-            done: float | None = self._task.done
+        done = self._task.done if isinstance(self._task, Live) else None
+        if done is not None or not self._total:
             return done
         asked = self._task.session.forward_tokens - self._before
         return min(1.0, float(self._done + min(self._part, asked)) / self._total)
@@ -103,3 +104,12 @@ class Pace:
         self._done += self._part
         self._part = 0.0
         self.tell()
+
+
+def _costs(task: Task[Any, Any]) -> Iterable[float]:
+    """The cost of each item; no model is asked."""
+    problems = Problems("skip", sensitive=task.session.card.sensitive)
+    if task.output.costs is not None:
+        return task.output.costs(problems)
+    again = type(task)(task.config, task.session)
+    return map(again.cost, again.items(again.records(problems), problems))

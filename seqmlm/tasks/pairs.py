@@ -17,7 +17,7 @@ from seqmlm.inference.pairs import PairScorer
 from seqmlm.inference.session import Session
 from seqmlm.reports.page import Cell
 from seqmlm.rows.file import Row
-from seqmlm.tasks.task import Figures, Table, Task, TaskConfig
+from seqmlm.tasks.task import Conclusion, Figures, Output, ReadRows, Table, Task, TaskConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,11 +69,10 @@ class Pairs(Task[PairsConfig, Pair]):
     """
 
     Config = PairsConfig
-    unit = "pair"
-    streams = False
 
     def __init__(self, config: PairsConfig, session: Session) -> None:
         super().__init__(config, session)
+        self.output = Output(unit="pair", stdout="figures")
         self.scorer = PairScorer(session, mode=Mode.parse(config.mode), metric=config.metric)
 
     def records(self, problems: Problems) -> Iterator[Pair]:
@@ -81,7 +80,7 @@ class Pairs(Task[PairsConfig, Pair]):
         options = {**config.options, **({"language": config.language} if config.language else {})}
         return pairs_of(config, self.session, problems, group=config.group, options=options)
 
-    def files(self) -> list[str]:
+    def input_files(self) -> list[str]:
         return [] if "-" in self.config.sources else expand(self.config.sources)
 
     def cost(self, item: Pair) -> float:
@@ -94,16 +93,15 @@ class Pairs(Task[PairsConfig, Pair]):
     def figures(self, rows: Iterable[Row]) -> Figures:
         return self.scorer.figures(list(rows))
 
-    def sentence(self, figures: Figures, items: int) -> str:
+    def conclusion(self, figures: Figures, items: int, rows: ReadRows) -> Conclusion:
         groups, unknown = len(figures["groups"]), figures["unknown_tokens"]
-        return "; ".join(
-            [
-                f"the better sequence is the more probable one in {share(figures)}",
-                *([f"mean over {groups} groups {figures['macro']:.1%}"] if groups else []),
-                *([f"{number_of(unknown, 'unknown token')} not scored"] if unknown else []),
-                *(["counts are mixed in (--set expert=none leaves them out)"] if figures["counts"] else []),
-            ]
-        )
+        parts = [
+            f"the better sequence is the more probable one in {share(figures)}",
+            *([f"mean over {groups} groups {figures['macro']:.1%}"] if groups else []),
+            *([f"{number_of(unknown, 'unknown token')} not scored"] if unknown else []),
+            *(["counts are mixed in (--set expert=none leaves them out)"] if figures["counts"] else []),
+        ]
+        return Conclusion("; ".join(parts))
 
     def tables(self, figures: Figures) -> Iterator[Table]:
         yield pairs_table("", figures)

@@ -66,7 +66,7 @@ def parts(task: Any, problems: Problems, done: int = 0) -> Iterator[Part]:
             f"cannot continue: {done:,} items are done, but the input now has {skipped:,}; run again without "
             "--resume"
         )
-    yield from cut(items, task.share)
+    yield from cut(items, task.batch_share)
 
 
 def cut(items: Iterable[Any], share: Callable[[Any], float]) -> Iterator[Part]:
@@ -101,7 +101,7 @@ def can_read_ahead(task: Any) -> bool:
     """Whether it pays to read in a second process, and a fork is safe: on Linux, with one Python thread."""
     if sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2 or threading.active_count() > 1:
         return False
-    size = input_bytes(task.sources)
+    size = input_bytes(task.config.sources)
     return size is not None and size >= READ_AHEAD_BYTES
 
 
@@ -167,11 +167,10 @@ def live(task: Any, problems: Problems, latency: float, stopping: Callable[[], b
     from seqmlm.streams import sources
 
     def read(source: Source) -> Iterator[Any]:
-        task.sources = [source]
-        return iter(task.records(problems))
+        return iter(task.live_records(source, problems))
 
     try:
         for some in sources.live(read, TICK_SHARE * latency, stopping):
-            yield from cut(task.items(some, problems), task.share)
+            yield from cut(task.items(some, problems), task.batch_share)
     except SeqmlmError as error:
         yield Part(failure=error)

@@ -8,14 +8,13 @@ is what the history adds. Labels and predictions have the columns of MEDS.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from heapq import nlargest
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,7 +32,8 @@ from seqmlm.inference.session import Session
 from seqmlm.parsing import duration
 from seqmlm.reports.page import Page
 from seqmlm.rows.file import Row
-from seqmlm.tasks.task import Figures, Table, Task, TaskConfig
+from seqmlm.streams.sinks import Kind
+from seqmlm.tasks.task import Conclusion, Figures, Output, ReadRows, Requirements, Table, Task, TaskConfig
 
 AT_ONCE = 1024  # histories encoded together, each with a code in its gap: some megabytes
 HIGHEST = 50  # predictions that a report lists
@@ -90,13 +90,12 @@ class Risk(Task[RiskConfig, Record]):
     """
 
     Config = RiskConfig
-    unit = "prediction"
-    columns = MappingProxyType({"boolean_value": "flag"})
-    public = frozenset({"codes"})
-    needs = ("times",)
+    requires = Requirements(capabilities=("times",))
 
     def __init__(self, config: RiskConfig, session: Session) -> None:
         super().__init__(config, session)
+        columns: dict[str, Kind] = {"boolean_value": "flag"}
+        self.output = Output(unit="prediction", columns=columns, public_figures=frozenset({"codes"}))
         if session.domain.times is None:
             raise lacking(session.domain, "times")
         self.cloze, self.codes, self.seen = Cloze(session), known_codes(config.codes, session), 0
@@ -169,12 +168,14 @@ class Risk(Task[RiskConfig, Record]):
         facts = {"predictions": n, "seen": self.seen, "codes": len(self.codes)}
         return {**facts, "overall": overall, "groups": groups, "curve": curve}
 
-    def sentence(self, figures: Figures, items: int) -> str:
+    def conclusion(self, figures: Figures, items: int, rows: ReadRows) -> Conclusion:
         told = f"{number_of(figures['predictions'], 'prediction')} for {number_of(figures['codes'], 'code')}"
         told += f" ({figures['seen']} left out who had one before)" if figures["seen"] else ""
         if (own := figures["overall"]) is None:
-            return f"{told}; how good they are is not known (11 of each class with a label are needed)"
-        return (
+            return Conclusion(
+                f"{told}; how good they are is not known (11 of each class with a label are needed)"
+            )
+        return Conclusion(
             f"{told}: AUROC {own['auroc']:.3f} ({own['auroc_low']:.3f} to {own['auroc_high']:.3f}), of what "
             f"needs no model {max(own['floors'].values()):.3f}; AUPRC {own['auprc']:.3f} (prevalence "
             f"{own['positives'] / own['n']:.3f})"
@@ -190,7 +191,7 @@ class Risk(Task[RiskConfig, Record]):
         yield Table("How good they are", ["group", *(one.replace("_", " ") for one in kinds), *floors], cells)
         yield Table("Calibration", ["mean risk", "share that came true"], figures["curve"])
 
-    def page(self, page: Page, rows: Callable[[], Iterator[Row]], figures: Figures) -> None:
+    def page(self, page: Page, rows: ReadRows, figures: Figures) -> None:
         super().page(page, rows, figures)
         shown = ("subject_id", "prediction_time", "predicted_boolean_probability", "log_ratio")
         most = nlargest(HIGHEST, rows(), key=lambda row: row["predicted_boolean_probability"])

@@ -41,7 +41,21 @@ from seqmlm.structure.estimators import KINDS, MOST_ELEMENTS
 from seqmlm.structure.graphs import Component, graphml, listed
 from seqmlm.structure.maps import DependenceMap, Null, Over
 from seqmlm.tasks.pace import LONG
-from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, place, placed, read, where
+from seqmlm.tasks.task import (
+    Conclusion,
+    Figures,
+    Output,
+    ReadRows,
+    Table,
+    Task,
+    TaskConfig,
+    items_text,
+    place,
+    placed,
+    read,
+    terminal_line,
+    where,
+)
 
 Made = TypeVar("Made")
 
@@ -221,8 +235,6 @@ class Structure(Task[StructureConfig, Subject]):
     """
 
     Config = StructureConfig
-    unit = "sequence"
-    columns = dict.fromkeys(LAYERS, "number")
 
     def __init__(self, config: StructureConfig, session: Session) -> None:
         super().__init__(config, session)
@@ -233,8 +245,8 @@ class Structure(Task[StructureConfig, Subject]):
             for name in self.decoder.files(()):
                 refuse_foreign(config.graphs / name, "--graphs")
         self.separation = (config.min_separation or 1) if self.decoder is None else self.decoder.separation
-        self.streams = config.truth is config.graphs is config.report is None
-        self.every = config.all or config.out is not None or not self.streams or self.decoder is None
+        shows_rows = config.truth is config.graphs is config.report is None
+        self.every = config.all or config.out is not None or not shows_rows or self.decoder is None
         self.gaps = row_options(session, config.format) if config.family else {}
         self.knows: Callable[[Record, Sequence[str]], Truth | None] | None = None
         self.maps = Maps(
@@ -246,12 +258,19 @@ class Structure(Task[StructureConfig, Subject]):
             family=config.sequences if config.family else None,
             both_strands=config.both_strands,
         )
-        self.notes = (*self._waiting(), *links_warnings(session.card.unit, session.card.metrics))
+        self.output = Output(
+            unit="sequence",
+            stdout="rows" if shows_rows else "figures",
+            columns=dict.fromkeys(LAYERS, "number"),
+            line=self._line,
+            notes=(*self._waiting(), *links_warnings(session.card.unit, session.card.metrics)),
+            costs=self._costs,
+        )
 
     def _waiting(self) -> Sequence[str]:
         """How long the first sequence takes, where that is long: nothing is heard before its map is made."""
-        files = [one for one in self.sources if isinstance(one, str)]
-        if self.config.dry_run or self.config.edges is not None or not files or input_bytes(files) is None:
+        files, asked = self.config.sources, not self.config.dry_run and self.config.edges is None
+        if not asked or not files or input_bytes(files) is None:
             return ()
         first = next(iter(self._subjects(*self._quiet())), None)
         tokens = 0.0 if first is None else sum(map(self.maps.cost, first.asked.encodings))
@@ -367,11 +386,11 @@ class Structure(Task[StructureConfig, Subject]):
             return 0.0
         return sum(map(self.maps.cost, item.asked.encodings))
 
-    def share(self, item: Subject) -> float:
+    def batch_share(self, item: Subject) -> float:
         """By the cost of the map, and by its rows, which are held in memory."""
-        return max(super().share(item), len(item.units) ** 2 / (2 * ROWS))
+        return max(super().batch_share(item), len(item.units) ** 2 / (2 * ROWS))
 
-    def costs(self, problems: Problems) -> Iterator[float]:
+    def _costs(self, problems: Problems) -> Iterator[float]:
         return map(self.cost, self._subjects(self.records(problems), problems))
 
     # Rows
@@ -509,24 +528,24 @@ class Structure(Task[StructureConfig, Subject]):
             told[f"field_{name}" if name in told else name] = own[name]
         return {**told, "ranking": ranking, "measures": own}
 
-    def line(self, row: Row) -> str:
+    def _line(self, row: Row) -> str:
         """Both units with their positions from 1 on, and the value of the pair."""
         if "i" not in row:
-            return super().line(row)
+            return terminal_line(row)
         units = (f"{row[f'position_{at}']} {row[f'unit_{at}']}" for at in "ij")
         value = "" if row["value"] is None else f"{row['value']:.4g}"
         return "  ".join([*where(row), " - ".join(units), value])
 
-    def sentence(self, figures: Figures, items: int) -> str:
-        told = f"{self.counted(items)} by {figures['method']}"
+    def conclusion(self, figures: Figures, items: int, rows: ReadRows) -> Conclusion:
+        told = f"{items_text(self, items)} by {figures['method']}"
         if self.config.dry_run:
             count = figures["passes"]
-            return f"{told}: {f'{count:,}' if isinstance(count, int) else count} passes"
+            return Conclusion(f"{told}: {f'{count:,}' if isinstance(count, int) else count} passes")
         if "pairs" in figures:
             told = f"{number_of(figures['pairs'], 'pair')} of {told}"
         if "edges" in figures:
-            return f"{told}, {number_of(figures['edges'], 'edge')}"
-        return f"{told}; the domain does not say which pairs are edges"
+            return Conclusion(f"{told}, {number_of(figures['edges'], 'edge')}")
+        return Conclusion(f"{told}; the domain does not say which pairs are edges")
 
     def tables(self, figures: Figures) -> Iterator[Table]:
         if ranking := figures.get("ranking"):
@@ -538,7 +557,7 @@ class Structure(Task[StructureConfig, Subject]):
         if details := figures.get("details"):
             yield Table("Figures of the method", ["figure", "mean"], [*details.items()])
 
-    def page(self, page: Page, rows: Callable[[], Iterator[Row]], figures: Figures) -> None:
+    def page(self, page: Page, rows: ReadRows, figures: Figures) -> None:
         """Figures, and the first sequences one by one where data are not sensitive."""
         super().page(page, rows, figures)
         if self.session.card.sensitive:
@@ -549,7 +568,7 @@ class Structure(Task[StructureConfig, Subject]):
         for one in islice(self.decoded(rows()), PICTURED):
             draw(page, self.decoder, one, self.separation)
 
-    def export(self, rows: Callable[[], Iterator[Row]]) -> list[Path]:
+    def extra_files(self, rows: ReadRows) -> list[Path]:
         """Write the graphs and the field's own files."""
         if (folder := self.config.graphs) is None:
             return []

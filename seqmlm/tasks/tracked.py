@@ -1,4 +1,4 @@
-"""The run of MLflow that a task's report is kept in."""
+"""The report of a task, and the run of MLflow that it is kept in."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from seqmlm import __version__
 from seqmlm.data.sources import UNNAMED, combined, file_fingerprint, shown_name, split_source
 from seqmlm.errors import DataError
 from seqmlm.inference.session import Session
+from seqmlm.rows.file import Rows
+from seqmlm.tasks.task import Conclusion, Figures, Summary, Task
 from seqmlm.tracking import DESCRIPTION, MAX_PARAMS, TrackedRun, Tracker, decimal
 from seqmlm.workspace import Workspace
 
@@ -149,3 +151,35 @@ def _name_data(session: Session, config: Any, run: TrackedRun) -> None:
         facts = {"files": len(named)}
         shown, source = (UNNAMED, "withheld") if private else (shown_name(paths), paths[0])
         run.dataset(shown, source, digest, facts, context="scoring")
+
+
+def write_report(
+    task: Task[Any, Any],
+    summary: Summary,
+    rows: Rows,
+    files: Sequence[Path],
+    conclusion: Conclusion,
+    figures: Figures,
+) -> None:
+    """Write the report, and keep it with the figures in a run of MLflow: of sensitive data no small ones."""
+    from seqmlm.reports.page import Page
+
+    config, session = task.config, task.session
+    assert config.report is not None
+    answer, *warnings = summary.answer.split("\n")
+    lead = conclusion.lead or answer
+    page = Page(f"{summary.task.capitalize()}: {config.model}", lead)
+    page.warnings(
+        [*warnings, *(f"{what}: {n}" for what, n in summary.notes.items() if what in task.output.caution)]
+    )
+    page.head(origin(session, summary.task, config) | {"note": "; ".join(task.output.notes)})
+    task.page(page, rows.read, figures)
+    for table in summary.tables:
+        page.table(*table)
+    if summary.notes:
+        page.table("Met on the way", ["what", "how often"], list(summary.notes.items()))
+    page.write(config.report, private=session.card.sensitive)
+    tracked = {"items": summary.items, "bad": summary.bad, **summary.figures}
+    told = summary.answer if session.card.sensitive else f"{lead}\n\n`{command(summary.task, config)}`"
+    kept = [config.report, *files]
+    keep_run(session, summary.task, config, tracked, task.output.settled, kept, told, spent=summary.seconds)

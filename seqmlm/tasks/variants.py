@@ -5,11 +5,10 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -26,7 +25,20 @@ from seqmlm.reports.verdict import agreement_sentences, suggestion_doubts
 from seqmlm.rows.file import Row
 from seqmlm.tasks.measurements import Measurements, agreement_table
 from seqmlm.tasks.substitutions import Grid
-from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, said, where
+from seqmlm.tasks.task import (
+    Conclusion,
+    Figures,
+    NativeFormat,
+    Output,
+    ReadRows,
+    Requirements,
+    Table,
+    Task,
+    TaskConfig,
+    native_format,
+    said,
+    where,
+)
 
 Convention = Literal["masked", "wt", "mask_fill", "mutant", "match_fill", "pll_delta", "pll_excess"]
 NUMBERS = (*CONVENTIONS, "pll_delta_per_unit", BITS)
@@ -132,24 +144,30 @@ class VariantsTask(Task[VariantsConfig, Variant]):
     """
 
     Config = VariantsConfig
-    unit = "variant"
-    columns = KINDS
-    formats: Mapping[str, Sequence[str]] = MappingProxyType({"vcf": (".vcf", ".vcf.gz")})
-    needs = ("variants",)
+    requires = Requirements(capabilities=("variants",))
 
     def __init__(self, config: VariantsConfig, session: Session) -> None:
         super().__init__(config, session)
         if session.domain.variants is None:
             raise lacking(session.domain, "variants")
         self.field = session.domain.variants()
-        self.formats, self.streams = self.field.formats, config.measured is None and not config.next
+        formats = self.field.formats
+        self.copied = native_format(config, formats) is not None
+        self.output = Output(
+            unit="variant",
+            columns=KINDS,
+            stdout="rows" if config.measured is None and not config.next else "figures",
+            native={name: NativeFormat(endings, self.written) for name, endings in formats.items()},
+            line=self.line,
+            costs=self._costs,
+        )
         if config.next and self.field.windows:
             raise UsageError("--next needs variants of one wild type, and here each has a window of its own")
         self.scorer = scorer_of(session, self.field, config.convention)
         self.listed: Sequence[Variant] = ()
         self.measured: Measurements | None = None
 
-    def files(self) -> list[str]:
+    def input_files(self) -> list[str]:
         config = self.config
         return [] if "-" in config.read else [*config.read]
 
@@ -165,7 +183,7 @@ class VariantsTask(Task[VariantsConfig, Variant]):
             column=config.column,
             first=config.first,
             window=window,
-            copied=self.further_format is not None,
+            copied=self.copied,
             family=config.family,
             query=config.query,
             genes=config.genes,
@@ -199,7 +217,7 @@ class VariantsTask(Task[VariantsConfig, Variant]):
             self.scorer.expect(self.listed)
         return self.listed
 
-    def costs(self, problems: Problems) -> Iterable[float]:
+    def _costs(self, problems: Problems) -> Iterable[float]:
         """Of the variants that were read, or of a stream of the first ones."""
         return map(self.cost, self.listed or self.records(problems))
 
@@ -264,16 +282,16 @@ class VariantsTask(Task[VariantsConfig, Variant]):
             found["next"] = self.grid.suggestions(self.config.next, self.measured)
         return found
 
-    def sentence(self, figures: Figures, items: int) -> str:
-        told = [f"scored {said(figures['scored'])} of {number_of(items, self.unit)}"]
+    def conclusion(self, figures: Figures, items: int, rows: ReadRows) -> Conclusion:
+        told = [f"scored {said(figures['scored'])} of {number_of(items, self.output.unit)}"]
         if "counts" in figures:
             kinds = (f"{said(number)} {name}" for name, number in figures["counts"].items())
             told.append(f"by {self.field.counted}: {', '.join(kinds) or 'none has one'}")
         if figures["mixed"]:
             told.append(
-                f"{said(figures['mixed'])} of {number_of(items, self.unit)} are deletions or insertions: "
-                "they have pll_excess, which others do not compare with; --set convention=pll_excess gives "
-                "it for all"
+                f"{said(figures['mixed'])} of {number_of(items, self.output.unit)} are deletions or "
+                "insertions: they have pll_excess, which others do not compare with; "
+                "--set convention=pll_excess gives it for all"
             )
         chance = math.log2(len(self.field.letters))
         low = figures[BITS_LOW]
@@ -284,7 +302,7 @@ class VariantsTask(Task[VariantsConfig, Variant]):
             what, remedy = windows if self.field.windows else wildtype
             known = f"{figures[BITS]:.2f} bits at a place, by chance {chance:.2f}"
             told.append(f"the model does not know {what}: {known}; {remedy}")
-        return "\n".join([*told, *agreement_sentences(figures), *suggestion_doubts(figures)])
+        return Conclusion("\n".join([*told, *agreement_sentences(figures), *suggestion_doubts(figures)]))
 
     def tables(self, figures: Figures) -> Iterator[Table]:
         if "agreement" in figures:
@@ -293,7 +311,7 @@ class VariantsTask(Task[VariantsConfig, Variant]):
             cells = [(one["variant"], f"{one['effect']:+.3f}") for one in figures["next"]]
             yield Table("To be tested next", ["test next", "effect"], cells)
 
-    def page(self, page: Page, rows: Callable[[], Iterator[Row]], figures: Figures) -> None:
+    def page(self, page: Page, rows: ReadRows, figures: Figures) -> None:
         super().page(page, rows, figures)
         if self.grid is not None:
             self.grid.draw(page)

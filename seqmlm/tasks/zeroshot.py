@@ -8,7 +8,7 @@ part of it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -24,7 +24,7 @@ from seqmlm.inference.session import Session
 from seqmlm.reports.page import Page
 from seqmlm.reports.verdict import accuracy_sentence
 from seqmlm.rows.file import Row
-from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, place, read
+from seqmlm.tasks.task import Conclusion, Figures, Output, ReadRows, Table, Task, TaskConfig, place, read
 
 CONTEXTS, FEWEST = 200, 20  # inputs that contextual calibration looks at, and needs: one would take all away
 ONE_CLASS = 0.95  # share of predictions of one class from which on that is said
@@ -78,6 +78,7 @@ class Zeroshot(Task[ZeroshotConfig, Record]):
 
     def __init__(self, config: ZeroshotConfig, session: Session) -> None:
         super().__init__(config, session)
+        self.output = Output(costs=self._costs)
         templates, labels = read_wording(config.templates, config.labels, config.task)
         self.classifier = Classifier(Cloze(session), templates, Verbalizer.of(labels))
         self.calibration: str = config.calibration
@@ -106,7 +107,7 @@ class Zeroshot(Task[ZeroshotConfig, Record]):
             else:
                 yield record
 
-    def costs(self, problems: Problems) -> Iterable[float]:
+    def _costs(self, problems: Problems) -> Iterable[float]:
         """Without a calibration, which asks the model."""
         return (self.cost(one) for one in self.records(problems) if self._missing(one) is None)
 
@@ -166,16 +167,18 @@ class Zeroshot(Task[ZeroshotConfig, Record]):
             found["sensitivity"] = {**spread, "wordings": alone}
         return found
 
-    def sentence(self, figures: Figures, items: int) -> str:
+    def conclusion(self, figures: Figures, items: int, rows: ReadRows) -> Conclusion:
         told = f"{number_of(figures['n'], 'record')} classified (calibration {figures['calibration']})"
         name, most = max(figures["predicted"].items(), key=lambda one: (isinstance(one[1], int), one[1]))
         if items >= FEWEST and isinstance(most, int) and most > ONE_CLASS * items:
             told += f", {most / items:.0%} of them {name!r}: these words may not fit this model"
         if figures["accuracy"] is None:
-            return f"{told}; no true classes were given, so nothing is known of how often it is right"
+            return Conclusion(
+                f"{told}; no true classes were given, so nothing is known of how often it is right"
+            )
         spread = figures["sensitivity"]
         by_wording = f"; by wording {spread['min']:.1%} to {spread['max']:.1%}" if spread else ""
-        return f"{told}: {accuracy_sentence(figures)}{by_wording}"
+        return Conclusion(f"{told}: {accuracy_sentence(figures)}{by_wording}")
 
     def tables(self, figures: Figures) -> Iterator[Table]:
         if confusion := figures["confusion"]:
@@ -186,7 +189,7 @@ class Zeroshot(Task[ZeroshotConfig, Record]):
             yield Table("Each wording alone", ["wording", "accuracy"], alone)
         yield Table("Predictions", ["class", "records"], [*figures["predicted"].items()])
 
-    def page(self, page: Page, rows: Callable[[], Iterator[Row]], figures: Figures) -> None:
+    def page(self, page: Page, rows: ReadRows, figures: Figures) -> None:
         super().page(page, rows, figures)
         words = self.classifier.verbalizer
         owners = [(word, words.names[own]) for word, own in zip(words.words, words.owner, strict=True)]

@@ -27,6 +27,7 @@ from seqmlm.rows.judge import Normal
 from seqmlm.scoring.config import ScoreConfig
 from seqmlm.scoring.output import Tally
 from seqmlm.scoring.score import Score
+from seqmlm.tasks.task import open_model
 
 SECONDS = 240  # patience with a busy machine
 
@@ -101,7 +102,7 @@ def test_rows_keep_what_a_fasta_header_says(run: Run, home: Path, tmp_path: Path
 def test_of_a_terminal_an_alarm_is_two_lines(home: Path, tmp_path: Path) -> None:
     source = proteins(tmp_path / "n.fasta", 3, 6)
     config = ScoreConfig(model=str(home / "mine"), paths=(str(source),), mode="exact", fpr=0.2)
-    task = Score(config, Score.opened(config))
+    task = Score(config, open_model(config))
     row = {"id": "p6.0", "source": "n.fasta", "line": 1, "p_value": 0.0712, "bits_per_unit": 4.25}
     assert task.line(row) == "n.fasta:1  p 0.071  p6.0  4.25 bits per residue"
     alarm = {**row, "alarm": True, "reason": "An unusual protein.", "start": 2, "end": 5}
@@ -111,9 +112,9 @@ def test_of_a_terminal_an_alarm_is_two_lines(home: Path, tmp_path: Path) -> None
     named = {**row, "description": "thr operon leader peptide " * 3}
     first, second = "thr operon leader peptide thr operon leader ...", "  4.25 bits per residue"
     assert task.line(named) == f"n.fasta:1  p 0.071  p6.0  {first}{second}"
-    assert task.hint() == "next: --report FILE.html draws what was found"
+    assert not task.output.hint, "the usual one, about a report"
     silent = Score(replace(config, fpr=None), task.session)
-    assert silent.hint().startswith("next: --fpr 0.05 marks")
+    assert silent.output.hint.startswith("next: --fpr 0.05 marks")
 
 
 def test_a_track_takes_the_place_of_rows_and_is_kept_with_a_report(

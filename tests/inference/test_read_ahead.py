@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -35,8 +36,8 @@ class Spelling:
     """
 
     def __init__(self, read: Callable[[Problems], Iterable[Record]], budget: Budget | None = None) -> None:
-        self.records, self.share = read, (budget or Budget()).share
-        self.sources: Sequence[str] = ()
+        self.records, self.batch_share = read, (budget or Budget()).share
+        self.config = SimpleNamespace(sources=())
 
     def items(self, records: Iterable[Record], problems: Problems) -> Iterator[Encoded]:
         for some in batches(records):
@@ -153,7 +154,7 @@ def test_an_input_that_has_become_shorter_is_not_gone_on_with(tmp_path: Path, re
 
 def test_small_inputs_and_one_core_are_read_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = of_file(tmp_path)
-    task.sources = [str(tmp_path / "x.fasta")]
+    task.config.sources = [str(tmp_path / "x.fasta")]
     assert not can_read_ahead(task)
     monkeypatch.setattr("seqmlm.tasks.reading.READ_AHEAD_BYTES", 1)
     monkeypatch.setattr("threading.active_count", lambda: 1)

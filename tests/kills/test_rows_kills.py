@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from forked_cli import start
@@ -36,7 +37,7 @@ class Slow:
         pause: seconds that a part takes.
     """
 
-    sources = ()
+    config = SimpleNamespace(sources=())
 
     def __init__(self, pause: float) -> None:
         self.pause = pause
@@ -47,7 +48,7 @@ class Slow:
     def items(self, records: Iterable[Record], problems: Problems) -> Iterable[Record]:
         return records
 
-    def share(self, item: Record) -> float:
+    def batch_share(self, item: Record) -> float:
         return 1 / 16
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +15,8 @@ from seqmlm import plugins
 from seqmlm.errors import DataError, StateError
 from seqmlm.scoring.config import ScoreConfig
 from seqmlm.streams.cursor import DEFAULTS, Cursor, Position, differences, file_facts
-from seqmlm.tasks import task
-from seqmlm.tasks.task import Task
+from seqmlm.tasks import run
+from seqmlm.tasks.task import Output, Task
 from seqmlm.watch.config import WatchConfig
 from seqmlm.watch.request import stream_request
 
@@ -141,13 +141,12 @@ def request_of(config: Any) -> dict[str, Any]:
         model: Any = SimpleNamespace(reference="m:1", digests={}, sensitive=False)
         return stream_request(config, ["*.log"], model)
     work = SimpleNamespace(
-        config=config,
-        out=Path("rows.jsonl"),
-        files=list,
+        config=replace(config, out=Path("rows.jsonl")),
+        input_files=list,
         session=session,
-        decided=lambda: {"mode": "exact", "level": "line"},
+        output=Output(settled={"mode": "exact", "level": "line"}),
     )
-    return task._request(work)
+    return run._request(work)
 
 
 def older(request: Mapping[str, Any], name: str, *, defaults: bool) -> dict[str, Any]:

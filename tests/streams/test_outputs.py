@@ -12,9 +12,9 @@ from log_models import write_log_model
 
 from seqmlm.cli import tasks
 from seqmlm.errors import StateError, UsageError
+from seqmlm.management.merge import merge
 from seqmlm.scoring.config import ScoreConfig
 from seqmlm.streams.outputs import check_outputs, new_folder
-from seqmlm.tasks import shards
 from seqmlm.watch.config import WatchConfig
 
 ROW = '{"id": "a", "source": "f", "line": 1}\n'
@@ -197,4 +197,4 @@ def test_a_watching_and_joined_shares_write_json_lines_alone() -> None:
             WatchConfig(model="m", paths=("a.log",), out=Path(name)).check()
         assert ".npy" not in str(error.value).replace(name, "")
         with pytest.raises(UsageError, match=r"name a \.jsonl"):
-            shards.merge([Path("a.jsonl")], Path(name))
+            merge([Path("a.jsonl")], Path(name))

@@ -6,7 +6,8 @@ from typing import TextIO
 
 from seqmlm.scoring.config import ScoreConfig
 from seqmlm.scoring.score import Score
-from seqmlm.tasks.task import Progress, Summary, run
+from seqmlm.tasks.run import run
+from seqmlm.tasks.task import Progress, Summary
 
 
 def score_files(config: ScoreConfig, stdout: TextIO | None, progress: Progress | None = None) -> Summary:

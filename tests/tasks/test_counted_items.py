@@ -10,7 +10,7 @@ import pytest
 from seqmlm.tasks.fill import Fill
 from seqmlm.tasks.joint import JointTask
 from seqmlm.tasks.structure import Structure
-from seqmlm.tasks.task import Task
+from seqmlm.tasks.task import Output, Task
 
 NEAREST = {"methods": {"mrf": {"a_kl": {"value": 0.5}}}}
 MAPPED = {"method": "cmi", "passes": 3}
@@ -28,5 +28,6 @@ def test_an_answer_tells_no_small_number_of_people(
     task: Any = object.__new__(kind)
     task.session = SimpleNamespace(card=SimpleNamespace(sensitive=sensitive))
     task.config = SimpleNamespace(dry_run=True)
-    assert shown in task.sentence(figures, 3)
-    assert Task.sentence(task, {}, 3) == f"{shown}{task.unit}s"
+    task.output = Output(unit="item")
+    assert shown in task.conclusion(figures, 3, tuple).sentence
+    assert Task.conclusion(task, {}, 3, tuple).sentence == f"{shown}items"

@@ -309,8 +309,9 @@ def test_neighbours_are_those_of_the_vectors(
     assert [one["neighbour"] for one in rows[:3]] == [f"pets.csv:{n + 2}" for n in np.argsort(-every[0])[:3]]
     np.testing.assert_allclose([one["cosine"] for one in rows], -np.sort(-every)[:, :3].ravel(), atol=1e-5)
     assert [one["rank"] for one in rows[:4]] == [1, 2, 3, 1]
-    alone = tmp_path / "alone.csv"
+    alone, share = tmp_path / "alone.csv", tmp_path / "share.jsonl"
     seqmlm("embed", model, pets, "--neighbours", 8, "--out", alone).ok()
+    seqmlm("embed", model, pets, "--neighbours", 8, "--out", share, "--shard", "0/2").refused(2, "no shares")
     with alone.open(newline="") as file:
         near = [(one["id"], one["neighbour"]) for one in csv.DictReader(file)]
     assert len({*near}) == 72
@@ -428,8 +429,12 @@ def test_any_span_with_a_label_has_a_sense(tmp_path: Path, seqmlm: Run) -> None:
 def test_dimensions_that_are_left_out_are_told() -> None:
     session = SimpleNamespace(card=SimpleNamespace(sensitive=False))
     asked: Any = SimpleNamespace(config=EmbedConfig(model="m", fit=True), width=16, session=session)
-    assert "1 dimension without variance" in Embed.sentence(asked, {"vectors": 30, "dropped": 1}, 30)
-    assert "variance" not in Embed.sentence(asked, {"vectors": 30, "dropped": 0}, 30)
+
+    def answer(figures: dict[str, int]) -> str:
+        return Embed.conclusion(asked, figures, 30, tuple).sentence
+
+    assert "1 dimension without variance" in answer({"vectors": 30, "dropped": 1})
+    assert "variance" not in answer({"vectors": 30, "dropped": 0})
 
 
 def test_senses_of_documents_are_written(roles: tuple[Path, Path], tmp_path: Path, seqmlm: Run) -> None:

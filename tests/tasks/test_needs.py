@@ -15,7 +15,7 @@ from tiny_domain_models import code_model, patients_model
 from tiny_models import dna_model, protein_model, saved
 
 from seqmlm.errors import StateError, UsageError
-from seqmlm.tasks.task import run
+from seqmlm.tasks.run import run
 
 FIELDS = ("text", "protein", "dna", "code", "ehr", "logs")
 NEEDS = {
@@ -42,7 +42,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def test_each_task_says_what_its_model_must_have() -> None:
-    tasks = {name: one for name, one in TASKS.items() if one.needs}
+    tasks = {name: one for name, one in TASKS.items() if one.requires.capabilities}
     assert tasks.keys() == NEEDS.keys()
 
 

@@ -29,8 +29,9 @@ from seqmlm.inference.estimate import about
 from seqmlm.inference.maps import Maps
 from seqmlm.inference.session import Session
 from seqmlm.structure.maps import DependenceMap
+from seqmlm.tasks.run import run
 from seqmlm.tasks.structure import EDGES_ALONE, NEAR, TOPK, Structure, StructureConfig, usual_settings
-from seqmlm.tasks.task import Summary, run
+from seqmlm.tasks.task import Summary
 from seqmlm.tracking import Tracker
 from seqmlm.workspace import Workspace
 
@@ -491,7 +492,7 @@ def test_progress_is_heard_while_one_map_is_made(model: str, tracked_workspace: 
     sequence.write_text(">one\nMKVLAAGICRDEFGHIKLMNPQRSTVWY\n")
     asked = {"out": tmp_path / "rows.jsonl", "method": "jacobian", "tokens_per_batch": 256}
     config = StructureConfig(model=model, paths=(str(sequence),), **asked)
-    Structure.launch("structure", config, stdout=None, progress=Heard(), as_json=True)
+    run("structure", Structure, config, stdout=None, progress=Heard(), as_json=True)
     assert Heard.items[-1] == 1
     assert Heard.items.count(0) > 3, "before the only sequence is done"
 

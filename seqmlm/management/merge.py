@@ -1,0 +1,79 @@
+"""The rows of all shares of a request (`--shard`), put into one file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from shutil import copyfileobj
+from typing import IO
+
+from seqmlm.config import from_dict
+from seqmlm.data.compressed import PACKED, ending
+from seqmlm.engine.durable import entry_of, replace_file
+from seqmlm.errors import StateError, UsageError
+from seqmlm.parsing import read_json
+from seqmlm.streams.outputs import check_outputs
+from seqmlm.streams.ownership import remember
+from seqmlm.streams.sinks import FORMATS
+from seqmlm.tasks.shards import BESIDE, Share, parse
+
+
+def merge(paths: Sequence[Path], out: Path) -> int:
+    """Put the rows of all shares of one request into one file, in the order of the input.
+
+    Args:
+        paths: of the shares, in any order.
+        out: the file; readable by the owner alone where a share is.
+
+    Returns:
+        How many items the rows are of.
+
+    Raises:
+        UsageError: no shares, or the output is one of them.
+        StateError: a share is missing, unfinished, changed, there twice, or of another request.
+    """
+    if not paths:
+        raise UsageError("name the files that --shard wrote")
+    if ending(out) not in ("", *(one for one in FORMATS["jsonl"] if not one.endswith(PACKED))):
+        raise UsageError(
+            f"--out {out}: parts are JSON lines, and so is what they are put into: name a .jsonl"
+        )
+    check_outputs({"--out": out}, inputs=paths)
+    found = {path: share_in(path) for path in paths}
+    first = found[paths[0]]
+    other = next((path for path, one in found.items() if one.request != first.request), None)
+    if other is not None:
+        raise StateError(f"{other} is of another request than {paths[0]}: of another input, model or setting")
+    count = parse(first.shard)[1]
+    by_number = {parse(one.shard)[0]: path for path, one in found.items()}
+    missing = [f"{number}/{count}" for number in range(count) if number not in by_number]
+    if missing or len(by_number) != len(found):
+        what = f"missing: {', '.join(missing)}" if missing else "one is there twice"
+        raise StateError(f"the shares are not complete ({what})")
+    ordered = [by_number[number] for number in range(count)]
+    owner_only = any(path.stat().st_mode & 0o077 == 0 for path in ordered)
+    replace_file(out, lambda file: _put(ordered, file), mode=0o600 if owner_only else 0o666)
+    remember(out)
+    return sum(one.items for one in found.values())
+
+
+def share_in(out: Path) -> Share:
+    """The share that a file has.
+
+    Raises:
+        StateError: it is no finished share, or has changed since.
+    """
+    try:
+        own = from_dict(Share, read_json(out.with_name(out.name + BESIDE)))
+        found = str(entry_of(out)["sha256"])
+    except (OSError, ValueError, UsageError):
+        raise StateError(f"{out} is no finished share: run its command (--shard I/N) to the end") from None
+    if found != own.sha256:
+        raise StateError(f"{out} has changed since it was finished: run its command again")
+    return own
+
+
+def _put(paths: Iterable[Path], file: IO[bytes]) -> None:
+    for path in paths:
+        with path.open("rb") as own:
+            copyfileobj(own, file)

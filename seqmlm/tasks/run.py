@@ -1,0 +1,319 @@
+"""`run`: what every task does with its items, rows and figures, from the request to the report."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext, suppress
+from dataclasses import asdict, replace
+from typing import Any, TextIO
+
+from seqmlm.data.compressed import ending
+from seqmlm.data.privacy import redact_small_counts
+from seqmlm.data.problems import Problems
+from seqmlm.engine.signals import Stopped, StopSignals
+from seqmlm.errors import DataError, SeqmlmError, StateError, UsageError, printable
+from seqmlm.rows.file import Row, Rows
+from seqmlm.streams.cursor import DEFAULTS, file_facts, with_defaults
+from seqmlm.streams.sinks import FREE_SPACE, Schema, UnwritableError, format_of, index_command
+from seqmlm.tasks import reading, shards
+from seqmlm.tasks.pace import Pace
+from seqmlm.tasks.task import (
+    NOT_COMPUTED,
+    RESUME,
+    Figures,
+    Item,
+    Live,
+    NoProgress,
+    Progress,
+    Summary,
+    Task,
+    TaskConfig,
+    check_field,
+    defined,
+    met,
+    native_format,
+    open_model,
+    placed,
+)
+from seqmlm.tokenizers.base import ForeignVocabulary
+
+_NO_REQUEST = {"model", "paths", "out", "on_error", "resume", "report", "tokens_per_batch"}
+
+
+def run(
+    name: str,
+    make: type[Task[Any, Any]],
+    config: TaskConfig,
+    *,
+    stdout: TextIO | None = None,
+    progress: Progress | None = None,
+    as_json: bool = False,
+) -> Summary:
+    """Run a task: read, ask, write, resumed where it stopped; then its figures, tables and report.
+
+    Args:
+        stdout: where rows go without `config.out`; None for nowhere.
+        as_json: only JSON goes to `stdout`: rows of tasks whose `output.json` says so, of others none.
+
+    Raises:
+        UsageError: a request that makes no sense.
+        DataError: a bad record, where `config.on_error` is "raise"; the rows before it are kept. Or nothing
+            could be read.
+        StateError: no such model, or rows that cannot be written or gone on with.
+    """
+    began, told = time.monotonic(), progress or NoProgress()
+    task = _opened(name, make, config)
+    private = task.session.card.sensitive
+    with (
+        StopSignals() as stop,
+        Problems(config.on_error, quarantine=config.quarantine, sensitive=private) as problems,
+        _rows(task, problems, stdout, as_json) as rows,
+    ):
+        problems.listener = told.message
+        for note in (*task.output.notes, *rows.notes):
+            told.message(note)
+        with _resumable(task, rows):
+            _ask(task, rows, problems, stop, told)
+        summary = Summary(
+            task=name,
+            **met(problems, rows.asked, config.quarantine, sensitive=private),
+            stopped=stop.received,
+            streamed=rows.streamed,
+            seconds=time.monotonic() - began,
+            go_on=_remedy(task, rows),
+        )
+        if stop.received is not None and config.latency is None:
+            return summary
+        if rows.asked or task.output.may_be_empty or config.shard is not None:
+            with _resumable(task, rows):
+                summary = _finished(task, summary, rows)
+            if config.out is not None and (command := index_command(config.out)) is not None:
+                told.message(f"an index of {config.out.name}: {command}")
+        elif stop.received is None:
+            raise problems.nothing()
+        return summary
+
+
+def _opened(name: str, make: type[Task[Any, Any]], config: TaskConfig) -> Task[Any, Any]:
+    """The task with its model; what makes no sense is refused as early as it can be known."""
+    config.check()
+    check_field(config, needs=make.requires.capabilities)
+    if make.requires.check is not None:
+        make.requires.check(config)
+    task = make(config, open_model(config, labels=make.requires.labels))
+    if config.shard is not None and task.output.final_rows is not None:
+        raise UsageError(f"{name} has no shares: each of its rows depends on all of them")
+    return task
+
+
+def _remedy(task: Task[Any, Any], rows: Rows) -> str:
+    """What the same command needs to go on with its rows; "" where nothing of them can be gone on with."""
+    return RESUME if task.config.rows_path is not None and task.config.resumable and rows.committed else ""
+
+
+@contextmanager
+def _resumable(task: Task[Any, Any], rows: Rows) -> Iterator[None]:
+    """Say of output that cannot be written that the run can be resumed, where that is so."""
+    try:
+        yield
+    except UnwritableError as error:
+        if not _remedy(task, rows):
+            raise
+        kept = "the rows committed before are kept"
+        raise StateError(f"{error.reason}; {kept}: {FREE_SPACE} with --resume") from None
+
+
+def _finished(task: Task[Any, Any], summary: Summary, rows: Rows) -> Summary:
+    """The summary with what all rows come to, once these and the report are written."""
+    config = task.config
+    if config.shard is not None and not rows.asked:
+        rows.finish()
+        _keep_share(task, rows)
+        return replace(summary, answer=f"nothing is in share {config.shard}")
+    found = task.figures(rows.read())
+    private = task.session.card.sensitive
+    figures = redact_small_counts(found, private) | {name: found[name] for name in task.output.public_figures}
+    whole = defined(figures)
+    conclusion = exact = task.conclusion(figures, rows.asked, rows.read)
+    if private:  # what a command ends with, and the report of its owner, rest on exact counts
+        exact = task.conclusion(found, rows.asked, rows.read)
+    answer = "\n".join([conclusion.sentence, *_absences(whole)])
+    tables = list(task.tables(figures))
+    summary = replace(summary, figures=whole, answer=answer, tables=tables, hint=_hint(task))
+    examples = () if private else tuple(conclusion.examples)
+    tokenizer = task.session.tokenizer
+    unread = tokenizer.unread() if isinstance(tokenizer, ForeignVocabulary) and tokenizer.refuses else ""
+    summary = replace(summary, failure=exact.failure or unread, examples=examples)
+    files = task.extra_files(rows.read)
+    if task.config.report is not None:
+        from seqmlm.tasks.tracked import write_report  # here, for few runs draw anything
+
+        shown = (exact, found) if task.output.page_shows_rows else (conclusion, figures)
+        write_report(task, summary, rows, files, *shown)
+    final_rows = task.output.final_rows
+    rows.finish(None if final_rows is None else lambda read: final_rows(read, figures))
+    _keep_share(task, rows)
+    return summary
+
+
+def _absences(figures: Figures) -> list[str]:
+    """A sentence for each reason why figures are not there; a bound that is not known is not said."""
+    names: dict[str, list[str]] = {}
+    for name, why in figures.get(NOT_COMPUTED, {}).items():
+        if name.rpartition("/")[2].rpartition("_")[2] not in ("low", "high"):
+            names.setdefault(why, []).append(name)
+    return [f"not computed: {', '.join(own)} ({why})" for why, own in names.items()]
+
+
+def _hint(task: Task[Any, Any]) -> str:
+    """What a person would do next."""
+    if task.output.hint or task.config.report is not None:
+        return task.output.hint or f"next: open {task.config.report}"
+    option = "--report " if "report" in task.config.shown else "--set report="
+    return f"next: {option}FILE.html draws what was found"
+
+
+def _keep_share(task: Task[Any, Any], rows: Rows) -> None:
+    """Say beside the rows of a share what they are of."""
+    shard, out = task.config.shard, task.config.rows_path
+    if shard is not None and out is not None:
+        request = {key: value for key, value in _request(task).items() if key not in ("shard", DEFAULTS)}
+        shards.Share.finish(out, shard, request, rows.asked, private=task.session.card.sensitive)
+
+
+def _rows(task: Task[Any, Any], problems: Problems, stdout: TextIO | None, as_json: bool) -> Rows:
+    """Where the rows go, and what decides them."""
+    config, output, out = task.config, task.output, task.config.rows_path
+    native = native_format(config, {name: one.endings for name, one in output.native.items()})
+    format = "own" if native is not None else format_of(out, config.format_out)
+    if format == "npy" and not (isinstance(output.columns, Schema) and output.columns.width):
+        raise UsageError(f"{out}: an array of numpy holds vectors (seqmlm embed), and these are other rows")
+    unnamed = (out is None or not ending(out)) and config.format_out is None and not as_json
+    if native is None and unnamed and output.default_format is not None:
+        native, format = output.default_format, "own"
+    people = stdout is not None and stdout.isatty() and config.format_out is None and not as_json
+    shows = output.stdout == "rows" and (output.json == "rows" or not as_json)
+    return Rows(
+        out,
+        _request(task),
+        problems,
+        format=format,
+        columns=output.columns,
+        own=None if native is None else output.native[native].write,
+        whole=output.final_rows is not None,
+        wanted=output.row_filter,
+        kept=output.keeps_rows,
+        resume=config.resume if config.resumable else None,
+        private=task.session.card.sensitive,
+        stdout=stdout if shows else None,
+        line=_fitted(output.line) if people else None,
+        order=output.order,
+    )
+
+
+def _request(task: Task[Any, Any]) -> dict[str, Any]:
+    """All that decides the rows."""
+    config, session = task.config, task.session
+    left_out = _NO_REQUEST | {*config.later}
+    request = {key: value for key, value in asdict(config).items() if key not in left_out}
+    if config.rows_path is not None:
+        request |= {"sources": list(config.paths), "input": file_facts(task.input_files())}
+        request |= {"model": file_facts(session.model.files), "precision": session.precision}
+    return with_defaults(request | dict(task.output.settled), config)
+
+
+def _fitted(line: Callable[[Row], str]) -> Callable[[Row], str]:
+    """Rows as lines of a terminal: the first one of each is cut to its width, a long name of a file first."""
+    width = shutil.get_terminal_size().columns
+
+    def fitted(row: Row) -> str:
+        first, _, rest = printable(line(row), lines=True).partition("\n")
+        place = first.partition("  ")[0]
+        if len(first) > width and len(place) > width // 2:
+            first = f"…{first[len(place) - width // 2 + 1 :]}"
+        first = first if len(first) <= width else f"{first[: width - 1]}…"
+        return f"{first}\n{rest}\n" if rest else f"{first}\n"
+
+    return fitted
+
+
+def _ask(task: Task[Any, Any], rows: Rows, problems: Problems, stop: StopSignals, progress: Progress) -> None:
+    """Ask about all items behind those that are done, until a signal comes."""
+    live = task.config.latency is not None
+    breaking = nullcontext if live else stop.breaking  # what is lost is asked again; not what nobody keeps
+    failure: SeqmlmError | None = None
+    pace = Pace(task, rows, progress)
+    with closing(_parts(task, problems, rows.done, stop)) as parts, suppress(Stopped):
+        while failure is None:
+            with breaking():
+                part = next(parts, None)
+                if part is not None:
+                    pace.begin(part.items)
+                answers = [] if part is None else _answered(task, part.items)
+            if part is None:
+                rows.commit()
+                return
+            failure = part.failure
+            try:
+                _write(rows, part.items, answers, problems)
+            except SeqmlmError as error:
+                failure = error
+            due = not isinstance(task, Live) or task.commit_due() or task.config.shard is not None
+            if live or (failure is None and due):
+                rows.commit()
+                if not live:
+                    task.session.forget()  # as in a run that goes on from here: the last bits depend on it
+            pace.end()
+    rows.keep()
+    if failure is not None:
+        raise failure
+
+
+def _parts(
+    task: Task[Any, Item], problems: Problems, done: int, stop: StopSignals
+) -> Generator[reading.Part]:
+    """The input, or a share of it, in parts that are asked about together."""
+    if task.config.latency is not None:
+        yield from reading.live(task, problems, task.config.latency, lambda: stop.received is not None)
+    elif task.config.shard is not None:
+        counted = type(task)(task.config, task.session)  # counting leaves no trace in the one that asks
+        private = task.session.card.sensitive
+        first, last = shards.share_of(counted, task.config.shard, sensitive=private)
+        task.session.forget()
+        yield from reading.until(reading.parts(task, problems, first + done), last - first - done)
+    elif task.output.reads_ahead and reading.can_read_ahead(task):
+        yield from reading.ahead(task, problems, done)
+    else:
+        yield from reading.parts(task, problems, done)
+
+
+def _write(
+    rows: Rows, some: Sequence[Any], answers: Sequence[Sequence[Row] | SeqmlmError], problems: Problems
+) -> None:
+    """Write the rows of what could be asked about; those before a bad item that ends the run stay."""
+    good: list[Sequence[Row] | None] = []
+    try:
+        for item, own in zip(some, answers, strict=True):
+            if isinstance(own, SeqmlmError):
+                read_from = getattr(item, "source", None)
+                if read_from is None:
+                    raise own  # it was not read: it stands in the request
+                problems.bad(placed(own, item, problems.sensitive))
+            good.append(None if isinstance(own, SeqmlmError) else own)
+    finally:
+        if good:
+            rows.write(good)
+
+
+def _answered(task: Task[Any, Any], some: Sequence[Any]) -> list[Sequence[Row] | SeqmlmError]:
+    """The rows of each item, or why it cannot be asked about; one bad item costs itself."""
+    try:
+        made: list[Sequence[Row] | SeqmlmError] = list(task.rows(some))
+    except (DataError, UsageError) as error:
+        if len(some) == 1:
+            return [error]
+        made = [own for item in some for own in _answered(task, [item])]
+    assert len(made) == len(some), "a task gives rows for each item"
+    return made
