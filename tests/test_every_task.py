@@ -36,7 +36,7 @@ from seqmlm.inference import model_folder
 from seqmlm.inference.batches import PART_SECONDS
 from seqmlm.inference.session import Session
 from seqmlm.rows.file import Rows, columns_of
-from seqmlm.streams.sinks import unwritable
+from seqmlm.streams.sinks import write_error
 
 
 @dataclass(frozen=True)
@@ -473,7 +473,7 @@ def test_a_full_disk_offers_to_resume_what_can_be_resumed(
     asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     out = tmp_path / "out.jsonl"
-    full = unwritable(out, OSError(errno.ENOSPC, "No space left on device"))
+    full = write_error(out, OSError(errno.ENOSPC, "No space left on device"))
     stop_at(monkeypatch, Rows, "write", number, full)
     failed = asked("--out", out).refused(4, "No space left on device; ", "free space there")
     assert ("with --resume" in failed.err) == (number > 1)

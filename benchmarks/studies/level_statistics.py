@@ -46,7 +46,8 @@ from seqmlm.inference.detector import Detector, table
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
-from seqmlm.rows.judge import FUSIONS, HARMONIC, Fusion, Ranks, fuse, length_edges
+from seqmlm.rows.judge import FUSIONS, HARMONIC, Fusion, fuse
+from seqmlm.rows.ranks import Ranks, length_edges
 from seqmlm.scoring.calibrate import Calibrator, Records
 
 Doubles = NDArray[np.float64]

@@ -29,7 +29,7 @@ from seqmlm.errors import StateError, UsageError
 from seqmlm.inference.model_folder import CALIBRATION as CALIBRATION
 from seqmlm.inference.model_folder import LoadedModel, changing, put_file
 from seqmlm.parsing import parse_json
-from seqmlm.rows.judge import Normal
+from seqmlm.rows.judge import Calibration, TwoPopulations, calibration_from_state
 
 BACKGROUND, TRAINED_ON = "background.safetensors", "trained_on.safetensors"
 
@@ -61,7 +61,7 @@ class Stored:
         counts: what counts were mixed into the scores (`seqmlm.inference.expert`), "none" for none.
     """
 
-    fitted: Normal
+    fitted: Calibration
     rows_per_day: float | None = None
     records: int = 0
     precision: str = "fp32"
@@ -97,8 +97,8 @@ class Stored:
             "precision": self.precision,
             "judged_by": ", ".join(fitted.applying),
         }
-        if fitted.counted is not None:
-            found["counted_rows"] = fitted.counted.rows
+        if isinstance(fitted, TwoPopulations):
+            found["counted_rows"] = fitted.counts.rows
         if alpha is not None:
             rests = "ranks" if alpha >= fitted.smallest_rate else "tail" if fitted.has_tail else "nothing"
             found["alpha"] = {"rate": alpha, "rests_on": rests}
@@ -119,7 +119,7 @@ def told(made: Mapping[tuple[str, str], Stored]) -> str:
     """Rows and rates of calibrations in one sentence."""
     levels: dict[str, list[str]] = {}
     for (level, mode), one in made.items():
-        counted = one.fitted.counted
+        counted = one.fitted.counts if isinstance(one.fitted, TwoPopulations) else None
         rows = f"{mode} {one.rows:,} rows{f' of fewer than {FEW_RECORDS} records' if one.few else ''}"
         rows += "" if counted is None else f", {counted.rows:,} of what is counted"
         levels.setdefault(level, []).append(f"{rows} (rates from {rate_above(one.fitted.smallest_rate)})")
@@ -264,7 +264,7 @@ def store_trained_on(folder: Path, trained_on: TrainedOn, *, private: bool = Fal
 
 def _stored(facts: Mapping[str, Any], arrays: Arrays) -> Stored:
     known = {name: facts[name] for name in (*_FACTS, "created")} | {"records": int(facts["records"])}
-    return Stored(fitted=Normal.from_state(facts["state"], arrays), **known)
+    return Stored(fitted=calibration_from_state(facts["state"], arrays), **known)
 
 
 def tensors(file: Path, remedy: str = _CALIBRATE) -> tuple[Arrays, dict[str, str]]:

@@ -16,7 +16,7 @@ from seqmlm.engine.reductions import Reduction, union
 from seqmlm.engine.units import EXACT, Mode
 from seqmlm.inference.batches import Encoded, batches
 from seqmlm.inference.scorer import RecordScorer
-from seqmlm.rows.judge import Judgement, Normal
+from seqmlm.rows.judge import Calibration, Judgement
 
 SMALL = 0.05
 """p-value of a statistic up to which it says that something is wrong."""
@@ -75,7 +75,7 @@ class Detector:
         *,
         mode: Mode = EXACT,
         background: Background | None = None,
-        calibration: Normal | None = None,
+        calibration: Calibration | None = None,
         alpha: float | None = None,
         want: Collection[Reduction] = (),
     ) -> None:

@@ -37,19 +37,19 @@ from seqmlm.streams.sinks import (
     json_lines,
     partial_of,
     table_lines,
-    unwritable,
+    write_error,
 )
 
 Row = Mapping[str, Any]
-"""What is said of an item or a part of it: `id, source, line`, then the fields of the task."""
+"""A row of results, of an item or a part of it: `id, source, line`, then the fields of the task."""
 
-Own = Callable[[Iterator[Row]], Iterable[str]]
+NativeText = Callable[[Iterator[Row]], Iterable[str]]
 """Makes the text of a file in a field's own format of rows."""
 
 Finished = Callable[[Iterator[Row]], Iterable[Row]]
 """Makes the rows that are written of those that were committed, where each depends on all."""
 
-Wanted = Callable[[Row], bool]
+RowFilter = Callable[[Row], bool]
 
 Order = Callable[[Row], tuple[float, float]]
 """What rows are sorted by, ascending; the second number parts those that are equal by the first."""
@@ -92,32 +92,37 @@ class Rows:
         *,
         format: str = "jsonl",
         columns: Schema | Mapping[str, Kind] | None = None,
-        own: Own | None = None,
-        whole: bool = False,
-        wanted: Wanted | None = None,
+        native: NativeText | None = None,
+        needs_all: bool = False,
+        row_filter: RowFilter | None = None,
         resume: bool | None = False,
         private: bool = False,
         stdout: TextIO | None = None,
-        kept: bool = True,
+        keeps: bool = True,
         line: Callable[[Row], str] | None = None,
         order: Order | None = None,
     ) -> None:
         self.path, self.notes, self._problems = path, list[str](), problems
         self.done = self.asked = self.committed = 0
-        self._format, self._columns, self._own, self._wanted = format, columns or {}, own, wanted
-        self._resume, self._private, self._kept = resume, private, kept
-        shown: Callable[[Sequence[Row]], bytes] | None = json_lines if format == "jsonl" else None
+        self._format, self._columns, self._native, self._row_filter = (
+            format,
+            columns or {},
+            native,
+            row_filter,
+        )
+        self._resume, self._private, self._keeps = resume, private, keeps
+        encode: Callable[[Sequence[Row]], bytes] | None = json_lines if format == "jsonl" else None
         if format in ("csv", "tsv") and isinstance(columns, Schema):  # all of whose columns are known
-            shown = table_lines(columns, format)
+            encode = table_lines(columns, format)
         elif format == "jsonl" and line is not None:
-            shown = partial(_for_people, line)
+            encode = partial(_for_people, line)
         packed = path is not None and path.suffix.lower() in PACKED
-        grows = format == "jsonl" and wanted is None and not packed
-        as_they_come = shown is not None if path is None else grows
-        people = line is not None and path is None and stdout is not None and format == "jsonl" and kept
+        grows = format == "jsonl" and row_filter is None and not packed
+        as_they_come = encode is not None if path is None else grows
+        people = line is not None and path is None and stdout is not None and format == "jsonl" and keeps
         self._order = order if people else None
-        self._at_once = as_they_come and not whole and self._order is None
-        self._stdout = None if stdout is None else StreamSink(stdout, shown or json_lines)
+        self._at_once = as_they_come and not needs_all and self._order is None
+        self._stdout = None if stdout is None else StreamSink(stdout, encode or json_lines)
         self._lines = path if path is None or self._at_once else partial_of(path)
         self._mark = None if path is None else Cursor(path, request, private=private)
         self._sink: LinesSink | None = None
@@ -130,7 +135,7 @@ class Rows:
     def __enter__(self) -> Self:
         with ExitStack() as opening:
             if self.path is None:
-                self._spool = opening.enter_context(tempfile.TemporaryFile()) if self._kept else None
+                self._spool = opening.enter_context(tempfile.TemporaryFile()) if self._keeps else None
             else:
                 opening.enter_context(output_lock(self.path))
                 self._position = self._begun()
@@ -157,33 +162,33 @@ class Rows:
         """Where an unfinished run of this file has come, if it is resumed; else a new beginning."""
         assert self._mark is not None
         assert self.path is not None
-        left = self._mark.load() if self._resume else self._mark.unfinished()[0]
-        if left is not None:
-            self._quarantined = int(left.counts["quarantined_before"])
-            going_on = self._resume and left.records
+        unfinished = self._mark.load() if self._resume else self._mark.unfinished()[0]
+        if unfinished is not None:
+            self._quarantined = int(unfinished.counts["quarantined_before"])
+            going_on = self._resume and unfinished.records
             self._problems.cut_quarantine(
-                int(left.problems["quarantined"]) if going_on else self._quarantined
+                int(unfinished.problems["quarantined"]) if going_on else self._quarantined
             )
             if going_on:
-                self.notes.append(f"continuing {self.path} after {left.records:,} items")
-                return left
+                self.notes.append(f"continuing {self.path} after {unfinished.records:,} items")
+                return unfinished
         if self._resume:
             self.notes.append(f"nothing is unfinished of {self.path}: beginning")
-        elif left is not None and left.records:
+        elif unfinished is not None and unfinished.records:
             way = " (--resume would continue it)" if self._resume is not None else ""
             self.notes.append(f"the unfinished {self.path} is started over{way}")
         refuse_foreign(self.path)
         refuse_foreign(partial_of(self.path))
         # From here on whoever reads the folder knows an output of ours; the file itself is not touched yet.
         # Rows that nobody committed may stand in it: at no moment must it lie there without a mark.
-        self._torn = left is not None
+        self._torn = unfinished is not None
         self._quarantined = self._problems.quarantined
-        self._mark.save(self._now(0))
+        self._mark.save(self._position_after(0))
         partial_of(self.path).unlink(missing_ok=True)  # it may have been in another format
         return Position()
 
-    def _now(self, done: int, mark: Mark | None = None) -> Position:
-        """What the mark says of so many items that are done."""
+    def _position_after(self, done: int, mark: Mark | None = None) -> Position:
+        """The mark of a run of which so many items are done."""
         counts = {"asked": self.asked, "quarantined_before": self._quarantined}
         return Position(records=done, output=mark or {}, counts=counts, problems=self._problems.snapshot())
 
@@ -198,18 +203,18 @@ class Rows:
         Raises:
             StateError: they cannot be written; those committed before are kept.
         """
-        found = [row for rows in items if rows is not None for row in rows]
+        rows_of_all = [row for rows in items if rows is not None for row in rows]
         self.done += len(items)
         self.asked += sum(rows is not None for rows in items)
         if not self.asked:
             return  # what stands in the file is not touched before there is something to write
         if self._sink is not None:
-            self._sink.put(json_lines(found))
+            self._sink.put(json_lines(rows_of_all))
             return
         if self._spool is not None:
-            self._spool.write(json_lines(found))
+            self._spool.write(json_lines(rows_of_all))
         if self._stdout is not None and self._at_once:
-            self._stdout.write([*filter(self._wanted, found)] if self._wanted else found)
+            self._stdout.write([*filter(self._row_filter, rows_of_all)] if self._row_filter else rows_of_all)
 
     def commit(self) -> None:
         """Put what was written on the disk: a kill from here on loses nothing of it.
@@ -220,7 +225,7 @@ class Rows:
         if self._sink is None or not self.asked:
             return
         assert self._mark is not None
-        self._mark.save(self._now(self.done, self._sink.commit()))
+        self._mark.save(self._position_after(self.done, self._sink.commit()))
         self.committed = self.done
 
     def keep(self) -> None:
@@ -242,7 +247,7 @@ class Rows:
             yield from map(json.loads, self._spool)
             self._spool.seek(0, os.SEEK_END)
         elif self._lines is not None and self._lines.exists():
-            yield from _read(self._lines)
+            yield from _rows_of(self._lines)
 
     def finish(self, finished: Finished | None = None) -> None:
         """All rows are there: make what was asked for of them, and forget how far the run had come.
@@ -255,12 +260,12 @@ class Rows:
         """
         if self.path is None:
             if self._stdout is not None and not self._at_once and self._format == "jsonl":
-                for row in self._asked_for(finished):
+                for row in self._final_rows(finished):
                     self._stdout.write([row])
                 self._stdout.finish()
             elif self._stdout is not None and not self._at_once:
                 with tempfile.TemporaryDirectory() as folder:
-                    self._made(Path(folder) / "table", finished)
+                    self._write_all(Path(folder) / "table", finished)
                     self._stdout.put((Path(folder) / "table").read_bytes())
             elif self._stdout is not None:
                 self._stdout.finish()
@@ -268,7 +273,7 @@ class Rows:
         assert self._mark is not None
         assert self._sink is not None
         if not self._at_once:
-            self._made(self.path, finished)
+            self._write_all(self.path, finished)
         elif not self.asked:
             self._sink.commit()  # an empty file, where there was nothing to say
         remember(self.path)
@@ -277,12 +282,12 @@ class Rows:
             self._sink.close()
             partial_of(self.path).unlink(missing_ok=True)
 
-    def _asked_for(self, finished: Finished | None) -> Iterable[Row]:
+    def _final_rows(self, finished: Finished | None) -> Iterable[Row]:
         """The rows that are written, as they are in the end."""
         if self._order is not None and finished is None:
             return self._ranked(self._order)
         rows = self.read() if finished is None else finished(self.read())
-        return rows if self._wanted is None else filter(self._wanted, rows)
+        return rows if self._row_filter is None else filter(self._row_filter, rows)
 
     def _ranked(self, order: Order) -> Iterator[Row]:
         """The rows that are wanted, sorted; only the places of rows are held in memory."""
@@ -291,7 +296,7 @@ class Rows:
         place = self._spool.seek(0)
         for line in self._spool:
             row = json.loads(line)
-            if self._wanted is None or self._wanted(row):
+            if self._row_filter is None or self._row_filter(row):
                 key = order(row)
                 first.append(key[0])
                 second.append(key[1])
@@ -302,61 +307,66 @@ class Rows:
             yield json.loads(self._spool.readline())
         self._spool.seek(0, os.SEEK_END)
 
-    def _made(self, path: Path, finished: Finished | None) -> None:
+    def _write_all(self, path: Path, finished: Finished | None) -> None:
         """Write the rows in the format that was asked for."""
         mode = 0o600 if self._private else 0o666
         try:
-            if self._own is not None and self._format == "own":
-                text = (one.encode() for one in self._own(self.read()))
-                replace_file(path, packing(path, partial(_put, text), blocks=True), mode=mode)
+            if self._native is not None and self._format == "own":
+                text = (line.encode() for line in self._native(self.read()))
+                replace_file(path, packing(path, partial(write_lines, text), blocks=True), mode=mode)
                 return
             with tempfile.TemporaryDirectory() as folder:
-                rows = self._asked_for(finished)
+                rows = self._final_rows(finished)
                 if self._format == "jsonl":
-                    lines_of = partial(_put, (json_lines([row]) for row in rows))
+                    lines_of = partial(write_lines, (json_lines([row]) for row in rows))
                     replace_file(path, packing(path, lines_of, blocks=False), mode=mode)
                     return
                 lines = self._lines
-                if lines is None or not lines.exists() or finished is not None or self._wanted is not None:
+                if (
+                    lines is None
+                    or not lines.exists()
+                    or finished is not None
+                    or self._row_filter is not None
+                ):
                     lines = Path(folder) / "rows"
                     with lines.open("wb") as file:
                         file.writelines(json_lines([row]) for row in rows)
                 schema = self._columns
                 if not isinstance(schema, Schema):
-                    schema = Schema(columns=columns_of(_read(lines), schema), closed=True)
+                    schema = Schema(columns=columns_of(_rows_of(lines), schema), closed=True)
                 convert(lines, path, schema, format=self._format, private=self._private)
         except OSError as error:
-            raise unwritable(self.path, error) from None
+            raise write_error(self.path, error) from None
 
 
 def _for_people(line: Callable[[Row], str], rows: Sequence[Row]) -> bytes:
     return "".join(map(line, rows)).encode()
 
 
-def columns_of(rows: Iterable[Row], known: Mapping[str, Kind]) -> dict[str, Kind]:
+def columns_of(rows: Iterable[Row], declared: Mapping[str, Kind]) -> dict[str, Kind]:
     """Name to kind of each column of a table of rows, in the order in which they are met.
 
     >>> columns_of([{"id": "a", "n": 1}, {"id": "b", "n": .5, "all": [1]}], {})
     {'id': 'text', 'n': 'number', 'all': 'json'}
     """
-    found: dict[str, Kind | None] = {}
+    kinds: dict[str, Kind | None] = {}
     for row in rows:
         for name, value in row.items():
-            own = known[name] if name in known else _kind(value)
-            before = found.get(name)
-            if before is None or own is None or before == own:
-                found[name] = before or own
+            cell_kind = declared[name] if name in declared else _kind(value)
+            earlier = kinds.get(name)
+            if earlier is None or cell_kind is None or earlier == cell_kind:
+                kinds[name] = earlier or cell_kind
             else:
-                found[name] = "number" if {before, own} == {"integer", "number"} else "json"
-    return {name: kind or "text" for name, kind in found.items()}
+                kinds[name] = "number" if {earlier, cell_kind} == {"integer", "number"} else "json"
+    return {name: kind or "text" for name, kind in kinds.items()}
 
 
-def _put(lines: Iterable[bytes], file: IO[bytes]) -> None:
+def write_lines(lines: Iterable[bytes], file: IO[bytes]) -> None:
     for line in lines:
         file.write(line)
 
 
-def _read(path: Path) -> Iterator[Row]:
+def _rows_of(path: Path) -> Iterator[Row]:
     with path.open("rb") as file:
         yield from map(json.loads, file)
 

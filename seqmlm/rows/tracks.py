@@ -16,7 +16,7 @@ BEDGRAPH = (".bedgraph", ".bg")
 """Endings of a bedGraph."""
 
 _THOUSAND = 1000  # steps of a probability to which neighbouring values are equal, and written as one
-_DIVIDERS = {ord(one): repr(one)[1:-1] for one in "\t\n\v\f\r\x1c\x1d\x1e\x85\u2028\u2029"}
+_DIVIDERS = {ord(character): repr(character)[1:-1] for character in "\t\n\v\f\r\x1c\x1d\x1e\x85\u2028\u2029"}
 
 
 def conll(rows: Iterable[Row]) -> Iterator[str]:
@@ -28,8 +28,10 @@ def conll(rows: Iterable[Row]) -> Iterator[str]:
     >>> list(conll([{"id": "a", "source": "f", "line": 1, "unit": "New", "prediction": "B-LOC"}]))
     ['New\\tB-LOC\\n', '\\n']
     """
-    for _, own in groupby(rows, key=_record):
-        yield from (f"{str(row['unit']).translate(_DIVIDERS)}\t{row['prediction'] or '_'}\n" for row in own)
+    for _, record_rows in groupby(rows, key=_record):
+        yield from (
+            f"{str(row['unit']).translate(_DIVIDERS)}\t{row['prediction'] or '_'}\n" for row in record_rows
+        )
         yield "\n"
 
 
@@ -48,16 +50,16 @@ def bedgraph(
         indexed: the first line is a comment, as a file with an index must have it.
     """
     yield f'{"#" * indexed}track type=bedGraph name="{name}"\n'
-    held = defaultdict[str, "array[int]"](lambda: array("h"))  # -1 where nothing is known
+    tracks = defaultdict[str, "array[int]"](lambda: array("h"))  # -1 where nothing is known
     for row in rows:
-        own = held[row.get("document", row["id"])]
+        track = tracks[row.get("document", row["id"])]
         start, stop = row.get("document_start", row["start"]), row.get("document_end", row["end"])
-        own.frombytes(b"\xff" * (own.itemsize * max(0, stop - len(own))))
-        if max(own[start:stop], default=0) < 0:
+        track.frombytes(b"\xff" * (track.itemsize * max(0, stop - len(track))))
+        if max(track[start:stop], default=0) < 0:
             value = round(_THOUSAND * round(sum(row["p"][one] for one in classes), 3))
-            own[start:stop] = array("h", [value]) * (stop - start)
-    for sequence, own in held.items():
-        values = np.asarray(own)
+            track[start:stop] = array("h", [value]) * (stop - start)
+    for sequence, track in tracks.items():
+        values = np.asarray(track)
         edges = np.flatnonzero(np.diff(values, prepend=np.int16(-2))).tolist()
         for begin, end in pairwise([*edges, len(values)]):
             if values[begin] >= 0:

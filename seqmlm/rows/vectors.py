@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.errors import DataError, UsageError
-from seqmlm.streams.sinks import beside
+from seqmlm.streams.sinks import companion_files
 
 
 class Vectors(NamedTuple):
@@ -56,15 +56,18 @@ def read_vectors(path: Path) -> Vectors:
 
     try:
         if path.suffix.lower() == ".npy":
-            ids, facts = beside(path)
+            ids, facts = companion_files(path)
             array = np.load(path, mmap_mode="r", allow_pickle=False)
             style = pa_csv.ParseOptions(delimiter="\t", quote_char=False)
             table = pa_csv.read_csv(ids, parse_options=style)
-            known = json.loads(facts.read_text(encoding="utf-8"))
+            notes = json.loads(facts.read_text(encoding="utf-8"))
         else:
-            whole = pa_parquet.read_table(path)
-            array = np.stack(whole["vector"].to_numpy()) if len(whole) else np.zeros((0, 0))
-            table, known = whole.drop_columns("vector"), json.loads(whole.schema.metadata[b"seqmlm"])
+            stored = pa_parquet.read_table(path)
+            array = np.stack(stored["vector"].to_numpy()) if len(stored) else np.zeros((0, 0))
+            table, notes = (
+                stored.drop_columns("vector"),
+                json.loads(stored.schema.metadata[b"seqmlm"]),
+            )
         columns = {name: [*map(str, table[name].to_pylist())] for name in table.column_names}
         if array.ndim != 2 or len(array) != len(columns["id"]):
             raise ValueError(f"{len(columns['id'])} ids beside an array of shape {array.shape}")
@@ -75,4 +78,4 @@ def read_vectors(path: Path) -> Vectors:
             source=str(path),
             remedy="write them with --out NAME.npy or NAME.parquet",
         ) from None
-    return Vectors(array, columns, known, path)
+    return Vectors(array, columns, notes, path)

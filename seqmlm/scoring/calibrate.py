@@ -51,7 +51,7 @@ from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.parsing import Share
 from seqmlm.registry.store import Registry
-from seqmlm.rows.judge import Normal
+from seqmlm.rows.judge import Calibration, Normal, TwoPopulations
 from seqmlm.scoring.sampling import (
     ENOUGH_ROWS,
     Chosen,
@@ -545,24 +545,25 @@ class Calibrator:
         people = len({(row.row.source, row.scored.record.id) for row in judged.judgeable_rows})
         if self.session.card.sensitive and 0 < people < SMALLEST:  # they would tell of single ones
             return None, judged.spent
-        fitted = self._fit(detector.level, judged.judgeable_rows, counted)
         # Elsewhere such rows raise no alarm, and how rare they are is not asked.
         evidence = detector.level.unknown_is_evidence
         unfamiliar = sum(row.unfamiliar for row in judged.rows) if evidence else 0
         if unfamiliar and self.session.card.sensitive:
             unfamiliar = max(unfamiliar, SMALLEST)  # as above
-        fitted = replace(fitted, unfamiliar=unfamiliar)
+        fitted = self._fit(detector.level, judged.judgeable_rows, counted, unfamiliar)
         return Stored(fitted=fitted, **self._facts(judged, normal)), judged.spent
 
-    def _fit(self, level: Level, judged: Sequence[JudgedRow], counted: CountedRows | None) -> Normal:
-        """The calibration of the statistics of rows; counted rows have only those that need no model."""
+    def _fit(
+        self, level: Level, judged: Sequence[JudgedRow], counted: CountedRows | None, unfamiliar: int
+    ) -> Calibration:
+        """The calibration by judged rows; statistics of counts are also calibrated by the counted rows."""
         statistics, lengths = table([judged_row.row for judged_row in judged], level.judges)
         owners = self._owners(judged)
         fit = partial(Normal.fit, seed=self.seed, fusion=level.fusion)
         of_model = {name: statistic for name, statistic in statistics.items() if name not in level.counted}
-        fitted = fit(of_model, lengths, records=owners)
+        normal = replace(fit(of_model, lengths, records=owners), unfamiliar=unfamiliar)
         if not level.counted:
-            return fitted
+            return normal
         of_counts = {name: statistics[name] for name in level.counted}
         if counted is not None:
             of_counts = {
@@ -570,7 +571,7 @@ class Calibrator:
             }
             lengths = np.concatenate([lengths, counted.lengths])
             owners = np.concatenate([owners, counted.records])
-        return replace(fitted, counted=fit(of_counts, lengths, records=owners))
+        return TwoPopulations(normal, fit(of_counts, lengths, records=owners))
 
     def _judge(
         self, detector: Detector, normal: Records, limit: Limit | None, sample: RowSample | None

@@ -32,6 +32,7 @@ from seqmlm.inference.model_folder import read_card
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.registry.references import resolve
+from seqmlm.rows.judge import TwoPopulations
 from seqmlm.scoring.config import ScoringRequest
 
 PATIENCE = 600.0
@@ -291,7 +292,7 @@ def _too_rare(config: ScoringRequest, level: Level, mode: str, stored: Stored) -
     least = rate_above(fitted.smallest_rate)
     tail = ", or continue below it by the fit of a tail with --set extrapolate=true"
     further = tail if fitted.has_tail else ""
-    rows = fitted.rows if fitted.counted is None else max(fitted.rows, fitted.counted.rows)
+    rows = max(fitted.rows, fitted.counts.rows) if isinstance(fitted, TwoPopulations) else fitted.rows
     return (
         f"{config.rate_option} asks for a rate of {alpha:.3g}; the {rows:,} normal rows that level "
         f"{level.name} is calibrated with in mode {mode} guarantee rates of {least} and above: ask for "

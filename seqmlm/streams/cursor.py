@@ -15,7 +15,7 @@ from seqmlm.data.files import UNDER_WAY, is_reference
 from seqmlm.engine.durable import entry_of, replace_file
 from seqmlm.errors import DataError, StateError
 from seqmlm.parsing import read_json
-from seqmlm.streams.sinks import unwritable
+from seqmlm.streams.sinks import write_error
 
 _VERSION = 4
 DEFAULTS = "defaults"
@@ -24,7 +24,7 @@ DEFAULTS = "defaults"
 
 @dataclass(frozen=True, kw_only=True)
 class Position:
-    """What is done.
+    """How far a run has come.
 
     Args:
         records: of the input that were read and whose rows are committed.
@@ -60,29 +60,29 @@ class Cursor:
         Raises:
             StateError: it is of another request (the sentence names what differs), or cannot be read.
         """
-        if (found := self._read()) is None:
+        if (stored := self._content()) is None:
             return None
-        if differing := differences(found["request"], self._request):
+        if differing := differences(stored["request"], self._request):
             raise StateError(
                 f"cannot continue {self._out}: {'; '.join(differing)}; give what was given before, or "
                 "run the command again without --resume"
             )
-        position: Position = found["position"]
+        position: Position = stored["position"]
         return position
 
     def unfinished(self) -> tuple[Position | None, Mapping[str, Any]]:
         """Where an unfinished scoring of this output stands, whatever was asked, and what was; None and
         nothing where there is none that can be read."""
         with suppress(StateError):
-            if (found := self._read()) is not None:
-                return found["position"], found["request"]
+            if (stored := self._content()) is not None:
+                return stored["position"], stored["request"]
         return None, {}
 
-    def _read(self) -> dict[str, Any] | None:
+    def _content(self) -> dict[str, Any] | None:
         try:
-            found: dict[str, Any] = read_json(self.path)
-            if found.pop("sha256") == _digest(found) and found["version"] == _VERSION:
-                return {**found, "position": Position(**found["position"])}
+            content: dict[str, Any] = read_json(self.path)
+            if content.pop("sha256") == _digest(content) and content["version"] == _VERSION:
+                return {**content, "position": Position(**content["position"])}
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -101,7 +101,7 @@ class Cursor:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(self.path, text.encode(), mode=0o600 if self._private else 0o666)
         except OSError as error:
-            raise unwritable(self.path, error) from None
+            raise write_error(self.path, error) from None
 
     def remove(self) -> None:
         """The scoring is finished."""
@@ -120,15 +120,15 @@ def file_facts(paths: Iterable[str | Path]) -> dict[str, str]:
     reading them takes far less than scoring them. A data set (hf:NAME@COMMIT) differs in its name, and what
     can be read only once (a pipe) in nothing.
     """
-    found = dict.fromkeys(map(str, paths), "")
-    for path in found:
+    digests = dict.fromkeys(map(str, paths), "")
+    for path in digests:
         if not is_reference(path) and (os.path.isfile(path) or not os.path.exists(path)):
             try:
-                found[path] = str(entry_of(Path(path))["sha256"])
+                digests[path] = str(entry_of(Path(path))["sha256"])
             except OSError as error:
                 why = f"cannot be read: {error.strerror}"
                 raise DataError(why, source=path, remedy="check the path") from None
-    return found
+    return digests
 
 
 def with_defaults(request: Mapping[str, Any], config: Any) -> dict[str, Any]:
@@ -154,23 +154,26 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     A setting that only one of both has is as its default in the other one. An earlier version did not store
     defaults: a setting of it that was empty was not given.
     """
-    was, default_was = _settings(before)
-    own, default = _settings(now)
+    earlier, earlier_default = _settings(before)
+    later, later_default = _settings(now)
     phrases = []
-    for name in sorted(was.keys() | own.keys()):
-        old, new = was.get(name, default.get(name)), own.get(name, default_was.get(name))
-        if json.dumps(old) == json.dumps(new):  # with the order of the inputs
+    for name in sorted(earlier.keys() | later.keys()):
+        was, now_is = (
+            earlier.get(name, later_default.get(name)),
+            later.get(name, earlier_default.get(name)),
+        )
+        if json.dumps(was) == json.dumps(now_is):  # with the order of the inputs
             continue
-        if name not in own and not old and DEFAULTS not in before:
+        if name not in later and not was and DEFAULTS not in before:
             continue
-        if isinstance(old, dict) and isinstance(new, dict):
-            keys = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
+        if isinstance(was, dict) and isinstance(now_is, dict):
+            keys = [key for key in sorted(was.keys() | now_is.keys()) if was.get(key) != now_is.get(key)]
             for key in keys:
-                how = "is new" if key not in old else "is missing" if key not in new else "has changed"
+                how = "is new" if key not in was else "is missing" if key not in now_is else "has changed"
                 phrases.append(f"{name} {key} {how}")
             phrases += [] if keys else [f"the order of {name} has changed"]
         else:
-            phrases.append(f"{name} was {_shown(old)} and is {_shown(new)}")
+            phrases.append(f"{name} was {_setting_text(was)} and is {_setting_text(now_is)}")
     return phrases
 
 
@@ -180,7 +183,7 @@ def _settings(request: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, 
     return settings, settings.pop(DEFAULTS, {})
 
 
-def _shown(value: Any) -> str:
+def _setting_text(value: Any) -> str:
     if isinstance(value, dict):  # digests of files say nothing to a person
         return "given"
     return "not given" if value is None else str(value)

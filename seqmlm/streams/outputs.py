@@ -50,8 +50,8 @@ def check_outputs(
         StateError: a file that seqmlm has not written.
     """
     paths = (Path(path) for path in inputs if str(path) != "-" and not is_reference(path))
-    read = {key: path for path in paths for key in _identity(path)}
-    taken: dict[object, str] = {}
+    inputs_by_identity = {key: path for path in paths for key in _identity(path)}
+    names: dict[object, str] = {}
     home = os.path.realpath(folder) if folder is not None and os.path.isdir(folder) else None
     of_model = set() if home is None else {key for path in Path(home).iterdir() for key in _identity(path)}
     for name, path in outputs.items():
@@ -63,11 +63,11 @@ def check_outputs(
         suffixes = ("", PARTIAL, UNDER_WAY) if name == "--out" else ("",)
         for file in (path.with_name(path.name + suffix) for suffix in suffixes):
             for key in _identity(file):
-                if key in read:
-                    what = f"needs {file}, which is" if file != path else "is"
-                    raise UsageError(f"{name} {path} {what} one of the inputs; choose another file")
-                if taken.setdefault(key, name) != name:
-                    raise UsageError(f"{taken[key]} and {name} are the same file, {file}; name two files")
+                if key in inputs_by_identity:
+                    role = f"needs {file}, which is" if file != path else "is"
+                    raise UsageError(f"{name} {path} {role} one of the inputs; choose another file")
+                if names.setdefault(key, name) != name:
+                    raise UsageError(f"{names[key]} and {name} are the same file, {file}; name two files")
         above = os.path.realpath(path.parent)
         if home is not None and (os.path.commonpath([home, above]) == home or of_model & {*_identity(path)}):
             raise UsageError(f"{name} {path} is in the folder of the model; choose another place")
@@ -77,12 +77,12 @@ def check_outputs(
 
 def _check_regular(name: str, path: Path, *, streams: bool) -> None:
     try:
-        what = irregular(path)
+        kind = irregular(path)
     except OSError as error:
         raise UsageError(f"{name} {path}: {error.strerror}; name another file") from None
-    if what is not None:
+    if kind is not None:
         raise UsageError(
-            f"{name} {path} is {what}, and only a regular file is written; name another file"
+            f"{name} {path} is {kind}, and only a regular file is written; name another file"
             + (", or leave out --out: rows go to standard output" if streams else "")
         )
 
@@ -101,7 +101,7 @@ def check_ending(name: str, path: Path, endings: Sequence[str]) -> None:
 
 
 def _identity(path: Path) -> list[object]:
-    """What makes a path the same file as another: where it leads, and of a file that is there its node."""
+    """Keys that paths to one file share: where the path leads, and the node of a file that exists."""
     try:
         about = os.stat(path)
     except OSError:
@@ -110,7 +110,7 @@ def _identity(path: Path) -> list[object]:
 
 
 def output_lock(path: Path) -> FileLock:
-    """What keeps other runs from a file of rows; StateError: its folder is a file."""
+    """The lock that keeps other runs from a file of rows; StateError: its folder is a file."""
     for above in path.parents:
         if above.exists() and not above.is_dir():
             raise StateError(f"cannot write {path}: {above} is a file; name another --out")

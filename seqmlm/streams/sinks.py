@@ -110,13 +110,13 @@ class Schema:
         """A row, whose numbers are finite, as the cells of a table by column, what the schema does not name
         under "extra"; lists of units and vectors are lists where they may be `nested`, else JSON text."""
         deep = ("json",) if nested else ("json", "units", "vector")
-        further = {name: value for name, value in row.items() if name not in self.columns}
-        known = {**row, EXTRA: further or None}
+        extras = {name: value for name, value in row.items() if name not in self.columns}
+        fields = {**row, EXTRA: extras or None}
         for name in (name for name, kind in self.columns.items() if kind == "p_values"):
-            known |= {f"p_{one}": (row.get(name) or {}).get(one) for one in self.statistics}
-        found: dict[str, Any] = {}
+            fields |= {f"p_{key}": (row.get(name) or {}).get(key) for key in self.statistics}
+        cells: dict[str, Any] = {}
         for name, kind in self.flat_columns.items():
-            if (value := known.get(name)) is not None:
+            if (value := fields.get(name)) is not None:
                 if kind == "vector":
                     vector = unpacked(value)
                     value = vector.astype("<f2" if self.half else "<f4") if nested else vector.tolist()
@@ -126,15 +126,15 @@ class Schema:
                     value = float(value)
                 elif isinstance(value, str) and not nested:  # spreadsheets open what is no Parquet
                     value = harmless(value)
-            found[name] = value
-        return found
+            cells[name] = value
+        return cells
 
 
 def format_of(
     path: Path | None,
-    asked: str | None = None,
+    requested: str | None = None,
     *,
-    further: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    extra_formats: Mapping[str, Sequence[str]] = MappingProxyType({}),
     writable: Callable[[], Mapping[str, Sequence[str]]] | None = None,
 ) -> str:
     """The format of an output: the one asked for, else what its name says; JSON lines if that has no ending.
@@ -149,27 +149,27 @@ def format_of(
     Raises:
         UsageError: an unknown format or ending, a spreadsheet, or Parquet on standard output.
     """
-    every = {**further, **FORMATS}
-    if asked is not None and asked not in every:
-        raise UsageError(f"results cannot be written as {asked!r}{nearest(asked, every)}")
+    all_formats = {**extra_formats, **FORMATS}
+    if requested is not None and requested not in all_formats:
+        raise UsageError(f"results cannot be written as {requested!r}{nearest(requested, all_formats)}")
     suffix = ending(path) if path is not None else ""
-    by_name = next((name for name, suffixes in every.items() if suffix in suffixes), None)
-    if asked is None and suffix in SPREADSHEETS:
+    by_name = next((name for name, suffixes in all_formats.items() if suffix in suffixes), None)
+    if requested is None and suffix in SPREADSHEETS:
         raise UsageError(f"{path}: no spreadsheet is written; name a .csv file, which opens as one")
-    if asked is None and suffix in ELSEWHERE:
+    if requested is None and suffix in ELSEWHERE:
         raise UsageError(
             f"{path}: rows are not written as {suffix}; {ELSEWHERE[suffix]} FILE writes such a file"
         )
-    if asked is None and by_name is None and suffix:
-        listed = writable() if writable is not None else {**further, **ROWS}
+    if requested is None and by_name is None and suffix:
+        listed = writable() if writable is not None else {**extra_formats, **ROWS}
         endings = dict.fromkeys(suffix for suffixes in listed.values() for suffix in suffixes)
-        known = ", ".join(one for one in endings if not one.endswith(PACKED)) + "; packed: "
-        known += ", ".join(one for one in endings if one.endswith(PACKED))
+        accepted = ", ".join(name for name in endings if not name.endswith(PACKED)) + "; packed: "
+        accepted += ", ".join(name for name in endings if name.endswith(PACKED))
         raise UsageError(
-            f"--out {path}: no file that ends in {suffix} is written; known endings are {known}; a name "
+            f"--out {path}: no file that ends in {suffix} is written; known endings are {accepted}; a name "
             "without an ending gets JSON lines"
         )
-    chosen = asked or by_name or "jsonl"
+    chosen = requested or by_name or "jsonl"
     if chosen in ("parquet", "npy") and path is None:
         raise UsageError(f"a {chosen} file cannot go to standard output; name a file with --out")
     return chosen
@@ -178,7 +178,9 @@ def format_of(
 def index_command(path: Path) -> str | None:
     """The command that makes an index of a file packed by bgzip; None for other files."""
     name = ending(path)
-    preset = next((preset for one, preset in _INDEXED.items() if name in (f"{one}.gz", f"{one}.bgz")), None)
+    preset = next(
+        (preset for stem, preset in _INDEXED.items() if name in (f"{stem}.gz", f"{stem}.bgz")), None
+    )
     return None if preset is None else f"tabix -p {preset} {shlex.quote(str(path))}"
 
 
@@ -207,13 +209,13 @@ class LinesSink:
             refuse_irregular(self._path)
             handle = os.open(self._path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
-            raise changed(self._path) from None
+            raise changed_output_error(self._path) from None
         except OSError as error:
-            raise unwritable(self._path, error) from None
+            raise write_error(self._path, error) from None
         size = mark["bytes"]
         if os.fstat(handle).st_size < size or _tail(handle, size) != mark["tail"]:
             os.close(handle)
-            raise changed(self._path)
+            raise changed_output_error(self._path)
         os.ftruncate(handle, size)
         os.lseek(handle, size, os.SEEK_SET)
         self._handle, self._size = handle, size
@@ -229,7 +231,7 @@ class LinesSink:
                 if self._private:
                     os.fchmod(self._handle, 0o600)  # also when the file was there before
             except OSError as error:
-                raise unwritable(self._path, error) from None
+                raise write_error(self._path, error) from None
         return self._handle
 
     def put(self, data: bytes) -> None:
@@ -245,14 +247,14 @@ class LinesSink:
         """Hand what waits to the system; after an error the file ends with the last whole flush."""
         handle = self._open()
         data, self._held, self._waiting = b"".join(self._held), [], 0
-        rest = memoryview(data)
+        unwritten = memoryview(data)
         try:
-            while rest:
-                rest = rest[os.write(handle, rest) :]
+            while unwritten:
+                unwritten = unwritten[os.write(handle, unwritten) :]
         except OSError as error:
             with suppress(OSError):
                 os.ftruncate(handle, self._size)
-            raise unwritable(self._path, error) from None
+            raise write_error(self._path, error) from None
         self._size += len(data)
 
     def commit(self) -> Mark:
@@ -261,7 +263,7 @@ class LinesSink:
         try:
             DISK.sync(self._path)
         except OSError as error:
-            raise unwritable(self._path, error) from None
+            raise write_error(self._path, error) from None
         return {"bytes": self._size, "tail": _tail(self._open(), self._size)}
 
     def close(self) -> None:
@@ -308,7 +310,7 @@ class StreamSink:
         except BrokenPipeError:
             raise  # the reader has gone: no error of ours
         except OSError as error:
-            raise unwritable(None, error) from None
+            raise write_error(None, error) from None
 
     def commit(self) -> Mark:
         """Nothing: what was written has gone."""
@@ -340,9 +342,9 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: _finite(one) for key, one in value.items()}
+        return {key: _finite(element) for key, element in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_finite(one) for one in value]
+        return [_finite(element) for element in value]
     return value
 
 
@@ -378,14 +380,14 @@ def convert(lines: Path, path: Path, schema: Schema, *, format: str, private: bo
             file.writelines(encode(rows) for rows in chain([[]], committed_rows(lines)))
 
     if format == "npy":
-        others = {name: kind for name, kind in schema.columns.items() if kind != "vector"}
-        ids, facts = beside(path)
-        convert(lines, ids, replace(schema, columns=others, closed=True), format="tsv", private=private)
+        columns = {name: kind for name, kind in schema.columns.items() if kind != "vector"}
+        ids, facts = companion_files(path)
+        convert(lines, ids, replace(schema, columns=columns, closed=True), format="tsv", private=private)
         replace_file(facts, json.dumps({**schema.facts}).encode(), mode=mode)
     replace_file(path, packing(path, fill, blocks=False), mode=mode)
 
 
-def beside(path: Path) -> tuple[Path, Path]:
+def companion_files(path: Path) -> tuple[Path, Path]:
     """The files beside an array of vectors: the other columns, and the facts."""
     return path.with_suffix(".ids.tsv"), path.with_suffix(".facts.json")
 
@@ -421,8 +423,8 @@ def unpacked(value: Any) -> Any:
 def committed_rows(lines: Path) -> Iterator[list[dict[str, Any]]]:
     """The rows of JSON lines, in batches cut by bytes: the same lines always give the same table."""
     with lines.open("rb") as file:
-        while some := file.readlines(_BATCH_BYTES):
-            yield [json.loads(line) for line in some]
+        while lines_read := file.readlines(_BATCH_BYTES):
+            yield [json.loads(line) for line in lines_read]
 
 
 def table_lines(schema: Schema, format: str) -> Callable[[Sequence[Fields]], bytes]:
@@ -473,13 +475,13 @@ class _Table:
         import pyarrow as pa  # only where a table is asked for: it takes time to load
 
         self._cells, self._arrow = partial(schema.cells, nested=nested), pa
-        text, whole, number = pa.string(), pa.int64(), pa.float64()
-        types = {"integer": whole, "number": number, "flag": pa.bool_()}
+        text, integer, number = pa.string(), pa.int64(), pa.float64()
+        types = {"integer": integer, "number": number, "flag": pa.bool_()}
         types |= dict.fromkeys(("text", "json", "units", "vector"), text)
         if nested:
             alternative = pa.struct([("unit", text), ("p", number)])
-            unit = {"unit": text, "start": whole, "end": whole, "surprisal": number, "entropy": number}
-            unit |= {"rank": whole, "expected": pa.list_(alternative)}
+            unit = {"unit": text, "start": integer, "end": integer, "surprisal": number, "entropy": number}
+            unit |= {"rank": integer, "expected": pa.list_(alternative)}
             types["units"] = pa.list_(pa.struct(list(unit.items())))
             types["vector"] = pa.list_(pa.float16() if schema.half else pa.float32(), schema.width)
         facts = {"seqmlm": json.dumps({**schema.facts})} if schema.facts else None
@@ -543,7 +545,7 @@ class UnwritableError(StateError):
 FREE_SPACE = "free space there, or make it writable; then run the same command"
 
 
-def unwritable(path: Path | None, error: OSError) -> UnwritableError:
+def write_error(path: Path | None, error: OSError) -> UnwritableError:
     """The error for output (None: standard output) that the system refuses."""
     why = error.strerror or error
     if path is None:
@@ -551,7 +553,7 @@ def unwritable(path: Path | None, error: OSError) -> UnwritableError:
     return UnwritableError(f"cannot write {path}: {why}", f"{FREE_SPACE} again")
 
 
-def changed(path: Path) -> StateError:
+def changed_output_error(path: Path) -> StateError:
     """The error for output that is not what the cursor remembers."""
     return StateError(
         f"cannot continue {path}: it is not what the unfinished scoring has written; put it back, or score "

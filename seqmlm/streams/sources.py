@@ -40,12 +40,12 @@ class Fed(Generic[T]):
     _error: BaseException | None = None
 
     def __init__(
-        self, path: str, read: Callable[[Source], Iterator[T]], memory: Memory | None = None
+        self, path: str, reader: Callable[[Source], Iterator[T]], memory: Memory | None = None
     ) -> None:
         self.memory, self.records = memory, list[T]()
         self._asks, self._given = threading.Semaphore(0), threading.Semaphore(0)
-        given = read, Source(path, self)
-        self._thread = threading.Thread(target=self._run, args=given, name="fed-reader", daemon=True)
+        arguments = reader, Source(path, self)
+        self._thread = threading.Thread(target=self._run, args=arguments, name="fed-reader", daemon=True)
 
     def feed(self, block: bytes | None) -> list[T]:
         """Hand on some bytes, None for a pause, or b"" at the end; the records that are whole with them. What
@@ -63,7 +63,7 @@ class Fed(Generic[T]):
         return records
 
     def read(self, size: int) -> bytes | None:
-        """What the reader calls: waits for the next block."""
+        """The next block, for which the reader waits; None at a pause."""
         self._asks.release()
         self._given.acquire()
         if self._given_up:
@@ -77,9 +77,9 @@ class Fed(Generic[T]):
             self._given.release()
             self._thread.join()
 
-    def _run(self, read: Callable[[Source], Iterator[T]], source: Source) -> None:
+    def _run(self, reader: Callable[[Source], Iterator[T]], source: Source) -> None:
         try:
-            for record in read(source):
+            for record in reader(source):
                 self.records.append(record)
         except GeneratorExit:
             pass
@@ -90,12 +90,12 @@ class Fed(Generic[T]):
 
 
 def live(
-    read: Callable[[Source], Iterator[T]],
+    reader: Callable[[Source], Iterator[T]],
     tick: float,
     stopping: Callable[[], bool],
     descriptor: int | None = None,
 ) -> Iterator[list[T]]:
-    """What a reader makes of a pipe that others still write to, as soon as there is anything.
+    """Records that a reader makes of a pipe that others still write to, as soon as there are any.
 
     What the pipe holds is handed on before more comes. When it has held nothing for a moment, and the last
     pause is at least `tick` seconds ago, the reader is told of a pause, upon which it hands on what it keeps;
@@ -109,7 +109,7 @@ def live(
     Raises:
         SeqmlmError: as the reader does, after the records before it.
     """
-    fed = Fed("-", read)
+    fed = Fed("-", reader)
     try:
         for piece in _pieces(sys.stdin.fileno() if descriptor is None else descriptor, tick, stopping):
             if records := fed.feed(piece):
@@ -126,19 +126,19 @@ def live(
 
 
 def _pieces(pipe: int, tick: float, stopping: Callable[[], bool]) -> Iterator[bytes | None]:
-    """What a pipe holds, again and again, and None at a pause."""
+    """Blocks of bytes that a pipe holds, as they come, and None at a pause."""
     paused = time.monotonic()
     while not stopping():
         late = time.monotonic() - paused
         ready = select.select([pipe], [], [], min(_MOMENT, max(0.0, tick - late)))[0]
         late = time.monotonic() - paused
         if ready:  # also where a pause is due: what came while records were dealt with stays together
-            block = whole = os.read(pipe, _MOST)
-            while block and len(whole) < _MOST and select.select([pipe], [], [], 0)[0]:
+            block = piece = os.read(pipe, _MOST)
+            while block and len(piece) < _MOST and select.select([pipe], [], [], 0)[0]:
                 block = os.read(pipe, _MOST)
-                whole += block
-            if whole:
-                yield whole
+                piece += block
+            if piece:
+                yield piece
             if not block:
                 return
         if late >= 2 * tick or (not ready and late >= tick):

@@ -25,7 +25,7 @@ from seqmlm.inference.session import Session
 from seqmlm.rows.file import Row
 from seqmlm.streams.outputs import check_outputs
 from seqmlm.streams.ownership import refuse_foreign, remember
-from seqmlm.streams.sinks import unwritable
+from seqmlm.streams.sinks import write_error
 from seqmlm.tasks.measurements import TITLES, Measurements, agreement_table, effects_of, intervals
 from seqmlm.tasks.task import Conclusion, Figures, Output, ReadRows, Requirements, Table, Task, TaskConfig
 from seqmlm.tasks.variants import KINDS, Convention, judged, scorer_of
@@ -178,7 +178,7 @@ def _write(folder: Path, name: str, rows: Sequence[Sequence[Any]]) -> Path:
         replace_file(path, text.getvalue().encode())
         remember(path)
     except OSError as error:
-        raise unwritable(path, error) from None
+        raise write_error(path, error) from None
     return path
 
 

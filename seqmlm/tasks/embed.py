@@ -39,7 +39,7 @@ from seqmlm.reports.page import Page
 from seqmlm.rows.file import Row
 from seqmlm.rows.vectors import read_vectors
 from seqmlm.streams.cursor import file_facts
-from seqmlm.streams.sinks import Kind, Schema, beside, format_of, packed, unpacked
+from seqmlm.streams.sinks import Kind, Schema, companion_files, format_of, packed, unpacked
 from seqmlm.tasks.columns import HOLDERS, Labelling, labelled_records
 from seqmlm.tasks.task import (
     Conclusion,
@@ -109,7 +109,9 @@ class EmbedConfig(TaskConfig):
     def outputs(self) -> dict[str, Path | None]:
         found = super().outputs
         if self.out is not None and format_of(self.out, self.format_out) == "npy":
-            found |= dict(zip(("the ids of --out", "the facts of --out"), beside(self.out), strict=True))
+            found |= dict(
+                zip(("the ids of --out", "the facts of --out"), companion_files(self.out), strict=True)
+            )
         return found
 
     def check(self) -> None:

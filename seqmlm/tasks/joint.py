@@ -34,7 +34,7 @@ from seqmlm.inference.session import Session
 from seqmlm.reports.verdict import nearest_sentence
 from seqmlm.rows.file import Row
 from seqmlm.streams.ownership import remember
-from seqmlm.streams.sinks import unwritable
+from seqmlm.streams.sinks import write_error
 from seqmlm.structure import joints
 from seqmlm.structure.joints import METHODS, OTHERS, TOLERANCE, Candidates, Conditional, Pair
 from seqmlm.structure.maps import Doubles
@@ -356,7 +356,7 @@ class JointTask(Gaps[JointConfig]):
                 replace_file(path, text.getvalue().encode())
             remember(path)
         except OSError as error:
-            raise unwritable(path, error) from None
+            raise write_error(path, error) from None
         return (path,)
 
 

@@ -35,7 +35,7 @@ from seqmlm.reports.verdict import links_warnings
 from seqmlm.rows.file import Row
 from seqmlm.streams.outputs import check_outputs
 from seqmlm.streams.ownership import refuse_foreign, remember
-from seqmlm.streams.sinks import unwritable
+from seqmlm.streams.sinks import write_error
 from seqmlm.structure.base import SMALL_ALPHABET, StructureSettings
 from seqmlm.structure.estimators import KINDS, MOST_ELEMENTS
 from seqmlm.structure.graphs import Component, graphml, listed
@@ -589,7 +589,7 @@ def _write(path: Path, pieces: Iterable[str], mode: int) -> None:
         replace_file(path, lambda file: file.writelines(lines), mode=mode)
         remember(path)
     except OSError as error:
-        raise unwritable(path, error) from None
+        raise write_error(path, error) from None
 
 
 def _interval(one: Mapping[str, float | None]) -> str:

@@ -22,7 +22,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.errors import StateError, number_of
 from seqmlm.streams.outputs import output_lock
-from seqmlm.streams.sinks import Fields, LinesSink, Mark, StreamSink, changed, json_lines
+from seqmlm.streams.sinks import Fields, LinesSink, Mark, StreamSink, changed_output_error, json_lines
 from seqmlm.watch.follower import Follower
 from seqmlm.watch.generations import FileState, Gap
 from seqmlm.watch.grouping import Grouping
@@ -159,7 +159,7 @@ class Outbox:
             else:
                 self._lines = StreamSink(self._stdout, json_lines)
         except StateError as error:
-            if str(error) != str(changed(self._out)):
+            if str(error) != str(changed_output_error(self._out)):
                 raise
             raise StateError(
                 f"cannot go on with {self._out}: it is not what was written to it; put it back, or move it "

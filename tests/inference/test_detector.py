@@ -121,7 +121,7 @@ def test_a_row_of_which_nothing_is_known_is_no_alarm_where_more_normal_rows_are_
     detector, foreign = visits
     monkeypatch.setattr(type(detector.level), "unknown_is_evidence", True)
     known = detector.calibration
-    assert known is not None
+    assert isinstance(known, Normal)
     for unfamiliar, alarms in ((known.rows // 40, True), (known.rows // 10, False)):
         calibration = Normal.from_state(*replace(known, unfamiliar=unfamiliar).to_state())
         assert calibration.unfamiliar_rate == (1 + unfamiliar) / (known.rows + unfamiliar + 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,20 +15,18 @@ from scipy.optimize import minimize
 from scipy.stats import combine_pvalues, genpareto
 
 from seqmlm.errors import DataError, StateError
-from seqmlm.rows import judge
+from seqmlm.rows import judge, tails
 from seqmlm.rows.judge import (
     FUSIONS,
-    LEAST_P,
-    NO_TAIL,
     Fusion,
     Normal,
-    Ranks,
-    beyond_largest,
+    TwoPopulations,
+    calibration_from_state,
     fisher,
-    fitted_tail,
     harmonic,
-    length_edges,
 )
+from seqmlm.rows.ranks import Ranks, length_edges
+from seqmlm.rows.tails import LEAST_P, NO_TAIL, fit_tail, survival_ratio
 
 NAN = float("nan")
 
@@ -60,7 +57,7 @@ def test_fresh_normals_are_super_uniform(
 
     Without tails, which matter below 1 / (n + 1) alone, and would take nearly all of the time.
     """
-    monkeypatch.setattr(judge, "fitted_tail", lambda values: NO_TAIL)
+    monkeypatch.setattr(judge, "fit_tail", lambda values: NO_TAIL)
     alphas = np.array([0.01, 0.02, 0.05, 0.1, 0.3, 0.5, 0.9])
     draws, fresh = 400, 50
     below = np.zeros((draws, len(alphas)))
@@ -169,7 +166,7 @@ def test_few_fresh_normals_are_super_uniform(
 
     Proven is no more than twice alpha; half of alpha was what the largest of a row's p-values gave.
     """
-    monkeypatch.setattr(judge, "fitted_tail", lambda values: NO_TAIL)
+    monkeypatch.setattr(judge, "fit_tail", lambda values: NO_TAIL)
     alphas = np.array([1 / (count + 1), 2 / (count + 1), 0.1, 0.3, 0.7])
     below = np.zeros((250, len(alphas)))
     for seed in range(len(below)):
@@ -202,7 +199,7 @@ def fused_by(taught: np.ndarray, values: dict[str, float]) -> float:
 
 def test_few_rows_are_compared_fold_by_fold(monkeypatch: pytest.MonkeyPatch) -> None:
     """Against the definition (Vovk 2015): by what a fold did not teach, with the rows of that fold alone."""
-    monkeypatch.setattr(judge, "fitted_tail", lambda values: NO_TAIL)
+    monkeypatch.setattr(judge, "fit_tail", lambda values: NO_TAIL)
     calibration = Normal.fit(FEW, np.ones(23), seed=0)
     folds = np.random.default_rng(0).permutation(23) % 5
     judged = calibration.judge(NEW, np.ones(4))
@@ -222,7 +219,7 @@ def test_few_rows_are_compared_fold_by_fold(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("records", [2, 4, 7, 60])
 def test_rows_of_one_record_are_in_one_fold(records: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A record's rows, which are alike, must not say of each other that they are usual."""
-    monkeypatch.setattr(judge, "fitted_tail", lambda values: NO_TAIL)
+    monkeypatch.setattr(judge, "fit_tail", lambda values: NO_TAIL)
     rng = np.random.default_rng(records)
     owner = rng.permutation(np.concatenate([np.arange(records), rng.integers(0, records, size=90)]))
     normal = {"a": rng.normal(size=len(owner)) + owner, "b": owner.astype(float)}
@@ -415,7 +412,7 @@ class Tail(NamedTuple):
 
 
 def fitted(values: np.ndarray) -> Tail:
-    return Tail(*fitted_tail(np.sort(values)).tolist())
+    return Tail(*fit_tail(np.sort(values)).tolist())
 
 
 @pytest.mark.parametrize("shape", [0.0, 0.2, 0.5])
@@ -434,7 +431,7 @@ def test_many_excesses_give_the_law_back(shape: float, scale: float) -> None:
 def test_no_other_tail_is_more_likely(shape: float, count: int) -> None:
     """The maximum of likelihood times prior, found without a gradient."""
     values = np.sort(genpareto.rvs(shape, size=4 * count, random_state=np.random.default_rng(count)))
-    tail = Tail(values[-count - 1], *judge._penalised_likelihood(values[-count:] - values[-count - 1]), 0.0)
+    tail = Tail(values[-count - 1], *tails._penalised_likelihood(values[-count:] - values[-count - 1]), 0.0)
 
     def cost(asked: np.ndarray) -> float:
         likelihood = genpareto.logpdf(values[-count:], asked[1], loc=tail.threshold, scale=asked[0]).sum()
@@ -471,7 +468,7 @@ def test_a_tail_with_an_end_is_given_none() -> None:
 
 def test_rarer_and_rarer_beyond_the_largest() -> None:
     tail = fitted(np.random.default_rng(4).normal(size=5_000))
-    far = beyond_largest(np.array(tail), tail.largest + np.array([0.0, 1e-9, 0.5, 3.0, 1e6, np.inf]))
+    far = survival_ratio(np.array(tail), tail.largest + np.array([0.0, 1e-9, 0.5, 3.0, 1e6, np.inf]))
     assert far[0] == 1.0
     assert far[1] == pytest.approx(1.0, abs=1e-6)
     assert (np.diff(far) <= 0).all()
@@ -484,14 +481,14 @@ def test_rarer_and_rarer_beyond_the_largest() -> None:
     [[], [1.0], [1.0, 2.0, 3.0], [7.0] * 1000, [0.0] * 999 + [1.0], [0.0] * 500 + [np.inf], [-np.inf] * 500],
 )
 def test_no_tail_where_there_is_none(values: list[float]) -> None:
-    assert np.isnan(fitted_tail(np.array(values))).all()
+    assert np.isnan(fit_tail(np.array(values))).all()
 
 
 @pytest.mark.parametrize("shape", [0.0, 1e-13, 1e-6, 0.1, 0.5, 1.0])
 def test_survival_beyond_the_largest_is_that_of_scipy(shape: float) -> None:
     values = np.array([5.0, 5.1, 7.0, 1e3, 1e9, np.inf])
     log = genpareto.logsf(values, shape, loc=2.0, scale=1.5)
-    found = beyond_largest(np.array([2.0, 1.5, shape, 5.0]), values)
+    found = survival_ratio(np.array([2.0, 1.5, shape, 5.0]), values)
     assert found == pytest.approx(np.exp(log - log[0]), rel=1e-9)
 
 
@@ -502,7 +499,7 @@ def test_statistics_that_are_counted_are_judged_by_rows_of_their_own() -> None:
     further, sizes = rows(rng, 4000)
     model = Normal.fit(some(statistics, ["heavy", "sometimes"]), lengths, seed=0, fusion="harmonic")
     counts = Normal.fit(some(further, ["ties", "unseen"]), sizes, seed=0, fusion="harmonic")
-    both = replace(model, counted=counts)
+    both = TwoPopulations(model, counts)
     new, of = rows(rng, 2000)
     new["heavy"][:3] = 1e9
     one, other = (
@@ -532,14 +529,16 @@ def test_statistics_that_are_counted_are_judged_by_rows_of_their_own() -> None:
     assert (further["ties"] >= usual).mean() > 0.005
     assert 0 < both.usual("heavy", 1) == model.usual("heavy", 1) < model.usual("heavy", 99)
     state, arrays = both.to_state()
-    back = Normal.from_state(json.loads(json.dumps(state)), arrays)
+    back = calibration_from_state(json.loads(json.dumps(state)), arrays)
     assert back.judge(new, of).p_value.tolist() == found.p_value.tolist()
     with pytest.raises(StateError, match="incomplete"):
-        Normal.from_state(state, {name: own for name, own in arrays.items() if "counted" not in name})
+        calibration_from_state(
+            state, {name: array for name, array in arrays.items() if "counted" not in name}
+        )
 
 
 def test_twice_the_smaller_p_value_keeps_to_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judge, "fitted_tail", lambda values: NO_TAIL)
+    monkeypatch.setattr(judge, "fit_tail", lambda values: NO_TAIL)
     alphas, below = np.array([0.01, 0.05, 0.1, 0.3]), np.zeros((200, 4))
     for seed in range(200):
         rng = np.random.default_rng(seed)
@@ -548,7 +547,7 @@ def test_twice_the_smaller_p_value_keeps_to_the_rate(monkeypatch: pytest.MonkeyP
         counts = Normal.fit(some(further, ["ties", "unseen"]), sizes, seed=seed, fusion="harmonic")
         model = Normal.fit(some(statistics, ["heavy", "sometimes"]), lengths, seed=seed, fusion="harmonic")
         new, of = rows(rng, 50)
-        below[seed] = (replace(model, counted=counts).judge(new, of).p_value[:, None] <= alphas).mean(axis=0)
+        below[seed] = (TwoPopulations(model, counts).judge(new, of).p_value[:, None] <= alphas).mean(axis=0)
     error = below.std(axis=0) / np.sqrt(len(below))
     assert (below.mean(axis=0) <= alphas + 4.5 * error).all()
     assert (below.mean(axis=0) >= alphas / 3).all(), "it is not idle"

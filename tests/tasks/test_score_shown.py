@@ -74,7 +74,7 @@ def test_rows_for_people_are_sorted_and_only_their_places_are_held(
     def line(row: Any) -> str:
         return json.dumps(dict(row)) + "\n"
 
-    with Rows(None, {}, Problems(), stdout=shown, line=line, order=unusual_first, wanted=wanted) as rows:
+    with Rows(None, {}, Problems(), stdout=shown, line=line, order=unusual_first, row_filter=wanted) as rows:
         for row in found:
             rows.write([[row]])
             assert not shown.getvalue()
