@@ -79,7 +79,7 @@ def sessions(
     known, lengths = detector.statistics(records_of(task.calibration))
     every = detector.level.statistics
     detectors = {
-        "fused": Fused.fit(known, lengths, every, fusion=detector.level.fusion),
+        "fused": Fused.fit(known, lengths, every, fusion=detector.level.statistics.fusion),
         "fused, all by harmonic mean": Fused.fit(known, lengths, every),
         "fused, all by Fisher": Fused.fit(known, lengths, every, fusion="fisher"),
         "fused, counting alone": Fused.fit(known, lengths, COUNTING),
@@ -170,7 +170,7 @@ def raw(name: str, data: Path, out: Path, seed: int, minutes: float, records: in
         found, sizes = detector.statistics(task.test)
         every = detector.level.statistics
         detectors = {
-            "fused": Fused.fit(known, lengths, every, fusion=detector.level.fusion),
+            "fused": Fused.fit(known, lengths, every, fusion=detector.level.statistics.fusion),
             "fused, all by harmonic mean": Fused.fit(known, lengths, every),
             "fused, all by Fisher": Fused.fit(known, lengths, every, fusion="fisher"),
             "fused, counting alone": Fused.fit(known, lengths, COUNTING),

@@ -376,13 +376,13 @@ def few_rows(name: str, data: Path, out: Path, seed: int, minutes: float) -> Row
     detector = Detector(RecordScorer(Session(model)), level, background=stored_background(model, level))
     records = model.domain.read([str(path)], Problems("skip"), **kind.options)
     judged = [one for one in detector.judged(records, Problems("skip")) if one.row.score is not None]
-    statistics, lengths = table([one.row for one in judged], level.judges)
+    statistics, lengths = table([one.row for one in judged], level.statistics.judging)
     realised: list[list[float]] = []
     for division in range(DIVISIONS):
         order = np.random.default_rng(division).permutation(len(lengths))
         fit, new = order[:FEW_ROWS], order[FEW_ROWS:][:FEW_JUDGED]
         own, others = ({n: values[rows] for n, values in statistics.items()} for rows in (fit, new))
-        calibration = Normal.fit(own, lengths[fit], seed=division, fusion=level.fusion)
+        calibration = Normal.fit(own, lengths[fit], seed=division, fusion=level.statistics.fusion)
         p_values = calibration.judge(others, lengths[new]).p_value
         realised.append([float((p_values <= rate).mean()) for rate in (0.05, 0.1)])
     at_05, at_1 = np.mean(realised, axis=0).tolist()

@@ -103,7 +103,7 @@ def calibrated(model: Any, path: Path) -> tuple[Any, Any]:
     known = LogBackground(counts_of(encodings, model.tokenizer), model.tokenizer)
     detector = Detector(RecordScorer(Session(model)), level, mode=ONE_PASS, background=known)
     rows = [one.row for one in detector.judged(records[half:], Problems())]
-    return known, Normal.fit(*table(rows, level.judges), seed=0, fusion=level.fusion)
+    return known, Normal.fit(*table(rows, level.statistics.judging), seed=0, fusion=level.statistics.fusion)
 
 
 def row(asked: dict[str, Any]) -> dict[str, Any]:

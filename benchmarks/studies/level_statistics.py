@@ -3,8 +3,9 @@
 Held-out normal rows stand beside rows with a fault: real anomalies of HDFS, faults planted in the text of
 four fields, wrong codes of patients. Other normal rows give the statistics their p-values, as a calibration
 does. The table has, as means over kinds of faults, AUROC and the shares found at false positive rates of .05
-and .01 of what a level declares (`Level.judges`), of all its statistics by Fisher's sum and by the harmonic
-mean, of each alone, and of the best part: statistics are left out, the one that adds least first. The best
+and .01 of what a level declares (`Statistics.judging`), of all its statistics by Fisher's sum and by the
+harmonic mean, of each alone, and of the best part: statistics are left out, the one that adds least first. The
+best
 part is chosen on the rows it is shown on, so it flatters; a level declares what is as good for every seed.
 
     PYTHONPATH=benchmarks python benchmarks/studies/level_statistics.py --data ../shared/data
@@ -220,7 +221,9 @@ class Contest:
         """Choice -> its worth."""
         best, fusion = self.best_part()
         return {
-            f"declared, {self.level.fusion}": self.worth(self.level.judges, self.level.fusion),
+            f"declared, {self.level.statistics.fusion}": self.worth(
+                self.level.statistics.judging, self.level.statistics.fusion
+            ),
             **{f"all, {one}": self.worth(self.normal, one) for one in FUSIONS},
             f"best: {fusion} of {', '.join(best)}": self.worth(best, fusion),
             **{name: self.worth([name]) for name in self.normal},

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +19,8 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from seqmlm.anomaly.reasons import Reasons
+from seqmlm.anomaly.statistics import Statistics
 from seqmlm.anomaly.values import ALONE, Bools, Doubles, Longs, Row, Scored
 from seqmlm.data.compressed import PACKED
 from seqmlm.data.record import Record
@@ -28,7 +30,6 @@ from seqmlm.engine.types import Encoding, Sequences
 from seqmlm.engine.units import Units, unit_numbers
 from seqmlm.engine.windows import central_windows
 from seqmlm.errors import UsageError
-from seqmlm.rows.judge import Fusion
 from seqmlm.tokenizers.base import Tokenizer
 
 
@@ -197,24 +198,68 @@ class Track(AbstractContextManager["Track", None], Protocol):
         """Add a row by its fields; the rows of one record come together."""
 
 
+class Sampling:
+    """Which rows of which records calibrate a level."""
+
+    def parts(self, record: Record, random: np.random.Generator) -> Sequence[Record]:
+        """The records that a normal record may come as when it is judged: itself, or what it is cut into.
+
+        A calibration judges these, so that rows are compared with rows of records that are cut alike.
+        """
+        return (record,)
+
+    def row_numbers(self, record: Record, spans: Longs) -> Longs | None:
+        """The row that each unit of a record belongs to, where a row needs the scores of its own units only.
+
+        A calibration then draws some rows of each of many records. The statistics of a row must not depend on
+        which other units of the record are scored.
+
+        Args:
+            spans: (N, 2) of all units of the record, ascending.
+
+        Returns:
+            (N,) numbers of rows, ascending; None where a row needs other units, too.
+        """
+        return None
+
+
+WHOLE_RECORDS = Sampling()
+
+
+class CountStatistics(ABC):
+    """The statistics that need no model, of rows that are whole records."""
+
+    @abstractmethod
+    def known_values(self, record: Record, tokenizer: Tokenizer) -> frozenset[str]:
+        """Values of a training record that other records are judged by, and that its encoding lacks."""
+
+    @abstractmethod
+    def columns(
+        self,
+        encoded: Sequence[tuple[Record, Encoding]],
+        background: Background,
+        never: frozenset[str] = frozenset(),
+    ) -> tuple[dict[str, Doubles], Longs]:
+        """The statistics of R records by name, (R,) each, and the (R,) lengths of their rows.
+
+        They are as `Level.rows` has them, with some of the `known_values` never seen.
+        """
+
+
 class Level(ABC):
     """One level of a field.
 
     Attributes:
         name: what `--level` takes.
         aliases: what it takes, too.
-        statistics: what rows have, name to meaning in a few words; the first is their `score`.
-        descriptive: those of them that do not judge.
-        counted: those that judge and need no model, but the background alone.
-        of_whole: statistics of a row as a whole: an alarm by one of them names no unit.
-        fusion: how the p-values of the others become one. Which these are, and how they are fused, was chosen
-            by `benchmarks/studies/level_statistics.py`.
+        statistics: of its rows: their meanings, which judge, and how they are fused.
         want: what it reads of every unit beside the surprisal (`Scored.values`).
         view: what of a record the model is shown when a unit is asked.
         second: a second way to read each record, or None.
         background: what it must know of normal data, or None.
+        counting: computes the statistics that need no model; None where the level has none.
+        sampling: which rows of which records calibrate it.
         whole: a record is one row.
-        shares: how an alarm says what a share is of that a statistic measures, with "{}" for the percentage.
         counted_from: number of a record's first unit in the ids of rows, 0 or 1. What people are shown beside
             an id counts from 1 in either case.
         unknown_is_evidence: a unit that training never had says that a row is unusual. Where it is False, a
@@ -223,17 +268,14 @@ class Level(ABC):
 
     name: str
     aliases: tuple[str, ...] = ()
-    statistics: ClassVar[Mapping[str, str]]
-    descriptive: tuple[str, ...] = ()
-    counted: tuple[str, ...] = ()
-    of_whole: tuple[str, ...] = ()
-    fusion: Fusion = "fisher"
+    statistics: ClassVar[Statistics]
     want: tuple[Reduction, ...] = ()
     view: View = WHOLE
     second: SecondReading | None = None
     background: ClassVar[type[Background] | None] = None
+    counting: CountStatistics | None = None
+    sampling: Sampling = WHOLE_RECORDS
     whole: ClassVar[bool] = False
-    shares: ClassVar[Mapping[str, str]] = {}
     counted_from: ClassVar[int] = 0
     unknown_is_evidence: ClassVar[bool] = False
 
@@ -243,9 +285,9 @@ class Level(ABC):
         return self.whole
 
     @property
-    def judges(self) -> tuple[str, ...]:
-        """The statistics that judge."""
-        return tuple(name for name in self.statistics if name not in self.descriptive)
+    def reasons(self) -> Reasons:
+        """Words about its rows."""
+        return Reasons(self.name, self.statistics)
 
     def track(self, path: Path, *, name: str, private: bool) -> Track:
         """A file for the scores of rows along the sequence they lie in.
@@ -264,62 +306,9 @@ class Level(ABC):
             "one; name a file of rows with --out, or draw them with --report"
         )
 
-    def as_judged(self, record: Record, random: np.random.Generator) -> Sequence[Record]:
-        """What a normal record may come as when it is judged: itself, or what it is cut into, by chance.
-
-        Normal judges these, so that rows are compared with such as are cut as they are.
-        """
-        return (record,)
-
-    def row_numbers(self, record: Record, spans: Longs) -> Longs | None:
-        """The row that each unit of a record belongs to, where a row needs the scores of its own units only.
-
-        A calibration then draws some rows of each of many records. The statistics of a row must not depend on
-        which other units of the record are scored.
-
-        Args:
-            spans: (N, 2) of all units of the record, ascending.
-
-        Returns:
-            (N,) numbers of rows, ascending; None where a row needs other units, too.
-        """
-        return None
-
     @abstractmethod
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
-        """What of the record is judged; statistics that are not known of it are left out."""
-
-    def known_values(self, record: Record, tokenizer: Tokenizer) -> frozenset[str]:
-        """What of a training record judges others by that they have it or not, and is not in its encoding."""
-        return frozenset()
-
-    def counting(
-        self,
-        encoded: Sequence[tuple[Record, Encoding]],
-        background: Background,
-        never: frozenset[str] = frozenset(),
-    ) -> tuple[dict[str, Doubles], Longs]:
-        """The statistics of `counted`, by name (R,), and the lengths (R,) of the rows of R records, each of
-        which is one row: as in `rows`, but the model is not asked, and some `known_values` never seen."""
-        return {}, np.ones(len(encoded), dtype=np.int64)
-
-    def judged(self, scored: Scored, background: Background | None) -> Sequence[Row]:
-        """`rows`, with the share of unknown units where that is a statistic and `rows` leaves it out, each
-        marked where it is unfamiliar."""
-        rows = self.rows(scored, background)
-        if rows and UNKNOWN in self.statistics and UNKNOWN not in rows[0].statistics:
-            shares = unknown_shares(rows, *self.unknown(scored, background))
-            values = [
-                math.nan if row.score is None else share for row, share in zip(rows, shares, strict=True)
-            ]
-            rows = [
-                replace(row, statistics={**row.statistics, UNKNOWN: value})
-                for row, value in zip(rows, values, strict=True)
-            ]
-        if self.unknown_is_evidence or not rows:
-            return rows
-        flags = self.unfamiliar(scored, background, rows)
-        return [replace(row, unfamiliar=True) if flag else row for row, flag in zip(rows, flags, strict=True)]
+        """The rows of a record that are judged; a statistic that is not known of a row is left out."""
 
     def unfamiliar(
         self, scored: Scored, background: Background | None, rows: Sequence[Row]
@@ -351,47 +340,6 @@ class Level(ABC):
         order = np.argsort(starts, kind="stable")
         return starts[order], np.append(unknown, np.ones(len(outside), dtype=np.bool_))[order]
 
-    def noun(self, record: Record) -> str:
-        """What a row of a record is called in a sentence: that of `visit-whole` is a visit."""
-        return self.name.removesuffix("-whole")
-
-    def naming(self, row: Row) -> Collection[str]:
-        """The statistics that name what happened in a row: a reason gives one of them, if it is as rare as
-        asked, rather than such as sum up many units."""
-        return ()
-
-    def silence(self, seconds: float) -> dict[str, float]:
-        """The statistic of a pause of so many seconds, by name; nothing of levels that know no times."""
-        return {}
-
-    def meaning(self, name: str, row: Row, usual: float | None = None) -> str:
-        """What a statistic says of a row, in a few words; `usual` is what one in a hundred normal rows
-        exceeds in it, where that is known."""
-        value = row.statistics.get(name, math.nan)
-        if name not in self.shares or math.isnan(value):
-            return self.statistics[name]
-        return self.shares[name].format(f"{100 * value:.3g} %")
-
-    def brief(
-        self, row: Row, scored: Scored, background: Background | None, fired: str | None
-    ) -> dict[str, Any]:
-        """What an alarm tells whoever puts alarms together.
-
-        Args:
-            row, scored: what alarmed.
-            background: as `rows` took it.
-            fired: name of the statistic that says most; None where none does.
-
-        Returns:
-            `what` is wrong, in some words that are equal where the same is wrong. Where it is known also:
-            `unit`, the index of the unit that says most, and its `template`, which is it without its values;
-            `scale` of a pause that says most, "seconds" to "days";
-            `times` of the first and last unit, in seconds; `lines` of the file, and their `last_line`;
-            `new_lines`, how many of them training never had, and `never_seen`, what is new in them, or else
-            `new_kinds`, their templates.
-        """
-        return {"what": f"an unusual {self.noun(scored.record)}" if fired is None else self.statistics[fired]}
-
 
 # Statistics and rows that several fields share
 
@@ -404,6 +352,26 @@ UNKNOWN = "unknown"
 MOST_UNKNOWN = 0.5
 """Share of unknown units above which a row is unfamiliar."""
 
+
+def judged_rows(level: Level, scored: Scored, background: Background | None) -> Sequence[Row]:
+    """The rows of a record, each marked where it is unfamiliar.
+
+    They have the share of unknown units where that is a statistic and `Level.rows` leaves it out.
+    """
+    rows = level.rows(scored, background)
+    if rows and UNKNOWN in level.statistics and UNKNOWN not in rows[0].statistics:
+        shares = unknown_shares(rows, *level.unknown(scored, background))
+        values = [math.nan if row.score is None else share for row, share in zip(rows, shares, strict=True)]
+        rows = [
+            replace(row, statistics={**row.statistics, UNKNOWN: value})
+            for row, value in zip(rows, values, strict=True)
+        ]
+    if level.unknown_is_evidence or not rows:
+        return rows
+    flags = level.unfamiliar(scored, background, rows)
+    return [replace(row, unfamiliar=True) if flag else row for row, flag in zip(rows, flags, strict=True)]
+
+
 BITS_PER_UNIT = {"bits_per_unit": "mean surprisal of all units"}
 SURPRISAL = {"surprisal": "surprisal of this unit"}
 LIFT = {"lift": "surprisal beyond what the frequency of the unit explains"}
@@ -413,7 +381,7 @@ UNEXPECTED = {"unexpected": "less expected than its place explains"}
 class RecordLevel(Level):
     """The record (`name` is what the field calls one) whole, by its bits per unit."""
 
-    statistics: ClassVar[Mapping[str, str]] = BITS_PER_UNIT
+    statistics: ClassVar[Statistics] = Statistics(BITS_PER_UNIT)
     whole: ClassVar[bool] = True
 
     def __init__(self, name: str) -> None:
@@ -426,7 +394,7 @@ class RecordLevel(Level):
 class UnitLevel(Level):
     """Each unit (`name` is what the field calls one) alone, by its surprisal."""
 
-    statistics: ClassVar[Mapping[str, str]] = SURPRISAL
+    statistics: ClassVar[Statistics] = Statistics(SURPRISAL)
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -8,7 +8,7 @@ from itertools import islice
 
 import numpy as np
 
-from seqmlm.anomaly.levels import Background, Level
+from seqmlm.anomaly.levels import Background, Level, judged_rows
 from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, Scored
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
@@ -123,7 +123,11 @@ class Detector:
 
     def judgement(self, rows: Sequence[Row]) -> Judgement | None:
         """What the calibration says of rows; None without one."""
-        return None if self.calibration is None else self.calibration.judge(*table(rows, self.level.judges))
+        return (
+            None
+            if self.calibration is None
+            else self.calibration.judge(*table(rows, self.level.statistics.judging))
+        )
 
     def scored(self, batch: Sequence[Encoded], wanted: Sequence[Bools] | None = None) -> list[Scored]:
         """Score a batch, or the units of it that are wanted; both ways where the level has a second
@@ -136,7 +140,7 @@ class Detector:
         """The rows of each record."""
         if self.background is not None:
             self.background.ahead([one.encoding for one in found])
-        return [list(self.level.judged(one, self.background)) for one in found]
+        return [list(judged_rows(self.level, one, self.background)) for one in found]
 
     def _both_ways(self, batch: Sequence[Encoded], found: list[Scored]) -> list[Scored]:
         """The scores combined with those of the level's second reading, where sequences have one."""
@@ -159,7 +163,9 @@ class Detector:
             return JudgedRow(row=row, scored=one, alarm=alarm, unfamiliar=unfamiliar)
         # What few rows cannot rank above their largest value, an infinite statistic, says most.
         endless = {name for name in own if row.statistics.get(name) == np.inf and own[name] <= SMALL}
-        names = {name for name in self.level.naming(row) if own.get(name, 1.0) <= min(SMALL, alpha or 0.0)}
+        names = {
+            name for name in self.level.reasons.naming(row) if own.get(name, 1.0) <= min(SMALL, alpha or 0.0)
+        }
         least = min(own, key=lambda name: (name not in endless, name not in names, own[name]))
         fired = least if own[least] <= max(SMALL, p, alpha or 0.0) else None
         alarm = None if alpha is None else p <= alpha

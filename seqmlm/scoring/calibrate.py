@@ -351,7 +351,7 @@ class JudgedRecords:
 
 def _least_rows(level: Level) -> int:
     """Rows that guarantee `USUAL_RATE`; of two p-values the smaller one counts twice."""
-    return math.ceil((2 if level.counted else 1) / USUAL_RATE) - 1
+    return math.ceil((2 if level.statistics.counted else 1) / USUAL_RATE) - 1
 
 
 @dataclass(kw_only=True, eq=False)
@@ -455,7 +455,7 @@ class Calibrator:
         """
         calibrations: dict[tuple[str, str], Stored] = {}
         random = np.random.default_rng(self.seed)
-        parts = [part for record in normal.records for part in level.as_judged(record, random)]
+        parts = [part for record in normal.records for part in level.sampling.parts(record, random)]
         normal, tokens_left = replace(normal, records=parts), self.budget
         for number, mode in enumerate(modes):
             detector = Detector(self._scorer(), level, mode=Mode.parse(mode), background=background)
@@ -557,14 +557,14 @@ class Calibrator:
         self, level: Level, judged: Sequence[JudgedRow], counted: CountedRows | None, unfamiliar: int
     ) -> Calibration:
         """The calibration by judged rows; statistics of counts are also calibrated by the counted rows."""
-        statistics, lengths = table([judged_row.row for judged_row in judged], level.judges)
+        statistics, lengths = table([judged_row.row for judged_row in judged], level.statistics.judging)
         owners = self._owners(judged)
-        fit = partial(Normal.fit, seed=self.seed, fusion=level.fusion)
-        of_model = {name: statistic for name, statistic in statistics.items() if name not in level.counted}
+        fit = partial(Normal.fit, seed=self.seed, fusion=level.statistics.fusion)
+        of_model = {name: statistic for name, statistic in statistics.items() if name not in level.statistics.counted}
         normal = replace(fit(of_model, lengths, records=owners), unfamiliar=unfamiliar)
-        if not level.counted:
+        if not level.statistics.counted:
             return normal
-        of_counts = {name: statistics[name] for name in level.counted}
+        of_counts = {name: statistics[name] for name in level.statistics.counted}
         if counted is not None:
             of_counts = {
                 n: np.concatenate([statistic, counted.statistics[n]]) for n, statistic in of_counts.items()

@@ -73,7 +73,9 @@ def line(
     if judged.alarm is not None:
         fields["alarm"] = judged.alarm
     if judged.alarm and level is not None:
-        fields["reason"] = reason(level.noun(judged.scored.record), level, judged, tokenizer.spelling.meaning)
+        fields["reason"] = reason(
+            level.reasons.noun(judged.scored.record), level, judged, tokenizer.spelling.meaning
+        )
     if calibrated:
         fields["channels"] = dict(judged.p_values)
     worst = row.units[np.argsort(-bits, kind="stable")[:TOP_UNITS]]
@@ -109,11 +111,13 @@ def reason(
         judged.p_value,
         _why(level, judged),
         beyond=judged.beyond,
-        unit=name not in level.of_whole,
+        unit=name not in level.statistics.of_rows,
         meaning=meaning,
     )
-    strange = name != UNKNOWN and UNKNOWN in level.shares and judged.p_values.get(UNKNOWN, 1.0) <= SMALL
-    return f"{text} {level.meaning(UNKNOWN, judged.row)}." if strange else text
+    strange = (
+        name != UNKNOWN and UNKNOWN in level.statistics.shares and judged.p_values.get(UNKNOWN, 1.0) <= SMALL
+    )
+    return f"{text} {level.reasons.meaning(UNKNOWN, judged.row)}." if strange else text
 
 
 def _why(level: Level, judged: JudgedRow) -> str:
@@ -122,7 +126,7 @@ def _why(level: Level, judged: JudgedRow) -> str:
     if name is None:
         several = not alone and judged.p_value is not None
         return "No statistic is unusual by itself, all together are." if several else ""
-    said = level.meaning(name, judged.row, judged.usual)
+    said = level.reasons.meaning(name, judged.row, judged.usual)
     if alone and said == level.statistics[name]:
         return ""
     endless = judged.row.statistics.get(name) == math.inf  # few rows cannot rank what is infinite
@@ -148,7 +152,7 @@ def most_unusual(level: Level, row: Mapping[str, Any]) -> str:
     if name is not None and name in level.statistics:
         own = f" (p {p_value_text(p_values[name])})" if len(p_values) > 1 else ""
         sentences.append(f"Most telling: {level.statistics[name]}{own}.")
-    if row.get("top") and name not in level.of_whole:
+    if row.get("top") and name not in level.statistics.of_rows:
         unit = row["top"][0]
         text = repr(unit["unit"].strip()) if unit["unit"].strip() else "white space"
         sentences.append(f"Least expected: {text} ({unit['surprisal']:.1f} bits).")
@@ -202,7 +206,7 @@ def schema(plan: ScoringPlan) -> Schema:
     columns["top"] = "units"
     if plan.per_unit:
         columns["per_unit"] = "units"
-    return Schema(columns=columns, statistics=plan.level.judges if plan.calibrated else ())
+    return Schema(columns=columns, statistics=plan.level.statistics.judging if plan.calibrated else ())
 
 
 # What all rows come to

@@ -95,7 +95,7 @@ RowNumbers = Callable[[Encoded], Longs | None]
 
 def row_numbers(level: Level, rule: Units) -> RowNumbers:
     """The rows of a level, by the units of a record."""
-    return lambda record: level.row_numbers(record.record, rule.spans(record.encoding))
+    return lambda record: level.sampling.row_numbers(record.record, rule.spans(record.encoding))
 
 
 def unit_rows(rule: Units) -> RowNumbers:

@@ -200,7 +200,7 @@ class Score(Task[ScoreConfig, Encoded]):
     def _pass(self, judged: Sequence[JudgedRow], rows: Sequence[Row]) -> None:
         """What is shown of rows beside their lines, and what is counted of those that nobody keeps."""
         for one, row in zip(judged, rows, strict=True):
-            self._noun = self.plan.level.noun(one.scored.record)
+            self._noun = self.plan.level.reasons.noun(one.scored.record)
             self.alarms += bool(one.alarm)
             if self._report is not None:
                 self._report.see(one)
@@ -289,7 +289,7 @@ class Score(Task[ScoreConfig, Encoded]):
         plan, session = self.plan, self.session
         return ScoreReport(
             pictures=session.domain.pictures(plan.level),
-            statistics={name: plan.level.statistics[name] for name in plan.level.judges},
+            statistics={name: plan.level.statistics[name] for name in plan.level.statistics.judging},
             unit=session.tokenizer.traits.unit,
             surface=session.tokenizer.spelling.alone,
             meaning=session.tokenizer.spelling.meaning,

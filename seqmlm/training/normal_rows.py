@@ -36,18 +36,18 @@ def counted_rows(
     """Rows of training records, or None where a level counts nothing, or there are too few to be divided.
 
     Args:
-        seed: of backgrounds, and of what records may come as (`Level.as_judged`).
+        seed: of backgrounds, and of what records may come as (`Sampling.parts`).
         phase: its units are the parts that are judged.
     """
-    pairs = list(corpus.training(MOST_RECORDS)) if level.background and level.counted else []
-    if not pairs:
+    pairs = list(corpus.training(MOST_RECORDS)) if level.background and level.counting else []
+    if not pairs or level.counting is None:
         return None
     owners = corpus.train.records(range(len(corpus.train)))
     parts = int(np.clip(_TOKENS_COUNTED // max(1, int(corpus.train.lengths.sum())), 2, PARTS))
     edges = np.quantile(owners, np.arange(1, parts) / parts, method="higher")
     part = np.searchsorted(edges, owners, side="right")
     of_part = [int(np.searchsorted(edges, number, side="right")) for number, _ in pairs]
-    values = [level.known_values(record, session.tokenizer) for _, record in pairs]
+    values = [level.counting.known_values(record, session.tokenizer) for _, record in pairs]
     records = Counter(chain.from_iterable(values))
     of_parts: dict[int, list[CountedRows]] = {}
     for done, number in enumerate(nested(parts), start=1):
@@ -64,7 +64,9 @@ def counted_rows(
     found = [one for _, rows in sorted(of_parts.items()) for one in rows]
     if not found:
         return None
-    statistics = {name: np.concatenate([one.statistics[name] for one in found]) for name in level.counted}
+    statistics = {
+        name: np.concatenate([one.statistics[name] for one in found]) for name in level.statistics.counted
+    }
     return CountedRows(statistics, *(np.concatenate([one[at] for one in found]) for at in (1, 2)))
 
 
@@ -78,12 +80,13 @@ def _judged(
 ) -> Iterator[CountedRows]:
     """Rows of numbered records by what is counted in other sequences, which never have some values."""
     assert level.background is not None
+    assert level.counting is not None
     background = level.background.fit(others, session.tokenizer, seed=seed)
     random, numbers = np.random.default_rng(seed), list[int]()
 
     def parts() -> Iterator[Record]:
         for number, record in pairs:
-            cut = level.as_judged(record, random)
+            cut = level.sampling.parts(record, random)
             numbers.extend([number] * len(cut))
             yield from cut
 
@@ -91,4 +94,4 @@ def _judged(
     for batch in batches(parts()):
         some = encoded(session.domain, session.tokenizer, batch, Problems())
         own, done = numbers[done : done + len(batch)], done + len(batch)
-        yield CountedRows(*level.counting(some, background, never), np.array(own, dtype=np.int64))
+        yield CountedRows(*level.counting.columns(some, background, never), np.array(own, dtype=np.int64))

@@ -127,7 +127,7 @@ class Pretraining:
         self.say(self.deadline.extend(self.deadline.wall() - reading))
         level = self.domain.level(None)
         if data.calibration and level.whole:
-            counted = bool(level.counted) and len(corpus.sources) == 1  # as `Corpus.training`
+            counted = bool(level.statistics.counted) and len(corpus.sources) == 1  # as `Corpus.training`
             self.say(few_held_out(corpus.held_out, agreed.name, sensitive=data.sensitive, counted=counted))
         self.few = few_trained_on(corpus, sensitive=data.sensitive)
         self.say(self.few)

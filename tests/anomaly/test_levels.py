@@ -108,7 +108,7 @@ def test_bases_that_are_not_known() -> None:
 def calibrated(share: float = 0.0) -> tuple[Session, Frequencies, Normal, dict[str, Doubles]]:
     """A text model, what it saw, and a calibration by 400 rows, a share of them with an unknown word."""
     rng = np.random.default_rng(0)
-    names = [name for name in text.SentenceLevel().judges if name != UNKNOWN]
+    names = [name for name in text.SentenceLevel().statistics.judging if name != UNKNOWN]
     normal = {name: rng.normal(3, 1, 400) for name in names}
     normal[UNKNOWN] = (rng.random(400) < share) * 0.1
     fitted = Normal.fit(normal, np.full(400, 6), seed=0)

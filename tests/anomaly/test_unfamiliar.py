@@ -44,7 +44,7 @@ def record(raw: str, name: str = "r") -> Record:
 def judged(session: Session, level: Level, raws: Sequence[str], background: object = None) -> list[JudgedRow]:
     """Rows at an alarm rate of .5, by a calibration in which every finite value is unusual."""
     lengths = np.arange(1, 401)
-    normal = {name: np.full(400, -1e6) + lengths for name in level.judges}
+    normal = {name: np.full(400, -1e6) + lengths for name in level.statistics.judging}
     known = {"background": background, "calibration": Normal.fit(normal, lengths, seed=0), "alpha": 0.5}
     detector = Detector(RecordScorer(session), level, **known)  # type: ignore[arg-type]
     return list(detector.judged([record(raw) for raw in raws], Problems()))

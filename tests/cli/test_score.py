@@ -48,7 +48,7 @@ def calibrated(folder: Path, normal: Path, **card: Any) -> Path:
     detector = Detector(RecordScorer(Session(loaded)), loaded.domain.level(None))
     records = loaded.domain.read([proteins(normal, 200, 1)], Problems())
     found = [one.row for one in detector.judged(records, Problems())]
-    calibration = Normal.fit(*table(found, detector.level.judges), seed=0)
+    calibration = Normal.fit(*table(found, detector.level.statistics.judging), seed=0)
     store(folder, {(detector.level.name, "exact"): Stored(fitted=calibration)})
     return folder
 

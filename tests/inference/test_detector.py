@@ -70,7 +70,7 @@ def visits() -> tuple[Detector, list[Record]]:
     )
     plain = Detector(RecordScorer(session), level, background=background)
     rows = [one.row for one in plain.judged(patients(40), Problems()) if one.row.score is not None]
-    calibration = Normal.fit(*table(rows, level.judges), seed=0, fusion=level.fusion)
+    calibration = Normal.fit(*table(rows, level.statistics.judging), seed=0, fusion=level.statistics.fusion)
     foreign = [
         replace(
             one, raw=replace(one.raw, events=tuple(e._replace(code=f"ZZZ:{e.code}") for e in one.raw.events))

@@ -99,6 +99,6 @@ def calibrated_code_model(folder: Path) -> Path:
     norms = ClassNorms(np.zeros((17, 4, 3))).learn(found)
     store_backgrounds(folder, {"line": norms})
     rows = [row for one in found for row in LineLevel().rows(one, norms)]
-    calibration = Normal.fit(*table(rows, LineLevel().judges), seed=0)
+    calibration = Normal.fit(*table(rows, LineLevel().statistics.judging), seed=0)
     store(folder, {("line", "exact"): Stored(fitted=calibration)})
     return folder

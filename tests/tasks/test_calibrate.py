@@ -15,6 +15,7 @@ from tiny_models import RESIDUES, protein_model, random_model
 
 from seqmlm import plugins
 from seqmlm.anomaly.levels import UNKNOWN, Background, Level, RecordLevel, UnitLevel, mean, record_row
+from seqmlm.anomaly.statistics import Statistics
 from seqmlm.anomaly.values import Row, Scored
 from seqmlm.data.identity import TrainedOn
 from seqmlm.data.problems import Problems
@@ -89,7 +90,8 @@ class Lengths(Background):
 class Beyond(Level):
     """How far above the usual."""
 
-    name, statistics, background = "beyond", ("above", "length"), Lengths
+    name, background = "beyond", Lengths
+    statistics = Statistics(dict.fromkeys(("above", "length"), ""))
 
     def rows(self, scored: Scored, background: Background | None) -> list[Row]:
         return [record_row(scored, {"above": mean(scored) - background.usual, "length": float(len(scored))})]
@@ -212,7 +214,8 @@ def test_records_without_scores_are_no_calibration(model: LoadedModel) -> None:
 class Parts(Level):
     """Five rows of a record, two statistics of each: one says which record it is of."""
 
-    name, statistics = "parts", ("owner", "place")
+    name = "parts"
+    statistics = Statistics(dict.fromkeys(("owner", "place"), ""))
 
     def rows(self, scored: Scored, background: Background | None) -> list[Row]:
         of = float(scored.record.line)
@@ -275,7 +278,7 @@ def test_every_alarm_of_every_field_and_level_has_a_reason(field: str, tmp_path:
     )
     alarms = 0
     for level in domain.levels:
-        assert UNKNOWN in level.judges or UNKNOWN not in level.statistics
+        assert UNKNOWN in level.statistics.judging or UNKNOWN not in level.statistics
         made = calibrator(known, notify=lambda text: None)
         background, rest = made.background(level, replace(normal(0), records=records[:cut], of=cut), None)
         [stored] = made.calibrate(level, ["partition:4"], rest, background).values()
@@ -294,7 +297,9 @@ def test_every_alarm_of_every_field_and_level_has_a_reason(field: str, tmp_path:
                 alarms += 1
                 small = max(0.05, detector.alpha or 0.0)
                 assert (one.fired is None) is (min(one.p_values.values(), default=1.0) > small)
-                why = "by itself" if one.fired is None else level.meaning(one.fired, one.row, one.usual)
+                why = (
+                    "by itself" if one.fired is None else level.reasons.meaning(one.fired, one.row, one.usual)
+                )
                 if len(one.p_values) == 1 and why in ("by itself", *level.statistics.values()):
                     assert "Most telling" not in told["reason"], "what judges alone says nothing"
                 else:

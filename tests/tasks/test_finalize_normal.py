@@ -12,7 +12,7 @@ from time_limits import endless
 
 from seqmlm import plugins
 from seqmlm.data.problems import Problems
-from seqmlm.domains.logs.levels import NAMED, LogBackground, SessionLevel
+from seqmlm.domains.logs.levels import NAMED, LogBackground, PausedLogs, SessionLevel
 from seqmlm.engine.types import InMemory
 from seqmlm.inference.calibrations import stored_calibration
 from seqmlm.inference.session import Session
@@ -47,7 +47,7 @@ def corpus_of(paths: list[str]) -> Corpus:
 
 def test_each_part_is_judged_by_the_others(logs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finalize_normal, "PARTS", 3)
-    monkeypatch.setattr(SessionLevel, "as_judged", lambda self, record, random: (record,))
+    monkeypatch.setattr(PausedLogs, "parts", lambda self, record, random: (record,))
     corpus = corpus_of([str(path) for path in logs])
     level, session = SessionLevel("session"), Session(log_model(corpus.tokenizer))
     found = counted_rows(level, session, corpus, 0, endless())
@@ -63,7 +63,7 @@ def test_each_part_is_judged_by_the_others(logs: list[Path], monkeypatch: pytest
     for at, number in enumerate(numbers.tolist()):
         others = [one for one, own in zip(encodings, part, strict=True) if own != part[at]]
         background = LogBackground.fit(InMemory(others), corpus.tokenizer, seed=0)
-        statistics, lengths = level.counting([(raws[number], encodings[at])], background)
+        statistics, lengths = level.counting.columns([(raws[number], encodings[at])], background)
         assert lengths.tolist() == [found.lengths[at]]
         for name, own in statistics.items():
             np.testing.assert_array_equal(own, found.statistics[name][[at]], err_msg=name)
@@ -75,7 +75,7 @@ def test_a_value_that_only_one_part_has_was_never_seen(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rare first segments of paths stand in no template; most of them have one record, some two far apart."""
-    monkeypatch.setattr(SessionLevel, "as_judged", lambda self, record, random: (record,))
+    monkeypatch.setattr(PausedLogs, "parts", lambda self, record, random: (record,))
     rare = {4_001: "one", 1_003: "both", 3_003: "both", 2_100: "near", 2_101: "near"}
     lines = [f'"GET /{rare.get(n, "items")}/{n} HTTP/1.1" 200 {10 + n % 80}' for n in range(5_000)]
     times = [f"04/Mar/2024:{n // 3600:02}:{n // 60 % 60:02}:{n % 60:02} +0000" for n in range(5_000)]
@@ -105,8 +105,9 @@ def test_a_few_records_are_spread_and_of_several_corpora_there_are_none(
     assert len({math.floor(n / 40) for n in found.records.tolist()}) >= 3
     mixed = corpus_of([f"one={logs[0]}", f"two={logs[1]}"])
     assert counted_rows(SessionLevel("session"), session, mixed, 0, endless()) is None
-    monkeypatch.setattr(SessionLevel, "counted", ())
-    assert counted_rows(SessionLevel("session"), session, corpus, 0, endless()) is None
+    level = SessionLevel("session")
+    level.counting = None  # type: ignore[assignment]
+    assert counted_rows(level, session, corpus, 0, endless()) is None
 
 
 def test_a_model_cuts_what_it_scores_as_its_training_data_were_cut(logs: list[Path]) -> None:
@@ -121,6 +122,5 @@ def test_a_model_cuts_what_it_scores_as_its_training_data_were_cut(logs: list[Pa
     assert [len(one.raw.lines) for one in others] == [8] * 30
     stored = stored_calibration(session.model, SessionLevel("session"), "one-pass")
     assert stored is not None
-    assert stored.fitted.counted is not None
-    assert stored.fitted.counted.rows > 2 * stored.rows, "all training windows judge what is counted"
-    assert stored.fitted.counted.statistics == SessionLevel.counted
+    assert stored.fitted.counts.rows > 2 * stored.rows, "all training windows judge what is counted"
+    assert stored.fitted.counts.statistics == SessionLevel.statistics.counted

@@ -14,7 +14,7 @@ from tiny_domain_models import MODULE, code_model, source
 from tiny_models import protein_model, random_model
 
 from seqmlm import plugins
-from seqmlm.anomaly.levels import Level, RecordLevel
+from seqmlm.anomaly.levels import RecordLevel, Sampling
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.protein.tokenizer import ResidueTokenizer
@@ -62,7 +62,7 @@ def drawn_levels() -> list[tuple[str, str]]:
         (field, level.name)
         for field in plugins.names("domains")
         for level in plugins.domain(field).levels
-        if type(level).row_numbers is not Level.row_numbers
+        if type(level.sampling).row_numbers is not Sampling.row_numbers
     ]
 
 

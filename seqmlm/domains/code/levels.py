@@ -31,7 +31,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.anomaly.findings import Fingerprints
-from seqmlm.anomaly.levels import SURPRISAL, Background, Level, RecordLevel, part_row
+from seqmlm.anomaly.levels import SURPRISAL, Background, Level, RecordLevel, Sampling, part_row
+from seqmlm.anomaly.statistics import Statistics
 from seqmlm.anomaly.values import ALONE, Doubles, Longs, Row, Scored
 from seqmlm.data.record import Record
 from seqmlm.domains.code.lexers.classes import (
@@ -399,15 +400,21 @@ class CodeLevel(Level):
         """
 
 
+class LineSampling(Sampling):
+    """Calibration draws some lines of each file."""
+
+    def row_numbers(self, record: Record, spans: Longs) -> Longs | None:
+        return np.searchsorted(line_starts(str(record.raw)), spans[:, 0], side="right").astype(np.int64)
+
+
 class LineLevel(CodeLevel):
     """Lines: the mean of a line's three largest z; a line break belongs to the line it ends."""
 
     name = "line"
-    statistics: ClassVar[Mapping[str, str]] = {"line": "mean of the line's three largest z", **COUNTED}
-    descriptive = ("line",)
-
-    def row_numbers(self, record: Record, spans: Longs) -> Longs | None:
-        return np.searchsorted(line_starts(str(record.raw)), spans[:, 0], side="right").astype(np.int64)
+    statistics: ClassVar[Statistics] = Statistics(
+        {"line": "mean of the line's three largest z", **COUNTED}, descriptive=("line",)
+    )
+    sampling = LineSampling()
 
     def of(self, source: SourceUnits, z: Doubles, mixed: Doubles) -> list[Row]:
         rows = []
@@ -431,12 +438,10 @@ class TokenLevel(CodeLevel):
     """Lexer tokens (words, in strings and comments): the z of each, and its bits: a wrong name is a name."""
 
     name = "token"
-    statistics: ClassVar[Mapping[str, str]] = {
-        "token": "surprisal against tokens of the same class, as z",
-        **COUNTED,
-        **SURPRISAL,
-    }
-    descriptive = ("token",)
+    statistics: ClassVar[Statistics] = Statistics(
+        {"token": "surprisal against tokens of the same class, as z", **COUNTED, **SURPRISAL},
+        descriptive=("token",),
+    )
 
     def of(self, source: SourceUnits, z: Doubles, mixed: Doubles) -> list[Row]:
         rows = []
@@ -458,8 +463,9 @@ class FunctionLevel(CodeLevel):
     """Functions, classes and what stands outside of them: the 90th percentile of their own tokens' z."""
 
     name = "function"
-    statistics: ClassVar[Mapping[str, str]] = {"function": "90th percentile of its tokens' z", **COUNTED}
-    descriptive = ("function",)
+    statistics: ClassVar[Statistics] = Statistics(
+        {"function": "90th percentile of its tokens' z", **COUNTED}, descriptive=("function",)
+    )
 
     def of(self, source: SourceUnits, z: Doubles, mixed: Doubles) -> list[Row]:
         rows = []

@@ -17,7 +17,18 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.anomaly.levels import UNKNOWN, Background, Level, SecondReading, Track, part_row, record_row
+from seqmlm.anomaly.levels import (
+    UNKNOWN,
+    WHOLE_RECORDS,
+    Background,
+    Level,
+    Sampling,
+    SecondReading,
+    Track,
+    part_row,
+    record_row,
+)
+from seqmlm.anomaly.statistics import Statistics
 from seqmlm.anomaly.values import Bools, Doubles, Longs, Place, Row, Scored
 from seqmlm.data.record import Record
 from seqmlm.domains.dna.genes import named_over
@@ -226,6 +237,13 @@ def place(record: Record, start: int, end: int) -> Place:
     return Place(str(record.meta.get("contig", record.id)), first + start, first + end)
 
 
+class StretchSampling(Sampling):
+    """Calibration judges stretches of a record, as blocks of a genome come to be scored."""
+
+    def parts(self, record: Record, random: np.random.Generator) -> Sequence[Record]:
+        return stretches(record)
+
+
 class DnaLevel(Level):
     """What the levels of DNA share.
 
@@ -236,19 +254,19 @@ class DnaLevel(Level):
         composition: bits per base of the training data's composition alone, a Markov chain: what k-mers say.
     """
 
-    statistics: ClassVar[Mapping[str, str]] = {
-        "excess": "surprisal beyond what the composition explains",
-        "bits": "surprisal of the bases",
-        "composition": "surprisal by the frequency of words of bases alone",
-    }
+    statistics: ClassVar[Statistics] = Statistics(
+        {
+            "excess": "surprisal beyond what the composition explains",
+            "bits": "surprisal of the bases",
+            "composition": "surprisal by the frequency of words of bases alone",
+        }
+    )
     background: ClassVar[type[Background] | None] = Composition
     second = BothStrands()
+    sampling: Sampling = StretchSampling()
 
     def track(self, path: Path, *, name: str, private: bool) -> Track:
         return GenomeTrack(path, name=name, private=private)
-
-    def as_judged(self, record: Record, random: np.random.Generator) -> Sequence[Record]:
-        return stretches(record)
 
     def measured(self, scored: Scored, background: Background | None) -> Measured:
         """The statistics of some units of a record; a unit of several bases has their sum."""
@@ -271,8 +289,10 @@ class StretchLevel(DnaLevel):
     """Of several bases some may be unknown: their share is a statistic, of which no other one says
     anything."""
 
-    statistics: ClassVar[Mapping[str, str]] = {**DnaLevel.statistics, UNKNOWN: "bases that are not known (N)"}
-    shares: ClassVar[Mapping[str, str]] = {UNKNOWN: "{} of its bases are not known (N)"}
+    statistics: ClassVar[Statistics] = Statistics(
+        {**DnaLevel.statistics, UNKNOWN: "bases that are not known (N)"},
+        shares={UNKNOWN: "{} of its bases are not known (N)"},
+    )
 
     def unknown(self, scored: Scored, background: Background | None) -> tuple[Longs, Bools]:
         codes = base_codes(str(scored.record.raw))
@@ -323,7 +343,7 @@ class RecordLevel(StretchLevel):
     """The record whole: a read, a contig."""
 
     name = "record"
-    as_judged = Level.as_judged  # whole
+    sampling = WHOLE_RECORDS
 
     @property
     def counts_people(self) -> bool:

@@ -40,6 +40,8 @@ from seqmlm.anomaly.levels import (
     part_row,
     record_row,
 )
+from seqmlm.anomaly.reasons import Reasons
+from seqmlm.anomaly.statistics import Statistics
 from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, Scored
 from seqmlm.data.privacy import SMALLEST
 from seqmlm.domains.ehr.history import iso
@@ -360,6 +362,9 @@ class PatientUnits:
         return [{"unit": counts.names[token], "p": p} for p, token in ordered]
 
 
+_OF_ROWS = ("pair", UNKNOWN)
+
+
 class PatientLevel(Level):
     """What the levels of histories share.
 
@@ -370,7 +375,6 @@ class PatientLevel(Level):
     background: ClassVar[type[Background] | None] = CodeCounts
     want = top(EXPECTED)
     kind: ClassVar[str]
-    of_whole = ("pair", UNKNOWN)
 
     def __init__(self, *, past: bool = True) -> None:
         self.name = self.kind if past else f"{self.kind}-whole"
@@ -384,13 +388,9 @@ class PatientLevel(Level):
             )
         return self.of(PatientUnits(scored), background)
 
-    def meaning(self, name: str, row: Row, usual: float | None = None) -> str:
-        said = super().meaning(name, row, usual)
-        if name not in self.of_whole or name not in row.extra:
-            return said
-        if name == "pair":
-            return "{!r} and {!r}, which patients rarely have both".format(*row.extra[name])
-        return f"{said}: {', '.join(map(repr, row.extra[name]))}"
+    @property
+    def reasons(self) -> Reasons:
+        return PatientReasons(self.name, self.statistics)
 
     def unfamiliar(
         self, scored: Scored, background: Background | None, rows: Sequence[Row]
@@ -403,11 +403,23 @@ class PatientLevel(Level):
         """The rows of a history."""
 
 
+class PatientReasons(Reasons):
+    """Words about histories: a pair of codes and unknown codes are named."""
+
+    def meaning(self, name: str, row: Row, usual: float | None = None) -> str:
+        text = super().meaning(name, row, usual)
+        if name not in _OF_ROWS or name not in row.extra:
+            return text
+        if name == "pair":
+            return "{!r} and {!r}, which patients rarely have both".format(*row.extra[name])
+        return f"{text}: {', '.join(map(repr, row.extra[name]))}"
+
+
 class VisitLevel(PatientLevel):
     """Visits: largest and mean surprisal of the codes, codes that rarely meet, codes not known."""
 
     kind = "visit"
-    statistics: ClassVar[Mapping[str, str]] = {**_MAX, **_MEAN, **_PAIR, **_UNKNOWN}
+    statistics: ClassVar[Statistics] = Statistics({**_MAX, **_MEAN, **_PAIR, **_UNKNOWN}, of_rows=_OF_ROWS)
 
     def of(self, patient: PatientUnits, counts: CodeCounts) -> list[Row]:
         bits, pair, unknown = patient.scored.surprisal, patient.pair(counts), patient.unknown
@@ -431,7 +443,7 @@ class EventLevel(PatientLevel):
     """Events: the surprisal of each, and whether its code avoids another."""
 
     kind = "event"
-    statistics: ClassVar[Mapping[str, str]] = {**SURPRISAL, **_PAIR}
+    statistics: ClassVar[Statistics] = Statistics({**SURPRISAL, **_PAIR}, of_rows=_OF_ROWS)
 
     def of(self, patient: PatientUnits, counts: CodeCounts) -> list[Row]:
         scored, rows = patient.scored, []
@@ -450,13 +462,12 @@ class HistoryLevel(PatientLevel):
     codes. The mean is only told: one wrong code of many does not move it."""
 
     kind = "patient"
-    statistics: ClassVar[Mapping[str, str]] = {
-        **_MEAN,
-        **_MAX,
-        "worst_visit": "the most unusual visit",
-        **_UNKNOWN,
-    }
-    descriptive, fusion = ("mean",), HARMONIC
+    statistics: ClassVar[Statistics] = Statistics(
+        {**_MEAN, **_MAX, "worst_visit": "the most unusual visit", **_UNKNOWN},
+        descriptive=("mean",),
+        of_rows=_OF_ROWS,
+        fusion=HARMONIC,
+    )
 
     @property
     def counts_people(self) -> bool:

@@ -22,7 +22,17 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.anomaly.levels import SURPRISAL, Background, Level, part_row, record_row
+from seqmlm.anomaly.levels import (
+    SURPRISAL,
+    Background,
+    CountStatistics,
+    Level,
+    Sampling,
+    part_row,
+    record_row,
+)
+from seqmlm.anomaly.reasons import Reasons
+from seqmlm.anomaly.statistics import Statistics
 from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, Scored
 from seqmlm.data.record import Record
 from seqmlm.domains.logs.counts import Lines, LogCounts, counts_of, line_at, lines_of, multisets
@@ -289,11 +299,26 @@ _NEVER = "a line never seen"
 _SURPRISING = 3.0  # bits of a surplus that is told: less would be told of many a normal window
 
 
+class PausedLogs(Sampling):
+    """Calibration also judges windows that are cut, as a log that pauses cuts them."""
+
+    def parts(self, record: Record, random: np.random.Generator) -> Sequence[Record]:
+        """A session as it is. A window of a log whole, as those of files are, and every other one also cut in
+        two to many parts, as a log that pauses while it is followed: with lengths uniform on a log scale."""
+        raw = record.raw
+        if not raw.windowed or len(raw.lines) < 2 or random.random() < 0.5:
+            return (record,)
+        cuts = [0]
+        while cuts[-1] < len(raw.lines):
+            cuts.append(cuts[-1] + int(len(raw.lines) ** random.random()))
+        return [record, *(_lines(record, slice(*pair)) for pair in pairwise(cuts))]
+
+
 class _LinesLevel(Level):
     """A level of records of lines, which live may be cut anywhere; `name` is what `--level` takes."""
 
     background = LogBackground
-    fusion = HARMONIC
+    sampling = PausedLogs()
     unknown_is_evidence = True
 
     def __init__(self, name: str) -> None:
@@ -304,13 +329,23 @@ class _LinesLevel(Level):
         """No: a row is a session or a window of lines."""
         return False
 
+    @property
+    def reasons(self) -> Reasons:
+        return LineReasons(self.name, self.statistics)
+
+
+class LineReasons(Reasons):
+    """Words about lines of a log."""
+
     def brief(
         self, row: Row, scored: Scored, background: Background | None, fired: str | None
     ) -> dict[str, Any]:
-        """As `Level.brief`: by what was never seen, else by the statistic that fired; with the template of
-        the line that says most of it, and how many lines of the row have a value never seen, or else were
-        never seen."""
-        known = _known(background, self.name)
+        """Facts of an alarm, as `Reasons.brief` has them.
+
+        They are of what was never seen, else of the statistic that fired, with the template of the line that
+        says most of it, and how many lines of the row have a value never seen, or else were never seen.
+        """
+        known = _known(background, self.level)
         counted, raw = known.counted(scored.encoding), scored.record.raw
         of_unit = line_at(scored.encoding, scored.position, known.tokenizer)
         whole = row.id == scored.record.id
@@ -366,17 +401,6 @@ class _LinesLevel(Level):
             f"{_quoted(template)} is unexpected" if template else f"an unusual {self.noun(record)}"
         ), template
 
-    def as_judged(self, record: Record, random: np.random.Generator) -> Sequence[Record]:
-        """A session as it is. A window of a log whole, as those of files are, and every other one also cut in
-        two to many parts, as a log that pauses while it is followed: with lengths uniform on a log scale."""
-        raw = record.raw
-        if not raw.windowed or len(raw.lines) < 2 or random.random() < 0.5:
-            return (record,)
-        cuts = [0]
-        while cuts[-1] < len(raw.lines):
-            cuts.append(cuts[-1] + int(len(raw.lines) ** random.random()))
-        return [record, *(_lines(record, slice(*pair)) for pair in pairwise(cuts))]
-
 
 def _lines(record: Record, part: slice) -> Record:
     """Some of a window's lines as a record."""
@@ -413,10 +437,18 @@ class SessionLevel(_LinesLevel):
             and of how many lines so many are it.
     """
 
-    statistics: ClassVar[Mapping[str, str]] = {**ASKED, **COUNTED, **OF_WINDOWS}
-    counted, of_whole = (*COUNTED, *OF_WINDOWS), ("missing", "neighbour", *OF_WINDOWS)
+    statistics: ClassVar[Statistics] = Statistics(
+        {**ASKED, **COUNTED, **OF_WINDOWS},
+        counted=(*COUNTED, *OF_WINDOWS),
+        of_rows=("missing", "neighbour", *OF_WINDOWS),
+        fusion=HARMONIC,
+    )
     aliases = ("window",)
     whole: ClassVar[bool] = True
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.counting = SessionCounts(name)
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
         known = _known(background, self.name)
@@ -436,17 +468,28 @@ class SessionLevel(_LinesLevel):
         row, length = record_row(scored, statistics), _compared_by(scored.record, count)
         return [replace(row, length=length, time=_time(scored, 0), extra=extra)]
 
+    @property
+    def reasons(self) -> Reasons:
+        return SessionReasons(self.name, self.statistics)
+
+
+class SessionCounts(CountStatistics):
+    """The statistics of sessions that need no model; `level` is the name of the level."""
+
+    def __init__(self, level: str) -> None:
+        self.level = level
+
     def known_values(self, record: Record, tokenizer: Tokenizer) -> frozenset[str]:
-        """Those that `TemplateTokenizer.judged` names."""
+        """The values that `TemplateTokenizer.judged` names."""
         return frozenset(chain.from_iterable(_judged(record.raw, tokenizer)))
 
-    def counting(
+    def columns(
         self,
         encoded: Sequence[tuple[Record, Encoding]],
         background: Background,
         never: frozenset[str] = frozenset(),
     ) -> tuple[dict[str, Doubles], Longs]:
-        known = _known(background, self.name)
+        known = _known(background, self.level)
         lines = lines_of([encoding for _, encoding in encoded], known.tokenizer)
         found = Counting.of(lines, known.counts)
         new = (found.events == known.counts.size) | (lines.keys == known.counts.new)
@@ -465,8 +508,12 @@ class SessionLevel(_LinesLevel):
         lengths = np.array([_compared_by(record, size) for (record, _), size in sizes], dtype=np.int64)
         return {**found.statistics, **of_cut}, lengths
 
+
+class SessionReasons(LineReasons):
+    """Words about sessions and windows of lines."""
+
     def noun(self, record: Record) -> str:
-        return "window" if record.raw.windowed else self.name
+        return "window" if record.raw.windowed else self.level
 
     def naming(self, row: Row) -> Collection[str]:
         return ("unseen", "paused", *(name for name in ("missing", "surplus") if name in row.extra))
@@ -518,11 +565,14 @@ def _lasting(seconds: float) -> str:
 class LineLevel(_LinesLevel):
     """Each line alone: by its surprisal, by what stands beside it, and by whether it was ever seen."""
 
-    statistics: ClassVar[Mapping[str, str]] = {
-        **SURPRISAL,
-        "unseen": UNSEEN,
-        "bigram": "how rarely training had this line after the one before it",
-    }
+    statistics: ClassVar[Statistics] = Statistics(
+        {
+            **SURPRISAL,
+            "unseen": UNSEEN,
+            "bigram": "how rarely training had this line after the one before it",
+        },
+        fusion=HARMONIC,
+    )
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
         known = _known(background, self.name)

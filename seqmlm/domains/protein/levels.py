@@ -30,6 +30,8 @@ from seqmlm.anomaly.levels import (
     mean,
     record_row,
 )
+from seqmlm.anomaly.reasons import Reasons
+from seqmlm.anomaly.statistics import Statistics
 from seqmlm.anomaly.values import Doubles, Row, Scored
 from seqmlm.engine.reductions import Entropy
 from seqmlm.engine.types import Sequences
@@ -102,16 +104,17 @@ class ProteinLevel(Level):
     """
 
     name = "protein"
-    statistics: ClassVar[Mapping[str, str]] = {
-        **BITS_PER_UNIT,
-        **UNEXPECTED,
-        "segment": "the most unexpected stretch",
-        UNKNOWN: "residues that are not known, ambiguous or rare (X, B, Z, J, U, O)",
-    }
-    fusion, of_whole = HARMONIC, ("segment",)
-    shares: ClassVar[Mapping[str, str]] = {
-        UNKNOWN: "{} of its residues are not known, ambiguous or rare (X, B, Z, J, U, O)"
-    }
+    statistics: ClassVar[Statistics] = Statistics(
+        {
+            **BITS_PER_UNIT,
+            **UNEXPECTED,
+            "segment": "the most unexpected stretch",
+            UNKNOWN: "residues that are not known, ambiguous or rare (X, B, Z, J, U, O)",
+        },
+        fusion=HARMONIC,
+        of_rows=("segment",),
+        shares={UNKNOWN: "{} of its residues are not known, ambiguous or rare (X, B, Z, J, U, O)"},
+    )
     want = (Entropy(),)
     background: ClassVar[type[Background] | None] = LengthReference
     whole: ClassVar[bool] = True
@@ -132,20 +135,29 @@ class ProteinLevel(Level):
             extra["z"] = background.z(len(scored), row.score)
         return [replace(row, extra=extra if row.score is not None else {})]
 
+    @property
+    def reasons(self) -> Reasons:
+        return ProteinReasons(self.name, self.statistics)
+
+
+class ProteinReasons(Reasons):
+    """Words about proteins: an alarm by a segment names its residues."""
+
     def meaning(self, name: str, row: Row, usual: float | None = None) -> str:
-        said = super().meaning(name, row, usual)
+        text = super().meaning(name, row, usual)
         if name != "segment" or "segment" not in row.extra:
-            return said
+            return text
         first, last = row.extra["segment"]
-        return f"{said}, {'residue' if first == last else 'residues'} {span_text(first - 1, last)}"
+        return f"{text}, {'residue' if first == last else 'residues'} {span_text(first - 1, last)}"
 
 
 class ResidueLevel(UnitLevel):
     """Each residue of a protein. The score, `unexpected`, does not judge, nor does the surprisal; by how much
     that is above the surprisal of the residue's frequency does."""
 
-    statistics: ClassVar[Mapping[str, str]] = {**UNEXPECTED, **SURPRISAL, **LIFT}
-    descriptive = ("unexpected", "surprisal")
+    statistics: ClassVar[Statistics] = Statistics(
+        {**UNEXPECTED, **SURPRISAL, **LIFT}, descriptive=("unexpected", "surprisal")
+    )
     counted_from = 1
     want = (Entropy(),)
     background: ClassVar[type[Background] | None] = Frequencies

@@ -7,7 +7,7 @@ place says nothing beside these (`benchmarks/studies/level_statistics.py`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -25,6 +25,7 @@ from seqmlm.anomaly.levels import (
     mean,
     record_row,
 )
+from seqmlm.anomaly.statistics import Statistics
 from seqmlm.anomaly.values import Row, Scored
 from seqmlm.rows.judge import HARMONIC
 
@@ -71,13 +72,17 @@ class SentenceLevel(Level):
     """
 
     name = "sentence"
-    statistics: ClassVar[Mapping[str, str]] = {
-        **BITS_PER_UNIT,
-        "slor": "surprisal beyond what the frequency of the words explains",
-        "lift": "the largest surprisal of a word beyond what its frequency explains",
-        **_UNKNOWN,
-    }
-    descriptive, fusion, shares = ("bits_per_unit",), HARMONIC, _SHARES
+    statistics: ClassVar[Statistics] = Statistics(
+        {
+            **BITS_PER_UNIT,
+            "slor": "surprisal beyond what the frequency of the words explains",
+            "lift": "the largest surprisal of a word beyond what its frequency explains",
+            **_UNKNOWN,
+        },
+        descriptive=("bits_per_unit",),
+        fusion=HARMONIC,
+        shares=_SHARES,
+    )
     background: ClassVar[type[Background] | None] = Frequencies
     whole: ClassVar[bool] = True
 
@@ -103,8 +108,9 @@ class WordLevel(UnitLevel):
         unknown: 1 for a word that training never had.
     """
 
-    statistics: ClassVar[Mapping[str, str]] = {**SURPRISAL, **LIFT, **_UNKNOWN}
-    descriptive, fusion = ("surprisal",), HARMONIC
+    statistics: ClassVar[Statistics] = Statistics(
+        {**SURPRISAL, **LIFT, **_UNKNOWN}, descriptive=("surprisal",), fusion=HARMONIC
+    )
     background: ClassVar[type[Background] | None] = Frequencies
 
     def unfamiliar(

@@ -131,7 +131,7 @@ def test_calibration_judges_windows_as_a_pause_may_cut_them(level: SessionLevel 
     random, lengths, whole = np.random.default_rng(0), [], 0
     for _ in range(400):
         record = window(64)
-        first, *parts = level.as_judged(record, random)
+        first, *parts = level.sampling.parts(record, random)
         assert first is record
         if not parts:
             whole += 1
@@ -149,7 +149,7 @@ def test_calibration_judges_windows_as_a_pause_may_cut_them(level: SessionLevel 
 
 def test_calibration_judges_sessions_whole() -> None:
     record, random = session(NORMAL * 16), np.random.default_rng(0)
-    assert all(SessionLevel("session").as_judged(record, random) == (record,) for _ in range(20))
+    assert all(SessionLevel("session").sampling.parts(record, random) == (record,) for _ in range(20))
 
 
 def test_a_window_is_compared_with_windows_of_its_length(model: LoadedModel, known: LogBackground) -> None:
@@ -178,8 +178,8 @@ def test_what_is_counted_is_the_same_where_no_model_is_asked(
     records = [replace(one, raw=replace(one.raw, windowed=windowed)) for one in records]
     rows = [row for one in records for row in level.rows(scored(model, one), known)]
     encoded = [(one, model.tokenizer.encode(one.raw)) for one in records]
-    statistics, lengths = level.counting(encoded, known)
-    assert tuple(statistics) == level.counted
+    statistics, lengths = level.counting.columns(encoded, known)
+    assert tuple(statistics) == level.statistics.counted
     assert lengths.tolist() == [row.length for row in rows]
     for name, own in statistics.items():
         np.testing.assert_array_equal(own, [row.statistics.get(name, math.nan) for row in rows])
@@ -198,10 +198,10 @@ def test_a_value_never_seen_is_rarer_than_a_line_without_a_template(level: Sessi
     )
     assert before == 1, "a combination beyond those kept"
     assert after == before + 2 * (1 + NAMED)
-    if level.counted:
+    if level.statistics.counted:
         encoded = [(one, tokenizer.encode(one.raw)) for one in (plain, new)]
         for never, more in ((frozenset[str](), 0.0), (frozenset(["status=201"]), 3 * NAMED)):
-            found = level.counting(encoded, known, never)[0]["unseen"]
+            found = level.counting.columns(encoded, known, never)[0]["unseen"]
             assert found.tolist() == [before + more, after + more]
 
 
@@ -227,13 +227,18 @@ def test_fields_together_for_the_first_time_are_less_than_what_was_never_there(m
     lines = LineLevel("line").rows(scored(model, records[1]), known)
     assert [row.statistics["unseen"] for row in lines] == [0.0] * 6 + [1.0, 1.0, 1 + NAMED]
     encoded = [(one, tokenizer.encode(one.raw)) for one in records]
-    assert level.counting(encoded, known)[0]["unseen"].tolist() == found
+    assert level.counting.columns(encoded, known)[0]["unseen"].tolist() == found
     # What other records never had, a value or the message, was never there.
     names = tokenizer.judged(normal[0])
     assert len(names) == (3 if message else 2)
     for name in names:
-        assert level.counting(encoded[:1], known, frozenset([name]))[0]["unseen"].tolist() == [math.inf]
-    assert level.counting(encoded[:1], known, frozenset(["message 9"]))[0]["unseen"].tolist() == found[:1]
+        assert level.counting.columns(encoded[:1], known, frozenset([name]))[0]["unseen"].tolist() == [
+            math.inf
+        ]
+    assert (
+        level.counting.columns(encoded[:1], known, frozenset(["message 9"]))[0]["unseen"].tolist()
+        == found[:1]
+    )
 
 
 def test_statistics_of_windows_alone() -> None:
@@ -260,16 +265,20 @@ def test_a_kind_of_line_that_is_there_too_often_is_named(model: LoadedModel, kno
     told = often.extra["surplus"]
     assert (told["lines"], told["of"]) == (21, len(NORMAL) + 20)
     assert told["share"] < 0.5
-    assert f"{told['unit']!r}, 21 of {told['of']} lines" in level.meaning("surplus", often)
-    assert level.meaning("surplus", usual) == level.statistics["surplus"]
+    assert f"{told['unit']!r}, 21 of {told['of']} lines" in level.reasons.meaning("surplus", often)
+    assert level.reasons.meaning("surplus", usual) == level.statistics["surplus"]
 
 
 def test_a_reason_has_what_was_seen_and_what_is_usual() -> None:
     level, seen = SessionLevel("session"), {"paused": math.log2(901), "hurried": 5.0}
     row = named_row(session(NORMAL), "a", np.array([[0, 1]]), np.arange(1), seen)
-    assert level.meaning("paused", row, math.log2(12)) == "no line for 15 min, normally at most 11 s"
-    assert level.meaning("hurried", row, 1.0) == "32 lines a second, normally at most 2"
-    assert level.meaning("paused", row, -math.inf) == level.meaning("paused", row) == "no line for 15 min"
+    assert level.reasons.meaning("paused", row, math.log2(12)) == "no line for 15 min, normally at most 11 s"
+    assert level.reasons.meaning("hurried", row, 1.0) == "32 lines a second, normally at most 2"
+    assert (
+        level.reasons.meaning("paused", row, -math.inf)
+        == level.reasons.meaning("paused", row)
+        == "no line for 15 min"
+    )
     told = {
         "missing": [{"unit": "probe", "share": 1.0}],
         "unlike": [{"unit": "GET <PATH>", "more": -12}],
@@ -277,15 +286,15 @@ def test_a_reason_has_what_was_seen_and_what_is_usual() -> None:
         "surplus": {"unit": "login failed", "lines": 40, "of": 64, "share": 0.01},
     }
     row = replace(row, extra=told)
-    assert level.meaning("missing", row) == "'probe' is missing, which 100% of normal ones have"
-    assert level.meaning("neighbour", row) == "12 fewer 'GET <PATH>' than the most similar normal one"
-    assert level.meaning("unseen", row) == "never seen: status=502, method=PUT"
-    assert level.meaning("surplus", row).endswith(": 'login failed', 40 of 64 lines, 1 % in training")
+    assert level.reasons.meaning("missing", row) == "'probe' is missing, which 100% of normal ones have"
+    assert level.reasons.meaning("neighbour", row) == "12 fewer 'GET <PATH>' than the most similar normal one"
+    assert level.reasons.meaning("unseen", row) == "never seen: status=502, method=PUT"
+    assert level.reasons.meaning("surplus", row).endswith(": 'login failed', 40 of 64 lines, 1 % in training")
     told = {"unlike": [{"unit": "a line never seen", "more": 3}], "unseen_lines": [1200, 1201]}
     row = replace(row, extra=told)
-    assert level.meaning("neighbour", row) == "3 lines never seen (in the file's line 1,200 first)"
-    assert level.meaning("unseen", row).endswith(" (in the file's line 1,200 first)")
-    assert level.meaning("pll_max", row) == "largest surprisal of a line"
+    assert level.reasons.meaning("neighbour", row) == "3 lines never seen (in the file's line 1,200 first)"
+    assert level.reasons.meaning("unseen", row).endswith(" (in the file's line 1,200 first)")
+    assert level.reasons.meaning("pll_max", row) == "largest surprisal of a line"
 
 
 def test_a_reason_names_what_happened_before_it_sums_up() -> None:
@@ -294,7 +303,7 @@ def test_a_reason_names_what_happened_before_it_sums_up() -> None:
         named_row(session(NORMAL), "a", np.array([[0, 1]]), np.arange(1), {"pll_mean": 9.0}), extra=told
     )
     level = SessionLevel("session")
-    assert set(level.naming(row)) == {"unseen", "paused", "missing"}, "of surplus nothing is told"
+    assert set(level.reasons.naming(row)) == {"unseen", "paused", "missing"}, "of surplus nothing is told"
     p = {"pll_mean": 0.001, "unseen": 1.0, "missing": 0.03, "surplus": 0.02}
 
     def fired(alpha: float | None, **statistics: float) -> str | None:
@@ -313,14 +322,14 @@ def _brief(
 ) -> dict[str, Any]:
     level, found = SessionLevel("session"), scored(model, session(lines))
     [row] = level.rows(found, known)
-    return level.brief(row, found, known, fired)
+    return level.reasons.brief(row, found, known, fired)
 
 
 def test_an_alarm_is_told_by_what_was_never_seen(model: LoadedModel, known: LogBackground) -> None:
     level = SessionLevel("session")
     found = scored(model, session((NORMAL[0], "disk on fire 12", NORMAL[1], "disk on fire 13")))
     [row] = level.rows(found, known)
-    told = level.brief(row, found, known, "hurried")
+    told = level.reasons.brief(row, found, known, "hurried")
     named = model.tokenizer.traits.unit == "line"
     assert told["what"] == ("'disk on fire <NUM>' was never seen" if named else "a line was never seen")
     assert told.get("template") == ("disk on fire <NUM>" if named else None)
@@ -341,7 +350,7 @@ def test_lines_that_have_a_name_for_what_is_new_speak_for_an_alarm(
     level, found = SessionLevel("session"), scored(model, session(lines))
     [row] = level.rows(found, known)
     assert row.extra["never_seen"] == ["status=502"]
-    told = level.brief(row, found, known, "hurried")
+    told = level.reasons.brief(row, found, known, "hurried")
     assert (told["never_seen"], told["new_lines"], told["lines"]) == (["status=502"], 2, len(lines))
     assert told["template"] == "status <NUM>"
     assert told["unit"] in (9, 10)
@@ -378,7 +387,7 @@ def test_pauses_of_one_order_are_alike(model: LoadedModel, known: LogBackground)
         record = replace(record, raw=replace(record.raw, times=times, windowed=True))
         level, found = SessionLevel("session"), scored(model, record)
         [row] = level.rows(found, known)
-        return str(level.brief(row, found, known, "paused")["scale"])
+        return str(level.reasons.brief(row, found, known, "paused")["scale"])
 
     assert scale(20.0) == scale(90.0) == "seconds"
     assert scale(900.0) == "minutes"
@@ -387,7 +396,7 @@ def test_pauses_of_one_order_are_alike(model: LoadedModel, known: LogBackground)
 def test_an_alarm_of_a_line_tells_of_this_line(model: LoadedModel, known: LogBackground) -> None:
     level = LineLevel("line")
     found = scored(model, session((NORMAL[0], "disk on fire 12", NORMAL[3])))
-    told = [level.brief(row, found, known, "unseen") for row in level.rows(found, known)]
+    told = [level.reasons.brief(row, found, known, "unseen") for row in level.rows(found, known)]
     places = [(one["lines"], one["last_line"], one["times"][0]) for one in told]
     assert places == [(1, 10, 100.0), (1, 12, 101.0), (1, 14, 102.0)]
     assert ["never seen" in one["what"] for one in told] == [False, True, False]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 
 from music.formats import pitch
 from seqmlm.anomaly.levels import Background, Level, part_row
+from seqmlm.anomaly.statistics import Statistics
 from seqmlm.anomaly.values import Longs, Row, Scored
 
 BAR = 4
@@ -19,10 +20,12 @@ class BarLevel(Level):
     """Four notes; the last bar may be shorter."""
 
     name = "bar"
-    statistics: ClassVar[Mapping[str, str]] = {
-        "surprisal": "mean surprisal of the bar's notes",
-        "leap": "the largest step in semitones to or within the bar",
-    }
+    statistics: ClassVar[Statistics] = Statistics(
+        {
+            "surprisal": "mean surprisal of the bar's notes",
+            "leap": "the largest step in semitones to or within the bar",
+        }
+    )
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
         heights = pitches(scored)
