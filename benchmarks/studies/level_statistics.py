@@ -4,9 +4,9 @@ Held-out normal rows stand beside rows with a fault: real anomalies of HDFS, fau
 four fields, wrong codes of patients. Other normal rows give the statistics their p-values, as a calibration
 does. The table has, as means over kinds of faults, AUROC and the shares found at false positive rates of .05
 and .01 of what a level declares (`Statistics.judging`), of all its statistics by Fisher's sum and by the
-harmonic mean, of each alone, and of the best part: statistics are left out, the one that adds least first. The
-best
-part is chosen on the rows it is shown on, so it flatters; a level declares what is as good for every seed.
+harmonic mean, of each alone, and of the best part: statistics are left out, the one that adds least first.
+The best part is chosen on the rows it is shown on, so it flatters; a level declares what is as good for every
+seed.
 
     PYTHONPATH=benchmarks python benchmarks/studies/level_statistics.py --data ../shared/data
     PYTHONPATH=benchmarks python benchmarks/studies/level_statistics.py --data ../shared/data \\
