@@ -39,23 +39,23 @@ def from_dict(cls: type[T], values: Mapping[str, Any], where: str = "") -> T:
     if not isinstance(values, Mapping):
         raise UsageError(f"config key {where or '(top)'!r} must hold keys and values, not {values!r}")
     hints = get_type_hints(cls, include_extras=True)
-    known = {f.name for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
+    names = {f.name for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
     arguments = {}
     for key, value in values.items():
         path = f"{where}.{key}" if where else str(key)
-        if key not in known:
-            raise UsageError(f"unknown config key {path!r}{_nearest_key(str(key), known, hints)}")
+        if key not in names:
+            raise UsageError(f"unknown config key {path!r}{_nearest_key(str(key), names, hints)}")
         arguments[key] = _coerce(hints[key], value, path)
     return cls(**arguments)
 
 
-def _nearest_key(key: str, known: Collection[str], hints: Mapping[str, Any]) -> str:
-    """As `nearest`; first, a section that has a key of this very name."""
-    for name in sorted(known):
+def _nearest_key(key: str, names: Collection[str], hints: Mapping[str, Any]) -> str:
+    """A phrase that names the nearest key, or a section that has a key of this very name."""
+    for name in sorted(names):
         section = hints[name]
-        if dataclasses.is_dataclass(section) and key in {one.name for one in dataclasses.fields(section)}:
+        if dataclasses.is_dataclass(section) and key in {part.name for part in dataclasses.fields(section)}:
             return f"; did you mean '{name}.{key}'?"
-    return nearest(key, known)
+    return nearest(key, names)
 
 
 def to_dict(config: Any) -> Any:
@@ -69,14 +69,16 @@ def to_dict(config: Any) -> Any:
     return str(config) if isinstance(config, Path) else config
 
 
-def merge(base: Mapping[str, Any], *others: Mapping[str, Any]) -> dict[str, Any]:
+def merge(base: Mapping[str, Any], *overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Merge nested mappings; later ones win key by key, lists and scalars are replaced whole."""
     merged = dict(base)
-    for other in others:
-        for key, value in other.items():
-            old = merged.get(key)
+    for override in overrides:
+        for key, value in override.items():
+            base_part = merged.get(key)
             merged[key] = (
-                merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+                merge(base_part, value)
+                if isinstance(base_part, Mapping) and isinstance(value, Mapping)
+                else value
             )
     return merged
 
@@ -159,13 +161,13 @@ def arguments_of(function: Callable[..., Any], values: Mapping[str, Any], where:
     except (NameError, TypeError):  # of a plugin, say: imported for the type checker alone, or of no function
         hints = {}
     plain = {key: hints[key] for key in values if key in hints and _is_plain(hints[key])}
-    kept = {key: _coerce(hint, values[key], f"{where}.{key}") for key, hint in plain.items()}
+    arguments = {key: _coerce(hint, values[key], f"{where}.{key}") for key, hint in plain.items()}
     # A number that was one stays the same: what is stored under a hash of the config must be found again.
-    return {**values, **{key: kept[key] for key in kept if isinstance(values[key], str)}}
+    return {**values, **{key: arguments[key] for key in arguments if isinstance(values[key], str)}}
 
 
 def meanings(text: str) -> dict[str, str]:
-    """What arguments or fields mean, by the section "Args:" of a docstring.
+    """Name -> meaning of arguments or fields, from the section "Args:" of a docstring.
 
     A line may describe several of them, and continues where it is indented further.
     """
@@ -178,7 +180,7 @@ def _is_plain(hint: Any) -> bool:
     """Whether a hint is of what YAML can hold."""
     origin = get_origin(hint)
     if origin in (Union, types.UnionType, tuple, list, Sequence, Mapping):
-        return all(_is_plain(one) for one in get_args(hint) if one is not Ellipsis)
+        return all(_is_plain(argument) for argument in get_args(hint) if argument is not Ellipsis)
     return hint in (bool, int, float, str, type(None), Share) or origin is Literal
 
 
@@ -231,7 +233,7 @@ def _coerce_sequence(hint: Any, value: Any, path: str) -> Any:
         return kind(_coerce(arguments[0], item, path) for item in value)
     if len(arguments) != len(value):
         raise UsageError(f"config key {path!r} takes {len(arguments)} values; got {len(value)}")
-    return tuple(_coerce(one, item, path) for one, item in zip(arguments, value, strict=True))
+    return tuple(_coerce(argument, item, path) for argument, item in zip(arguments, value, strict=True))
 
 
 def _coerce_share(value: Any, path: str) -> float:

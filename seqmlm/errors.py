@@ -26,7 +26,7 @@ _UNPRINTABLE = re.compile(
 
 
 def plural(unit: str) -> str:
-    """What several of something are called.
+    """The plural of a noun.
 
     >>> plural("residue"), plural("stitch"), plural("story"), plural("day")
     ('residues', 'stitches', 'stories', 'days')
@@ -51,8 +51,8 @@ def number_of(number: int | str | None, unit: str) -> str:
     >>> number_of(1, "row"), number_of(1200, "row"), number_of("<11", "row")
     ('1 row', '1,200 rows', '<11 rows')
     """
-    shown = f"{number:,}" if isinstance(number, int) else number
-    return f"{shown} {unit if number == 1 else plural(unit)}"
+    text = f"{number:,}" if isinstance(number, int) else number
+    return f"{text} {unit if number == 1 else plural(unit)}"
 
 
 def p_value_text(p_value: float) -> str:
@@ -84,9 +84,9 @@ def printable(text: object, *, lines: bool = False) -> str:
     ('a\\\\x1b[2J\\\\u202eb', True)
     """
 
-    def escape(found: re.Match[str]) -> str:
-        kept = lines and found[0] in "\n\t"
-        return found[0] if kept else found[0].encode("unicode_escape").decode("ascii")
+    def escape(match: re.Match[str]) -> str:
+        is_line_mark = lines and match[0] in "\n\t"
+        return match[0] if is_line_mark else match[0].encode("unicode_escape").decode("ascii")
 
     return _UNPRINTABLE.sub(escape, str(text))
 
@@ -154,12 +154,12 @@ class TrainingError(SeqmlmError):
     exit_code = 5
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, names: Iterable[str]) -> str:
     """Return ", did you mean 'x'?" for the closest known name, or a list of the known ones.
 
     >>> nearest("optimm", ["optim", "data"])
     "; did you mean 'optim'?"
     """
-    known = sorted(known)
-    close = get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
+    names = sorted(names)
+    close = get_close_matches(name, names, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(names)}"

@@ -17,8 +17,8 @@ from seqmlm.frames import Data, RowFrame
 from seqmlm.parsing import Share, share
 
 
-class Asked(Protocol):
-    """What estimators ask: a `seqmlm.Model`."""
+class ScoringModel(Protocol):
+    """The methods of `seqmlm.Model` that estimators call."""
 
     def score(self, data: Data, **settings: Any) -> RowFrame:
         """A row, or several, for each sequence."""
@@ -47,7 +47,7 @@ class Detector(OutlierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        model: Asked | str | Path,
+        model: ScoringModel | str | Path,
         *,
         fpr: Share | str = 0.05,
         level: str | None = None,
@@ -97,8 +97,8 @@ class Detector(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         # Sequences that are no file stand one a line.
         highest = rows.groupby("line", sort=True)["score"].max()
         _check(X, len(highest))
-        found: NDArray[np.float64] = highest.to_numpy(dtype=float)
-        return np.nan_to_num(found, nan=float(np.nanmin(found, initial=0.0)))  # type: ignore[no-any-return]
+        scores: NDArray[np.float64] = highest.to_numpy(dtype=float)
+        return np.nan_to_num(scores, nan=float(np.nanmin(scores, initial=0.0)))  # type: ignore[no-any-return]
 
     def __sklearn_tags__(self) -> Any:
         return _of_strings(super().__sklearn_tags__())
@@ -113,7 +113,7 @@ class Embedder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         pool: over the units of a sequence: mean, start, max or tokens.
     """
 
-    def __init__(self, model: Asked | str | Path, *, layers: str = "last", pool: str = "mean") -> None:
+    def __init__(self, model: ScoringModel | str | Path, *, layers: str = "last", pool: str = "mean") -> None:
         self.model, self.layers, self.pool = model, layers, pool
 
     def fit(self, X: Data, y: object = None) -> Self:
@@ -133,7 +133,7 @@ class Embedder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
 
-def _opened(model: Asked | str | Path) -> Asked:
+def _opened(model: ScoringModel | str | Path) -> ScoringModel:
     return seqmlm.load(model) if isinstance(model, str | Path) else model
 
 

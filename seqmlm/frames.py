@@ -49,14 +49,14 @@ class RowFrame(pd.DataFrame):  # type: ignore[misc]
         """
         if not {"i", "j", "value"} <= {*self.columns}:
             raise UsageError("these rows are no pairs of units: a map is what Model.structure gives")
-        own = self[self["id"] == (self["id"].iloc[0] if id is None else id)]
-        if not len(own):
+        record_rows = self[self["id"] == (self["id"].iloc[0] if id is None else id)]
+        if not len(record_rows):
             raise UsageError(f"no rows of {id!r}")
-        size = int(own["j"].max()) + 1
-        found = np.full((size, size), np.nan)
-        at = own["i"].to_numpy(int), own["j"].to_numpy(int)
-        found[at] = found[at[::-1]] = own["value"].to_numpy(float)
-        return found
+        size = int(record_rows["j"].max()) + 1
+        table = np.full((size, size), np.nan)
+        at = record_rows["i"].to_numpy(int), record_rows["j"].to_numpy(int)
+        table[at] = table[at[::-1]] = record_rows["value"].to_numpy(float)
+        return table
 
     def vectors(self) -> NDArray[np.float32]:
         """(N, D) the vectors of the rows.
@@ -89,34 +89,34 @@ class RowFrame(pd.DataFrame):  # type: ignore[misc]
         if {"id", "per_unit"} <= columns:
             for row in self.head(PICTURED).to_dict("records"):
                 units = row["per_unit"]
-                text, spans = _joined(units)
+                text, spans = _text_of_units(units)
                 bits = np.array([one["surprisal"] for one in units], dtype=float)
-                told = [f"{one['unit']}: {one['surprisal']:.1f} bits" for one in units]
-                page.coloured(str(row["id"]), text, spans, bits, told, scale=surprisal_scale(bits))
+                labels = [f"{one['unit']}: {one['surprisal']:.1f} bits" for one in units]
+                page.coloured(str(row["id"]), text, spans, bits, labels, scale=surprisal_scale(bits))
         elif {"id", "i", "j", "value", "unit_i", "unit_j"} <= columns and len(self):
             for id in self["id"].unique()[:PICTURED]:
-                own = self[self["id"] == id]
+                table = self[self["id"] == id]
                 names = {
-                    n: unit for end in "ij" for n, unit in zip(own[end], own[f"unit_{end}"], strict=True)
+                    n: unit for end in "ij" for n, unit in zip(table[end], table[f"unit_{end}"], strict=True)
                 }
                 values = self.matrix(id)
-                edges = own[own["predicted"].astype(bool)] if "predicted" in columns else own.head(0)
-                found = set(zip(edges["i"].astype(int), edges["j"].astype(int), strict=True))
+                edges = table[table["predicted"].astype(bool)] if "predicted" in columns else table.head(0)
+                pairs = set(zip(edges["i"].astype(int), edges["j"].astype(int), strict=True))
                 listed = [str(names.get(n, "")) for n in range(len(values))]
-                page.matrix(str(id), values, listed, found, scale=fitted_scale(values, 0.995), unit="value")
+                page.matrix(str(id), values, listed, pairs, scale=fitted_scale(values, 0.995), unit="value")
         else:
             return None
         return page.html()
 
 
-def _joined(units: Sequence[Mapping[str, Any]]) -> tuple[str, list[tuple[int, int]]]:
+def _text_of_units(units: Sequence[Mapping[str, Any]]) -> tuple[str, list[tuple[int, int]]]:
     """The text of units, with a space where the sequence had something else, and where each stands in it."""
     text, spans, end = "", list[tuple[int, int]](), None
-    for one in units:
-        if end is not None and one["start"] > end:
+    for unit in units:
+        if end is not None and unit["start"] > end:
             text += " "
-        spans.append((len(text), len(text) + len(one["unit"])))
-        text, end = text + one["unit"], one["end"]
+        spans.append((len(text), len(text) + len(unit["unit"])))
+        text, end = text + unit["unit"], unit["end"]
     return text, spans
 
 
@@ -151,13 +151,13 @@ def sources(data: Data, folder: Path, column: str = "text") -> list[str]:
 
 def frame(rows: Iterable[Mapping[str, Any]], folder: Path) -> RowFrame:
     """The rows as a frame; what came from a file in `folder` came from the caller."""
-    found = []
+    caller_rows = []
     for row in rows:
         source = Path(str(row.get("source", "")))
         if source.parent == folder:
             row = {**row, "source": ITEM, "id": str(row["id"]).replace(source.name, ITEM)}
-        found.append(row)
-    return RowFrame(found)
+        caller_rows.append(row)
+    return RowFrame(caller_rows)
 
 
 @contextmanager
@@ -171,5 +171,5 @@ def blamed(folder: Path, data: Data | None, method: str) -> Iterator[None]:
             raise DataError(error.reason, source=data, remedy=remedy) from None
         if error.source is None or Path(error.source).parent != folder:
             raise
-        own = {name: getattr(error, name) for name in ("line", "field", "remedy")}
-        raise DataError(error.reason, source=ITEM, **own) from None
+        place = {name: getattr(error, name) for name in ("line", "field", "remedy")}
+        raise DataError(error.reason, source=ITEM, **place) from None

@@ -85,8 +85,8 @@ def parse_json(data: bytes | str, *, finite: bool = False) -> Any:
     for _ in range(DEEPEST_JSON + 1):
         if not level:
             return value
-        inner = (one for outer in level for one in (outer.values() if isinstance(outer, dict) else outer))
-        level = [one for one in inner if isinstance(one, (dict, list))]
+        inner = (child for outer in level for child in (outer.values() if isinstance(outer, dict) else outer))
+        level = [child for child in inner if isinstance(child, (dict, list))]
     raise ValueError(f"it is nested more than {DEEPEST_JSON} deep")
 
 
@@ -118,18 +118,18 @@ def parse_yaml(text: str) -> Any:
         loader.dispose()
 
 
-def _values_of(node: Any, known: dict[int, int]) -> int:
+def _values_of(node: Any, counts: dict[int, int]) -> int:
     """How many values a node of YAML stands for once its aliases are spelled out; each is counted once.
 
     Args:
         known: by node, what was counted; a node within itself has infinitely many.
     """
-    if id(node) not in known:
-        known[id(node)] = _MOST_VALUES + 1
+    if id(node) not in counts:
+        counts[id(node)] = _MOST_VALUES + 1
         parts = node.value if isinstance(node.value, list) else ()
-        inner = (one for part in parts for one in (part if isinstance(part, tuple) else (part,)))
-        known[id(node)] = 1 + sum(_values_of(one, known) for one in inner)
-    return known[id(node)]
+        inner = (child for part in parts for child in (part if isinstance(part, tuple) else (part,)))
+        counts[id(node)] = 1 + sum(_values_of(child, counts) for child in inner)
+    return counts[id(node)]
 
 
 def word_list(text: str) -> tuple[str, ...]:
@@ -147,8 +147,8 @@ def duration(text: str) -> float | None:
     >>> duration("5m")
     300.0
     """
-    found = _DURATION.fullmatch(text.strip())
-    return None if found is None else float(found[1]) * _SECONDS[found[2]]
+    match = _DURATION.fullmatch(text.strip())
+    return None if match is None else float(match[1]) * _SECONDS[match[2]]
 
 
 Share = Annotated[float, "share"]

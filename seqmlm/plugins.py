@@ -26,7 +26,7 @@ MOVED = {"kmer": "dnabert", "kmer_span": "dnabert"}
 
 @cache
 def entries(kind: Kind) -> dict[str, EntryPoint]:
-    """What is declared in this installation, by name; loads nothing."""
+    """The plugins that this installation declares, by name; loads nothing."""
     return {entry.name: entry for entry in entry_points(group=f"seqmlm.{kind}")}
 
 
@@ -42,30 +42,30 @@ def load(kind: Kind, name: str) -> Any:
         UsageError: no plugin of that kind has the name.
         StateError: the plugin is declared but cannot be imported.
     """
-    known = entries(kind)
-    if name not in known:
+    declared = entries(kind)
+    if name not in declared:
         if folder := MOVED.get(name.removesuffix(".v1")):
             source = f"`pip install ./examples/{folder}` in the source of seqmlm installs it"
             raise UsageError(f"{kind[:-1]} {name!r} is in the plug-in seqmlm-{folder}, not here: {source}")
-        near = known if ".v" in name else {entry.partition(".v")[0] for entry in known}
+        near = declared if ".v" in name else {entry.partition(".v")[0] for entry in declared}
         raise UsageError(f"unknown {kind[:-1]} {name!r}{nearest(name, near)}")
     try:
-        return known[name].load()
+        return declared[name].load()
     except Exception as error:
-        what = f"{kind[:-1]} {name!r} ({known[name].value})"
-        raise StateError(f"{what} cannot be imported: {error!r}; reinstall or remove it") from error
+        plugin = f"{kind[:-1]} {name!r} ({declared[name].value})"
+        raise StateError(f"{plugin} cannot be imported: {error!r}; reinstall or remove it") from error
 
 
 def domain(name: str) -> Field:
     """The domain object called `name`."""
-    found: Field = load("domains", name)
-    return found
+    field: Field = load("domains", name)
+    return field
 
 
 def tokenizer_class(name: str) -> type[Tokenizer]:
     """The tokenizer class called `name`; a missing version means the newest ("bpe" is "bpe.v1")."""
-    found: type[Tokenizer] = load("tokenizers", versioned("tokenizers", name))
-    return found
+    kind: type[Tokenizer] = load("tokenizers", versioned("tokenizers", name))
+    return kind
 
 
 def versioned(kind: Kind, name: str) -> str:
@@ -81,5 +81,5 @@ def newest(names: Collection[str], name: str) -> str:
     """
     if name in names:
         return name
-    versions = [known for known in names if known.rpartition(".v")[0] == name]
-    return max(versions, key=lambda known: int(known.rpartition(".v")[2])) if versions else name
+    versions = [version for version in names if version.rpartition(".v")[0] == name]
+    return max(versions, key=lambda version: int(version.rpartition(".v")[2])) if versions else name

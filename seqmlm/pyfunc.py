@@ -21,7 +21,7 @@ PRIVATE = ("id", "line", "p_value", "alarm")
 
 
 class Answers:
-    """What MLflow calls with a table.
+    """The model that MLflow calls with a table.
 
     Args:
         model: answers.
@@ -51,5 +51,5 @@ class Answers:
 
 
 def _load_pyfunc(path: str, model_config: Mapping[str, Any] | None = None) -> Answers:
-    """What MLflow calls; `path` is the model's folder, `model_config` what `load_model` was given."""
+    """Load a model for MLflow; `path` is its folder, `model_config` the argument of `load_model`."""
     return Answers(load(path), model_config or {})

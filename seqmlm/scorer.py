@@ -62,13 +62,13 @@ class Scorer:
         if self.column not in batch:
             raise UsageError(f"a batch has no column {self.column!r}: name it with column=")
         texts = [*batch[self.column]]
-        asked = [one if isinstance(one, str) else "" for one in texts]
-        rows = self._opened.run(self.task, asked, **{"on_error": "skip", **self.settings})
+        strings = [text if isinstance(text, str) else "" for text in texts]
+        rows = self._opened.run(self.task, strings, **{"on_error": "skip", **self.settings})
         if rows["line"].duplicated().any():
             raise UsageError("a sequence has several rows: ask at the level of whole sequences")
-        own = pd.DataFrame(rows).set_index("line").reindex(range(1, len(texts) + 1))
+        table = pd.DataFrame(rows).set_index("line").reindex(range(1, len(texts) + 1))
         names = [name for name in COLUMNS[self.task] if not self._opened.card.sensitive or name in PRIVATE]
-        return {name: _plain(own[name]) if name in own else [None] * len(texts) for name in names}
+        return {name: _plain(table[name]) if name in table else [None] * len(texts) for name in names}
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_opened"}

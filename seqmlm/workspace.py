@@ -86,7 +86,7 @@ def _database(root: Path) -> str:
     return f"sqlite:///{root / 'mlflow.db'}"
 
 
-def check_name(name: str, what: str = "run") -> str:
+def check_name(name: str, kind: str = "run") -> str:
     """Return `name` where it can name a folder, a run and a model.
 
     Raises:
@@ -94,7 +94,7 @@ def check_name(name: str, what: str = "run") -> str:
     """
     if not NAME.fullmatch(name):
         raise UsageError(
-            f"{name!r} cannot name a {what}: use up to 100 letters, digits, '.', '_' or '-', "
+            f"{name!r} cannot name a {kind}: use up to 100 letters, digits, '.', '_' or '-', "
             "beginning with a letter or digit"
         )
     return name

@@ -31,7 +31,7 @@ class TokenizerEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationEntry:
-    """What p-values at one level and in one mode come from."""
+    """The calibration of a model version at one level and in one mode."""
 
     level: str
     mode: str

@@ -65,20 +65,20 @@ def resolve(reference: str | Path, workspace: Workspace | None = None) -> ModelR
         return ModelRef(path=_model_folder(folder))
     if _HUB.fullmatch(text):
         return ModelRef(hub_id=text)
-    found = _REGISTERED.fullmatch(text)
-    if found is None:
+    match = _REGISTERED.fullmatch(text)
+    if match is None:
         if folder.is_dir():  # named as no registered model can be: "my model"
             return ModelRef(path=_model_folder(folder))
         raise StateError(
             f"no model {text!r}: there is no such folder, and it is not NAME, NAME@ALIAS or NAME:VERSION"
         )
-    return _registered(text, found, folder, workspace)
+    return _registered(text, match, folder, workspace)
 
 
-def _registered(text: str, found: re.Match[str], folder: Path, workspace: Workspace | None) -> ModelRef:
+def _registered(text: str, match: re.Match[str], folder: Path, workspace: Workspace | None) -> ModelRef:
     from seqmlm.registry.store import Registry  # the database is loaded only where a name must be looked up
 
-    name, version, alias = found["name"], found["version"], found["alias"]
+    name, version, alias = match["name"], match["version"], match["alias"]
     if version is not None and not version.isdigit():
         raise UsageError(
             f"{text!r}: a version is a number, as in {name}:1; an alias is written {name}@champion"
@@ -94,9 +94,9 @@ def _registered(text: str, found: re.Match[str], folder: Path, workspace: Worksp
             return ModelRef(path=entry.path, entry=entry)
     if version is None and alias is None and folder.is_dir():
         return ModelRef(path=_model_folder(folder))
-    known = nearest(name, names) if names else "; none is registered here yet"
+    hint = nearest(name, names) if names else "; none is registered here yet"
     raise StateError(
-        f"no model {name!r}{known} (a folder is written ./{name}, a hub model hf:{name} or OWNER/{name})"
+        f"no model {name!r}{hint} (a folder is written ./{name}, a hub model hf:{name} or OWNER/{name})"
     )
 
 

@@ -186,21 +186,21 @@ class Registry:
 
     def lineage(self, model: ModelEntry) -> list[ModelEntry]:
         """The models it was trained on from, nearest first."""
-        found: list[ModelEntry] = []
+        entries: list[ModelEntry] = []
         with self.reading() as session:
             row = session.get_one(tables.Model, model.id).parent
             while row is not None:
-                found.append(self._entry(row))
+                entries.append(self._entry(row))
                 row = row.parent
-        return found
+        return entries
 
     def _stored_path(self, directory: Path) -> str:
         folder = directory.expanduser().resolve()
         if not (folder / "config.json").is_file():
             raise StateError(f"{folder} is not a model folder: it has no config.json")
         # A server may serve several workspaces, so there only the whole path says where the folder is.
-        own = self.engine.dialect.name == "sqlite" and folder.is_relative_to(self.root)
-        return folder.relative_to(self.root).as_posix() if own else str(folder)
+        inside_root = self.engine.dialect.name == "sqlite" and folder.is_relative_to(self.root)
+        return folder.relative_to(self.root).as_posix() if inside_root else str(folder)
 
     def _of_folder(self, session: Session, name: str, path: str) -> tables.Model:
         """The version of a name that a folder is; the next one where it is none yet."""
@@ -233,10 +233,10 @@ class Registry:
         )
 
 
-def _value(kind: type[Entry], row: tables.Base, **others: Any) -> Entry:
+def _value(kind: type[Entry], row: tables.Base, **extra: Any) -> Entry:
     """The entry that a row's columns of the same names make, but for some others."""
-    same = {one.name: getattr(row, one.name) for one in fields(kind)}  # type: ignore[arg-type]
-    return kind(**{**same, **others})
+    same = {column.name: getattr(row, column.name) for column in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{**same, **extra})
 
 
 def _row(session: Session, kind: type[Row], entry: DatasetEntry | TokenizerEntry, key: str) -> Row:

@@ -84,7 +84,7 @@ class Alias(Base):
 
 
 class Calibration(Base):
-    """What a model version's p-values at one level and in one mode come from."""
+    """The calibration of a model version at one level and in one mode."""
 
     __tablename__ = "seqmlm_calibrations"
     __table_args__ = (UniqueConstraint("model_id", "level", "mode"),)

@@ -243,12 +243,12 @@ class LiveModel:
 
 def alarm_fields(judged: JudgedRow, plan: ScoringPlan) -> dict[str, Any]:
     """Further fields of an alarm, by which alarms of a file become incidents: `what` is wrong; times; of the
-    most telling unit its `message`, `template` and what was `expected`; and as `Level.brief` says.
+    most telling unit its `message`, `template` and what was `expected`; and as `Reasons.brief` says.
     """
     row, scored = judged.row, judged.scored
     if row.score is None:
         return {"what": f"an unfamiliar {plan.level.name}"}
-    fields = plan.level.brief(row, scored, plan.background, judged.fired)
+    fields = plan.level.reasons.brief(row, scored, plan.background, judged.fired)
     unit, times = fields.pop("unit", None), fields.pop("times", None) or (row.time, row.time)
     if unit is not None:
         of_unit = unit_fields(row, scored, unit, plan.session.tokenizer)
@@ -266,7 +266,7 @@ def pause_row(
     plan: ScoringPlan, path: str, line: int, *, seconds: float, last: float
 ) -> dict[str, Any] | None:
     """See `LiveModel.pause_row`: the pause is judged as the longest one of a full window."""
-    statistics = plan.level.silence(seconds)
+    statistics = plan.level.reasons.silence(seconds)
     if plan.stored is None or plan.alpha is None or not statistics:
         return None
     normal = plan.stored.fitted
@@ -280,7 +280,7 @@ def pause_row(
     place: dict[str, Any] = {"id": f"{Path(path).name}:{line}", "source": path, "line": line, "score": score}
     no_units = np.zeros(0, dtype=np.int64)
     row = Row(**place, start=0, end=0, units=no_units, length=_FULL_WINDOW, statistics=statistics)
-    text = plan.level.meaning(name, row, normal.usual(name, _FULL_WINDOW))
+    text = plan.level.reasons.meaning(name, row, normal.usual(name, _FULL_WINDOW))
     return {
         **place,
         "units": 0,

@@ -104,13 +104,13 @@ class Ledger:
 
     def note(self, entries: list[dict[str, Any]], entry: Mapping[str, Any], *same: str) -> None:
         """Keep a data set, an artifact or a model to be sent, in place of one with the same keys `same`."""
-        new = {"time": now(), **entry, "sent": False}
-        for old in [old for old in entries if all(old[key] == entry[key] for key in same)]:
-            entries.remove(old)
-            if "model_id" in old:
+        added = {"time": now(), **entry, "sent": False}
+        for earlier in [earlier for earlier in entries if all(earlier[key] == entry[key] for key in same)]:
+            entries.remove(earlier)
+            if "model_id" in earlier:
                 # A version of a model is registered once; after that only its numbers are sent again.
-                new["model_id"] = old["model_id"]
-        entries.append(new)
+                added["model_id"] = earlier["model_id"]
+        entries.append(added)
 
     def forget_sent(self) -> None:
         """Mark everything as unsent: the tracker no longer has the run."""
@@ -175,8 +175,8 @@ def _line(text: bytes) -> dict[str, Any] | None:
         line = parse_json(text)
     except ValueError:
         return None
-    known = isinstance(line, dict) and all(isinstance(line.get(key), int) for key in _NOT_METRICS)
-    return line if known else None
+    is_line = isinstance(line, dict) and all(isinstance(line.get(key), int) for key in _NOT_METRICS)
+    return line if is_line else None
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -214,7 +214,7 @@ class MetricsFile:
         """Drop the lines from the first of a later step on (they are run again), and one torn by a kill."""
         if not self.path.is_file():
             return
-        end, kept, later, damaged = 0, list[dict[str, Any]](), False, 0
+        end, lines_before, later, damaged = 0, list[dict[str, Any]](), False, 0
         for line_end, line in _lines(self.path):
             if line is None:  # it stays in the file, where a person may still read it
                 damaged, end = damaged + 1, end if later else line_end
@@ -225,18 +225,18 @@ class MetricsFile:
                 if line not in same_step:  # one that came again after an earlier cut
                     same_step.append(line)
             else:
-                kept.append(line)
+                lines_before.append(line)
                 end = line_end
         if damaged:
             logging.getLogger("seqmlm").warning(f"{self.path}: {damaged} damaged line(s) are not read")
         if later:
-            self._keep_cut(kept[-1]["step"] if kept else 0)
+            self._keep_cut(lines_before[-1]["step"] if lines_before else 0)
         with _disk_errors(self.path):
             os.truncate(self.path, end)
         # An evaluation at the step of the checkpoint may be repeated too.
-        self._kept = [line for line in kept if line["step"] == kept[-1]["step"]]
-        self._latest = max((line["time"] for line in kept), default=0)
-        self.nonfinite = max((int(line.get("nonfinite_values", 0)) for line in kept), default=0)
+        self._kept = [line for line in lines_before if line["step"] == lines_before[-1]["step"]]
+        self._latest = max((line["time"] for line in lines_before), default=0)
+        self.nonfinite = max((int(line.get("nonfinite_values", 0)) for line in lines_before), default=0)
 
     def _keep_cut(self, first: int) -> None:
         """Write what was cut, of steps from `first` on, before it leaves the file."""
@@ -259,10 +259,10 @@ class MetricsFile:
             file.write(json.dumps(line, default=plain) + "\n")
 
 
-def _take(lines: list[dict[str, Any]], wanted: Mapping[str, Any]) -> dict[str, Any] | None:
+def _take(lines: list[dict[str, Any]], facts: Mapping[str, Any]) -> dict[str, Any] | None:
     """Remove and return the line that says the same as `wanted`, apart from how long it took."""
     for number, line in enumerate(lines):
-        if _computed(line) == _computed(wanted):
+        if _computed(line) == _computed(facts):
             return lines.pop(number)
     return None
 
@@ -315,11 +315,11 @@ def push(store: Store, ledger: Ledger, directory: Path) -> int:
     tags = {key: value for key, value in dict(ledger.tags).items() if ledger.tags_sent.get(key) != value}
     store.set_tags(run_id, tags)
     ledger.tags_sent = {**ledger.tags_sent, **tags}
-    _push_new(ledger.datasets, lambda one: store.log_dataset(run_id, one))
-    _push_new(ledger.inputs, lambda one: store.log_model(run_id, one["name"], one["version"]))
+    _push_new(ledger.datasets, lambda entry: store.log_dataset(run_id, entry))
+    _push_new(ledger.inputs, lambda entry: store.log_model(run_id, entry["name"], entry["version"]))
     count = _push_points(store, ledger, run_id, directory / METRICS)
-    _push_new(ledger.artifacts, lambda one: store.log_artifact(run_id, one["path"]))
-    _push_new(ledger.models, lambda one: _push_model(store, ledger, run_id, one, directory / METRICS))
+    _push_new(ledger.artifacts, lambda entry: store.log_artifact(run_id, entry["path"]))
+    _push_new(ledger.models, lambda entry: _push_model(store, ledger, run_id, entry, directory / METRICS))
     if status != "RUNNING":
         store.terminate(run_id, status, ledger.ended)
         ledger.complete = True

@@ -126,17 +126,17 @@ class TrackedRun:
         Raises:
             StateError: the disk is full.
         """
-        more: dict[str, float] = {}
+        extra: dict[str, float] = {}
         if time.monotonic() - self._sampled >= _SYSTEM_SECONDS:
-            self._sampled, more = time.monotonic(), _system_metrics()
+            self._sampled, extra = time.monotonic(), _system_metrics()
         bad = {key: value for key, value in values.items() if not math.isfinite(value)}
         if bad:
-            more["nonfinite_values"] = self._count_nonfinite(step, bad)
-        if not {*values, *more} <= set(self._ledger.metric_keys):
+            extra["nonfinite_values"] = self._count_nonfinite(step, bad)
+        if not {*values, *extra} <= set(self._ledger.metric_keys):
             # Before the line is there: a push passes over numbers that it does not know for metrics.
-            with self._changed() as ledger:
-                ledger.metric_keys = sorted({*ledger.metric_keys, *values, *more})
-        self._metrics.write(step, {**values, **(details or {}), **more})
+            with self._ledger_changes() as ledger:
+                ledger.metric_keys = sorted({*ledger.metric_keys, *values, *extra})
+        self._metrics.write(step, {**values, **(details or {}), **extra})
         if self._thread is None:
             # Not before there is something to send in the background: reading ahead forks, which is safe in
             # a process with a single thread.
@@ -172,12 +172,12 @@ class TrackedRun:
 
     def set_tag(self, key: str, value: str) -> None:
         """Set a tag of the run."""
-        with self._changed() as ledger:
+        with self._ledger_changes() as ledger:
             ledger.tags[key] = value
 
     def set_numbers(self, values: Mapping[str, float]) -> None:
         """Set tags of numbers: as a metric, each would be a chart with one point."""
-        with self._changed() as ledger:
+        with self._ledger_changes() as ledger:
             ledger.tags |= {key: decimal(value) for key, value in values.items()}
 
     def artifact(self, path: str | Path) -> None:
@@ -185,7 +185,7 @@ class TrackedRun:
 
         It must stay where it is until the run has ended and MLflow has it.
         """
-        with self._changed() as ledger:
+        with self._ledger_changes() as ledger:
             ledger.note(ledger.artifacts, {"path": str(Path(path).resolve())}, "path")
 
     def dataset(
@@ -205,7 +205,7 @@ class TrackedRun:
             profile: counts, as JSON can hold.
         """
         entry = {"name": name, "source": source, "digest": digest[:36], "context": context}
-        with self._changed() as ledger:
+        with self._ledger_changes() as ledger:
             ledger.note(ledger.datasets, {**entry, "profile": dict(profile)}, *entry)
 
     def uses(self, name: str, version: int) -> None:
@@ -213,7 +213,7 @@ class TrackedRun:
 
         The version is our registry's; where MLflow does not have it, there is no link.
         """
-        with self._changed() as ledger:
+        with self._ledger_changes() as ledger:
             ledger.note(ledger.inputs, {"name": name, "version": version}, "name", "version")
 
     def register(
@@ -236,7 +236,7 @@ class TrackedRun:
             params: what the model is: domain, tokenizer, masker.
             aliases: that point at it from now on. withheld: names of files that MLflow is not given.
         """
-        with self._changed() as ledger:
+        with self._ledger_changes() as ledger:
             used = next((entry for entry in ledger.datasets if entry["name"] == dataset), None)
             entry = {
                 "name": name,
@@ -257,7 +257,7 @@ class TrackedRun:
         if self._ledger.status != "RUNNING":
             return
         try:
-            with self._changed() as ledger:
+            with self._ledger_changes() as ledger:
                 ledger.status, ledger.ended = status, now()
         finally:
             # Also on a full disk, where the ledger could not be written, MLflow is told how the run ended.
@@ -294,20 +294,20 @@ class TrackedRun:
         return float(count)
 
     @contextmanager
-    def _changed(self) -> Iterator[Ledger]:
+    def _ledger_changes(self) -> Iterator[Ledger]:
         """The ledger, to be changed here and then written with what the other thread has changed in it."""
         with self._writing:
             yield self._ledger
             self._ledger.write(self.directory)
 
     def _save(self) -> None:
-        with self._changed():
+        with self._ledger_changes():
             pass
 
     def _forget_cut(self) -> None:
-        """Of a file that was cut, MLflow has no more than what is left; the rest comes again."""
+        """Set the offset of MLflow back to the end of a file that was cut; the lines after it come again."""
         if self._ledger.offset > self._metrics.size:
-            with self._changed() as ledger:
+            with self._ledger_changes() as ledger:
                 ledger.offset = self._metrics.size
 
     def _work(self) -> None:
@@ -318,9 +318,9 @@ class TrackedRun:
         self._store, self._pause = None, _RETRY_SECONDS
         if not self._warned:
             self._warned = True
-            what = "" if isinstance(error, TrackerDown) else "MLflow failed: "
+            cause = "" if isinstance(error, TrackerDown) else "MLflow failed: "
             self._warn(
-                f"{what}{first_line(error)}; the run continues, its metrics are kept in "
+                f"{cause}{first_line(error)}; the run continues, its metrics are kept in "
                 f"{self.directory / METRICS}, and MLflow is synchronised once it is reachable"
             )
 
@@ -357,17 +357,17 @@ class Tracker:
         if len(params) > MAX_PARAMS:
             raise ValueError(f"{len(params)} params: log at most {MAX_PARAMS}, those that users compare")
         directory = self.workspace.run_dir(name)
-        taken = (directory / LEDGER).exists()
-        if taken and not resume:
+        exists = (directory / LEDGER).exists()
+        if exists and not resume:
             raise StateError(f"run {name!r} exists; take another --name, or continue it by --resume {name}")
-        if resume and not taken:
+        if resume and not exists:
             raise StateError(f"there is no run {name!r} to resume in {self.workspace.runs}")
         lock = FileLock(directory / LOCK, wait=_LOCK_SECONDS, holder=f"run {name!r}")
         lock.acquire()
         try:
-            new = Ledger(name=name, experiment=experiment, tracking_uri=self.public_uri)
-            new.started = now() - round(1000 * spent)
-            ledger = Ledger.read(directory) if taken else new
+            ledger_of_run = Ledger(name=name, experiment=experiment, tracking_uri=self.public_uri)
+            ledger_of_run.started = now() - round(1000 * spent)
+            ledger = Ledger.read(directory) if exists else ledger_of_run
             ledger.status, ledger.ended, ledger.complete = "RUNNING", None, False
             if ledger.tracking_uri != self.public_uri:
                 ledger.forget_sent()
@@ -430,11 +430,11 @@ class Tracker:
         warning. The workspace's own database is not opened: what other workspaces, or folders that are
         deleted, have left there is seen in MLflow alone.
         """
-        found = list[RunInfo]()
+        matching = list[RunInfo]()
         for ledger in map(Ledger.read, self._folders()):
             run = ledger.info(self.workspace.runs / ledger.name)
             here = ledger.tracking_uri == self.public_uri
-            found.append(run if here else replace(run, tracked=False))
+            matching.append(run if here else replace(run, tracked=False))
         if self.has_store and not self.workspace.owns_tracking:
             try:
                 with quiet():
@@ -443,9 +443,9 @@ class Tracker:
                 self._warn(f"{error}; showing what the run folders know")
             else:
                 ids = {run.run_id for run in tracked}
-                lost = (run for run in found if run.run_id is None or run.run_id not in ids)
-                found = [*tracked, *(replace(run, tracked=False) for run in lost)]
-        return sorted(found, key=lambda run: run.started, reverse=True)
+                lost = (run for run in matching if run.run_id is None or run.run_id not in ids)
+                matching = [*tracked, *(replace(run, tracked=False) for run in lost)]
+        return sorted(matching, key=lambda run: run.started, reverse=True)
 
     def find(self, reference: str, runs: list[RunInfo] | None = None) -> RunInfo:
         """The run called `reference`, or with that id (or its beginning, at least 6 characters).
@@ -461,16 +461,16 @@ class Tracker:
             local = Ledger.read(directory).info(directory)
             same = (run for run in runs if run.run_id is not None and run.run_id == local.run_id)
             return next(same, local)
-        found = [run for run in runs if reference in (run.name, run.run_id)]
-        if not found and len(reference) >= 6:
-            found = [run for run in runs if run.run_id and run.run_id.startswith(reference)]
-        if len(found) > 1:
-            ids = ", ".join(str(run.run_id) for run in found)
-            raise StateError(f"{reference!r} names {len(found)} runs; give one of their ids: {ids}")
-        if not found:
-            known = nearest(reference, (run.name for run in runs[:20]))
-            raise StateError(f"no run {reference!r}{known if runs else '; there are no runs here yet'}")
-        return found[0]
+        matches = [run for run in runs if reference in (run.name, run.run_id)]
+        if not matches and len(reference) >= 6:
+            matches = [run for run in runs if run.run_id and run.run_id.startswith(reference)]
+        if len(matches) > 1:
+            ids = ", ".join(str(run.run_id) for run in matches)
+            raise StateError(f"{reference!r} names {len(matches)} runs; give one of their ids: {ids}")
+        if not matches:
+            hint = nearest(reference, (run.name for run in runs[:20]))
+            raise StateError(f"no run {reference!r}{hint if runs else '; there are no runs here yet'}")
+        return matches[0]
 
     def ensure(self) -> Store:
         """Open MLflow's store, making it where it is missing; StateError where it does not answer."""
@@ -506,10 +506,10 @@ class Tracker:
         try:
             store = self.connect()
             with quiet():
-                found = store.find_version(name, version)
-                if found is None:
+                registered = store.find_version(name, version)
+                if registered is None:
                     raise TrackerDown(f"model {name} version {version} is not in MLflow")
-                store.set_alias(name, alias, int(found.version))
+                store.set_alias(name, alias, int(registered.version))
         except Exception as error:
             self._say(f"the alias is not shown in MLflow: {error}")
             return False
@@ -540,13 +540,13 @@ class Tracker:
 
 def _set_params(ledger: Ledger, params: Mapping[str, object]) -> None:
     """Put params into a ledger, and those that differ from the first ones, which MLflow keeps, into a tag."""
-    told = {key: "" if value is None else str(value) for key, value in params.items()}
-    known = json.loads(ledger.tags.pop(DRIFT_TAG, "{}"))
-    first = ledger.params | {key: values[0] for key, values in known.items()}
-    drift = {key: [first[key], own] for key, own in told.items() if first.get(key, own) != own}
+    texts = {key: "" if value is None else str(value) for key, value in params.items()}
+    earlier_drift = json.loads(ledger.tags.pop(DRIFT_TAG, "{}"))
+    first = ledger.params | {key: values[0] for key, values in earlier_drift.items()}
+    drift = {key: [first[key], text] for key, text in texts.items() if first.get(key, text) != text}
     if drift:
         ledger.tags[DRIFT_TAG] = json.dumps(drift)
-    ledger.params |= told
+    ledger.params |= texts
 
 
 def _note_death(ledger: Ledger, directory: Path) -> None:

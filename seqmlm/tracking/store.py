@@ -180,19 +180,21 @@ class Store:
         """Id of the experiment, made or restored where needed; two processes may ask at once."""
         from mlflow.exceptions import MlflowException
 
-        found = self.client.get_experiment_by_name(name)
-        if found is None:
+        stored = self.client.get_experiment_by_name(name)
+        if stored is None:
             location = (self.artifacts / name).as_uri() if self.artifacts else None
             try:
-                made = self.client.create_experiment(name, artifact_location=location, tags=_EXPERIMENT_TAGS)
-                return str(made)
+                new_id = self.client.create_experiment(
+                    name, artifact_location=location, tags=_EXPERIMENT_TAGS
+                )
+                return str(new_id)
             except MlflowException:
-                found = self.client.get_experiment_by_name(name)
-                if found is None:
+                stored = self.client.get_experiment_by_name(name)
+                if stored is None:
                     raise
-        if found.lifecycle_stage == "deleted":
-            self.client.restore_experiment(found.experiment_id)
-        return str(found.experiment_id)
+        if stored.lifecycle_stage == "deleted":
+            self.client.restore_experiment(stored.experiment_id)
+        return str(stored.experiment_id)
 
     def create_run(self, experiment: str, name: str, started: int, tags: Mapping[str, str]) -> str:
         """Start a run and return its id."""
@@ -203,9 +205,9 @@ class Store:
 
     def find_run(self, experiment: str, key: str) -> str | None:
         """Id of the run of an experiment that was created with our key; None where there is none."""
-        found = self.client.search_runs([self.experiment(experiment)], f"tags.`{KEY_TAG}` = '{key}'")
+        matches = self.client.search_runs([self.experiment(experiment)], f"tags.`{KEY_TAG}` = '{key}'")
         # One that was closed by hand meanwhile goes on like any other.
-        return next((str(run.info.run_id) for run in found if self.reopen(run.info.run_id)), None)
+        return next((str(run.info.run_id) for run in matches if self.reopen(run.info.run_id)), None)
 
     def reopen(self, run_id: str) -> bool:
         """Set a run RUNNING again; False where it is gone or was deleted."""
@@ -235,11 +237,15 @@ class Store:
         from mlflow.entities import Param
 
         short = {key: _encodable(value)[:_PARAM_CHARACTERS] for key, value in params.items()}
-        old = self.client.get_run(run_id).data.params
-        new = [Param(key, value) for key, value in short.items() if key not in old]
-        if new:
-            self.client.log_batch(run_id, params=new)
-        drift = {key: [old[key], value] for key, value in short.items() if key in old and old[key] != value}
+        stored = self.client.get_run(run_id).data.params
+        added = [Param(key, value) for key, value in short.items() if key not in stored]
+        if added:
+            self.client.log_batch(run_id, params=added)
+        drift = {
+            key: [stored[key], value]
+            for key, value in short.items()
+            if key in stored and stored[key] != value
+        }
         if drift:
             self.client.set_tag(run_id, DRIFT_TAG, json.dumps(drift))
 
@@ -288,9 +294,9 @@ class Store:
         """Record that a run reads our version of a model; nothing where MLflow does not have it."""
         from mlflow.entities import LoggedModelInput
 
-        made = self._logged_model(name, version)
-        if made is not None:
-            self.client.log_inputs(run_id, models=[LoggedModelInput(made)])
+        logged = self._logged_model(name, version)
+        if logged is not None:
+            self.client.log_inputs(run_id, models=[LoggedModelInput(logged)])
 
     def _logged_model(self, name: str, version: int) -> str | None:
         """Id of the logged model behind our version of a model; None where either is not in MLflow.
@@ -299,14 +305,14 @@ class Store:
         """
         from mlflow.exceptions import MlflowException
 
-        found = self.find_version(name, version)
-        if found is None or not found.run_id:
+        registered = self.find_version(name, version)
+        if registered is None or not registered.run_id:
             return None
         try:
-            for made in self.client.get_run(found.run_id).outputs.model_outputs:
-                tags = self.client.get_logged_model(made.model_id).tags
-                if {"name": name, "version": found.version} in json.loads(tags.get(_VERSIONS_TAG, "[]")):
-                    return str(made.model_id)
+            for output in self.client.get_run(registered.run_id).outputs.model_outputs:
+                tags = self.client.get_logged_model(output.model_id).tags
+                if {"name": name, "version": registered.version} in json.loads(tags.get(_VERSIONS_TAG, "[]")):
+                    return str(output.model_id)
         except MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # it was deleted there
                 raise
@@ -382,15 +388,17 @@ class Store:
         from mlflow.exceptions import MlflowException
 
         try:
-            found = self.client.search_model_versions(f"name = '{name}'")
+            versions = self.client.search_model_versions(f"name = '{name}'")
         except MlflowException:
             return None
-        ours = (one for one in found if one.tags.get("seqmlm.version") == str(version))
+        ours = (entry for entry in versions if entry.tags.get("seqmlm.version") == str(version))
         return next(ours, None)
 
     def _experiments(self) -> dict[str, str]:
         """Ids of all experiments to their names."""
-        return {found.experiment_id: found.name for found in _pages(self.client.search_experiments)}
+        return {
+            experiment.experiment_id: experiment.name for experiment in _pages(self.client.search_experiments)
+        }
 
     def newest_experiment(self) -> tuple[str, str] | None:
         """Id and name of the experiment of our newest run; None where there is no run of ours."""
@@ -398,16 +406,16 @@ class Store:
         if not experiments:
             return None
         newest = ["attributes.start_time DESC"]
-        found = self.client.search_runs(list(experiments), _OURS, max_results=1, order_by=newest)
-        ids = [run.info.experiment_id for run in found]
+        newest_runs = self.client.search_runs(list(experiments), _OURS, max_results=1, order_by=newest)
+        ids = [run.info.experiment_id for run in newest_runs]
         return (ids[0], experiments[ids[0]]) if ids else None
 
     def runs(self) -> list[RunInfo]:
         """All runs of ours, newest first."""
         experiments = self._experiments()
         runs = _pages(partial(self.client.search_runs, list(experiments), _OURS))
-        found = [_info(run, experiments[run.info.experiment_id]) for run in runs]
-        return sorted(found, key=lambda run: run.started, reverse=True)
+        infos = [_info(run, experiments[run.info.experiment_id]) for run in runs]
+        return sorted(infos, key=lambda run: run.started, reverse=True)
 
 
 def _pages(search: Callable[..., Any]) -> Iterator[Any]:
@@ -442,7 +450,7 @@ def of_seqmlm(tags: Mapping[str, str]) -> dict[str, str]:
 
 
 def _description(entry: Mapping[str, Any]) -> str:
-    """What the UI's page of a version says: MLflow shows neither metrics nor folder there."""
+    """The text of the UI's page of a version: MLflow shows neither metrics nor folder there."""
     metrics = "\n".join(f"| {key} | {value:.6g} |" for key, value in sorted(entry["metrics"].items()))
     facts = ", ".join(f"{key} {value}" for key, value in entry["params"].items())
     table = f"\n\n| metric | value |\n| --- | --- |\n{metrics}" if metrics else ""
