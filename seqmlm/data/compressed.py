@@ -94,9 +94,9 @@ class _Packed:
     def take(self, size: int) -> bytes:
         """Exactly so many bytes, of which there are few."""
         while len(self._held) - self._at < size:
-            if not (more := self._read(_INPUT)):
+            if not (block := self._read(_INPUT)):
                 raise _Damaged
-            self.put_back(self._held[self._at :] + more)
+            self.put_back(self._held[self._at :] + block)
         self._at += size
         return self._held[self._at - size : self._at]
 
@@ -110,11 +110,11 @@ def _gunzipped(packed: _Packed) -> Iterator[bytes]:
                 raise _Damaged
             piece = b""
             while (data or len(piece) == _BLOCK) and not member.eof:
-                before = member.copy()
+                copy_before = member.copy()
                 try:
                     piece = member.decompress(data, _BLOCK)
                 except zlib.error:  # what this call had unpacked until then is lost with it
-                    yield from _until_fault(before, data)
+                    yield from _until_fault(copy_before, data)
                     raise _Damaged from None
                 yield piece
                 data = member.unconsumed_tail
@@ -139,9 +139,9 @@ def _unzstd(packed: _Packed) -> Iterator[bytes]:
     while packed.member():
         magic = packed.take(4)
         if magic[1:] == _SKIPPABLE and magic[0] >> 4 == 5:
-            left = int.from_bytes(packed.take(4), "little")
-            while left:
-                left -= len(packed.take(min(left, _INPUT)))
+            skipped = int.from_bytes(packed.take(4), "little")
+            while skipped:
+                skipped -= len(packed.take(min(skipped, _INPUT)))
             continue
         try:
             start = magic + packed.take(1)

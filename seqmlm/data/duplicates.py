@@ -28,8 +28,8 @@ class SeenHashes:
 
     def __init__(self) -> None:
         self._file = sqlite3.connect("", check_same_thread=False)
-        for one in ("journal_mode = OFF", "synchronous = OFF", "cache_size = -65536"):
-            self._file.execute(f"PRAGMA {one}")
+        for setting in ("journal_mode = OFF", "synchronous = OFF", "cache_size = -65536"):
+            self._file.execute(f"PRAGMA {setting}")
         self._file.execute("CREATE TABLE seen (hash BLOB PRIMARY KEY) WITHOUT ROWID")
 
     def __del__(self) -> None:
@@ -42,8 +42,8 @@ class SeenHashes:
 
 def distinct(records: Iterable[Record]) -> Iterator[Record]:
     """The first of all records with exactly the same raw text."""
-    seen = SeenHashes()
-    return (record for record in records if seen.add(hash128(record.raw)))
+    hashes = SeenHashes()
+    return (record for record in records if hashes.add(hash128(record.raw)))
 
 
 _WORD = re.compile(r"\w+|[^\w\s]")
@@ -81,13 +81,15 @@ class NearDuplicates:
 
     def seen(self, text: str) -> bool:
         """Whether a similar text was given before; if not, this one is remembered."""
-        own = self.signature(text)
-        if own is None:
+        signature = self.signature(text)
+        if signature is None:
             return False
-        if any(self._kept[one].jaccard(own) >= self.threshold for one in self._bands.query(own)):
+        if any(
+            self._kept[near].jaccard(signature) >= self.threshold for near in self._bands.query(signature)
+        ):
             return True
-        self._bands.insert(self._count, own)
-        self._kept[self._count] = own
+        self._bands.insert(self._count, signature)
+        self._kept[self._count] = signature
         self._count += 1
         if len(self._kept) > self._capacity:
             oldest = next(iter(self._kept))
@@ -103,6 +105,6 @@ class NearDuplicates:
         runs = {" ".join(words[i : i + n]).encode("utf-8", "replace") for i in range(len(words) - n + 1)}
         if not runs:
             return None
-        found = self._nothing.copy()
-        found.update_batch(runs)
-        return LeanMinHash(found)
+        minima = self._nothing.copy()
+        minima.update_batch(runs)
+        return LeanMinHash(minima)

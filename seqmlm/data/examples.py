@@ -178,54 +178,54 @@ class _Reading:
         if file is None:
             yield from ((record, None, None) for record in records)
             return
-        known: dict[str, Any] = {}
+        by_name: dict[str, Any] = {}
         if self._source.kind == "features":
-            found = labelled(file, problems, self._columns)
-            known |= {name: _Features(name, own) for name, own in found.items()}
+            tables = labelled(file, problems, self._columns)
+            by_name |= {name: _Features(name, features) for name, features in tables.items()}
         elif self._source.kind == "letters":
-            known |= _by_id(file, problems)
+            by_name |= _by_id(file, problems)
         elif self._source.pair is not None:
             yield from self._pairs(records, file)
             return
         elif self._timed(file) and self._source.until is not None:
             times = read_moments((row[1:] for row in self._rows(file)), file, problems)
-            each = at_moments(records, times, file, self._source.until, problems)
-            yield from ((record, None, about) for record, about in each)
+            moments = at_moments(records, times, file, self._source.until, problems)
+            yield from ((record, None, about) for record, about in moments)
             return
         else:
             for (name,), line, row in self._rows(file):
-                _put(known, name, (line, row), file, line, problems)
-        met, first = set(), None
+                _put_label(by_name, name, (line, row), file, line, problems)
+        ids_met, first = set(), None
         for record in records:
             first = first or record
-            name = record.id if record.id in known else record.document or record.id
+            name = record.id if record.id in by_name else record.document or record.id
             if self._source.kind == "features":
-                name = known_as(name, known) or ""
-            if name not in known:
+                name = known_as(name, by_name) or ""
+            if name not in by_name:
                 problems.note("a record without a label, left out", source=record.source, line=record.line)
             else:
-                met.add(name)
-                yield record, None, known[name]
-        if known and first is not None and not met:
-            ids = "" if problems.sensitive else f": {next(iter(known))!r} there, {first.id!r} here"
+                ids_met.add(name)
+                yield record, None, by_name[name]
+        if by_name and first is not None and not ids_met:
+            ids = "" if problems.sensitive else f": {next(iter(by_name))!r} there, {first.id!r} here"
             raise DataError("none of its ids is that of a record", source=file, remedy=f"compare them{ids}")
-        problems.note("a label of no record", len(known.keys() - met), source=file)
+        problems.note("a label of no record", len(by_name.keys() - ids_met), source=file)
 
     def _timed(self, file: str) -> bool:
         """Whether a table has labels of subjects at times; decides what these are where nobody says."""
         _, row = next(read_rows(file), (0, {}))
-        found = self._source.until is not None and {SUBJECT, TIME} <= row.keys()
-        if found and not self._columns and VALUE in row:
+        has_times = self._source.until is not None and {SUBJECT, TIME} <= row.keys()
+        if has_times and not self._columns and VALUE in row:
             self._columns = (VALUE,)
-        return found
+        return has_times
 
     def _pairs(
         self, records: Iterable[Record], file: str
     ) -> Iterator[tuple[Record, Record, tuple[int, dict[str, Any]]]]:
-        known = {record.id: record for record in records}
+        by_id = {record.id: record for record in records}
         for names, line, row in self._rows(file):
-            if all(name in known for name in names):
-                yield known[names[0]], known[names[1]], (line, row)
+            if all(name in by_id for name in names):
+                yield by_id[names[0]], by_id[names[1]], (line, row)
             else:
                 why = "a pair of which a record is missing, left out"
                 self._problems.note(why, source=file, line=line)
@@ -235,11 +235,13 @@ class _Reading:
         ids: list[str] = []
         for line, row in read_rows(file, self._problems, names={self._source.pair or ""}):
             if not ids:
-                usual = next((one for one in ("id", SUBJECT) if one in row), next(iter(row), "id"))
+                usual = next((column for column in ("id", SUBJECT) if column in row), next(iter(row), "id"))
                 ids = [usual, *([self._source.pair] if self._source.pair else [])]
-                beside = (*ids, *_PARTS, TIME)
-                left = tuple(name for name in row if name not in beside and name.lower() not in beside)
-                self._columns = self._columns or (left if len(left) == 1 else ())
+                apart_from = (*ids, *_PARTS, TIME)
+                columns = tuple(
+                    name for name in row if name not in apart_from and name.lower() not in apart_from
+                )
+                self._columns = self._columns or (columns if len(columns) == 1 else ())
             there = "" if self._problems.sensitive else f"; there are: {', '.join(list(row)[:30])}"
             absent = next((name for name in (*ids, *self._columns) if name not in row), None)
             if absent is None and self._columns:
@@ -274,30 +276,34 @@ class _Reading:
 
     def _class(self, record: Record) -> str:
         path = Path(record.source)
-        found = next((self._classes[one] for one in (path, *path.parents) if one in self._classes), None)
-        if found is None:
+        label = next(
+            (self._classes[folder] for folder in (path, *path.parents) if folder in self._classes), None
+        )
+        if label is None:
             remedy = "give it one with --class NAME=FILE"
             raise DataError("a file without a class", source=record.source, remedy=remedy)
-        return found
+        return label
 
     def _part(self, fields: Mapping[str, Any], at: _Place) -> Part | None:
-        said = {
+        options = {
             name.lower(): str(value).strip().lower()
             for name, value in fields.items()
             if name.lower() in _PARTS and name not in self._columns
         }
-        name = said.get("set") or said.get("split") or ""
+        name = options.get("set") or options.get("split") or ""
         part = SPLITS.get(name)
         if part is None and name not in ("none", *_MISSING):
             self._problems.note("a part of the data that is none of train, validation and test", **at)
-        held_out = part == "calibration" or (part != "test" and FLAGS.get(said.get("validation", "")))
+        held_out = part == "calibration" or (part != "test" and FLAGS.get(options.get("validation", "")))
         return "validation" if held_out else cast("Part | None", part)
 
     def _label(self, record: Record, fields: Mapping[str, Any], at: _Place) -> Label:
         """The label in the columns of a record, or of a row about it."""
         if len(self._columns) > 1:
             return self._several(fields, at)
-        name = next(iter(self._columns), None) or next((one for one in _DEFAULTS if one in fields), None)
+        name = next(iter(self._columns), None) or next(
+            (column for column in _DEFAULTS if column in fields), None
+        )
         if name is None or (name == "spans" and "words" in fields):
             second = "" if self._problems.sensitive else fields.get("2", "")
             which = f"; --label 2 is the second word of the header, {second!r}" if second else ""
@@ -328,19 +334,19 @@ class _Reading:
         return tuple(name for name, value in true.items() if value)
 
     def _listed(self, values: Sequence[Any], record: Record, fields: Mapping[str, Any], at: _Place) -> Label:
-        parts = values and all(isinstance(one, Mapping | list | tuple) for one in values)
+        parts = values and all(isinstance(element, Mapping | list | tuple) for element in values)
         if parts or at["field"] == "spans":
             return _of_spans(values, str(record.raw), at)
         if isinstance(words := fields.get("spans"), list):
             return _of_words(values, words, at)
         if self._source.numeric:
-            return tuple(_number(one, at) for one in values)
-        return tuple(dict.fromkeys(_text(one, at) for one in values))
+            return tuple(_number(element, at) for element in values)
+        return tuple(dict.fromkeys(_text(element, at) for element in values))
 
     def _lettered(self, record: Record, letters: Record) -> Spans:
         """Letters of the record, or of the document in which it begins at `start`, perhaps backwards."""
-        begin, back = _within(record, letters.id)
-        whole = slice(begin, None if letters.id == record.id else begin + len(str(record.raw)))
+        begin, reverse = _place_of_part(record, letters.id)
+        inside = slice(begin, None if letters.id == record.id else begin + len(str(record.raw)))
         at: _Place = {"source": letters.source, "line": letters.line}
         mask = None
         if self._source.mask is not None:
@@ -354,30 +360,32 @@ class _Reading:
             if set(mask) - {"0", "1"}:
                 reason = "a mask of something other than 0 and 1"
                 raise DataError(reason, **here, remedy="0 is no label there")
-            mask = mask[whole][:: -1 if back else 1]
-        return _of_letters(letters.raw[whole][:: -1 if back else 1], mask, record, at)
+            mask = mask[inside][:: -1 if reverse else 1]
+        return _of_letters(letters.raw[inside][:: -1 if reverse else 1], mask, record, at)
 
     def _featured(self, record: Record, features: _Features) -> Spans:
         """Labels of the record, or of its part of a document from `start` on, perhaps its other strand."""
-        (begin, back), n = _within(record, features.id), len(str(record.raw))
-        found, whole = features.stretches, features.id == record.id or "start" not in record.meta
-        if whole and found[-1].end > n:
-            remedy = f"a feature ends at {found[-1].end} of {n}: are they of another sequence?"
+        (begin, reverse), n = _place_of_part(record, features.id), len(str(record.raw))
+        stretches, complete = features.stretches, features.id == record.id or "start" not in record.meta
+        if complete and stretches[-1].end > n:
+            remedy = f"a feature ends at {stretches[-1].end} of {n}: are they of another sequence?"
             raise DataError("features behind its end", source=record.source, line=record.line, remedy=remedy)
-        first = bisect_right(found, begin, key=lambda one: one.end)
-        last = bisect_left(found, begin + n, key=lambda one: one.start)
-        own = [(max(start - begin, 0), min(end - begin, n), label) for start, end, label in found[first:last]]
-        if back:
-            own = [(n - end, n - start, label) for start, end, label in reversed(own)]
+        first = bisect_right(stretches, begin, key=lambda stretch: stretch.end)
+        last = bisect_left(stretches, begin + n, key=lambda stretch: stretch.start)
+        parts = [
+            (max(start - begin, 0), min(end - begin, n), label) for start, end, label in stretches[first:last]
+        ]
+        if reverse:
+            parts = [(n - end, n - start, label) for start, end, label in reversed(parts)]
         if not self._source.dense:
-            return _spans(own, alone=True)
+            return _spans(parts, alone=True)
         labels = ["none"] * n
-        for start, end, label in own:
+        for start, end, label in parts:
             labels[start:end] = [label] * (end - start)
         return _of_letters(labels, None, record, {})
 
 
-def _within(record: Record, name: str) -> tuple[int, bool]:
+def _place_of_part(record: Record, name: str) -> tuple[int, bool]:
     """Where a record begins in the sequence of a name, its own or its document's; whether it runs back."""
     if name == record.id:
         return 0, False
@@ -385,17 +393,19 @@ def _within(record: Record, name: str) -> tuple[int, bool]:
 
 
 def _by_id(file: str, problems: Problems) -> dict[str, Record]:
-    found: dict[str, Record] = {}
+    records: dict[str, Record] = {}
     for record in read_fasta(file, problems, gaps="keep", keep_case=True):
-        _put(found, record.id, record, file, record.line, problems)
-    return found
+        _put_label(records, record.id, record, file, record.line, problems)
+    return records
 
 
-def _put(found: dict[str, Any], name: str, value: Any, file: str, line: int, problems: Problems) -> None:
-    if name in found:
+def _put_label(
+    by_name: dict[str, Any], name: str, value: Any, file: str, line: int, problems: Problems
+) -> None:
+    if name in by_name:
         problems.bad(DataError("an id that has a label already", source=file, line=line, remedy="keep one"))
     else:
-        found[name] = value
+        by_name[name] = value
 
 
 def _headed(record: Record) -> dict[str, str]:
@@ -439,49 +449,51 @@ def _number(value: Any, at: _Place) -> float:
 
 
 def _of_spans(values: Sequence[Any], raw: str, at: _Place) -> Spans:
-    found: list[tuple[int, int, str]] = []
-    for one in values:
-        named = isinstance(one, Mapping)
-        given: Any = [one.get(name) for name in ("start", "end", "label")] if named else one
-        if len(given) != 3 or any(not isinstance(n, int) or isinstance(n, bool) for n in given[:2]):
+    spans: list[tuple[int, int, str]] = []
+    for part in values:
+        named = isinstance(part, Mapping)
+        bounds: Any = [part.get(name) for name in ("start", "end", "label")] if named else part
+        if len(bounds) != 3 or any(not isinstance(n, int) or isinstance(n, bool) for n in bounds[:2]):
             raise DataError("a span without start, end and label", **at, remedy="start and end are numbers")
-        found.append((given[0], given[1], _text(given[2], at)))
-    found.sort()
-    if any(not 0 <= start < end <= len(raw) for start, end, _ in found):
+        spans.append((bounds[0], bounds[1], _text(bounds[2], at)))
+    spans.sort()
+    if any(not 0 <= start < end <= len(raw) for start, end, _ in spans):
         remedy = f"start and end count the {len(raw)} characters of the record from 0; end is behind the last"
         raise DataError("a span that is not within its record", **at, remedy=remedy)
-    if any(one[1] > other[0] for one, other in pairwise(found)):
+    if any(part[1] > later[0] for part, later in pairwise(spans)):
         raise DataError("spans that overlap", **at, remedy="keep one label for each place")
-    return _spans(found, alone=True)
+    return _spans(spans, alone=True)
 
 
 def _of_words(values: Sequence[Any], words: Sequence[Any], at: _Place) -> Spans:
     _agree(len(values), len(words), "words", at)
-    found: dict[tuple[int, int], str] = {}
+    labels: dict[tuple[int, int], str] = {}
     for span, value in zip(words, values, strict=True):
         if span is not None and value not in (None, "_"):
-            found.setdefault(tuple(span), _text(value, at))  # a contraction has the label of its first word
-    if not found:
+            labels.setdefault(tuple(span), _text(value, at))  # a contraction has the label of its first word
+    if not labels:
         raise DataError("no label", **at, remedy="fill it in, or name another column with --label")
-    return _spans([(*span, found[span]) for span in sorted(found)])
+    return _spans([(*span, labels[span]) for span in sorted(labels)])
 
 
 def _of_letters(letters: Sequence[str], mask: str | None, record: Record, at: _Place) -> Spans:
     n = len(str(record.raw))
     _agree(len(letters), n, "characters", at)
-    own = range(*record.meta.get("own", (0, n)))  # what is shown beside a record is another one's
-    kept = [n for n in own if mask is None or mask[n] == "1"]
-    if not kept:
+    inside = range(*record.meta.get("own", (0, n)))  # what is shown beside a record is another one's
+    labelled_places = [n for n in inside if mask is None or mask[n] == "1"]
+    if not labelled_places:
         raise DataError("no label", **at, remedy="its mask hides all of them")
-    return _spans([(n, n + 1, letters[n]) for n in kept])
+    return _spans([(n, n + 1, letters[n]) for n in labelled_places])
 
 
 def _agree(labels: int, units: int, name: str, at: _Place) -> None:
     if labels != units:
-        more = "more" if labels > units else "fewer"
-        raise DataError(f"{more} labels than {name}", **at, remedy=f"{labels} labels for {units} {name}")
+        comparison = "more" if labels > units else "fewer"
+        raise DataError(
+            f"{comparison} labels than {name}", **at, remedy=f"{labels} labels for {units} {name}"
+        )
 
 
-def _spans(found: Sequence[tuple[int, int, str]], *, alone: bool = False) -> Spans:
-    bounds = np.array([one[:2] for one in found], np.int32).reshape(-1, 2)
-    return Spans(bounds=bounds, labels=tuple(label for *_, label in found), alone=alone)
+def _spans(parts: Sequence[tuple[int, int, str]], *, alone: bool = False) -> Spans:
+    bounds = np.array([part[:2] for part in parts], np.int32).reshape(-1, 2)
+    return Spans(bounds=bounds, labels=tuple(label for *_, label in parts), alone=alone)

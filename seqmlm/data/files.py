@@ -69,8 +69,8 @@ def may_begin(head: bytes) -> bool:
 def refuse_foreign(head: bytes, source: str) -> None:
     """Refuse with a DataError what its first bytes show to be neither text nor packed in a known way."""
     if (foreign := foreign_kind(head)) is not None:
-        what, remedy = foreign
-        raise DataError(f"the file is {what}", source=source, remedy=remedy)
+        kind, remedy = foreign
+        raise DataError(f"the file is {kind}", source=source, remedy=remedy)
 
 
 def foreign_kind(head: bytes) -> tuple[str, str] | None:
@@ -129,9 +129,9 @@ class Memory:
         jump: set at a pause: number of lines before those that come next.
     """
 
-    def __init__(self, taken: int = 0, held: Mapping[str, Sequence[int]] | None = None) -> None:
+    def __init__(self, taken: int = 0, waiting: Mapping[str, Sequence[int]] | None = None) -> None:
         self.taken = self.before = taken
-        self.held_before = {name: frozenset(lines) for name, lines in (held or {}).items()}
+        self.held_before = {name: frozenset(lines) for name, lines in (waiting or {}).items()}
         self._waiting = frozenset[int]().union(*self.held_before.values())
         self.held: Callable[[], dict[str, list[int]]] = dict
         self.jump: int | None = None
@@ -169,8 +169,8 @@ def source_of(path: str | Path) -> str:
 
 def memory_of(source: str | Path) -> Memory | None:
     """What a reader of a live source has to keep; None where it needs not."""
-    found: Memory | None = getattr(live_of(source), "memory", None)
-    return found
+    memory: Memory | None = getattr(live_of(source), "memory", None)
+    return memory
 
 
 def live_of(source: str | Path) -> Live | None:
@@ -330,7 +330,7 @@ def transcoded(parts: Iterable[bytes], codec: str, source: str) -> Iterator[byte
         raise DataError(f"the file is not in the encoding {codec}", source=source, remedy=remedy) from None
 
 
-def whole(source: str, max_bytes: int, what: str) -> bytes:
+def read_whole(source: str, max_bytes: int, kind: str) -> bytes:
     """All bytes of a file that has to be held in one piece, decompressed; DataError as of `blocks`, or for a
     `what` ("notebook") of more than `max_bytes`.
     """
@@ -339,7 +339,7 @@ def whole(source: str, max_bytes: int, what: str) -> bytes:
         parts.append(block)
         size += len(block)
         if size > max_bytes:
-            raise too_long(source, 1, max_bytes, what)
+            raise too_long(source, 1, max_bytes, kind)
     return b"".join(parts)
 
 
@@ -375,10 +375,10 @@ _BREAK_UP = "break it up, or raise the limit with --option max_bytes=N"
 
 
 def too_long(
-    source: str, line: int, max_bytes: int, what: str = "line", remedy: str = _BREAK_UP
+    source: str, line: int, max_bytes: int, kind: str = "line", remedy: str = _BREAK_UP
 ) -> DataError:
     """The error for a line or record beyond the limit."""
-    reason = f"a {what} longer than the limit of {max_bytes:,} bytes"
+    reason = f"a {kind} longer than the limit of {max_bytes:,} bytes"
     return DataError(reason, source=source, line=line, remedy=remedy)
 
 

@@ -53,31 +53,31 @@ class TrainedOn:
     @classmethod
     def of_prepared(cls, folders: Iterable[Path]) -> TrainedOn:
         """From entries that `seqmlm.data.prepare.prepare` made."""
-        return cls((np.load(one / TRAINED_ON), np.load(one / SALT).tobytes()) for one in folders)
+        return cls((np.load(folder / TRAINED_ON), np.load(folder / SALT).tobytes()) for folder in folders)
 
     @classmethod
     def of(cls, identities: Iterable[str]) -> TrainedOn:
         """From the identities of at most `MOST` records."""
         salt = new_salt().tobytes()
-        hashes = {identity_hash(one, salt) for one in identities}
+        hashes = {identity_hash(identity, salt) for identity in identities}
         return cls([(np.array(sorted(hashes), dtype=np.uint64), salt)])
 
     def __contains__(self, identity: object) -> bool:
         """Whether a record with this identity trained; of more than `MOST` records only some are known."""
         for hashes, salt in self.corpora:
-            wanted = np.uint64(identity_hash(str(identity), salt))
-            at = int(np.searchsorted(hashes, wanted))
-            if at < len(hashes) and hashes[at] == wanted:
+            identity_code = np.uint64(identity_hash(str(identity), salt))
+            at = int(np.searchsorted(hashes, identity_code))
+            if at < len(hashes) and hashes[at] == identity_code:
                 return True
         return False
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Hashes and keys by name."""
-        found: dict[str, NDArray[Any]] = {}
+        arrays: dict[str, NDArray[Any]] = {}
         for number, (hashes, salt) in enumerate(self.corpora):
-            found[f"{number}/hashes"] = hashes
-            found[f"{number}/salt"] = np.frombuffer(salt, dtype=np.uint8)
-        return found
+            arrays[f"{number}/hashes"] = hashes
+            arrays[f"{number}/salt"] = np.frombuffer(salt, dtype=np.uint8)
+        return arrays
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> TrainedOn:

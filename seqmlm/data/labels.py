@@ -25,7 +25,7 @@ SUBJECT, TIME, VALUE = "subject_id", "prediction_time", "boolean_value"
 
 def read_labels(path: Path) -> Labels:
     """Read a table; a DataError names a column that is missing, a time or a label that cannot be read."""
-    clock, found = Clock(), Labels()
+    clock, labels = Clock(), Labels()
     for line, row in read_rows(str(path)):
         subject, time = required(row, SUBJECT, str(path), line), moment(row, str(path), line, clock)
         value = row.get(VALUE)
@@ -33,34 +33,34 @@ def read_labels(path: Path) -> Labels:
         if text and text not in FLAGS:
             remedy = "write true or false"
             raise DataError("no truth value", source=str(path), line=line, field=VALUE, remedy=remedy)
-        found.setdefault(str(subject), []).append((time, FLAGS.get(text)))
-    if not found:
+        labels.setdefault(str(subject), []).append((time, FLAGS.get(text)))
+    if not labels:
         raise DataError("no labels", source=str(path), remedy=f"give {SUBJECT} and {TIME}")
-    return found
+    return labels
 
 
 def read_moments(rows: Iterable[FieldRow], source: str, problems: Problems) -> Moments:
     """Times of subjects in a table; `problems` receives those that cannot be read, or are there twice."""
-    clock, found = Clock(), dict[str, dict[float, FieldRow]]()
+    clock, moments = Clock(), dict[str, dict[float, FieldRow]]()
     for line, row in rows:
         try:
-            own = found.setdefault(str(required(row, SUBJECT, source, line)), {})
+            by_time = moments.setdefault(str(required(row, SUBJECT, source, line)), {})
             time = moment(row, source, line, clock)
-            if time in own:
+            if time in by_time:
                 remedy = "keep one label for each time"
                 raise DataError("a subject at a time that was there", source=source, line=line, remedy=remedy)
         except DataError as error:
             problems.bad(error, str(row))
         else:
-            own[time] = line, row
-    return found
+            by_time[time] = line, row
+    return moments
 
 
 def moment(row: Mapping[str, Any], source: str, line: int, clock: Clock) -> float:
     """The prediction time of a row, seconds since 1970-01-01 UTC, to the microsecond; else a DataError."""
-    given = required(row, TIME, source, line)
-    dated = isinstance(given, datetime) and given == given  # pandas has a time that is none
-    time = given.replace(tzinfo=given.tzinfo or UTC).timestamp() if dated else clock[str(given)]
+    text = required(row, TIME, source, line)
+    dated = isinstance(text, datetime) and text == text  # pandas has a time that is none
+    time = text.replace(tzinfo=text.tzinfo or UTC).timestamp() if dated else clock[str(text)]
     if time != time:
         raise DataError("no time", source=source, line=line, field=TIME, remedy="ISO 8601")
     return round(time, 6)
@@ -89,11 +89,11 @@ def at_moments(
 
     Raises: DataError: none of the subjects is that of a record.
     """
-    met = set[str]()
+    subjects_met = set[str]()
     for record in records:
         if record.id not in moments:
             problems.note("a record without a label, left out", source=record.source, line=record.line)
-        met.add(record.id)
+        subjects_met.add(record.id)
         for time, (line, row) in moments.get(record.id, {}).items():
             raw = until(record.raw, time)
             if raw is None:
@@ -103,8 +103,8 @@ def at_moments(
                 continue
             meta = {**record.meta, TIME: datetime.fromtimestamp(time, UTC).isoformat()}
             yield replace(record, raw=raw, source=source, line=line, meta=meta), (line, row)
-    if moments and met and not moments.keys() & met:
+    if moments and subjects_met and not moments.keys() & subjects_met:
         raise DataError("none of its subjects is in the data", source=source, remedy="compare their ids")
-    for name in moments.keys() - met:
+    for name in moments.keys() - subjects_met:
         for line, _ in moments[name].values():
             problems.note("a label of no record", source=source, line=line)

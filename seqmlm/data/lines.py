@@ -108,9 +108,11 @@ def lines_and_pauses(
                     yield number, (_replaced(raw, problems) if replace else raw.decode()).removesuffix("\r")
                     continue
                 else:
-                    what = "UTF-8" if encoding is None or _codec(encoding) is None else encoding
+                    encoding_name = "UTF-8" if encoding is None or _codec(encoding) is None else encoding
                     remedy = RESAVE if encoding is None else _NAME_IT
-                    fault = DataError(f"bytes that are not {what}", source=name, line=number, remedy=remedy)
+                    fault = DataError(
+                        f"bytes that are not {encoding_name}", source=name, line=number, remedy=remedy
+                    )
                 problems.bad(fault, raw.decode("utf-8", "backslashreplace"))
             continue
         if not texts[-1]:
@@ -164,14 +166,14 @@ def _decided(parts: Iterator[bytes], source: str, problems: Problems, binary: bo
     if memory_of(source) is not None:
         yield from parts
         return
-    first, old = True, False
+    first, carriage_returns = True, False
     for block in parts:
         if first and block:
             first = False
             _refuse_other_text(block, source, binary)
-            if old := b"\n" not in block and b"\r" in block[:-1]:
+            if carriage_returns := b"\n" not in block and b"\r" in block[:-1]:
                 problems.note("lines that end in CR alone (old Macs)", Things(1), source=source)
-        yield block.replace(b"\r", b"\n") if old else block
+        yield block.replace(b"\r", b"\n") if carriage_returns else block
 
 
 def _codec(encoding: str) -> str | None:
@@ -248,12 +250,12 @@ def _refuse_other_text(block: bytes, source: str, binary: bool) -> None:
     if binary:
         return
     head = head.lstrip(b"\0")
-    whole = head.split(b"\n")[:-1] or [head]
+    complete = head.split(b"\n")[:-1] or [head]
     controls = len(head) - len(head.translate(None, _CONTROLS))
     if (
         len(head) >= _TOLD_BY
         and 10 * controls > len(head)
-        and 2 * sum(b"\0" in one or not _is_utf8(one) for one in whole) > len(whole)
+        and 2 * sum(b"\0" in line or not _is_utf8(line) for line in complete) > len(complete)
     ):
         raise _binary(source, None)
 
@@ -263,11 +265,11 @@ class _TooLong(bytes):
 
 
 def _chunks_of_lines(parts: Iterator[bytes | None], limit: int) -> Iterator[bytes]:
-    held: list[bytes] = []
+    blocks: list[bytes] = []
     size = 0
     for block in parts:
         if block is None:
-            held, size = held[:1], size if size > limit else 0
+            blocks, size = blocks[:1], size if size > limit else 0
             break
         if not block:
             yield b""  # a pause
@@ -276,20 +278,22 @@ def _chunks_of_lines(parts: Iterator[bytes | None], limit: int) -> Iterator[byte
         if not cut:
             size += len(block)
             # Beyond the limit only its first bytes stay, to name it by.
-            held = (
-                [*held, block] if size <= limit else [b"".join(one[:1000] for one in [*held, block])[:1000]]
+            blocks = (
+                [*blocks, block]
+                if size <= limit
+                else [b"".join(part[:1000] for part in [*blocks, block])[:1000]]
             )
             continue
         first = block.find(b"\n") + 1
         if size and size + first - 1 > limit:
-            yield _TooLong((held[0] + block[:first])[:1000])
+            yield _TooLong((blocks[0] + block[:first])[:1000])
             if first < cut:
                 yield block[first:cut]
         else:
-            yield b"".join(held) + block[:cut]
-        held, size = [block[cut:]], len(block) - cut
+            yield b"".join(blocks) + block[:cut]
+        blocks, size = [block[cut:]], len(block) - cut
     if size:
-        yield _TooLong(held[0][:1000]) if size > limit else b"".join(held)
+        yield _TooLong(blocks[0][:1000]) if size > limit else b"".join(blocks)
 
 
 def _is_utf8(raw: bytes) -> bool:

@@ -50,10 +50,10 @@ def resample(items: Iterable[T], rate: float, *, seed: int = 0) -> Iterator[T]:
     >>> list(resample("ab", 2.0))
     ['a', 'a', 'b', 'b']
     """
-    whole = int(rate)
-    threshold = int((rate - whole) * 2**64) - 2**63
+    copies = int(rate)
+    threshold = int((rate - copies) * 2**64) - 2**63
     for number, item in enumerate(items):
-        for _ in range(whole + (hash64(str(number), seed) < threshold)):
+        for _ in range(copies + (hash64(str(number), seed) < threshold)):
             yield item
 
 
@@ -83,19 +83,19 @@ class Mixture:
         tokens = [float(np.sum(d.lengths, dtype=np.int64)) for d in datasets]
         sizes = np.array([len(d) for d in datasets], dtype=np.float64)
         # Tokens wanted of each, over its mean length, gives sequences, up to a common factor.
-        wanted = shares(tokens, alpha) * sizes / np.asarray(tokens)
+        rates = shares(tokens, alpha) * sizes / np.asarray(tokens)
         if epoch_size is None:
-            self._counts = np.rint(wanted * (sizes / wanted).max()).astype(np.int64)
+            self._counts = np.rint(rates * (sizes / rates).max()).astype(np.int64)
         else:
-            self._counts = np.rint(wanted / wanted.sum() * epoch_size).astype(np.int64)
+            self._counts = np.rint(rates / rates.sum() * epoch_size).astype(np.int64)
         if (self._counts < 1).any():
             raise UsageError(f"an epoch of {epoch_size} sequences is too small for {len(sizes)} corpora")
         self._starts: list[int] = [0, *np.cumsum(self._counts).tolist()]
         self._offsets = [hash64(str(c), seed) % len(d) for c, d in enumerate(datasets)]
         self._lengths = np.concatenate(
             [
-                np.asarray(one.lengths)[self._items(corpus, np.arange(self._counts[corpus]))[0]]
-                for corpus, one in enumerate(datasets)
+                np.asarray(dataset.lengths)[self._items(corpus, np.arange(self._counts[corpus]))[0]]
+                for corpus, dataset in enumerate(datasets)
             ]
         )
 
@@ -123,19 +123,21 @@ class Mixture:
 
     def lengths_at(self, epoch: int, indices: NDArray[np.int64]) -> Ids:
         """(M,) tokens that some windows have in an epoch."""
-        found = self._lengths[indices]
+        lengths = self._lengths[indices]
         for corpus, dataset in enumerate(self._datasets):
             here = np.flatnonzero((indices >= self._starts[corpus]) & (indices < self._starts[corpus + 1]))
             items, times = self._items(corpus, indices[here] - self._starts[corpus])
             for time in np.unique(times).tolist():
-                own = times == time
-                found[here[own]] = dataset.lengths_at(self._turn(corpus, epoch, time), items[own])
-        return found
+                same_time = times == time
+                lengths[here[same_time]] = dataset.lengths_at(
+                    self._turn(corpus, epoch, time), items[same_time]
+                )
+        return lengths
 
     def at(self, epoch: int, index: int) -> Encoding:
         """A window as it is cut in an epoch; an item that comes up several times is cut anew each time."""
         corpus, place = self._place(index)
-        item, time = (int(one) for one in self._items(corpus, np.array(place)))
+        item, time = (int(number) for number in self._items(corpus, np.array(place)))
         return self._datasets[corpus].at(self._turn(corpus, epoch, time), item)
 
     def locate(self, index: int) -> tuple[int, int]:
@@ -157,8 +159,8 @@ class Mixture:
         Whole rounds come first, then items spaced evenly.
         """
         size = len(self._datasets[corpus])
-        rounds, rest = divmod(int(self._counts[corpus]), size)
-        spaced = self._offsets[corpus] + (place - rounds * size) * size // max(rest, 1)
+        rounds, remainder = divmod(int(self._counts[corpus]), size)
+        spaced = self._offsets[corpus] + (place - rounds * size) * size // max(remainder, 1)
         times = place // size
         return np.where(times < rounds, place, spaced) % size, times
 
@@ -168,6 +170,6 @@ class Mixture:
 
     def records(self, indices: Sequence[int]) -> NDArray[np.int64]:
         """(M,) a number for the record of each of some windows."""
-        found = map(self.locate, indices)
-        numbers = [int(self._datasets[at].records([item])[0]) + (at << _CORPUS) for at, item in found]
+        places = map(self.locate, indices)
+        numbers = [int(self._datasets[at].records([item])[0]) + (at << _CORPUS) for at, item in places]
         return np.array(numbers, dtype=np.int64)

@@ -65,19 +65,19 @@ def read_pairs(
         UsageError: neither files nor both of `good` and `bad`.
         DataError: a file that cannot be read, or files of unequal length.
     """
-    told, names = problems or Problems(), (good, bad, group)
-    found: Iterator[tuple[str, int, dict[str, Any]]]
+    noted, names = problems or Problems(), (good, bad, group)
+    numbered: Iterator[tuple[str, int, dict[str, Any]]]
     if paths:
-        found = ((path, line, row) for path in paths for line, row in _paired(path, told))
+        numbered = ((path, line, row) for path in paths for line, row in _paired(path, noted))
     elif good is None or bad is None:
         raise UsageError("nothing to compare: name a file of pairs, or two files with --good and --bad")
     else:
-        found, names = _parallel(good, bad), (None, None, None)
-    for path, line, row in found:
+        numbered, names = _parallel(good, bad), (None, None, None)
+    for path, line, row in numbered:
         try:
             pair = _pair(row, names, raw, path, line)
         except DataError as error:
-            told.bad(error, json.dumps(row, default=str))
+            noted.bad(error, json.dumps(row, default=str))
         else:
             yield pair
 
@@ -112,8 +112,8 @@ def _paired(path: str, problems: Problems) -> Iterator[tuple[int, dict[str, Any]
         if name not in waiting:
             waiting[name] = line, gender, str(row["sentence"])
             continue
-        first, other, sentence = waiting.pop(name)
-        texts = {other: sentence, gender: str(row["sentence"])}
+        first, other_line, sentence = waiting.pop(name)
+        texts = {other_line: sentence, gender: str(row["sentence"])}
         if len(texts) == 1:
             twice = DataError(f"{name!r} is there twice", source=path, line=line, remedy="keep one of them")
             problems.bad(twice, str(row["sentence"]))
@@ -128,16 +128,16 @@ def _paired(path: str, problems: Problems) -> Iterator[tuple[int, dict[str, Any]
 
 
 def _columns(row: Mapping[str, Any], names: Names, path: str, line: int) -> tuple[str, str]:
-    found = next((pair for pair in COLUMNS if all(key in row for key in pair)), None)
+    columns = next((pair for pair in COLUMNS if all(key in row for key in pair)), None)
     good, bad, _ = names
     if good is not None and bad is not None:
         return good, bad
-    if found is None:
-        known = "; ".join(" and ".join(pair) for pair in COLUMNS)
+    if columns is None:
+        pairs = "; ".join(" and ".join(pair) for pair in COLUMNS)
         reason = "no columns with known names for the two sequences"
-        remedy = f"name them with --good and --bad; known: {known}"
+        remedy = f"name them with --good and --bad; known: {pairs}"
         raise DataError(reason, source=path, line=line, remedy=remedy)
-    return good or found[0], bad or found[1]
+    return good or columns[0], bad or columns[1]
 
 
 def _text(value: Any, path: str, line: int, field: str) -> str:
@@ -149,10 +149,12 @@ def _text(value: Any, path: str, line: int, field: str) -> str:
 
 def _parallel(good: str, bad: str) -> Iterator[tuple[str, int, dict[str, Any]]]:
     """The lines of two files as rows; one that cannot be read is an error: it would shift those after it."""
-    for one, other in zip_longest(lines(good, Problems()), lines(bad, Problems())):
-        if one is None or other is None:
-            reason = f"the file ends before line {(one or other)[0]} of the other"
+    for good_line, bad_line in zip_longest(lines(good, Problems()), lines(bad, Problems())):
+        if good_line is None or bad_line is None:
+            reason = f"the file ends before line {(good_line or bad_line)[0]} of the other"
             remedy = "parallel files need one line for each pair"
-            raise DataError(reason, source=good if one is None else bad, remedy=remedy)
-        path, line = (bad, other[0]) if one[1].strip() and not other[1].strip() else (good, one[0])
-        yield path, line, {"good": one[1], "bad": other[1]}
+            raise DataError(reason, source=good if good_line is None else bad, remedy=remedy)
+        path, line = (
+            (bad, bad_line[0]) if good_line[1].strip() and not bad_line[1].strip() else (good, good_line[0])
+        )
+        yield path, line, {"good": good_line[1], "bad": bad_line[1]}

@@ -136,11 +136,11 @@ class _Maker:
         self._languages: Counter[str] = Counter()
 
     def run(self, records: Iterable[Record], progress: Callable[[int, int], None] | None) -> None:
-        seen = SeenHashes() if self._plan.dedupe else None
+        hashes = SeenHashes() if self._plan.dedupe else None
         try:
             for batch in _batches(records):
-                if seen is not None:
-                    fresh = [record for record in batch if seen.add(hash128(record.raw))]
+                if hashes is not None:
+                    fresh = [record for record in batch if hashes.add(hash128(record.raw))]
                     self._duplicates += len(batch) - len(fresh)
                     batch = fresh
                 encoded = self._encode(batch)
@@ -197,8 +197,8 @@ class _Maker:
 
     def _shares(self, record: int) -> NDArray[np.float64]:
         """(`WAYS`,) of a range: spread evenly from a place drawn for the record, neighbours far apart."""
-        drawn = uniform(self._plan.seed, np.array([record]), np.zeros(1, dtype=np.int64))
-        return np.asarray((drawn + np.arange(WAYS) * _GOLDEN) % 1.0)
+        random_share = uniform(self._plan.seed, np.array([record]), np.zeros(1, dtype=np.int64))
+        return np.asarray((random_share + np.arange(WAYS) * _GOLDEN) % 1.0)
 
     def _add_joined(self, encoded: list[tuple[Record, Encoding]]) -> None:
         """Join neighbours of one document and one split group in windows."""
@@ -253,5 +253,5 @@ def _write_errors(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         full = is_full(error) or "No space left" in str(error)
-        what = "the disk is full" if full else f"cannot be written ({error.strerror or error})"
-        raise StateError(f"{folder.parent}: {what}; free space, or choose another workspace") from error
+        reason = "the disk is full" if full else f"cannot be written ({error.strerror or error})"
+        raise StateError(f"{folder.parent}: {reason}; free space, or choose another workspace") from error

@@ -61,12 +61,12 @@ def redacted_counts(counts: Mapping[str, int], *, parts: bool = False) -> dict[s
     >>> redacted_counts({"train": 56, "validation": 8, "calibration": 7}, parts=True)
     {'calibration': '<11', 'train': 56, 'validation': '<11'}
     """
-    found = {name: redacted_count(count) for name, count in sorted(counts.items())}
-    rest = sorted((count, name) for name, count in counts.items() if count >= SMALLEST)
+    redacted = {name: redacted_count(count) for name, count in sorted(counts.items())}
+    visible = sorted((count, name) for name, count in counts.items() if count >= SMALLEST)
     few = [count for count in counts.values() if is_small(count)]
-    if parts and rest and few and (len(few) == 1 or sum(few) < SMALLEST):
-        found[rest[0][1]] = "withheld"
-    return found
+    if parts and visible and few and (len(few) == 1 or sum(few) < SMALLEST):
+        redacted[visible[0][1]] = "withheld"
+    return redacted
 
 
 PERSONAL = (
@@ -95,10 +95,10 @@ def redact_small_counts(values: Mapping[str, Any], sensitive: bool) -> dict[str,
 
 def _redacted(key: str, value: Any) -> Any:
     if isinstance(value, Mapping):
-        kept = {k: v for k, v in value.items() if not ("quantiles" in key and k in _EXTREMES)}
-        return kept if "quantiles" in key else redact_small_counts(kept, True)
+        parts = {k: v for k, v in value.items() if not ("quantiles" in key and k in _EXTREMES)}
+        return parts if "quantiles" in key else redact_small_counts(parts, True)
     if "quantiles" in key and isinstance(value, (list, tuple)):
         return list(value[1:-1])
     if isinstance(value, (list, tuple)):
-        return [_redacted(key, one) if isinstance(one, Mapping) else one for one in value]
+        return [_redacted(key, part) if isinstance(part, Mapping) else part for part in value]
     return redacted_count(value) if isinstance(value, int) and not isinstance(value, bool) else value

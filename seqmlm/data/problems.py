@@ -24,7 +24,7 @@ _RAW_KEPT = 1 << 20  # characters of a bad record that are saved to the quaranti
 
 
 @dataclass
-class Met:
+class ProblemCounts:
     """What was met, here or in another process (`Problems.apart`): counts, and lines to put aside."""
 
     bad: Counter[str] = field(default_factory=Counter)
@@ -68,7 +68,7 @@ class Problems:
         self.met = 0
         self.listener: Callable[[str], object] | None = None
         self._warned = set[str]()
-        self._met = Met()
+        self._met = ProblemCounts()
         self._sink: TextIO | None = None
         self._replayed = self._apart = False
         self._one_at_a_time = threading.RLock()
@@ -127,28 +127,31 @@ class Problems:
 
     def apart(self) -> Problems:
         """For another process, which reads and tells this one what it met (`taken`, `add`): the same rule."""
-        other = Problems(self.on_error, self.quarantine, self.sensitive)
-        other._apart = True
-        return other
+        problems = Problems(self.on_error, self.quarantine, self.sensitive)
+        problems._apart = True
+        return problems
 
-    def taken(self) -> Met:
+    def taken(self) -> ProblemCounts:
         """What was met since the last time."""
-        found, self._met = self._met, Met()
-        return found
+        counted, self._met = self._met, ProblemCounts()
+        return counted
 
-    def add(self, met: Met) -> None:
+    def add(self, counted: ProblemCounts) -> None:
         """Count what was met elsewhere."""
         with self._one_at_a_time:
-            for counts, more in ((self._met.bad, met.bad), (self._met.notes, met.notes)):
-                for reason, n in more.items():
+            for counts, new_counts in ((self._met.bad, counted.bad), (self._met.notes, counted.notes)):
+                for reason, n in new_counts.items():
                     _count(counts, reason, n)
-            self.met += met.bad.total()
-            self._met.things |= met.things
-            self._met.places, self._met.remedies = met.places | self.places, met.remedies | self.remedies
-            self._met.first = self._met.first or met.first
-            for line in met.aside:
+            self.met += counted.bad.total()
+            self._met.things |= counted.things
+            self._met.places, self._met.remedies = (
+                counted.places | self.places,
+                counted.remedies | self.remedies,
+            )
+            self._met.first = self._met.first or counted.first
+            for line in counted.aside:
                 self._append(line)
-            for reason in met.warnings:
+            for reason in counted.warnings:
                 if self.listener is not None:
                     self.listener(f"warning: {reason}")
 

@@ -62,5 +62,5 @@ def encodable(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
-        return {key: encodable(one) for key, one in value.items()}
-    return [encodable(one) for one in value] if isinstance(value, list) else value
+        return {key: encodable(part) for key, part in value.items()}
+    return [encodable(part) for part in value] if isinstance(value, list) else value

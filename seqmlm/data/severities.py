@@ -45,5 +45,5 @@ def highest(severities: Iterable[str | None]) -> str | None:
     >>> highest(["INFO", "", "ERROR", "ERR", None]), highest([])
     ('ERROR', None)
     """
-    known = (one for one in dict.fromkeys(severities) if one in RANKS)
-    return max(known, key=lambda one: RANKS[one], default=None)
+    ranked = (severity for severity in dict.fromkeys(severities) if severity in RANKS)
+    return max(ranked, key=lambda severity: RANKS[severity], default=None)

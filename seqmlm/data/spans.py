@@ -23,23 +23,25 @@ class Span(NamedTuple):
 
 def span_of(row: Mapping[str, Any], source: str, line: int) -> Span:
     """The span that a row names; DataError where a column is missing, or it is none."""
-    told = [str(required(row, name, source, line)).strip() for name in ("start", "end")]
-    start, end = (int(one) if one.isdecimal() else -1 for one in told)
+    bounds = [str(required(row, name, source, line)).strip() for name in ("start", "end")]
+    start, end = (int(bound) if bound.isdecimal() else -1 for bound in bounds)
     if not 0 <= start < end:
         remedy = "write whole numbers, the start below the end"
         raise DataError("a span that does not end behind its start", source=source, line=line, remedy=remedy)
-    return Span(start, end, {key: own for key, own in row.items() if key not in ("id", "start", "end")}, line)
+    return Span(
+        start, end, {key: cell for key, cell in row.items() if key not in ("id", "start", "end")}, line
+    )
 
 
 def read_spans(path: Path, problems: Problems) -> dict[str, list[Span]]:
     """The spans of each record in a table; `problems` receives rows that name none."""
-    found: dict[str, list[Span]] = defaultdict(list)
+    spans: dict[str, list[Span]] = defaultdict(list)
     for line, row in read_rows(str(path)):
         name = str(required(row, "id", str(path), line))
         try:
-            found[name].append(span_of(row, str(path), line))
+            spans[name].append(span_of(row, str(path), line))
         except DataError as error:
             if error.field is not None:
                 raise
             problems.bad(error, error.reason)
-    return found
+    return spans

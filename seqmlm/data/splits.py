@@ -85,7 +85,7 @@ class ByKey:
     share: float = 0.05
     calibration: float = 0.0
     enough: int = 0
-    given: Callable[[Record], str | None] = no_label
+    key_of: Callable[[Record], str | None] = no_label
 
     def mark(self, record: Record) -> tuple[int, int]:
         return hash64(self.key(record), self.seed), _GIVEN[self.given(record)]
@@ -158,28 +158,28 @@ def _by_share(groups: NDArray[np.int64], wanted: tuple[float, float]) -> Parts:
 _FEWEST_SIZED = 4  # groups; of fewer each part gets one
 
 
-def _by_size(sizes: NDArray[np.int64], wanted: tuple[float, float]) -> Parts:
+def _by_size(sizes: NDArray[np.int64], shares: tuple[float, float]) -> Parts:
     """(G,) records of each group, in order of their hashes, to (G,) parts; a group is passed over where it
     would make a part half as large again as it should be, unless no other is left.
     """
     parts = np.full(len(sizes), TRAIN, dtype=np.int8)
-    for part, share in ((VALIDATION, wanted[0]), (CALIBRATION, wanted[1])):
-        target, taken = share * sizes.sum(), 0
+    for part, share in ((VALIDATION, shares[0]), (CALIBRATION, shares[1])):
+        target, assigned = share * sizes.sum(), 0
         for group in range(len(sizes)) if share > 0 else ():
-            if parts[group] == TRAIN and taken + sizes[group] <= 1.5 * target and taken < 0.75 * target:
+            if parts[group] == TRAIN and assigned + sizes[group] <= 1.5 * target and assigned < 0.75 * target:
                 parts[group] = part
-                taken += int(sizes[group])
-        if share > 0 and not taken:
-            left = np.where(parts == TRAIN, sizes, sizes.sum() + 1)
-            parts[int(left.argmin())] = part
+                assigned += int(sizes[group])
+        if share > 0 and not assigned:
+            free_sizes = np.where(parts == TRAIN, sizes, sizes.sum() + 1)
+            parts[int(free_sizes.argmin())] = part
     return parts
 
 
-def _enough(groups: int, asked: tuple[int, int], wanted: tuple[float, float]) -> tuple[int, int]:
+def _enough(groups: int, counts: tuple[int, int], shares: tuple[float, float]) -> tuple[int, int]:
     """Numbers of validation and calibration groups: at least one each if wanted, after training has one."""
-    validate = max(asked[0], int(wanted[0] > 0))
-    calibrate = max(asked[1], int(wanted[1] > 0))
-    validate = max(0, min(validate, groups - 1 - int(wanted[1] > 0 and groups > 2)))
+    validate = max(counts[0], int(shares[0] > 0))
+    calibrate = max(counts[1], int(shares[1] > 0))
+    validate = max(0, min(validate, groups - 1 - int(shares[1] > 0 and groups > 2)))
     return validate, max(0, min(calibrate, groups - 1 - validate))
 
 
@@ -229,37 +229,39 @@ class Chronological:
         begins = np.full(len(groups), np.iinfo(np.int64).max)
         np.minimum.at(begins, member, marks[:, 1])
         parts = np.full(len(groups), TRAIN, dtype=np.int8)
-        left = np.lexsort((came, begins))  # groups in no part yet, the earliest first
+        groups_left = np.lexsort((came, begins))  # groups in no part yet, the earliest first
         spread = self.calibrate_on == "spread"
         order = (VALIDATION, CALIBRATION) if spread else (CALIBRATION, VALIDATION)
         calibration = _calibrating(self, len(marks))
-        wanted = {VALIDATION: self.share * len(marks), CALIBRATION: calibration * len(marks)}
+        sizes = {VALIDATION: self.share * len(marks), CALIBRATION: calibration * len(marks)}
         for part in order:
             # Training keeps one group, then validation, then calibration.
-            kept = 2 if part == order[0] and wanted[order[1]] > 0 and (len(left) > 2 or not spread) else 1
-            if wanted[part] > 0 and len(left) > kept:
+            fewest = (
+                2 if part == order[0] and sizes[order[1]] > 0 and (len(groups_left) > 2 or not spread) else 1
+            )
+            if sizes[part] > 0 and len(groups_left) > fewest:
                 draw = _stretches if spread and part == CALIBRATION else _latest
-                chosen = draw(left, groups, records, wanted[part])[: len(left) - kept]
+                chosen = draw(groups_left, groups, records, sizes[part])[: len(groups_left) - fewest]
                 parts[chosen] = part
-                left = left[parts[left] == TRAIN]
+                groups_left = groups_left[parts[groups_left] == TRAIN]
         return np.asarray(parts[member], dtype=np.int8)
 
 
-def _latest(left: Places, groups: Marks, records: Places, wanted: float) -> Places:
+def _latest(groups_left: Places, groups: Marks, records: Places, size: float) -> Places:
     """The last of `left` (in order of time), latest first, that have at least the `wanted` records."""
-    latest = left[::-1]
-    return latest[: int(np.searchsorted(np.cumsum(records[latest]), wanted)) + 1]
+    latest = groups_left[::-1]
+    return latest[: int(np.searchsorted(np.cumsum(records[latest]), size)) + 1]
 
 
-def _stretches(left: Places, groups: Marks, records: Places, wanted: float) -> Places:
+def _stretches(groups_left: Places, groups: Marks, records: Places, size: float) -> Places:
     """Of each stretch of `left` (in order of time), about as many as are `wanted`, the lowest hash.
 
     Drawn, not every tenth: what a machine does again and again would fall on the same place of its period.
     """
-    count = min(len(left), max(1, round(wanted * len(left) / int(records[left].sum()))))
-    stretch = np.arange(len(left)) * count // len(left)
-    order = np.lexsort((_share(groups[left]), stretch))
-    return left[order[np.unique(stretch[order], return_index=True)[1]]]
+    count = min(len(groups_left), max(1, round(size * len(groups_left) / int(records[groups_left].sum()))))
+    stretch = np.arange(len(groups_left)) * count // len(groups_left)
+    order = np.lexsort((_share(groups[groups_left]), stretch))
+    return groups_left[order[np.unique(stretch[order], return_index=True)[1]]]
 
 
 def evenly(total: int, count: int) -> list[int]:

@@ -125,10 +125,10 @@ class SequenceWriter(_Writer):
         """Per-token arrays of the held encodings, end to end."""
         first = self._held[0]
         names = [name for name in COLUMNS if getattr(first, name) is not None]
-        found = {name: np.concatenate([getattr(e, name) for e in self._held]) for name in names}
+        columns = {name: np.concatenate([getattr(e, name) for e in self._held]) for name in names}
         for name in first.channels:
-            found[CHANNEL + name] = np.concatenate([e.channels[name] for e in self._held])
-        return found
+            columns[CHANNEL + name] = np.concatenate([e.channels[name] for e in self._held])
+        return columns
 
 
 class RecordWriter(_Writer):
@@ -175,17 +175,17 @@ class ArrowRows:
 
     def views(self, batch: int) -> dict[str, NDArray[Any]]:
         """Column name to its values in one batch, end to end, and "offsets" (rows + 1,); without copying."""
-        found = {}
+        columns = {}
         for name in self.table.column_names:
             chunk = self.table.column(name).chunk(batch)
             if isinstance(chunk, pa.ListArray):
-                found["offsets"] = chunk.offsets.to_numpy()
+                columns["offsets"] = chunk.offsets.to_numpy()
                 chunk = chunk.values
             if isinstance(chunk, pa.FixedSizeListArray):
-                found[name] = chunk.values.to_numpy().reshape(-1, 2)
+                columns[name] = chunk.values.to_numpy().reshape(-1, 2)
             else:
-                found[name] = chunk.to_numpy(zero_copy_only=True)
-        return found
+                columns[name] = chunk.to_numpy(zero_copy_only=True)
+        return columns
 
 
 def _lists(offsets: NDArray[np.int32], values: NDArray[Any]) -> Any:
@@ -243,13 +243,13 @@ TRAIN_MOVES = "train_moves.npy"
 def _write_moves(folder: Path) -> None:
     """Write (3 + `WAYS`, M) of the M training windows that may be cut elsewhere: which they are, how many
     tokens they repeat at both ends, and their moves."""
-    found = _plain(folder / MOVES, np.int64).reshape(-1, 3 + WAYS)
+    moves = _plain(folder / MOVES, np.int64).reshape(-1, 3 + WAYS)
     rows = _mapped(folder / "train.npy")
-    at = np.searchsorted(rows, found[:, 0])
-    trained = np.flatnonzero(rows[np.minimum(at, len(rows) - 1)] == found[:, 0]) if len(rows) else at[:0]
+    at = np.searchsorted(rows, moves[:, 0])
+    trained = np.flatnonzero(rows[np.minimum(at, len(rows) - 1)] == moves[:, 0]) if len(rows) else at[:0]
     if not len(trained):
         return
-    np.save(folder / TRAIN_MOVES, np.concatenate([at[trained][None], found[trained, 1:].T]))
+    np.save(folder / TRAIN_MOVES, np.concatenate([at[trained][None], moves[trained, 1:].T]))
 
 
 def _count_tokens(
@@ -371,8 +371,8 @@ class EncodedDataset:
     def longest(self) -> int:
         """Tokens of the longest window of any epoch."""
         moved = self._moves[0]
-        found = [int(self.lengths_at(epoch, moved).max()) for epoch in range(WAYS)] if len(moved) else []
-        return max([int(self._lengths.max(initial=0)), *found])
+        lengths = [int(self.lengths_at(epoch, moved).max()) for epoch in range(WAYS)] if len(moved) else []
+        return max([int(self._lengths.max(initial=0)), *lengths])
 
     def lengths_at(self, epoch: int, indices: NDArray[np.int64]) -> Ids:
         """(M,) tokens that some windows have in an epoch."""
@@ -404,9 +404,9 @@ class EncodedDataset:
         pieces, first, last = [self[index]], index, index
         while begin < 0:
             first -= 1
-            more = int(self._lengths[first]) - head - tail
+            length = int(self._lengths[first]) - head - tail
             pieces.insert(0, self[first])
-            begin, end, inside = begin + more, end + more, inside + more
+            begin, end, inside = begin + length, end + length, inside + length
         while end > inside:
             last += 1
             pieces.append(self[last])

@@ -33,21 +33,23 @@ def entities(
     >>> entities(["B-PER", "I-PER", "O", "I-LOC"])
     ([(0, 2, 'PER'), (3, 4, 'LOC')], 1)
     """
-    found: list[Entity] = []
-    repaired, first, before, inside = 0, 0, "O", ""  # the letter before, and the type of what is open
+    spans: list[Entity] = []
+    repaired, first, letter_before, inside = 0, 0, "O", ""  # the letter before, and the type of what is open
     for n, tag in enumerate([*tags, "O"]):
         letter, kind = _parted(tag, source, line)
-        goes_on = letter in ("I", "E") and before in ("B", "I") and kind == inside
+        goes_on = letter in ("I", "E") and letter_before in ("B", "I") and kind == inside
         if not goes_on:
-            if before in ("B", "I"):
-                found.append((first, n, inside))
-            if (scheme == "bioes" and before in ("B", "I")) or (scheme != "io" and letter in ("I", "E")):
+            if letter_before in ("B", "I"):
+                spans.append((first, n, inside))
+            if (scheme == "bioes" and letter_before in ("B", "I")) or (
+                scheme != "io" and letter in ("I", "E")
+            ):
                 repaired += 1
             first = n
         if letter in ("E", "S"):
-            found.append((first, n + 1, kind))
-        before, inside = letter, kind
-    return found, repaired
+            spans.append((first, n + 1, kind))
+        letter_before, inside = letter, kind
+    return spans, repaired
 
 
 def _parted(tag: str, source: str | None, line: int | None) -> tuple[str, str]:
@@ -60,14 +62,14 @@ def _parted(tag: str, source: str | None, line: int | None) -> tuple[str, str]:
     return _LETTERS[letter], kind
 
 
-def tagged(found: Iterable[Entity], n: int, scheme: Scheme) -> list[str]:
+def tagged(spans: Iterable[Entity], n: int, scheme: Scheme) -> list[str]:
     """The tags of a sentence of n words; IO joins two of a type side by side. DataError: they overlap.
 
     >>> tagged([(0, 2, "PER"), (3, 4, "LOC")], 4, "bioes")
     ['B-PER', 'E-PER', 'O', 'S-LOC']
     """
     tags = ["O"] * n
-    for first, end, kind in found:
+    for first, end, kind in spans:
         if not 0 <= first < end <= n or tags[first:end] != ["O"] * (end - first):
             raise DataError("entities that overlap, or are not within their sentence", remedy="leave one out")
         tags[first:end] = [f"I-{kind}"] * (end - first)

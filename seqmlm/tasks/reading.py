@@ -24,7 +24,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from seqmlm.data.files import Source
-from seqmlm.data.problems import Met, Problems
+from seqmlm.data.problems import ProblemCounts, Problems
 from seqmlm.errors import SeqmlmError, StateError
 from seqmlm.inference.batches import BATCH_RECORDS, input_bytes
 
@@ -46,7 +46,7 @@ class Part:
 
     items: list[Any] = field(default_factory=list)
     failure: SeqmlmError | None = None
-    met: Met | None = None
+    met: ProblemCounts | None = None
 
 
 def parts(task: Any, problems: Problems, done: int = 0) -> Iterator[Part]:

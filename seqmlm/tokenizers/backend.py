@@ -52,15 +52,15 @@ class Pieces(Spelling):
             return text
         if token not in self._alone:
             self._alone[token] = bool(text) and any(
-                self._ends_with(before + text, token) for before in ("a ", "a")
+                self._ends_with(context + text, token) for context in ("a ", "a")
             )
         return text if self._alone[token] else None
 
     def _ends_with(self, text: str, token: int) -> bool:
         """Whether the last word of a text is this one token."""
-        found = self._backend.encode(text, add_special_tokens=False)
-        words = found.word_ids
-        return bool(words) and found.ids[-1] == token and words.count(words[-1]) == 1
+        encoding = self._backend.encode(text, add_special_tokens=False)
+        words = encoding.word_ids
+        return bool(words) and encoding.ids[-1] == token and words.count(words[-1]) == 1
 
 
 class BackendTokenizer(Tokenizer):
@@ -116,8 +116,8 @@ class BackendTokenizer(Tokenizer):
         """The backend with a further token for a gap, which takes spaces as the mask token does."""
         backend = tokenizers.Tokenizer.from_str(self._backend.to_str())
         backend.encode_special_tokens = True
-        known = backend.get_added_tokens_decoder().get(self.space.mask)
-        sides = {"lstrip": known.lstrip, "rstrip": known.rstrip} if known is not None else {}
+        mask_token = backend.get_added_tokens_decoder().get(self.space.mask)
+        sides = {"lstrip": mask_token.lstrip, "rstrip": mask_token.rstrip} if mask_token is not None else {}
         backend.add_tokens([tokenizers.AddedToken(Spelling.stand_in, normalized=False, **sides)])
         return backend
 
@@ -125,15 +125,15 @@ class BackendTokenizer(Tokenizer):
         self, raws: Sequence[str], backend: tokenizers.Tokenizer | None = None
     ) -> tuple[list[Encoding], list[Any]]:
         """Our encodings, and those of the library; where a backend has further tokens, they are [MASK]."""
-        found = (backend or self._backend).encode_batch(list(raws))
-        ids, starts = _concatenate([one.ids for one in found])
+        encodings = (backend or self._backend).encode_batch(list(raws))
+        ids, starts = _concatenate([encoding.ids for encoding in encodings])
         ids[ids >= self.space.size] = self.space.mask
-        offsets = chain.from_iterable(chain.from_iterable(one.offsets for one in found))
+        offsets = chain.from_iterable(chain.from_iterable(encoding.offsets for encoding in encodings))
         spans = np.fromiter(offsets, dtype=np.int32, count=2 * len(ids)).reshape(-1, 2)
         _trim(spans, raws, starts)
-        groups = self._groups(found, ids, starts)
+        groups = self._groups(encodings, ids, starts)
         self._empty_blanks(ids, groups, spans)
-        return cut(pairwise(starts.tolist()), ids, groups, spans), found
+        return cut(pairwise(starts.tolist()), ids, groups, spans), encodings
 
     def _empty_blanks(self, ids: Ids, groups: Ids, spans: Ids) -> None:
         """Give a token that is only a space an empty span where the rest of its word begins; in place."""
@@ -143,9 +143,9 @@ class BackendTokenizer(Tokenizer):
         leading = leading[leading + 1 < len(groups)]
         spans[leading] = spans[leading + 1, :1]
 
-    def _groups(self, found: Sequence[Any], ids: Ids, starts: Ids) -> Ids:
+    def _groups(self, encodings: Sequence[Any], ids: Ids, starts: Ids) -> Ids:
         if self._has_words:
-            groups = word_numbers(chain.from_iterable(one.word_ids for one in found))
+            groups = word_numbers(chain.from_iterable(encoding.word_ids for encoding in encodings))
         else:
             offsets = np.repeat(starts[:-1], np.diff(starts))
             groups = np.arange(len(ids), dtype=np.int32) - offsets.astype(np.int32)
@@ -201,7 +201,7 @@ def _trim(spans: Ids, raws: Sequence[str], starts: Ids) -> None:
 def _concatenate(lists: Sequence[Sequence[int]]) -> tuple[Ids, Ids]:
     """All lists end to end, and the (N + 1,) offsets of their starts."""
     starts = np.zeros(len(lists) + 1, dtype=np.int32)
-    np.cumsum([len(one) for one in lists], out=starts[1:])
+    np.cumsum([len(part) for part in lists], out=starts[1:])
     return np.fromiter(chain.from_iterable(lists), dtype=np.int32, count=int(starts[-1])), starts
 
 

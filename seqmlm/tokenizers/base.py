@@ -54,19 +54,19 @@ class UnknownUnit(DataError):
 
     def __init__(
         self,
-        found: Unknown,
+        unknown: Unknown,
         *,
         alphabet: str,
         index: int = 0,
         source: str | None = None,
         line: int | None = None,
     ) -> None:
-        self.found, self.alphabet, self.index = found, alphabet, index
+        self.found, self.alphabet, self.index = unknown, alphabet, index
         super().__init__(
-            f"{found.text!r} is not in the alphabet {alphabet}",
+            f"{unknown.text!r} is not in the alphabet {alphabet}",
             source=source,
             line=line,
-            remedy=f"position {found.offset + 1} of the sequence; correct it, or leave it out",
+            remedy=f"position {unknown.offset + 1} of the sequence; correct it, or leave it out",
         )
 
     def at(self, source: str, line: int | None) -> UnknownUnit:
@@ -243,11 +243,11 @@ def of_length(tokenizer: Tokenizer, tokens: int | None = None) -> Tokenizer:
     Args:
         tokens: of a row, start and end included; None for as many as the first row has.
     """
-    made, rule = copy(tokenizer), copy(tokenizer.units)
-    made.encode_batch = partial(_of_one_length, tokenizer, [tokens])  # type: ignore[method-assign]
+    shortened, rule = copy(tokenizer), copy(tokenizer.units)
+    shortened.encode_batch = partial(_of_one_length, tokenizer, [tokens])  # type: ignore[method-assign]
     rule.mirrored = rule.complement = None
-    made.units = rule
-    return made
+    shortened.units = rule
+    return shortened
 
 
 def encode_symbols(tokenizer: Tokenizer, text: str) -> Encoding:
@@ -286,16 +286,16 @@ def cut(
 
 def _of_one_length(tokenizer: Tokenizer, length: list[int | None], raws: Sequence[Any]) -> list[Encoding]:
     """Encode rows of as many tokens as `length` holds, or else the first one has."""
-    found = tokenizer.encode_batch(raws)
-    if length[0] is None and found:
-        length[0] = len(found[0])
-    other = next((len(one) for one in found if len(one) != length[0]), None)
-    if other is None:
-        return found
+    encodings = tokenizer.encode_batch(raws)
+    if length[0] is None and encodings:
+        length[0] = len(encodings[0])
+    different = next((len(encoding) for encoding in encodings if len(encoding) != length[0]), None)
+    if different is None:
+        return encodings
     space = tokenizer.space
     edges = sum(token is not None for token in (space.start, space.end))
     raise DataError(
-        f"a row of {other - edges} units, where a linear model reads rows of {(length[0] or 0) - edges}",
+        f"a row of {different - edges} units, where a linear model reads rows of {(length[0] or 0) - edges}",
         remedy="give aligned sequences with their gaps (--option gaps=keep), or others that are all of one "
         "length; for sequences of any length train --size tiny, small or base",
     )
@@ -315,10 +315,10 @@ def options_of(kind: type[Any], values: Mapping[str, Any], tokenizer: str) -> An
     Raises:
         UsageError: an unknown name, or a value that makes no sense.
     """
-    known = [one.name for one in fields(kind)]
+    names = [option.name for option in fields(kind)]
     for name in values:
-        if name not in known:
-            raise UsageError(f"{tokenizer} has no option {name!r}{nearest(name, known)}")
+        if name not in names:
+            raise UsageError(f"{tokenizer} has no option {name!r}{nearest(name, names)}")
     return kind(**values)
 
 
@@ -328,8 +328,8 @@ def kept_options(kind: type[Any], card: Mapping[str, Any], tokenizer: str) -> An
     Raises:
         UsageError: one that is gone since and was on: what the model sees would be something else.
     """
-    known = {one.name for one in fields(kind)}
-    on = {name: value for name, value in card["options"].items() if name in known or value not in _OFF}
+    names = {option.name for option in fields(kind)}
+    on = {name: value for name, value in card["options"].items() if name in names or value not in _OFF}
     return options_of(kind, on, tokenizer)
 
 
@@ -349,11 +349,11 @@ def read_card(directory: Path, expected: str | None = None) -> dict[str, Any]:
     path = directory / CARD
     try:
         card = read_json(path)
-        found = card["name"]
+        name = card["name"]
     except FileNotFoundError:
         raise StateError(f"{directory} has no saved tokenizer ({CARD} is missing)") from None
     except (ValueError, KeyError, TypeError) as error:
         raise StateError(f"{path} is not a tokenizer card ({error!r}); save the tokenizer again") from None
-    if expected is not None and found != expected:
-        raise StateError(f"{directory} holds tokenizer {found!r}, not {expected!r}")
+    if expected is not None and name != expected:
+        raise StateError(f"{directory} holds tokenizer {name!r}, not {expected!r}")
     return dict(card)

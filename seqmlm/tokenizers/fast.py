@@ -35,8 +35,8 @@ def fast_tokenizer(backend: Tokenizer, special: Sequence[str]) -> PreTrainedToke
     )
     names = {name: token for name, token in _NAMES.items() if token in special}
     extra = [token for token in special if token not in names.values()]
-    more = {"extra_special_tokens": extra} if extra else {}
-    return PreTrainedTokenizerFast(tokenizer_object=backend, **names, **more)
+    extra_tokens = {"extra_special_tokens": extra} if extra else {}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **names, **extra_tokens)
 
 
 def fast_letter_tokenizer(
@@ -52,7 +52,7 @@ def fast_letter_tokenizer(
     names = {role: tokens[number] for role, number in roles.items() if number is not None}
     backend = word_level(tokens, names.get("unk", names["mask"]))
     backend.normalizer = normalizers.Sequence(
-        [normalizers.Replace(letter, other) for letter, other in aliases.items()]
+        [normalizers.Replace(letter, replacement) for letter, replacement in aliases.items()]
     )
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Split(Regex("."), behavior="isolated")]

@@ -157,7 +157,7 @@ def _auto(reference: str) -> Any:
     with TemporaryDirectory(prefix="seqmlm-tokenizer-") as folder:
         try:
             _copy_known(reference, Path(folder))
-            found = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
         except StateError:
             raise
         except Exception as error:  # transformers raises OSError, ValueError, KeyError and more
@@ -166,21 +166,21 @@ def _auto(reference: str) -> Any:
                 f"no tokenizer could be read from {reference}: {reason}; give a folder or hub id with a "
                 "tokenizer.json"
             ) from None
-    found.name_or_path = reference
-    return found
+    tokenizer.name_or_path = reference
+    return tokenizer
 
 
 def _copy_known(reference: str, folder: Path) -> None:
     """Put a tokenizer's files into an empty folder, its configs without anything but known settings."""
-    found = {
+    settings = {
         name: path for name in CHECKPOINT_CONTENT if (path := foreign.file_of(reference, name)) is not None
     }
-    if not found:  # transformers would make one without any words
+    if not settings:  # transformers would make one without any words
         raise StateError(
             f"no tokenizer could be read from {reference}: it has no {CHECKPOINT_CONTENT[0]}; give a "
             "folder or hub id that has one"
         )
-    for name, path in found.items():
+    for name, path in settings.items():
         if path.stat().st_size > LARGEST_JSON:
             raise StateError(f"{path} has more than {LARGEST_JSON} bytes: it is no tokenizer")
         if path.suffix == ".json":
@@ -190,9 +190,9 @@ def _copy_known(reference: str, folder: Path) -> None:
     for name in CHECKPOINT_SETTINGS:
         values = foreign.settings(reference, name)
         if values is not None:
-            own = name == "added_tokens.json"  # a table of tokens, not of settings
-            kept = values if own else {key: values[key] for key in values if _is_setting(key)}
-            _write(reference, folder / name, kept)
+            is_table = name == "added_tokens.json"  # a table of tokens, not of settings
+            known_settings = values if is_table else {key: values[key] for key in values if _is_setting(key)}
+            _write(reference, folder / name, known_settings)
     config = foreign.settings(reference)
     if config is not None:
         _write(reference, folder / foreign.CONFIG, {key: config[key] for key in _WANTED if key in config})

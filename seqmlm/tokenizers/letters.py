@@ -172,8 +172,8 @@ def _id_of(letter: str, vocabulary: Mapping[str, int], backend: tokenizers.Token
     """The id of a letter in a vocabulary of either case, or as the tokenizer reads the letter alone."""
     number = vocabulary.get(letter, vocabulary.get(letter.lower()))
     if number is None:
-        read = backend.encode(letter, add_special_tokens=False).ids
-        number = read[0] if len(read) == 1 else None
+        ids = backend.encode(letter, add_special_tokens=False).ids
+        number = ids[0] if len(ids) == 1 else None
     return number
 
 

@@ -55,9 +55,9 @@ def pieces(text: str) -> Iterator[tuple[int, str]]:
     Encoded one by one they give what the whole gives. A text without spaces between letters is one piece.
     """
     start = 0
-    while len(text) - start > PIECE and (found := _BETWEEN.search(text, start + PIECE)):
-        yield start, text[start : found.start()]
-        start = found.end()  # without the space, which pre-tokenizers put before the first word of a text
+    while len(text) - start > PIECE and (match := _BETWEEN.search(text, start + PIECE)):
+        yield start, text[start : match.start()]
+        start = match.end()  # without the space, which pre-tokenizers put before the first word of a text
     yield start, text[start:]
 
 
@@ -78,13 +78,13 @@ def count_words(
     for text in texts:
         if not text or text.isspace():
             continue
-        own: set[str] = set()
+        words_of_text: set[str] = set()
         for _, piece in pieces(text):
             normal = normalizer.normalize_str(piece) if normalizer is not None else piece
             words = [word for word, _ in pre_tokenizer.pre_tokenize_str(normal)]
             counts.update(words)
-            own.update(words if min_records > 1 else ())
-        spread.update(own)
+            words_of_text.update(words if min_records > 1 else ())
+        spread.update(words_of_text)
         if len(counts) > _DISTINCT_WORDS:
             counts = Counter({word: n for word, n in counts.items() if n > 1})
             spread = Counter({word: n for word, n in spread.items() if word in counts})
@@ -104,19 +104,19 @@ def fitted_size(counts: Mapping[str, int]) -> int:
     return min(max(math.ceil(2 * math.sqrt(characters) / 8) * 8, SMALLEST), LARGEST)
 
 
-def frequent_letters(counts: Mapping[str, int], most: int) -> list[str]:
+def frequent_letters(counts: Mapping[str, int], limit: int) -> list[str]:
     """The `most` most frequent characters, ties by code point, in code point order."""
     letters: Counter[str] = Counter()
     for word, n in counts.items():
         for letter in word:
             letters[letter] += n
-    return sorted(sorted(letters, key=lambda letter: (-letters[letter], letter))[:most])
+    return sorted(sorted(letters, key=lambda letter: (-letters[letter], letter))[:limit])
 
 
 def spelled_with(counts: Mapping[str, int], letters: Iterable[str]) -> dict[str, int]:
     """The words that use only these characters."""
-    known = frozenset(letters)
-    return {word: n for word, n in counts.items() if known.issuperset(word)}
+    alphabet = frozenset(letters)
+    return {word: n for word, n in counts.items() if alphabet.issuperset(word)}
 
 
 def repeated(counts: Mapping[str, int]) -> Iterator[str]:
@@ -211,16 +211,16 @@ class SubwordTokenizer(BackendTokenizer):
         ids, groups, spans = [], [], []
         words = 0
         for start, piece in pieces(raw):
-            [one], [found] = self._encoded([piece])
-            assert one.spans is not None
+            [encoding], [offsets] = self._encoded([piece])
+            assert encoding.spans is not None
             last = start + len(piece) == len(raw)
             inner = slice(0 if start == 0 else 1, None if last else -1)  # without [CLS], [SEP]
-            own = one.groups[inner]
-            ids.append(one.ids[inner])
+            own = encoding.groups[inner]
+            ids.append(encoding.ids[inner])
             groups.append(np.where(own >= 0, own + np.int32(words), own))
-            spans.append(one.spans[inner] + np.int32(start))
+            spans.append(encoding.spans[inner] + np.int32(start))
             spans[-1][-1] -= start if last else 0  # that of [SEP]
-            words += next((word for word in reversed(found.word_ids) if word is not None), -1) + 1
+            words += next((word for word in reversed(offsets.word_ids) if word is not None), -1) + 1
         return Encoding(ids=np.concatenate(ids), groups=np.concatenate(groups), spans=np.concatenate(spans))
 
     @classmethod
@@ -381,7 +381,7 @@ class WordPieceTokenizer(SubwordTokenizer):
 
     @classmethod
     def _learn(cls, counts: Mapping[str, int], size: int) -> Any:
-        letters = frequent_letters(counts, most=max(1, (size - len(SPECIAL)) // 3))
+        letters = frequent_letters(counts, limit=max(1, (size - len(SPECIAL)) // 3))
         inside = {letter: chr(_PRIVATE + number) for number, letter in enumerate(letters)}
         outside = {code: letter for letter, code in inside.items()}
         shift = str.maketrans(inside)
@@ -422,7 +422,7 @@ class UnigramTokenizer(SubwordTokenizer):
 
     @classmethod
     def _learn(cls, counts: Mapping[str, int], size: int) -> Any:
-        letters = frequent_letters(counts, most=max(1, (size - len(SPECIAL)) // 3))
+        letters = frequent_letters(counts, limit=max(1, (size - len(SPECIAL)) // 3))
         scratch = tokenizers.Tokenizer(models.Unigram())
         scratch.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
         trainer = trainers.UnigramTrainer(

@@ -51,7 +51,7 @@ def test_size_grows_with_the_root_of_the_text(characters, size):
 
 def test_letters_are_those_seen_most_with_ties_by_code_point():
     counts = {"aab": 2, "cd": 2, "e": 9}
-    assert subword.frequent_letters(counts, most=3) == ["a", "b", "e"]
+    assert subword.frequent_letters(counts, limit=3) == ["a", "b", "e"]
     assert subword.spelled_with(counts, "abe") == {"aab": 2, "e": 9}
 
 

@@ -57,64 +57,64 @@ def read_stockholm(
         yield from aligned(entry, "stockholm", source_of(path), problems, gaps, name[1] if name else None)
 
 
-def entries(source: str, problems: Problems, max_bytes: int, what: str) -> Iterator[Entry]:
+def entries(source: str, problems: Problems, max_bytes: int, kind: str) -> Iterator[Entry]:
     """The entries of a file that end with `//`; one without an end, or too long, goes to `problems`.
 
     An entry of which a line was refused goes with that line.
     """
-    held: list[str] = []
+    lines_held: list[str] = []
     begins = size = 0
-    due, whole = 1, True
+    due, unbroken = 1, True
     for number, text in lines(source, problems, max_bytes=max_bytes):
-        whole = whole and number == due
+        unbroken = unbroken and number == due
         due = number + 1
-        if not held:
+        if not lines_held:
             if not text.strip():
                 continue
             begins, size = number, 0
         size += len(text) + 1
-        held = [*held[:1]] if size > max_bytes else held
-        held.append(text)
+        lines_held = [*lines_held[:1]] if size > max_bytes else lines_held
+        lines_held.append(text)
         if text.startswith("//"):
             if size > max_bytes:
-                problems.bad(too_long(source, begins, max_bytes, what), held[0])
-            elif whole:
-                yield Entry(begins, "\n".join(held) + "\n")
-            held, whole = [], True
-    if held and whole:
-        remedy = f"the file breaks off; an {what} ends with a line //"
-        error = DataError(f"an {what} without an end", source=source, line=begins, remedy=remedy)
-        problems.bad(error, "\n".join(held)[:1000])
+                problems.bad(too_long(source, begins, max_bytes, kind), lines_held[0])
+            elif unbroken:
+                yield Entry(begins, "\n".join(lines_held) + "\n")
+            lines_held, unbroken = [], True
+    if lines_held and unbroken:
+        remedy = f"the file breaks off; an {kind} ends with a line //"
+        error = DataError(f"an {kind} without an end", source=source, line=begins, remedy=remedy)
+        problems.bad(error, "\n".join(lines_held)[:1000])
 
 
-def whole_file(source: str, problems: Problems, max_bytes: int, what: str = "file") -> Iterator[Entry]:
+def whole_file(source: str, problems: Problems, max_bytes: int, kind: str = "file") -> Iterator[Entry]:
     """The text of a file that is one entry, blank lines in front of it left out.
 
     Nothing of a file with a line that was refused: an atom, or a piece of each row, would be missing.
     """
-    held: list[str] = []
+    lines_held: list[str] = []
     begins = size = 0
-    met = problems.met
+    bad_before = problems.met
     for number, text in lines(source, problems, max_bytes=max_bytes):
-        if not held and not text.strip():
+        if not lines_held and not text.strip():
             continue
         begins = begins or number
         size += len(text) + 1
         if size > max_bytes:
-            problems.bad(too_long(source, begins, max_bytes, what), held[0] if held else None)
+            problems.bad(too_long(source, begins, max_bytes, kind), lines_held[0] if lines_held else None)
             return
-        held.append(text)
-    if problems.met != met:
+        lines_held.append(text)
+    if problems.met != bad_before:
         return
-    if held:
-        yield Entry(begins, "\n".join(held) + "\n")
+    if lines_held:
+        yield Entry(begins, "\n".join(lines_held) + "\n")
     else:
         remedy = "give a file that contains sequences"
         problems.bad(DataError("the file has only blank lines", source=source, remedy=remedy))
 
 
 def parsed(
-    parse: Parse, entry: Entry, what: str, source: str, problems: Problems
+    parse: Parse, entry: Entry, kind: str, source: str, problems: Problems
 ) -> tuple[list[Any], list[str]]:
     """What Biopython makes of an entry of a kind ("an EMBL entry"), and what it warned of; its errors go to
     `problems`.
@@ -122,8 +122,8 @@ def parsed(
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
-            found = list(parse(_Ending(entry.text)))
-            if not found:
+            records = list(parse(_Ending(entry.text)))
+            if not records:
                 raise ValueError("nothing of this format is in it")
         # Its parsers raise whatever a line they do not expect leads to: AssertionError, KeyError, IndexError.
         except Exception as error:
@@ -132,10 +132,10 @@ def parsed(
             said = " ".join(str(error.args[0] if error.args else error).split())[:200].rstrip(".")
             said = "" if problems.sensitive or not str(error) else f"Biopython says: {said}; "
             remedy = f"{said}correct it, or name the format the file really has"
-            reason = f"{what} that cannot be read"
+            reason = f"{kind} that cannot be read"
             problems.bad(DataError(reason, source=source, line=line, remedy=remedy), entry.text[:1000])
             return [], []
-    return found, [str(one.message) for one in warned]
+    return records, [str(warning.message) for warning in warned]
 
 
 class _Ending(StringIO):
@@ -152,19 +152,19 @@ class _Ending(StringIO):
         return line
 
 
-def flat(entry: Entry, format: str, what: str, source: str, problems: Problems) -> Iterator[Any]:
+def flat(entry: Entry, format: str, kind: str, source: str, problems: Problems) -> Iterator[Any]:
     """The records that have a sequence in an entry ("an EMBL entry") of a flat file whose format Bio.SeqIO
     knows; `problems` receives an entry that cannot be read, or without a sequence.
     """
     from Bio import SeqIO
 
-    found, _ = parsed(partial(SeqIO.parse, format=format), entry, what, source, problems)
-    for one in found:
-        if len(one.seq) and one.seq.defined:
-            yield one
+    records, _ = parsed(partial(SeqIO.parse, format=format), entry, kind, source, problems)
+    for record in records:
+        if len(record.seq) and record.seq.defined:
+            yield record
             continue
         remedy = "fetch the entry again with its sequence, or leave it out"
-        problems.bad(DataError(f"{what} without a sequence", source=source, line=entry.line, remedy=remedy))
+        problems.bad(DataError(f"{kind} without a sequence", source=source, line=entry.line, remedy=remedy))
 
 
 def aligned(
@@ -180,9 +180,9 @@ def aligned(
     """
     from Bio import AlignIO
 
-    what = f"a {format.capitalize()} alignment"
-    found, _ = parsed(partial(AlignIO.parse, format=format), entry, what, source, problems)
-    for number, row in enumerate(chain.from_iterable(found), start=1):
+    kind = f"a {format.capitalize()} alignment"
+    alignments, _ = parsed(partial(AlignIO.parse, format=format), entry, kind, source, problems)
+    for number, row in enumerate(chain.from_iterable(alignments), start=1):
         letters = str(row.seq).upper()
         without = letters.translate(_GAPS)
         if not without:

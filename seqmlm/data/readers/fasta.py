@@ -51,7 +51,9 @@ def read_fasta(
         max_bytes: longest record.
     """
     delete = _SPACE + (b"-." if gaps == "drop" else b"")
-    yield from _read(path, problems, _KEEP if keep_case else _UPPER, delete, max_bytes, dots=gaps == "drop")
+    yield from _entries(
+        path, problems, _KEEP if keep_case else _UPPER, delete, max_bytes, dots=gaps == "drop"
+    )
 
 
 def read_a3m(
@@ -70,7 +72,7 @@ def read_a3m(
     keep = gaps == "keep"
     delete = _SPACE + (b"." if keep else b"-.")
     first = True
-    for record in _read(path, problems, _KEEP if keep else _UPPER, delete, max_bytes):
+    for record in _entries(path, problems, _KEEP if keep else _UPPER, delete, max_bytes):
         if record.id in _STRUCTURE_ROWS:
             problems.note("structure row of an alignment left out")
             continue
@@ -84,12 +86,12 @@ def _in_columns(record: Record) -> Record:
     if record.raw.isupper():
         return record
     letters = record.raw.replace("-", "")
-    numbers = tuple(number for number, one in enumerate(letters, 1) if not one.islower())
+    numbers = tuple(number for number, letter in enumerate(letters, 1) if not letter.islower())
     raw = record.raw.encode().translate(None, _LOWER).decode()
     return replace(record, raw=raw, meta={**record.meta, "numbers": numbers})
 
 
-def _read(
+def _entries(
     path: str | Path, problems: Problems, table: bytes, delete: bytes, max_bytes: int, *, dots: bool = False
 ) -> Iterator[Record]:
     """The records, their letters translated; `dots`: of a lone `.`, which may be a stop, it is told."""
@@ -192,9 +194,9 @@ class _UnderWay:
                 self._held, self._size, self._first = [], 0, False
                 self._lost += part.count(b"\n")
 
-    def end(self, rest: bytes) -> Iterator[tuple[int, bytes, bool, bool]]:
+    def end(self, remainder: bytes) -> Iterator[tuple[int, bytes, bool, bool]]:
         """Add the last bytes; yield the record unless it is text before the first `>`."""
-        part = b"".join([*self._held, rest]) if self._held else rest
+        part = b"".join([*self._held, remainder]) if self._held else remainder
         lines, line, first = part.count(b"\n") + self._lost, self.line, self._first
         self._held, self._size, self._lost, self._first = [], 0, 0, True
         self.line += lines + self._begun

@@ -42,11 +42,11 @@ class Stretch(NamedTuple):
     label: str
 
 
-def known_as(sequence: str, known: Container[str]) -> str | None:
+def known_as(sequence: str, names: Container[str]) -> str | None:
     """What a chromosome is called among known ones: chr1 may be 1, chrM may be MT; None if not known."""
     stem = sequence.removeprefix("chr")
-    others = _MITOCHONDRION if sequence in _MITOCHONDRION else ()
-    return next((one for one in (sequence, stem, "chr" + stem, *others) if one in known), None)
+    aliases = _MITOCHONDRION if sequence in _MITOCHONDRION else ()
+    return next((alias for alias in (sequence, stem, "chr" + stem, *aliases) if alias in names), None)
 
 
 def bed_features(source: str, problems: Problems) -> Iterator[tuple[int, Feature]]:
@@ -69,7 +69,7 @@ def bed_features(source: str, problems: Problems) -> Iterator[tuple[int, Feature
 
 
 def gff_features(
-    source: str, problems: Problems, wanted: Callable[[str], bool] | None = None
+    source: str, problems: Problems, is_selected: Callable[[str], bool] | None = None
 ) -> Iterator[tuple[int, Feature]]:
     """Yield (line, feature) of GFF3, whose places are 1-based and closed.
 
@@ -85,7 +85,7 @@ def gff_features(
             continue
         columns = text.split("\t")
         reason = "" if len(columns) == 9 else "not a line of nine columns"
-        if not reason and wanted is not None and not wanted(columns[2]):
+        if not reason and is_selected is not None and not is_selected(columns[2]):
             continue
         if not reason and not (
             all(map(_PLACE.fullmatch, columns[3:5])) and 1 <= int(columns[3]) <= int(columns[4])
@@ -109,40 +109,44 @@ def labelled(source: str, problems: Problems, kinds: Sequence[str] = ()) -> dict
             of another label; told of those of other kinds.
         kinds: labels that count; none for all. A DataError where no feature is left, or none of one of them.
     """
-    read, column = (bed_features, 3) if stem_suffix(source) == ".bed" else (gff_features, 2)
-    found: dict[str, list[tuple[int, int, int, str]]] = {}
-    others = Counter[str]()
-    for line, one in read(source, problems):
-        label = one.columns[column].strip() if len(one.columns) > column else ""
+    reader, column = (bed_features, 3) if stem_suffix(source) == ".bed" else (gff_features, 2)
+    stretches: dict[str, list[tuple[int, int, int, str]]] = {}
+    skipped = Counter[str]()
+    for line, feature in reader(source, problems):
+        label = feature.columns[column].strip() if len(feature.columns) > column else ""
         reason = "a feature without a label" if label in ("", ".") else ""
-        if reason or one.start >= one.end:
+        if reason or feature.start >= feature.end:
             remedy = f"give it a name in column {column + 1}, and an end behind its start"
             reason = reason or "an empty feature"
-            problems.bad(DataError(reason, source=source, line=line, remedy=remedy), one.name)
+            problems.bad(DataError(reason, source=source, line=line, remedy=remedy), feature.name)
         elif kinds and label not in kinds:
-            others[label] += 1
+            skipped[label] += 1
         else:
-            found.setdefault(one.name, []).append((one.start, one.end, line, label))
-    absent = {*kinds} - {label for own in found.values() for *_, label in own}
-    if absent or not found:
-        there = "" if problems.sensitive else ", ".join(name for name, _ in others.most_common(20))
+            stretches.setdefault(feature.name, []).append((feature.start, feature.end, line, label))
+    absent = {*kinds} - {label for labelled_parts in stretches.values() for *_, label in labelled_parts}
+    if absent or not stretches:
+        there = "" if problems.sensitive else ", ".join(name for name, _ in skipped.most_common(20))
         remedy = f"other labels there are: {there}" if there else "give lines that name places and labels"
-        which = "" if problems.sensitive or not found else f" {min(absent)!r}"
+        which = "" if problems.sensitive or not stretches else f" {min(absent)!r}"
         raise DataError(f"no features{which} to label with", source=source, remedy=remedy)
-    problems.note("a feature of another kind, left out", others.total(), source=source)
-    return {name: _apart(own, source, problems) for name, own in found.items()}
+    problems.note("a feature of another kind, left out", skipped.total(), source=source)
+    return {
+        name: _without_overlap(labelled_parts, source, problems) for name, labelled_parts in stretches.items()
+    }
 
 
-def _apart(found: Iterable[tuple[int, int, int, str]], source: str, problems: Problems) -> list[Stretch]:
-    kept: list[Stretch] = []
-    for start, end, line, label in sorted(found):
-        if not kept or kept[-1].end <= start:
-            kept.append(Stretch(start, end, label))
-        elif kept[-1].label == label:
-            kept[-1] = kept[-1]._replace(end=max(end, kept[-1].end))
+def _without_overlap(
+    features: Iterable[tuple[int, int, int, str]], source: str, problems: Problems
+) -> list[Stretch]:
+    stretches: list[Stretch] = []
+    for start, end, line, label in sorted(features):
+        if not stretches or stretches[-1].end <= start:
+            stretches.append(Stretch(start, end, label))
+        elif stretches[-1].label == label:
+            stretches[-1] = stretches[-1]._replace(end=max(end, stretches[-1].end))
         else:
-            which = ("", "") if problems.sensitive else (f", {label},", f", {kept[-1].label}")
+            which = ("", "") if problems.sensitive else (f", {label},", f", {stretches[-1].label}")
             reason = f"a feature{which[0]} that overlaps one of another label{which[1]}"
             remedy = "name the labels that count with --label"
             problems.bad(DataError(reason, source=source, line=line, remedy=remedy))
-    return kept
+    return stretches

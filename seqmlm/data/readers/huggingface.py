@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, TypeVar
 from seqmlm.data.files import MAX_BYTES, REFERENCE, expand, is_reference, require_file, too_long
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.objects import json_value
-from seqmlm.data.readers.tables import Fields, Made, missing, names_of, whole
+from seqmlm.data.readers.tables import Fields, Made, complete_row, missing, names_of
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError, UsageError
 from seqmlm.parsing import parse_yaml, read_bounded
@@ -99,8 +99,8 @@ class Reference:
 
         with _faults(str(self)):
             _check_hub(self.name)
-            found = HfApi().dataset_info(self.name, revision=self.revision)
-        return replace(self, revision=found.sha)
+            info = HfApi().dataset_info(self.name, revision=self.revision)
+        return replace(self, revision=info.sha)
 
 
 class Table(NamedTuple):
@@ -112,8 +112,8 @@ class Table(NamedTuple):
 
 def is_shards(path: Path) -> bool:
     """Whether a folder holds Parquet files, and beside them nothing but what describes them."""
-    files = (one for one in path.rglob("*") if one.is_file() and not one.name.startswith("."))
-    suffixes = {one.suffix.lower() for one in files}
+    files = (file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
+    suffixes = {file.suffix.lower() for file in files}
     return ".parquet" in suffixes and suffixes <= {".parquet", ".md", ".json", ".yaml"}
 
 
@@ -147,7 +147,7 @@ def by_split(path: str | Path) -> list[tuple[str, str | None]]:
 
 
 def read_dataset(
-    made: Made,
+    record_of: Made,
     path: str | Path,
     problems: Problems,
     *,
@@ -178,20 +178,20 @@ def read_dataset(
         nonlocal fields
         if len(names) == 1 and not (text or column):
             fields = replace(fields, text=names[0])
-        wanted = [*fields.needed, *fields.keep]
-        absent = next((name for name in wanted if name not in names), None)
+        columns = [*fields.needed, *fields.keep]
+        absent = next((name for name in columns if name not in names), None)
         if absent is None:
-            own = ["id"] if id_column is None and "id" in names else []
-            return list(dict.fromkeys([*wanted, *own]))
+            id_columns = ["id"] if id_column is None and "id" in names else []
+            return list(dict.fromkeys([*columns, *id_columns]))
         options = {fields.text: "column", id_column: "id_column", document_column: "document_column"}
         raise missing(absent, names, source, None, options.get(absent, "keep"), problems)
 
     for number, row in numbered_rows(source, problems, columns):
         if (record := fields.record(row, source, number, problems)) is not None:
-            yield from made(record, problems)
+            yield from record_of(record, problems)
 
 
-read_parquet = partial(read_dataset, whole)
+read_parquet = partial(read_dataset, complete_row)
 """Rows of plain text."""
 
 
@@ -245,9 +245,9 @@ def rows_of_batches(
         )
         if not source.lower().endswith(".parquet"):
             reason, remedy = "the data set is damaged, or out of reach", "check its files and the network"
-        found = DataError(reason, source=source, line=number or None, remedy=remedy)
-        found.__cause__ = error
-        problems.bad(found)
+        bad_row = DataError(reason, source=source, line=number or None, remedy=remedy)
+        bad_row.__cause__ = error
+        problems.bad(bad_row)
 
 
 def open_table(source: str) -> Table:
@@ -284,33 +284,33 @@ def _open_saved(path: str, split: str | None = None, source: str | None = None) 
         import datasets
 
         _check_saved(Path(path))
-        found = datasets.load_from_disk(_plainly_named(path))
+        dataset = datasets.load_from_disk(_plainly_named(path))
         if split is not None:
-            splits = found if isinstance(found, dict) else {}
+            splits = dataset if isinstance(dataset, dict) else {}
             if split not in splits:
                 there = f"there are: {', '.join(splits)}" if splits else "the folder has no splits"
                 raise ValueError(f"Bad split: {split}. {there}")
-            found = splits[split]
-    return _of_datasets(found.column_names, found)
+            dataset = splits[split]
+    return _of_datasets(dataset.column_names, dataset)
 
 
 def _open_reference(reference: Reference, source: str) -> Table:
     if is_saved(Path(reference.name)):
         return _open_saved(reference.name, reference.split, source)
     with _faults(source):
-        found = _builder(reference).as_streaming_dataset(split=reference.split)
-        if found.features is None:  # files without a schema, as JSON lines: their first rows tell it
-            first = next(iter(found.with_format("arrow").iter(_ROWS)), None)
+        dataset = _builder(reference).as_streaming_dataset(split=reference.split)
+        if dataset.features is None:  # files without a schema, as JSON lines: their first rows tell it
+            first = next(iter(dataset.with_format("arrow").iter(_ROWS)), None)
             names = [] if first is None else first.schema.names
         else:
-            names = list(found.features)
+            names = list(dataset.features)
 
-    return _of_datasets(names, found)
+    return _of_datasets(names, dataset)
 
 
-def _of_datasets(names: list[str], found: Any) -> Table:
+def _of_datasets(names: list[str], dataset: Any) -> Table:
     def batches(columns: Sequence[str], size: int) -> Iterator[Any]:
-        parts = iter(found.select_columns(list(columns)).with_format("arrow").iter(size))
+        parts = iter(dataset.select_columns(list(columns)).with_format("arrow").iter(size))
         while True:
             with _silent():  # not while the rows are used: others may log then
                 part = next(parts, None)
@@ -331,10 +331,10 @@ def _plain(batch: Any) -> Any:
     for number, field in enumerate(batch.schema):
         if isinstance(field.type, pa.JsonType):
             texts: list[str | None] = []
-            for one in batch.column(number).to_pylist():
-                value = json.loads(one or "null")
+            for cell in batch.column(number).to_pylist():
+                value = json.loads(cell or "null")
                 counts = isinstance(value, bool | int | float) and value == value
-                texts.append(value if isinstance(value, str) else one if counts else None)
+                texts.append(value if isinstance(value, str) else cell if counts else None)
             batch = batch.set_column(number, field.name, pa.array(texts, pa.string()))
     return batch
 
@@ -393,14 +393,14 @@ def _plainly_named(name: str) -> str:
     folder = Path(name).resolve()
     if _PLAIN_NAME.fullmatch(str(folder)):
         return str(folder)
-    other = Path(mkdtemp(prefix="seqmlm-")).resolve()
-    atexit.register(rmtree, other, ignore_errors=True)
+    folder_made = Path(mkdtemp(prefix="seqmlm-")).resolve()
+    atexit.register(rmtree, folder_made, ignore_errors=True)
     for place, _, files in os.walk(folder):
-        inside = other / Path(place).relative_to(folder)
+        inside = folder_made / Path(place).relative_to(folder)
         inside.mkdir(exist_ok=True)
         for file in files:
             (inside / file).symlink_to(Path(place, file))
-    return str(other)
+    return str(folder_made)
 
 
 # Objects and lists in each other: pyarrow's parser calls itself for each, until the process has no stack.
@@ -426,8 +426,8 @@ def _bound_json() -> None:
 
 def _depth(line: bytes) -> int:
     depth = deepest = 0
-    for found in _BRACKETS.finditer(line):
-        depth += bool(found[1]) - bool(found[2])
+    for bracket in _BRACKETS.finditer(line):
+        depth += bool(bracket[1]) - bool(bracket[2])
         deepest = max(deepest, depth)
     return deepest
 
@@ -455,7 +455,7 @@ def _check_described(folder: Path) -> None:
             reason = f"the description of the data set cannot be read ({type(error).__name__})"
             remedy = "correct it, or take it away: the data can be read without it"
             raise DataError(reason, source=str(folder / name), remedy=remedy) from None
-    for name in chain.from_iterable(_named_files(one, False) for one in described):
+    for name in chain.from_iterable(_named_files(description, False) for description in described):
         if _leads_out(name):
             raise _outside(str(folder), name)
 
@@ -535,20 +535,20 @@ _MISSING = ("RepositoryNotFoundError", "HFValidationError")
 
 def _explained(error: Exception, source: str) -> DataError:
     """The sentence for what `datasets` raises."""
-    said, kind = " ".join(str(error).split()), type(error)
+    message, kind = " ".join(str(error).split()), type(error)
     if isinstance(error, ConnectionError) or kind.__module__.startswith("httpx"):
         reason, remedy = "the hub cannot be reached", "check the network, or name a folder: hf:FOLDER"
     elif isinstance(error, FileNotFoundError) or kind.__name__ in _MISSING:
         reason = "there is no such data set, or no data in it"
         remedy = "check the folder, or the name (https://huggingface.co/datasets); log in if it is private"
-    elif isinstance(error, RuntimeError) and "script" in said:
+    elif isinstance(error, RuntimeError) and "script" in message:
         reason, remedy = "the data set is made by a program, which is not run", "take a copy in Parquet files"
-    elif said.startswith("nested more than"):
-        reason, remedy = f"a line of JSON is {said}", "take it out"
-    elif said.startswith("Bad split"):
-        reason, remedy = "there is no split of this name", said.partition(". ")[2]
-    elif "BuilderConfig" in said or "Config name is missing" in said:
-        reason, remedy = "there is no subset of this name, or one must be named", said[:300]
+    elif message.startswith("nested more than"):
+        reason, remedy = f"a line of JSON is {message}", "take it out"
+    elif message.startswith("Bad split"):
+        reason, remedy = "there is no split of this name", message.partition(". ")[2]
+    elif "BuilderConfig" in message or "Config name is missing" in message:
+        reason, remedy = "there is no subset of this name, or one must be named", message[:300]
     else:  # what it says may hold values of the data
         reason, remedy = "the data set cannot be opened", f"check its files ({kind.__name__} in datasets)"
     return DataError(reason, source=source, remedy=remedy)

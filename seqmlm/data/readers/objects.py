@@ -102,31 +102,31 @@ def _of_array(
     JSON, reading goes on at the next line that begins with `{`.
     """
     decode = json.JSONDecoder().raw_decode
-    begins, held = first[0], [first[1].lstrip()[1:]]
+    begins, pieces = first[0], [first[1].lstrip()[1:]]
     while True:
-        rest, at = "\n".join(held), 0
+        text, at = "\n".join(pieces), 0
         while True:
-            skipped = _GAP.match(rest, at).end()  # type: ignore[union-attr]  # it may be empty
-            begins += rest.count("\n", at, skipped)
+            skipped = _GAP.match(text, at).end()  # type: ignore[union-attr]  # it may be empty
+            begins += text.count("\n", at, skipped)
             at = skipped
-            if rest[at : at + 1] in ("", "]"):
+            if text[at : at + 1] in ("", "]"):
                 break
             try:
-                value, end = decode(rest, at)
+                value, end = decode(text, at)
             except (ValueError, RecursionError) as error:
-                item = _ITEM.search(rest, at) if _is_broken(error, rest) else None
+                item = _ITEM.search(text, at) if _is_broken(error, text) else None
                 if item is None:
                     break
-                problems.bad(no_object(source, begins), rest[at : at + 1000])
-                begins += rest.count("\n", at, item.end())
+                problems.bad(no_object(source, begins), text[at : at + 1000])
+                begins += text.count("\n", at, item.end())
                 at = item.end()
                 continue
             yield begins, value
-            begins += rest.count("\n", at, end)
+            begins += text.count("\n", at, end)
             at = end
-        if rest[at : at + 1] == "]":
+        if text[at : at + 1] == "]":
             return
-        held, size = [rest[at:]], len(rest) - at
+        pieces, size = [text[at:]], len(text) - at
         enough = size + max(size, _FILL)
         if size > max_bytes:
             problems.bad(too_long(source, begins, max_bytes, "object"))
@@ -135,9 +135,9 @@ def _of_array(
             following = next(numbered, None)
             if following is None:
                 break
-            held.append(following[1])
+            pieces.append(following[1])
             size += len(following[1]) + 1
-        if len(held) == 1:
-            if rest[at:].strip(", \t\r\n"):
-                problems.bad(no_object(source, begins), rest[at : at + 1000])
+        if len(pieces) == 1:
+            if text[at:].strip(", \t\r\n"):
+                problems.bad(no_object(source, begins), text[at : at + 1000])
             return

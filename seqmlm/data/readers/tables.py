@@ -42,16 +42,16 @@ def missing(
     It lists those there are, except for sensitive data: a header that is missing would make them values.
     """
     there = [str(p) for p in present]
-    more = f" and {len(there) - _LISTED} more" if len(there) > _LISTED else ""
-    listed = "" if problems.sensitive else f"there are: {', '.join(there[:_LISTED])}{more}; "
+    omitted = f" and {len(there) - _LISTED} more" if len(there) > _LISTED else ""
+    listed = "" if problems.sensitive else f"there are: {', '.join(there[:_LISTED])}{omitted}; "
     remedy = f"{listed}choose one with --option {option}=NAME"
     remedy += "; if the first line holds data, --option header=false" if header else ""
     return DataError(f"no {option} of this name", source=source, line=line, field=name, remedy=remedy)
 
 
-def names_of(given: str | Sequence[str]) -> Sequence[str]:
+def names_of(columns: str | Sequence[str]) -> Sequence[str]:
     """Names of columns; a text, as `--option keep=a,b` gives it, has them between commas."""
-    return [name.strip() for name in given.split(",")] if isinstance(given, str) else given
+    return [name.strip() for name in columns.split(",")] if isinstance(columns, str) else columns
 
 
 def torn(text: str) -> bool:
@@ -107,9 +107,9 @@ class Fields:
             problems.bad(torn_text(source, line, self.text), json.dumps(row, default=str))
             return None
         document = None if self.document is None else row[self.document]
-        given = self._id(row)
+        id_text = self._id(row)
         return Record(
-            id=f"{Path(source).name}:{line}" if given is None else given,
+            id=f"{Path(source).name}:{line}" if id_text is None else id_text,
             raw=raw,
             source=source,
             line=line,
@@ -124,8 +124,8 @@ class Fields:
         value = None if self.text == "id" else row.get("id")
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             return None
-        given = str(value)
-        return None if not given or given.isspace() or torn(given) else given
+        id_text = str(value)
+        return None if not id_text or id_text.isspace() or torn(id_text) else id_text
 
 
 # JSON: the sequence in one of the fields of an object.
@@ -169,13 +169,13 @@ Made = Callable[[Record, Problems], Iterable[Record]]
 """What a field makes of a record whose raw is the text of a cell."""
 
 
-def whole(record: Record, problems: Problems) -> Iterable[Record]:
+def complete_row(record: Record, problems: Problems) -> Iterable[Record]:
     """The record as it is: what a field of plain text makes of a row."""
     return (record,)
 
 
 def csv_records(
-    made: Made,
+    record_of: Made,
     path: str | Path,
     problems: Problems,
     *,
@@ -236,10 +236,10 @@ def csv_records(
         if columns.count("id") > 1:
             del row["id"]  # which is meant cannot be told
         if (record := picked.record(row, source, line, problems)) is not None:
-            yield from made(record, problems)
+            yield from record_of(record, problems)
 
 
-read_csv, read_tsv = partial(csv_records, whole), partial(csv_records, whole, delimiter="\t")
+read_csv, read_tsv = partial(csv_records, complete_row), partial(csv_records, complete_row, delimiter="\t")
 """Rows of plain text."""
 
 
@@ -295,42 +295,42 @@ def table_rows(
         quoting: as the csv module has it; None for none where a tab is between columns.
     """
     numbered = lines(source, problems, max_bytes=max_bytes, encoding=encoding)
-    read = list(islice((one for one in numbered if one[1].strip()), 1))
+    lines_read = list(islice((line_of for line_of in numbered if line_of[1].strip()), 1))
     if header:
-        read = _below_comments(read, numbered, source, problems, delimiter)
-    if not read:
+        lines_read = _below_comments(lines_read, numbered, source, problems, delimiter)
+    if not lines_read:
         return delimiter or ",", iter(())
-    used = delimiter or (delimiter_of(read[0][1]) if header else ",")
+    used = delimiter or (delimiter_of(lines_read[0][1]) if header else ",")
     if quoting is None:
         quoting = csv.QUOTE_NONE if used == "\t" else csv.QUOTE_MINIMAL
     style = {"delimiter": used, "quoting": quoting}
-    return used, filter(None, rows_of(chain(read, numbered), source, problems, style, max_bytes))
+    return used, filter(None, rows_of(chain(lines_read, numbered), source, problems, style, max_bytes))
 
 
 def _below_comments(
-    read: list[tuple[int, str]],
+    lines_read: list[tuple[int, str]],
     numbered: Iterator[tuple[int, str]],
     source: str,
     problems: Problems,
     delimiter: str | None,
 ) -> list[tuple[int, str]]:
     """The first line of a table that is no comment, and the line behind it where that had to be read."""
-    while read and read[0][1].startswith("#"):
-        read += islice((one for one in numbered if one[1].strip()), 1)
-        if len(read) == 1:
+    while lines_read and lines_read[0][1].startswith("#"):
+        lines_read += islice((line_of for line_of in numbered if line_of[1].strip()), 1)
+        if len(lines_read) == 1:
             break
-        above, below = read
+        above, below = lines_read
         used = delimiter or delimiter_of(below[1])
         if not below[1].startswith("#") and above[1].count(used) == below[1].count(used):
             break  # "#id,label" names columns
         problems.note("a comment above the header of a table", Things(1), source=source, line=above[0])
-        del read[0]
-    return read
+        del lines_read[0]
+    return lines_read
 
 
-def numeric(names: Sequence[str], others: Container[str] = ()) -> list[int]:
+def numeric(names: Sequence[str], other_names: Container[str] = ()) -> list[int]:
     """Places of columns in which 1,5 may be a number: neither named as ids or codes, nor among `others`."""
-    return [at for at, name in enumerate(names) if name not in others and not _NAMES.search(name)]
+    return [at for at, name in enumerate(names) if name not in other_names and not _NAMES.search(name)]
 
 
 def decimal_points(

@@ -59,8 +59,8 @@ def _texts(numbered: Iterator[tuple[int, str]], source: str, problems: Problems)
     head = list(islice(numbered, 1))
     if head and head[0][1].startswith(">"):
         head += islice(numbered, _LOOKED_AT)
-        others = [text for _, text in head if text.strip() and not text.startswith(">")]
-        if others and all(map(_SEQUENCE.fullmatch, others)):
+        texts = [text for _, text in head if text.strip() and not text.startswith(">")]
+        if texts and all(map(_SEQUENCE.fullmatch, texts)):
             remedy = "use a model of such sequences, or write one a line without headers"
             problems.bad(DataError("FASTA where text was expected", source=source, line=1, remedy=remedy))
             return
@@ -72,18 +72,18 @@ def _wrapped(
 ) -> Iterator[tuple[int, str]]:
     """The lines, with a note where the first ones each end because the next word would not have fitted."""
     lengths: list[tuple[int, int]] = []  # of a line, and of the first word below it
-    before = ""
+    last_text = ""
     for number, text in numbered:
         yield number, text
         if len(lengths) < _WRAPPED_LINES:
-            if before.strip() and text.strip():
-                lengths.append((len(before.rstrip()), len(text.split(maxsplit=1)[0])))
+            if last_text.strip() and text.strip():
+                lengths.append((len(last_text.rstrip()), len(text.split(maxsplit=1)[0])))
                 if len(lengths) == _WRAPPED_LINES:
-                    width = sorted(own for own, _ in lengths)[-_WRAPPED_LINES // 20]
-                    full = sum(own + 1 + word > width for own, word in lengths)
+                    width = sorted(length for length, _ in lengths)[-_WRAPPED_LINES // 20]
+                    full = sum(length + 1 + word > width for length, word in lengths)
                     looks_so = width <= _WIDEST and full >= _WRAPPED_SHARE * _WRAPPED_LINES
                     problems.note(_WRAPPED, looks_so, source=source)
-            before = text
+            last_text = text
 
 
 def runs(
@@ -94,19 +94,19 @@ def runs(
     A run of which a line was refused, so that its number is missing, is left out: it goes with that line. Of
     one of more than `max_bytes` nothing is kept: its lines are an empty list.
     """
-    held: list[tuple[int, str]] = []
-    start, size, due, whole = 0, 0, 1, True
+    lines_held: list[tuple[int, str]] = []
+    start, size, due, unbroken = 0, 0, 1, True
     for number, text in chain(numbered, [(0, "")]):
-        whole = whole and number in (due, 0)
+        unbroken = unbroken and number in (due, 0)
         due = number + 1
         if text and not text.isspace():
             start = start or number
             size += len(text) + 1
             if max_bytes is not None and size > max_bytes:
-                held = []
+                lines_held = []
             else:
-                held.append((number, text))
+                lines_held.append((number, text))
             continue
-        if start and whole:
-            yield start, held
-        held, start, size, whole = [], 0, 0, True
+        if start and unbroken:
+            yield start, lines_held
+        lines_held, start, size, unbroken = [], 0, 0, True

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from seqmlm.data.duplicates import NearDuplicates
-from seqmlm.data.files import MAX_BYTES, source_of, whole
+from seqmlm.data.files import MAX_BYTES, read_whole, source_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import is_table, numbered_rows
 from seqmlm.data.readers.objects import json_rows, json_value
@@ -70,7 +70,7 @@ def read_notebook(path: str | Path, problems: Problems, *, max_bytes: int = MAX_
 
 
 def _loaded(source: str, max_bytes: int) -> Mapping[str, Any]:
-    notebook = json_value(whole(source, max_bytes, "notebook"), source, 1, "save the notebook again")
+    notebook = json_value(read_whole(source, max_bytes, "notebook"), source, 1, "save the notebook again")
     if isinstance(notebook, dict) and ("cells" in notebook or "worksheets" in notebook):
         return notebook
     raise DataError("not a notebook", source=source, remedy="name the format it really has")
