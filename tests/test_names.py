@@ -14,10 +14,8 @@ FINAL = 4.0
 """Percent of bound names that may be empty words, once all packages are renamed."""
 
 BUDGETS = {
-    ".": 12.4,
     "anomaly": 6.3,
     "cli": 4.0,
-    "data": 9.7,
     "domains": 10.2,
     "domains/code": 12.7,
     "domains/dna": 13.2,
@@ -28,26 +26,21 @@ BUDGETS = {
     "engine": 9.3,
     "evaluation": 18.4,
     "inference": 20.7,
-    "registry": 4.3,
     "reports": 12.6,
-    "rows": 19.6,
-    "streams": 11.4,
     "structure": 21.2,
     "finetuning": 22.5,
     "management": 4.0,
     "scoring": 6.6,
     "tasks": 18.6,
     "training": 12.3,
-    "tokenizers": 6.2,
-    "tracking": 7.8,
 }
 SLACK = 1.0
 """Percentage points that a package may lie below its budget before the budget has to be lowered."""
 
 VAGUE_BUDGET = 1.4
-PARTICIPLES_BUDGET = 300
-REPEATED_BUDGET = 6
-RIDDLES_BUDGET = 425
+PARTICIPLES_BUDGET = 289
+REPEATED_BUDGET = 5
+RIDDLES_BUDGET = 435
 
 
 @pytest.mark.parametrize("package", sorted(house.empty_shares().keys() - {"seqmlm"}))

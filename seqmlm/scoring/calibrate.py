@@ -560,7 +560,9 @@ class Calibrator:
         statistics, lengths = table([judged_row.row for judged_row in judged], level.statistics.judging)
         owners = self._owners(judged)
         fit = partial(Normal.fit, seed=self.seed, fusion=level.statistics.fusion)
-        of_model = {name: statistic for name, statistic in statistics.items() if name not in level.statistics.counted}
+        of_model = {
+            name: statistic for name, statistic in statistics.items() if name not in level.statistics.counted
+        }
         normal = replace(fit(of_model, lengths, records=owners), unfamiliar=unfamiliar)
         if not level.statistics.counted:
             return normal
