@@ -85,10 +85,10 @@ class ByKey:
     share: float = 0.05
     calibration: float = 0.0
     enough: int = 0
-    key_of: Callable[[Record], str | None] = no_label
+    split_of: Callable[[Record], str | None] = no_label
 
     def mark(self, record: Record) -> tuple[int, int]:
-        return hash64(self.key(record), self.seed), _GIVEN[self.given(record)]
+        return hash64(self.key(record), self.seed), _GIVEN[self.split_of(record)]
 
     def parts(self, marks: Marks) -> Parts:
         groups, labels = marks[:, 0], marks[:, 1]

@@ -358,8 +358,8 @@ class CorpusReader:
         if data.split == "identity":
             if self.domain.keys.clusters is None:
                 raise lacking(self.domain, "clusters")
-            return ByKey(key=self.domain.keys.clusters(), seed=seed, given=no_label, **shares)
-        return ByKey(key=key, seed=seed, given=self.domain.keys.given, **shares)
+            return ByKey(key=self.domain.keys.clusters(), seed=seed, split_of=no_label, **shares)
+        return ByKey(key=key, seed=seed, split_of=self.domain.keys.given, **shares)
 
 
 class Corpus:

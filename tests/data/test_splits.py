@@ -68,7 +68,7 @@ def test_a_key_is_on_one_side_and_both_sides_have_one(names: list[str], seed: in
 def test_what_the_data_says_of_its_split_counts() -> None:
     labels = ["train", "validation", "train", None]
     records = [record(str(i), split=labels[i % 4]) for i in range(40)]
-    split = ByKey(key=key, share=0.5, given=lambda r: r.meta["split"])
+    split = ByKey(key=key, share=0.5, split_of=lambda r: r.meta["split"])
     assert parts(split, records).tolist() == [r.meta["split"] == "validation" for r in records]
     only_train = [record(str(i), split="train") for i in range(200)]
     assert 0.2 < parts(split, only_train).mean() < 0.8, "no validation named: some of them, by key"
@@ -189,13 +189,13 @@ def test_every_stretch_of_time_calibrates_whatever_the_period(period: int) -> No
 def test_half_of_the_groups_of_a_given_validation_calibrate() -> None:
     records = [record(str(i // 2), split="train" if i < 200 else "validation") for i in range(600)]
     given_split = lambda r: r.meta["split"]  # noqa: E731
-    split = ByKey(key=key, share=0.05, calibration=0.05, given=given_split)
+    split = ByKey(key=key, share=0.05, calibration=0.05, split_of=given_split)
     found = divided(split, records)
     assert (found[:200] == TRAIN).all()
     assert (found[200::2] == found[201::2]).all()
     assert 0.35 < (found[200:] == CALIBRATION).mean() < 0.65
     assert not (found[200:] == TRAIN).any()
-    none = ByKey(key=key, share=0.05, given=given_split)
+    none = ByKey(key=key, share=0.05, split_of=given_split)
     assert set(divided(none, records)[200:]) == {VALIDATION}
 
 
