@@ -149,7 +149,7 @@ def test_a_background_of_units_learns_from_some_of_each(
     one.background(Beyond(), records, InMemory([]))
     plain, shares = calibrator(one.session.model), list[float]()
     for scored in learnt:
-        whole = plain._learnt(Beyond(), [scored.record], thinned=False)[0]
+        whole = plain._background_scores(Beyond(), [scored.record], thinned=False)[0]
         chosen = np.isin(whole.number, scored.number)
         assert scored.surprisal == pytest.approx(whole.surprisal[chosen], abs=1e-4)
         shares.append(chosen.mean())
