@@ -11,18 +11,18 @@ import pytest
 MEMBERS = {"Task": 16, "Level": 18, "Units": 28, "Field": 20}  # 16, 18, 18, 20
 PRIVACY_FILES = 119  # 50, none in tasks and cli
 LOADED_LINES = {
-    "score": 17_200,  # 15,000
-    "structure": 20_050,  # 15,000
-    "embed": 19_200,  # 15,000
-    "train": 32_300,
+    "score": 17_450,  # 15,000
+    "structure": 20_250,  # 15,000
+    "embed": 19_400,  # 15,000
+    "train": 32_400,
     "finetune": 32_300,  # training and 3,000
 }
 REACHABLE_LINES = {
     "score": 28_600,
     "structure": 30_100,
     "embed": 28_900,
-    "train": 33_900,
-    "finetune": 34_000,
+    "train": 33_950,
+    "finetune": 34_050,
 }
 """With imports inside of functions: moving an import into a function is no progress."""
 WATCH_MODULES = 15
