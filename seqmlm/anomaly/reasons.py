@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from seqmlm.anomaly.statistics import Statistics
 from seqmlm.anomaly.values import Row, Scored
 from seqmlm.data.record import Record
-
-if TYPE_CHECKING:
-    from seqmlm.anomaly.levels import Background
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,14 +51,12 @@ class Reasons:
             return self.statistics[name]
         return shares[name].format(f"{100 * value:.3g} %")
 
-    def brief(
-        self, row: Row, scored: Scored, background: Background | None, fired: str | None
-    ) -> dict[str, Any]:
+    def brief(self, row: Row, scored: Scored, background: Any, fired: str | None) -> dict[str, Any]:
         """Facts of an alarm for whoever puts alarms together.
 
         Args:
             row, scored: what alarmed.
-            background: as `Level.rows` took it.
+            background: the `Background` that `Level.rows` took, or None.
             fired: name of the statistic that says most; None where none does.
 
         Returns:

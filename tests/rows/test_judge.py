@@ -519,7 +519,7 @@ def test_statistics_that_are_counted_are_judged_by_rows_of_their_own() -> None:
             Normal.fit(some(few, names), sizes_of, seed=0, fusion="harmonic")
             for names in (["heavy", "sometimes"], ["ties", "unseen"])
         ]
-        again = replace(fitted[0], counted=fitted[1])
+        again = TwoPopulations(*fitted)
         assert again.smallest_rate <= rate < 1.1 * again.smallest_rate + 1 / len(sizes_of)
     assert (model.silent_below, both.has_tail) == (0.0, counts.has_tail)
     assert both.statistics == both.applying == ("heavy", "sometimes", "ties", "unseen")
