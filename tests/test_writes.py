@@ -64,7 +64,7 @@ REASONS: dict[str, str] = {
 streams/sinks.py LinesSink._open open
 streams/sinks.py convert replace_file replace_file
 streams/sinks.py convert.fill ParquetWriter
-rows/file.py Rows._made replace_file replace_file
+rows/file.py Rows._write_all replace_file replace_file
 reports/page.py Page.write replace_file
 reports/findings.py write_sarif replace_file
 domains/dna/track.py GenomeTrack.close replace_file
@@ -102,7 +102,7 @@ domains/code/git.py WorkTree._copy write_text write_text
 domains/code/git.py _copied copy2
 domains/dna/track.py GenomeTrack._write_bigwig open
 domains/dna/track.py GenomeTrack._fill_bigwig open
-rows/file.py Rows._made open
+rows/file.py Rows._write_all open
 domains/ehr/sample.py _csv open
 domains/ehr/sample.py _parquet write_table
 domains/samples.py write_lines open

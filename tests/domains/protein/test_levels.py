@@ -93,7 +93,7 @@ def test_statistics_of_a_protein_are_those_of_its_residues() -> None:
     first, last = row.extra["segment"]
     assert above[first - 1 : last].mean() == pytest.approx(expected["segment"])
     assert last - first + 1 == SEGMENT
-    said = ProteinLevel().meaning("segment", row)
+    said = ProteinLevel().reasons.meaning("segment", row)
     assert said == f"the most unexpected stretch, residues {first} to {last}"
     assert row.extra["z"] == reference().z(60, expected["bits_per_unit"])
 
