@@ -14,15 +14,15 @@ LOADED_LINES = {
     "score": 17_450,  # 15,000
     "structure": 20_250,  # 15,000
     "embed": 19_400,  # 15,000
-    "train": 32_400,
+    "train": 32_300,
     "finetune": 32_300,  # training and 3,000
 }
 REACHABLE_LINES = {
     "score": 28_600,
     "structure": 30_100,
     "embed": 28_900,
-    "train": 33_950,
-    "finetune": 34_050,
+    "train": 33_900,
+    "finetune": 34_000,
 }
 """With imports inside of functions: moving an import into a function is no progress."""
 WATCH_MODULES = 15

@@ -240,7 +240,7 @@ class TaskConfig(CommandConfig):
         suffix = "" if self.out is None else ending(self.out)
         named = not suffix or any(suffix in endings for endings in FORMATS.values())
         further = {} if self.format_out in FORMATS or (self.format_out is None and named) else self.native()
-        chosen = format_of(self.out, self.format_out, further=further, writable=self.writable)
+        chosen = format_of(self.out, self.format_out, extra_formats=further, writable=self.writable)
         if chosen == "npy" and not self.arrays:
             raise UsageError(
                 f"{self.out}: an array of numpy holds vectors (seqmlm embed), and these are other rows"
@@ -459,7 +459,7 @@ def native_format(config: TaskConfig, native: Mapping[str, Sequence[str]]) -> st
     by_name = [name for name, endings in every.items() if suffix in endings]
     if asked in every and by_name and asked not in by_name:
         raise UsageError(f"{out} is {by_name[0]} by its name, and --format-out says {asked}; leave that out")
-    chosen = format_of(out, asked, further=native)
+    chosen = format_of(out, asked, extra_formats=native)
     return chosen if chosen in native else None
 
 
