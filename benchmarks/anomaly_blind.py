@@ -106,7 +106,9 @@ class Measured:
         records = records_of(chosen)
         scorer = self.detector.scorer()
         encoded = scorer.encoded(records, Problems())
-        columns |= model_channels(scorer.scored(encoded), scorer.scored(encoded, Mode("partition", 2)))
+        columns |= model_channels(
+            scorer.unit_scores(encoded), scorer.unit_scores(encoded, Mode("partition", 2))
+        )
         columns["length of session"] = np.array([float(len(s)) for s in chosen])
         return {name: values[at] for name, values in columns.items()}
 

@@ -265,7 +265,7 @@ def _alarmed(
 
 def _surprisals(model: LoadedModel, records: Sequence[Encoded]) -> dict[str, list[Doubles]]:
     """Each of `ARMS`, from one scoring."""
-    found = RecordScorer(Session(model, tokens_per_batch=8192)).scored(records)
+    found = RecordScorer(Session(model, tokens_per_batch=8192)).unit_scores(records)
     alone = [one.values.get(ALONE, one.surprisal) for one in found]
     return {"model": alone, "mixed": [one.surprisal for one in found]}
 

@@ -119,7 +119,7 @@ class Detector:
         detector = ModelDetector(self.scorer(), self.level, background=self.background)
         found: list[tuple[Scored, list[Any]]] = []
         for batch in batches(iter(records)):
-            scored = detector.scored(detector.scorer.encoded(batch, Problems("skip")))
+            scored = detector.unit_scores(detector.scorer.encoded(batch, Problems("skip")))
             found += zip(scored, detector.rows(scored), strict=True)
         return found
 

@@ -118,7 +118,7 @@ def _compared(
         Record(id=str(i), raw=wrong.history, source="planted", line=i + 1)
         for i, (_, wrong) in enumerate(planted)
     ]
-    found = detector.scored(detector.scorer.encoded(records, Problems("skip")))
+    found = detector.unit_scores(detector.scorer.encoded(records, Problems("skip")))
     patient, labels, values = [], [], []
     for scored, rows in zip(found, detector.rows(found), strict=True):
         number, wrong = planted[int(scored.record.id)]

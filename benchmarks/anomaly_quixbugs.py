@@ -80,7 +80,7 @@ def quixbugs(
 def _scored(model: LoadedModel, texts: Sequence[str]) -> list[Scored]:
     scorer = RecordScorer(Session(model, tokens_per_batch=8192))
     records = [Record(id=str(i), raw=text, source="quixbugs", line=1) for i, text in enumerate(texts)]
-    return scorer.scored(scorer.encoded(records, Problems()))
+    return scorer.unit_scores(scorer.encoded(records, Problems()))
 
 
 def _of(arm: str, found: Sequence[Scored]) -> list[Scored]:

@@ -102,7 +102,7 @@ def masked_scores(
     found = [
         one
         for start in range(0, len(pairs), BATCH_RECORDS)
-        for one in scorer.scored(pairs[start : start + BATCH_RECORDS])
+        for one in scorer.pair_rows(pairs[start : start + BATCH_RECORDS])
     ]
 
     def scores(metric: Metric) -> Scores:

@@ -375,7 +375,7 @@ def few_rows(name: str, data: Path, out: Path, seed: int, minutes: float) -> Row
     path = kind.write(drawn(kind.held, seed)[: 2 * (FEW_ROWS + FEW_JUDGED)], out / f"few-{name}")
     detector = Detector(RecordScorer(Session(model)), level, background=stored_background(model, level))
     records = model.domain.read([str(path)], Problems("skip"), **kind.options)
-    judged = [one for one in detector.judged(records, Problems("skip")) if one.row.score is not None]
+    judged = [one for one in detector.judged_rows(records, Problems("skip")) if one.row.score is not None]
     statistics, lengths = table([one.row for one in judged], level.statistics.judging)
     realised: list[list[float]] = []
     for division in range(DIVISIONS):

@@ -103,7 +103,9 @@ def gaps(text: str) -> Iterator[Gap]:
 
 def predicted(cloze: Cloze, gap: Gap) -> str:
     """The candidate with the largest log-probability a token."""
-    fits = cloze.fits(cloze.put([gap.prompt] * len(gap.candidates), [[one] for one in gap.candidates]))
+    fits = cloze.fits(
+        cloze.encode_filled([gap.prompt] * len(gap.candidates), [[one] for one in gap.candidates])
+    )
     return max(zip(gap.candidates, fits, strict=True), key=lambda own: own[1].log_prob / own[1].units)[0]
 
 

@@ -102,7 +102,7 @@ def calibrated(model: Any, path: Path) -> tuple[Any, Any]:
     level = model.domain.level(None)
     known = LogBackground(counts_of(encodings, model.tokenizer), model.tokenizer)
     detector = Detector(RecordScorer(Session(model)), level, mode=ONE_PASS, background=known)
-    rows = [one.row for one in detector.judged(records[half:], Problems())]
+    rows = [one.row for one in detector.judged_rows(records[half:], Problems())]
     return known, Normal.fit(*table(rows, level.statistics.judging), seed=0, fusion=level.statistics.fusion)
 
 

@@ -38,7 +38,7 @@ from seqmlm.domains.samples import read_truth
 from seqmlm.domains.structure import Decoded
 from seqmlm.evaluation.detection import Detection
 from seqmlm.evaluation.intervals import ratio
-from seqmlm.inference.maps import Asked
+from seqmlm.inference.maps import MapInput
 from seqmlm.inference.session import Session
 from seqmlm.structure.maps import apc, nulls
 from seqmlm.tasks.structure import Structure, StructureConfig
@@ -277,7 +277,7 @@ def shuffled(reference: str, paths: Sequence[Path], asked: Row, most: int) -> li
     task, quiet, found = Structure(config, Session.open(reference, expert="none")), Problems("skip"), []
     for _, asked_of in islice(task.maps.encoded(task.records(quiet), quiet), most):
         null = next(nulls(asked_of.encodings[0], task.session.tokenizer.space, 1, seed=2))
-        (made,) = task.maps.of([Asked([null])])
+        (made,) = task.maps.of([MapInput([null])])
         assert made.p is not None
         p = made.p[made.judged(task.separation)]
         found.append({f"p <= {alpha}": float((p <= alpha).mean()) for alpha in ALPHAS})

@@ -25,7 +25,6 @@ BUDGETS = {
     "domains/text": 8.1,
     "engine": 9.3,
     "evaluation": 18.4,
-    "inference": 20.7,
     "reports": 12.6,
     "structure": 21.2,
     "finetuning": 22.5,

@@ -210,7 +210,11 @@ def text(options: Any, out: Path) -> dict[str, float]:
     told = faithful(model, pairs, alphabet, 64)
     some = chosen_pairs(options.data, 2 if options.quick else 15)
     scorer = PairScorer(session, mode=Mode.parse("exact"))
-    return {**result(model), **told, "blimp": accuracy(*compared([*scorer.scored(some)], "sum"))["accuracy"]}
+    return {
+        **result(model),
+        **told,
+        "blimp": accuracy(*compared([*scorer.pair_rows(some)], "sum"))["accuracy"],
+    }
 
 
 ARMS: dict[str, Callable[[Any, Path], dict[str, float]]] = {"chain": chain, "text": text}

@@ -158,7 +158,7 @@ def statistics(arm: Arm, level: Level) -> Iterator[tuple[str, dict[str, Doubles]
         for start in range(0, len(records), 64):
             some = records[start : start + 64]
             encoded = detector.scorer.encoded([one for one, _ in some], Problems())
-            for own, (_, spans) in zip(detector.rows(detector.scored(encoded)), some, strict=True):
+            for own, (_, spans) in zip(detector.rows(detector.unit_scores(encoded)), some, strict=True):
                 scored = [row for row in own if row.score is not None]
                 found += [row for row in scored if spans is None or _touched(row, spans)]
         return found

@@ -41,19 +41,19 @@ class View:
         return tokenizer.units
 
     def windows(
-        self, encoding: Encoding, tokenizer: Tokenizer, max_length: int, wanted: Bools | None = None
+        self, encoding: Encoding, tokenizer: Tokenizer, max_length: int, selected: Bools | None = None
     ) -> list[tuple[Encoding, Bools]]:
         """What the model is shown, each with True at the tokens it is asked about there.
 
         Args:
             encoding: the record.
             max_length: tokens the model takes.
-            wanted: (L,) True at the tokens to score; None for all.
+            selected: (L,) True at the tokens to score; None for all.
 
         Returns:
-            Windows; every wanted token that can be scored is asked in exactly one of them.
+            Windows; every selected token that can be scored is asked in exactly one of them.
         """
-        return central_windows(encoding, tokenizer.space, max_length, wanted)
+        return central_windows(encoding, tokenizer.space, max_length, selected)
 
 
 WHOLE = View()

@@ -21,7 +21,7 @@ from seqmlm.engine.types import Encoding, Floats
 from seqmlm.errors import DataError
 from seqmlm.finetuning.labelled import group_of, is_alone
 from seqmlm.inference.batches import batches, encoded
-from seqmlm.inference.pieces import HeadCard, Piece, at_once, pieces, pieces_of_pair, unit_bounds
+from seqmlm.inference.pieces import HeadCard, Piece, pieces, pieces_of_pair, pieces_read_together, unit_bounds
 from seqmlm.inference.session import Session
 from seqmlm.tokenizers.base import Tokenizer
 
@@ -200,7 +200,7 @@ class CaseRows:
     """The windows of cases as packed rows, for `Loop`."""
 
     def __init__(self, own: Sequence[Case], card: HeadCard) -> None:
-        self._pieces = [(case, some) for case in own for some in at_once(case.pieces, card)]
+        self._pieces = [(case, some) for case in own for some in pieces_read_together(case.pieces, card)]
         lengths = [sum(len(piece.encoding) for piece in some) for _, some in self._pieces]
         self.lengths = np.array(lengths, dtype=np.int32)
 

@@ -59,14 +59,14 @@ class Budget:
     commit_interval: float = float("inf")
     cost: Callable[[int], float] = float
 
-    def share(self, one: Encoded) -> float:
-        """What a record takes of a batch, which has `BATCH_RECORDS` or `BATCH_CHARACTERS` at most."""
-        own = max(1 / BATCH_RECORDS, characters(one.record) / BATCH_CHARACTERS)
-        return max(own, self.cost(len(one.encoding)) / self.batch)
+    def share(self, sequence: Encoded) -> float:
+        """Share of a batch that a record fills, by tokens, records (`BATCH_RECORDS`) or characters."""
+        batch_share = max(1 / BATCH_RECORDS, characters(sequence.record) / BATCH_CHARACTERS)
+        return max(batch_share, self.cost(len(sequence.encoding)) / self.batch)
 
     @classmethod
     def of(cls, model: LoadedModel, mode: Mode = EXACT) -> Budget:
-        """What `BATCH_SECONDS` and `PART_SECONDS` are roughly spent on, in a mode."""
+        """Budget of a model in a mode: about `BATCH_SECONDS` of work a batch and `PART_SECONDS` a commit."""
         each_second = tokens_per_second(model)
         batch = max(_LEAST[_has_gpu()], int(BATCH_SECONDS * each_second))
         commit = max(batch, int(PART_SECONDS * each_second))
@@ -85,7 +85,7 @@ def tokens_per_second(model: LoadedModel) -> float:
 
 
 def forward_tokens(model: LoadedModel, mode: Mode = EXACT) -> Callable[[int], float]:
-    """What it takes to score a record of so many tokens in a mode, its units being tokens.
+    """Function from tokens of a record to the forward tokens of its score in a mode, where units are tokens.
 
     In tokens that the model computes in whole sequences (`engine.layout.exact_cost`).
     """
@@ -163,18 +163,18 @@ def tokenized(
     Raises:
         DataError: a record that cannot be spelled, where `problems` raises; those before it come first.
     """
-    found = list[Encoded]()
-    every: Iterator[Encoded]
+    sequences = list[Encoded]()
+    stream: Iterator[Encoded]
     try:
         encodings = tokenizer.encode_batch([record.raw for record in records])
     except DataError:
-        every = _singly(domain, tokenizer, records, problems)
+        stream = _singly(domain, tokenizer, records, problems)
     else:
-        every = map(Encoded, records, encodings)
-    for one in every:
-        found.append(one)
-        yield one
-    problems.note(_UNFAMILIAR, _unfamiliar(found, tokenizer))
+        stream = map(Encoded, records, encodings)
+    for sequence in stream:
+        sequences.append(sequence)
+        yield sequence
+    problems.note(_UNFAMILIAR, _unfamiliar(sequences, tokenizer))
 
 
 def encoded(
@@ -200,7 +200,9 @@ def encoded_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Encoding]:
 def unknown_tokens(tokenizer: Tokenizer, encodings: Iterable[Encoding]) -> int:
     """Tokens that the vocabulary does not have, which no score can count."""
     unfamiliar = np.array(tokenizer.units.unfamiliar, dtype=np.int32)
-    return sum(int(np.isin(one.ids, unfamiliar).sum()) for one in encodings) if len(unfamiliar) else 0
+    return (
+        sum(int(np.isin(encoding.ids, unfamiliar).sum()) for encoding in encodings) if len(unfamiliar) else 0
+    )
 
 
 def _singly(
@@ -210,11 +212,11 @@ def _singly(
         try:
             encoding = tokenizer.encode(record.raw)
         except UnknownUnit as error:
-            shown = unknown_error(domain, record, [error.found], sensitive=problems.sensitive)
-            problems.bad(shown, str(record.raw))
+            unknown = unknown_error(domain, record, [error.found], sensitive=problems.sensitive)
+            problems.bad(unknown, str(record.raw))
         except DataError as error:
-            placed = DataError(error.reason, source=record.source, line=record.line, remedy=error.remedy)
-            problems.bad(placed, str(record.raw))
+            refusal = DataError(error.reason, source=record.source, line=record.line, remedy=error.remedy)
+            problems.bad(refusal, str(record.raw))
         else:
             yield Encoded(record, encoding)
 
@@ -225,13 +227,15 @@ def _unfamiliar(batch: Sequence[Encoded], tokenizer: Tokenizer) -> int:
         return 0
     unknown = np.zeros(max(tokenizer.space.size, max(tokenizer.units.unfamiliar) + 1), dtype=np.bool_)
     unknown[list(tokenizer.units.unfamiliar)] = True
-    record = np.repeat(np.arange(len(batch)), [len(one.encoding) for one in batch])
+    record = np.repeat(np.arange(len(batch)), [len(sequence.encoding) for sequence in batch])
     # What is not known may stand outside of all units.
-    strange = unknown[np.concatenate([one.encoding.ids for one in batch])]
-    inside = strange | (np.concatenate([one.encoding.groups for one in batch]) >= 0)
+    strange = unknown[np.concatenate([sequence.encoding.ids for sequence in batch])]
+    inside = strange | (np.concatenate([sequence.encoding.groups for sequence in batch]) >= 0)
     size = len(batch)
-    most = 2 * np.bincount(record[strange], minlength=size) > np.bincount(record[inside], minlength=size)
-    return int(np.count_nonzero(most))
+    mostly_unknown = 2 * np.bincount(record[strange], minlength=size) > np.bincount(
+        record[inside], minlength=size
+    )
+    return int(np.count_nonzero(mostly_unknown))
 
 
 # Inputs
@@ -255,23 +259,23 @@ def check(domain: Field, record: Record, tokenizer: Tokenizer, problems: Problem
 
     Only closed alphabets refuse a record; an open vocabulary counts its unknown tokens elsewhere.
     """
-    found = tokenizer.unknown(record.raw) if tokenizer.traits.closed else []
-    if found:
-        error = unknown_error(domain, record, found, sensitive=problems.sensitive)
+    unknown_pieces = tokenizer.unknown(record.raw) if tokenizer.traits.closed else []
+    if unknown_pieces:
+        error = unknown_error(domain, record, unknown_pieces, sensitive=problems.sensitive)
         problems.bad(error, str(record.raw))
-    return not found
+    return not unknown_pieces
 
 
 def unknown_error(
-    domain: Field, record: Record, found: Sequence[Unknown], *, sensitive: bool = False
+    domain: Field, record: Record, unknown_pieces: Sequence[Unknown], *, sensitive: bool = False
 ) -> DataError:
     """The error for a record with pieces outside the alphabet; sensitive data shows no value."""
-    what = "a unit" if sensitive or domain.sensitive else repr(found[0].text)
-    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    unit = "a unit" if sensitive or domain.sensitive else repr(unknown_pieces[0].text)
+    further_pieces = f" and {len(unknown_pieces) - 1} more" if len(unknown_pieces) > 1 else ""
     return DataError(
-        f"{what} is not in the {domain.name} alphabet",
+        f"{unit} is not in the {domain.name} alphabet",
         source=record.source,
         line=record.line,
-        remedy=f"position {found[0].offset + 1} of the sequence{more}; correct it, check that this is "
-        f"{domain.name} data, or continue without such records",
+        remedy=f"position {unknown_pieces[0].offset + 1} of the sequence{further_pieces}; correct it, "
+        f"check that this is {domain.name} data, or continue without such records",
     )

@@ -85,9 +85,9 @@ class Stored:
         return self.fitted.smallest_rate > USUAL_RATE + 1e-9
 
     def facts(self, model: LoadedModel, alpha: float | None = None) -> dict[str, Any]:
-        """What a person or a machine should know of it, and what a rate of alarms (`alpha`) would rest on."""
+        """Figures of the calibration by name, and what a rate of alarms (`alpha`) would rest on."""
         fitted = self.fitted
-        found: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "rows": fitted.rows,
             "records": redact_small_counts({"n": self.records}, model.card.sensitive)["n"],
             "few_records": self.few,
@@ -98,11 +98,11 @@ class Stored:
             "judged_by": ", ".join(fitted.applying),
         }
         if isinstance(fitted, TwoPopulations):
-            found["counted_rows"] = fitted.counts.rows
+            facts["counted_rows"] = fitted.counts.rows
         if alpha is not None:
             rests = "ranks" if alpha >= fitted.smallest_rate else "tail" if fitted.has_tail else "nothing"
-            found["alpha"] = {"rate": alpha, "rests_on": rests}
-        return found
+            facts["alpha"] = {"rate": alpha, "rests_on": rests}
+        return facts
 
 
 def rate_above(rate: float) -> str:
@@ -115,15 +115,19 @@ def rate_above(rate: float) -> str:
     return f"{math.ceil(rate * 10**digits - 1e-9) / 10**digits:.{digits}f}".rstrip("0")
 
 
-def told(made: Mapping[tuple[str, str], Stored]) -> str:
+def calibration_summary(calibrations: Mapping[tuple[str, str], Stored]) -> str:
     """Rows and rates of calibrations in one sentence."""
     levels: dict[str, list[str]] = {}
-    for (level, mode), one in made.items():
-        counted = one.fitted.counts if isinstance(one.fitted, TwoPopulations) else None
-        rows = f"{mode} {one.rows:,} rows{f' of fewer than {FEW_RECORDS} records' if one.few else ''}"
+    for (level, mode), calibration in calibrations.items():
+        fitted = calibration.fitted
+        counted = fitted.counts if isinstance(fitted, TwoPopulations) else None
+        few = f" of fewer than {FEW_RECORDS} records" if calibration.few else ""
+        rows = f"{mode} {calibration.rows:,} rows{few}"
         rows += "" if counted is None else f", {counted.rows:,} of what is counted"
-        levels.setdefault(level, []).append(f"{rows} (rates from {rate_above(one.fitted.smallest_rate)})")
-    parts = [f"level {level}: {', '.join(own)}" for level, own in levels.items()]
+        levels.setdefault(level, []).append(
+            f"{rows} (rates from {rate_above(calibration.fitted.smallest_rate)})"
+        )
+    parts = [f"level {level}: {', '.join(mode_texts)}" for level, mode_texts in levels.items()]
     return f"calibrated {'; '.join(parts)}"
 
 
@@ -142,8 +146,10 @@ def stored_calibrations(folder: Path) -> dict[tuple[str, str], Stored]:
         if facts.get("format") != _FORMAT:
             raise ValueError(f"format {facts.get('format')}; this version of seqmlm reads {_FORMAT}")
         return {
-            (one["level"], one["mode"]): _stored(one, _under(arrays, f"{one['level']}/{one['mode']}/"))
-            for one in facts["entries"]
+            (entry["level"], entry["mode"]): _stored(
+                entry, _under(arrays, f"{entry['level']}/{entry['mode']}/")
+            )
+            for entry in facts["entries"]
         }
     except StateError as error:
         raise StateError(f"{file}: {error} ('seqmlm calibrate')") from None
@@ -151,8 +157,8 @@ def stored_calibrations(folder: Path) -> dict[tuple[str, str], Stored]:
         raise _broken(file, error) from None
 
 
-def kept_calibrations(folder: Path, notify: Callable[[str], None]) -> dict[tuple[str, str], Stored]:
-    """What stays beside a new calibration: all there is, or nothing of a file this version cannot read."""
+def readable_calibrations(folder: Path, notify: Callable[[str], None]) -> dict[tuple[str, str], Stored]:
+    """Calibrations that stay beside a new one; none of a file that this version cannot read."""
     try:
         return stored_calibrations(folder)
     except StateError as error:
@@ -170,7 +176,7 @@ def stored_calibration(model: LoadedModel, level: Level, mode: str) -> Stored | 
 
 
 def stored_background(model: LoadedModel, level: Level) -> Background | None:
-    """What a level knows of normal data; None where it needs nothing, or the model holds nothing.
+    """Knowledge of a level about normal data; None where it needs none, or the model holds none.
 
     Levels with one kind of background know the same (that of training, where it is from there): any of them
     lends its own to the others, where what it learnt from scores was seen in the same way.
@@ -182,22 +188,22 @@ def stored_background(model: LoadedModel, level: Level) -> Background | None:
     if kind is None or not file.is_file():
         return None
     arrays = tensors(file)[0]
-    alike = (
-        one
-        for one in model.domain.levels
-        if one.background is kind and (one.view == level.view or not kind.needs_scores)
+    alike_levels = (
+        candidate
+        for candidate in model.domain.levels
+        if candidate.background is kind and (candidate.view == level.view or not kind.needs_scores)
     )
-    for one in (level, *alike):
-        if own := _under(arrays, f"{one.name}/"):
+    for candidate in (level, *alike_levels):
+        if arrays_of_level := _under(arrays, f"{candidate.name}/"):
             try:
-                return kind.load(own, model.tokenizer)
+                return kind.load(arrays_of_level, model.tokenizer)
             except _UNFIT as error:
                 raise _broken(file, error) from None
     return None
 
 
 def stored_trained_on(folder: Path) -> TrainedOn | None:
-    """What tells the records a model was trained on; None where the model does not know them.
+    """Hashes of the records that a model was trained on; None where the model does not have them.
 
     Raises:
         StateError: the file cannot be read.
@@ -211,7 +217,7 @@ def stored_trained_on(folder: Path) -> TrainedOn | None:
         raise _broken(file, error) from None
 
 
-def store(folder: Path, made: Mapping[tuple[str, str], Stored], *, private: bool = False) -> None:
+def store(folder: Path, calibrations: Mapping[tuple[str, str], Stored], *, private: bool = False) -> None:
     """Put calibrations, by level and mode, in the place of those a model has; its others stay.
 
     The others are those there are at this moment: two processes that calibrate at once keep both. Private
@@ -221,19 +227,24 @@ def store(folder: Path, made: Mapping[tuple[str, str], Stored], *, private: bool
         StateError: the folder cannot be written; the calibrations it had are untouched.
     """
     with changing(folder, private=private) as put:
-        others = kept_calibrations(folder, lambda text: None)  # who calibrates was told before
-        put(CALIBRATION, _content({**others, **made}))
+        stored = readable_calibrations(folder, lambda text: None)  # who calibrates was told before
+        put(CALIBRATION, _content({**stored, **calibrations}))
 
 
 def _content(stored: Mapping[tuple[str, str], Stored]) -> bytes:
     """The file of some calibrations."""
     arrays, facts = Arrays(), []
-    for (level, mode), one in stored.items():
-        state, own = one.fitted.to_state()
-        arrays |= {f"{level}/{mode}/{name}": values for name, values in own.items()}
-        created = one.created or datetime.now(UTC).isoformat(timespec="seconds")
-        known = {"level": level, "mode": mode, "rows": one.rows, **{x: getattr(one, x) for x in _FACTS}}
-        facts.append({**known, "created": created, "state": state})
+    for (level, mode), calibration in stored.items():
+        state, level_arrays = calibration.fitted.to_state()
+        arrays |= {f"{level}/{mode}/{name}": values for name, values in level_arrays.items()}
+        created = calibration.created or datetime.now(UTC).isoformat(timespec="seconds")
+        entry = {
+            "level": level,
+            "mode": mode,
+            "rows": calibration.rows,
+            **{x: getattr(calibration, x) for x in _FACTS},
+        }
+        facts.append({**entry, "created": created, "state": state})
     return saved(arrays, {HEADER: json.dumps({"format": _FORMAT, "entries": facts})})
 
 
@@ -248,9 +259,11 @@ def store_backgrounds(folder: Path, backgrounds: Mapping[str, Background], *, pr
     for level, background in backgrounds.items():
         arrays |= {f"{level}/{name}": values for name, values in background.arrays().items()}
     with changing(folder, private=private) as put:
-        there = tensors(file)[0] if file.is_file() else {}
-        others = {name: values for name, values in there.items() if name.partition("/")[0] not in backgrounds}
-        put(BACKGROUND, saved({**others, **arrays}))
+        stored = tensors(file)[0] if file.is_file() else {}
+        other_levels = {
+            name: values for name, values in stored.items() if name.partition("/")[0] not in backgrounds
+        }
+        put(BACKGROUND, saved({**other_levels, **arrays}))
 
 
 def store_trained_on(folder: Path, trained_on: TrainedOn, *, private: bool = False) -> None:
@@ -263,8 +276,8 @@ def store_trained_on(folder: Path, trained_on: TrainedOn, *, private: bool = Fal
 
 
 def _stored(facts: Mapping[str, Any], arrays: Arrays) -> Stored:
-    known = {name: facts[name] for name in (*_FACTS, "created")} | {"records": int(facts["records"])}
-    return Stored(fitted=calibration_from_state(facts["state"], arrays), **known)
+    fields = {name: facts[name] for name in (*_FACTS, "created")} | {"records": int(facts["records"])}
+    return Stored(fitted=calibration_from_state(facts["state"], arrays), **fields)
 
 
 def tensors(file: Path, remedy: str = _CALIBRATE) -> tuple[Arrays, dict[str, str]]:
@@ -287,23 +300,23 @@ def tensors(file: Path, remedy: str = _CALIBRATE) -> tuple[Arrays, dict[str, str
     return arrays, header
 
 
-class OfVectors(Protocol):
-    """What is made of vectors, and of no others."""
+class VectorFacts(Protocol):
+    """An object that was fitted to vectors, with facts that name these vectors."""
 
     @property
     def facts(self) -> Mapping[str, Any]: ...
 
 
-Made = TypeVar("Made", bound=OfVectors)
+Loaded = TypeVar("Loaded", bound=VectorFacts)
 
 
-def of_vectors(
-    file: Path, make: Callable[[Arrays, Any], Made], wanted: Mapping[str, Any], *, name: str, remedy: str
-) -> Made:
-    """What a model keeps of vectors in a file, made of its arrays and what its header says.
+def load_vector_file(
+    file: Path, make: Callable[[Arrays, Any], Loaded], expected: Mapping[str, Any], *, name: str, remedy: str
+) -> Loaded:
+    """Object that was fitted to vectors, from the arrays and the header of a file of a model folder.
 
     Args:
-        wanted: facts that it must agree with.
+        expected: facts that it must agree with.
         name, remedy: what it is called, and how a person gets another.
 
     Raises:
@@ -314,14 +327,16 @@ def of_vectors(
         raise UsageError(f"{file.parent} has no {name} yet: {remedy}")
     arrays, header = tensors(file, remedy)
     try:
-        found = make(arrays, parse_json(header[HEADER], finite=True))
-        other = next((fact for fact, value in wanted.items() if found.facts.get(fact) != value), None)
+        loaded = make(arrays, parse_json(header[HEADER], finite=True))
+        differing = next(
+            (fact for fact, fact_value in expected.items() if loaded.facts.get(fact) != fact_value), None
+        )
     except _UNFIT as error:
         raise _broken(file, error, remedy) from None
-    if other is not None:
-        own = f"{other} {found.facts.get(other)}, and these have {wanted[other]}"
-        raise UsageError(f"{file} is of vectors with {own}: {remedy}")
-    return found
+    if differing is not None:
+        difference = f"{differing} {loaded.facts.get(differing)}, and these have {expected[differing]}"
+        raise UsageError(f"{file} is of vectors with {difference}: {remedy}")
+    return loaded
 
 
 def saved(arrays: Mapping[str, NDArray[Any]], header: dict[str, str] | None = None) -> bytes:

@@ -48,28 +48,34 @@ class Verbalizer:
         for name, words in labels.items():
             if not words or any(not word.strip() for word in words):
                 raise UsageError(f"class {name!r} has no words, or an empty one: --label {name}=word,word")
-        every = [word for own in labels.values() for word in own]
-        if (twice := next((word for word in every if every.count(word) > 1), None)) is not None:
+        all_words = [word for class_words in labels.values() for word in class_words]
+        if (twice := next((word for word in all_words if all_words.count(word) > 1), None)) is not None:
             raise UsageError(f"the word {twice!r} stands for two classes, or twice for one")
-        owner = np.repeat(np.arange(len(labels)), [len(own) for own in labels.values()])
-        return cls(names=tuple(labels), words=tuple(every), owner=owner)
+        owner = np.repeat(np.arange(len(labels)), [len(class_words) for class_words in labels.values()])
+        return cls(names=tuple(labels), words=tuple(all_words), owner=owner)
 
     def probabilities(self, log_probs: Doubles, words: Longs | None = None) -> Doubles:
         """(..., C) of the classes: a class has the geometric mean of its words, among all of (..., W) words
         or those that are chosen. Log-probabilities are calibrated, in any unit but that of a factor."""
         chosen = np.arange(len(self.words)) if words is None else words
-        own = log_probs[..., chosen]
-        own = own - np.logaddexp.reduce(own, axis=-1, keepdims=True)
+        word_log_probs = log_probs[..., chosen]
+        word_log_probs = word_log_probs - np.logaddexp.reduce(word_log_probs, axis=-1, keepdims=True)
         of = self.owner[chosen]
-        means = np.stack([own[..., of == number].mean(-1) for number in range(len(self.names))], axis=-1)
-        found: Doubles = np.exp(means - np.logaddexp.reduce(means, axis=-1, keepdims=True))
-        return found
+        means = np.stack(
+            [word_log_probs[..., of == number].mean(-1) for number in range(len(self.names))], axis=-1
+        )
+        class_probs: Doubles = np.exp(means - np.logaddexp.reduce(means, axis=-1, keepdims=True))
+        return class_probs
 
-    def alone(self) -> list[Longs]:
-        """One word of each class at a time: the first ones, the second ones, and so on, in turns."""
-        own = [np.flatnonzero(self.owner == number) for number in range(len(self.names))]
-        most = max(map(len, own))
-        return [np.array([one[turn % len(one)] for one in own]) for turn in range(most)] if most > 1 else []
+    def word_sets(self) -> list[Longs]:
+        """(C,) word numbers with one word of each class: the first words, the second words, and so on."""
+        class_words = [np.flatnonzero(self.owner == number) for number in range(len(self.names))]
+        longest = max(map(len, class_words))
+        return (
+            [np.array([numbers[turn % len(numbers)] for numbers in class_words]) for turn in range(longest)]
+            if longest > 1
+            else []
+        )
 
 
 class Classifier:
@@ -93,10 +99,12 @@ class Classifier:
         self.cloze, self.verbalizer = cloze, verbalizer
         self.templates = [text if fields_in(text) else f"{{text}} {text}" for text in templates]
         self.fields = set().union(*map(fields_in, self.templates)) - {"text"}
-        special = {cloze.tokenizer.tokens[one] for one in cloze.tokenizer.space.special} | set(cloze.forms)
+        special = {cloze.tokenizer.tokens[token] for token in cloze.tokenizer.space.special} | set(
+            cloze.forms
+        )
         for word in verbalizer.words:
-            if found := next((one for one in special if one in word), None):
-                raise UsageError(f"the word {word!r} has {found!r} in it, which is no word of the data")
+            if mark := next((mark_text for mark_text in special if mark_text in word), None):
+                raise UsageError(f"the word {word!r} has {mark!r} in it, which is no word of the data")
         self._copies: list[tuple[int, int]] = []  # of each template: its tokens, and copies of a record in it
         self._empty = [self._checked(template) for template in self.templates]
         self._prior = np.zeros((len(self.templates), len(verbalizer.words)))
@@ -110,7 +118,7 @@ class Classifier:
         sizes, tokens = list[int](), 0
         for word in self.verbalizer.words:
             try:
-                [gapped] = self.cloze.put([prompt], [[word]])
+                [gapped] = self.cloze.encode_filled([prompt], [[word]])
             except (DataError, UsageError) as error:
                 raise UsageError(f"the word {word!r} cannot stand in {template!r}: {error}") from None
             sizes.append(len(gapped.units))
@@ -125,14 +133,14 @@ class Classifier:
     def query(self, record: Record, word: str, longest: int) -> Query:
         """The question how probable a word in the first template of a record is, in a window around it."""
         prompt = self._prompt(self.templates[0], record.raw, record.meta)
-        (gapped,) = self.cloze.put([prompt], [[word]])
+        (gapped,) = self.cloze.encode_filled([prompt], [[word]])
         return self.cloze.rule.ask_chain(self.cloze.rule.narrowed(gapped, 0, longest), 0)
 
     def _log_probs(self, prompts: Sequence[Prompt]) -> Doubles:
         """(N, T, W) of the words in the gaps of N x T prompts, in nats per token."""
         words = self.verbalizer.words
         pairs = [(prompt, [word]) for prompt in prompts for word in words]
-        gapped = self.cloze.put([prompt for prompt, _ in pairs], [word for _, word in pairs])
+        gapped = self.cloze.encode_filled([prompt for prompt, _ in pairs], [word for _, word in pairs])
         fits = [fit.log_prob / fit.units for fit in self.cloze.fits(gapped)]
         return np.array(fits, dtype=np.float64).reshape(-1, len(self.templates), len(words))
 
@@ -142,36 +150,44 @@ class Classifier:
         Words of equally many tokens share the copy in which all these are hidden.
         """
         longest = self.cloze.session.card.max_length
-        return float(sum(copies * min(longest, tokens + own) for own, copies in self._copies))
+        return float(
+            sum(copies * min(longest, tokens + template_tokens) for template_tokens, copies in self._copies)
+        )
 
-    def asked(self, records: Sequence[Record]) -> Doubles:
-        """(N, T, W) of the words in each template of each record, in nats per token, calibrated."""
-        every = [(one, template) for one in records for template in self.templates]
-        prompts = [self._prompt(template, one.raw, one.meta) for one, template in every]
-        found: Doubles = self._log_probs(prompts) - self._prior
-        return found
+    def log_probs(self, records: Sequence[Record]) -> Doubles:
+        """(N, T, W) log-probabilities of the words in each template of each record, calibrated (nats per
+        token)."""
+        framed_records = [(record, template) for record in records for template in self.templates]
+        prompts = [self._prompt(template, record.raw, record.meta) for record, template in framed_records]
+        calibrated: Doubles = self._log_probs(prompts) - self._prior
+        return calibrated
 
     def calibrate(self, contexts: Sequence[Record]) -> None:
         """Take off, from now on, what words have anyway: in the mean over unlabelled records, or without
         data, where there are none."""
         if contexts:
-            self._prior = np.logaddexp.reduce(self.asked(contexts), axis=0) - math.log(len(contexts))
+            self._prior = np.logaddexp.reduce(self.log_probs(contexts), axis=0) - math.log(len(contexts))
         else:
             self._prior = self._log_probs(self._empty)[0]
 
     def scores(self, calibrated: Doubles) -> Doubles:
         """(N, C) of the classes, the mean over templates."""
-        found: Doubles = self.verbalizer.probabilities(calibrated).mean(axis=1)
-        return found
+        class_probs: Doubles = self.verbalizer.probabilities(calibrated).mean(axis=1)
+        return class_probs
 
     def wordings(self, calibrated: Doubles) -> dict[str, list[str]]:
         """The most probable class of each record by each template, and each word of a class, alone."""
         templates, words = self.templates if len(self.templates) > 1 else [], self.verbalizer
-        found = {one: words.probabilities(calibrated[:, place]) for place, one in enumerate(templates)}
-        for own in words.alone():
-            name = ", ".join(words.words[place] for place in own)
-            found[name] = words.probabilities(calibrated, own).mean(axis=1)
-        return {name: [words.names[best] for best in own.argmax(axis=1)] for name, own in found.items()}
+        probabilities = {
+            template: words.probabilities(calibrated[:, place]) for place, template in enumerate(templates)
+        }
+        for word_numbers in words.word_sets():
+            name = ", ".join(words.words[place] for place in word_numbers)
+            probabilities[name] = words.probabilities(calibrated, word_numbers).mean(axis=1)
+        return {
+            name: [words.names[best] for best in word_numbers.argmax(axis=1)]
+            for name, word_numbers in probabilities.items()
+        }
 
 
 def read_wording(
@@ -184,16 +200,16 @@ def read_wording(
         UsageError: a class without words or given twice, or a file that cannot be read.
     """
     if file is None:
-        found = dict[str, list[str]]()
+        words_of_class = dict[str, list[str]]()
         for text in labels:
             name, equals, words = text.partition("=")
             name = name.strip()
             if not equals or not name:
                 raise UsageError(f"--label {text!r}: write CLASS=WORD,WORD, such as positive=great,excellent")
-            if name in found:
+            if name in words_of_class:
                 raise UsageError(f"--label names the class {name!r} twice: give all its words at once")
-            found[name] = [word.strip() for word in words.split(",")]
-        return templates, found
+            words_of_class[name] = [word.strip() for word in words.split(",")]
+        return templates, words_of_class
     if templates or labels:
         raise UsageError("task is a file with templates and labels: leave --template and --label out")
     values = read_yaml(file)
@@ -203,4 +219,6 @@ def read_wording(
     good = isinstance(texts, list) and isinstance(classes, dict)
     if not good or not all(isinstance(words, list) for words in classes.values()):
         raise UsageError(f"{file}: templates is a list, and labels has a list of words for each class")
-    return [str(one) for one in texts], {str(k): [str(w) for w in own] for k, own in classes.items()}
+    return [str(template) for template in texts], {
+        str(k): [str(w) for w in class_words] for k, class_words in classes.items()
+    }

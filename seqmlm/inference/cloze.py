@@ -25,7 +25,7 @@ from seqmlm.inference.session import Session
 
 
 class Guess(NamedTuple):
-    """What may stand at a place: how it is spelled, its symbol, and its natural log-probability."""
+    """A unit that may fill a place: its text, its symbol and its log-probability (nats)."""
 
     text: str
     symbol: int
@@ -83,8 +83,8 @@ class Cloze:
     @property
     def forms(self) -> tuple[str, ...]:
         """How gaps may be written."""
-        own = self.tokenizer.tokens[self.tokenizer.space.mask]
-        return tuple(dict.fromkeys((*self.domain.gaps.forms, own)))
+        mask_token = self.tokenizer.tokens[self.tokenizer.space.mask]
+        return tuple(dict.fromkeys((*self.domain.gaps.forms, mask_token)))
 
     def opened(self, prompts: Sequence[Prompt]) -> list[Gapped]:
         """Encode sequences with gaps in which nothing is known.
@@ -93,11 +93,14 @@ class Cloze:
             UsageError: a gap that cannot be one.
         """
         spelling = self.tokenizer.spelling
-        filled = [self.domain.gaps.filled(one, [spelling.stand_in] * len(one.holes)) for one in prompts]
+        filled = [
+            self.domain.gaps.filled(prompt, [spelling.stand_in] * len(prompt.holes)) for prompt in prompts
+        ]
         encode = spelling.encode_gaps or self.tokenizer.encode_batch
-        encodings = encode([one.raw for one in filled])
+        encodings = encode([sequence.raw for sequence in filled])
         return [
-            self.rule.open(own, one.spans, one.tokens) for own, one in zip(encodings, filled, strict=True)
+            self.rule.open(encoding, sequence.spans, sequence.tokens)
+            for encoding, sequence in zip(encodings, filled, strict=True)
         ]
 
     def tokens(self, prompt: Prompt) -> int:
@@ -108,16 +111,22 @@ class Cloze:
         except (DataError, UsageError):
             return longest
 
-    def put(self, prompts: Sequence[Prompt], texts: Sequence[Sequence[str]]) -> list[Gapped]:
+    def encode_filled(self, prompts: Sequence[Prompt], texts: Sequence[Sequence[str]]) -> list[Gapped]:
         """Encode sequences with a candidate in each gap.
 
         Raises:
             UsageError: a text that is not there once it is encoded, or that the vocabulary does not have.
             DataError: one that the alphabet does not have.
         """
-        filled = [self.domain.gaps.filled(one, own) for one, own in zip(prompts, texts, strict=True)]
-        encodings = self.tokenizer.encode_batch([one.raw for one in filled])
-        return [self.rule.open(own, one.spans) for own, one in zip(encodings, filled, strict=True)]
+        filled = [
+            self.domain.gaps.filled(prompt, gap_texts)
+            for prompt, gap_texts in zip(prompts, texts, strict=True)
+        ]
+        encodings = self.tokenizer.encode_batch([sequence.raw for sequence in filled])
+        return [
+            self.rule.open(encoding, sequence.spans)
+            for encoding, sequence in zip(encodings, filled, strict=True)
+        ]
 
     def guesses(self, gapped: Sequence[Gapped], k: int) -> list[list[list[Guess]]]:
         """For each sequence, for each unit of its gaps in order, the k most probable guesses, best first,
@@ -125,35 +134,38 @@ class Cloze:
         k = min(k, self.symbols)
         width = k if self._allowed is None else self.symbols
         want = top(width)
-        queries, of = self._windows(gapped)
+        queries, origins = self._windows(gapped)
         parts: dict[tuple[int, int], list[list[Guess]]] = {}
         answers = self.session.conditionals().ask(queries, self.rule.needs(want))
-        for query, answer, (number, at, window) in zip(queries, answers, of, strict=True):
-            read = self.rule.read(query, answer, want)
-            place = {int(unit): row for row, unit in enumerate(read.unit)}
+        for query, answer, (number, at, window) in zip(queries, answers, origins, strict=True):
+            unit_values = self.rule.read(query, answer, want)
+            place = {int(unit): row for row, unit in enumerate(unit_values.unit)}
             rows = [place[int(unit)] for unit in window.gaps[at]]
-            ids, log_probs = read.values[TopIds.name][rows], read.values[TopLogProbs.name][rows]
+            ids, log_probs = unit_values.values[TopIds.name][rows], unit_values.values[TopLogProbs.name][rows]
             parts[number, at] = [
-                self._named(one, own, k) for one, own in zip(ids.tolist(), log_probs.tolist(), strict=True)
+                self._allowed_guesses(top_ids, top_log_probs, k)
+                for top_ids, top_log_probs in zip(ids.tolist(), log_probs.tolist(), strict=True)
             ]
         return [
-            [units for at in range(len(one.gaps)) for units in parts[number, at]]
-            for number, one in enumerate(gapped)
+            [units for at in range(len(sequence.gaps)) for units in parts[number, at]]
+            for number, sequence in enumerate(gapped)
         ]
 
     def fits(self, gapped: Sequence[Gapped], gap: int = 0) -> list[Fit]:
         """How probable what stands in a gap of each sequence is, while nothing is known of the other gaps."""
         longest = self.session.card.max_length
-        queries = [self.rule.ask_chain(self.rule.narrowed(one, gap, longest), gap) for one in gapped]
+        queries = [
+            self.rule.ask_chain(self.rule.narrowed(sequence, gap, longest), gap) for sequence in gapped
+        ]
         answers = self.session.conditionals().ask(queries, self.rule.needs())
-        found = []
-        for query, answer, one in zip(queries, answers, gapped, strict=True):
-            read = self.rule.read(query, answer)
-            found.append(Fit(log_prob=float(read.log_probs.sum()), units=len(one.gaps[gap])))
-        return found
+        fits = []
+        for query, answer, sequence in zip(queries, answers, gapped, strict=True):
+            chain = self.rule.read(query, answer)
+            fits.append(Fit(log_prob=float(chain.log_probs.sum()), units=len(sequence.gaps[gap])))
+        return fits
 
     def refined(
-        self, prompts: Sequence[Prompt], rounds: int, choose: Choose, again: Again | None = None
+        self, prompts: Sequence[Prompt], rounds: int, choose: Choose, units_again: Again | None = None
     ) -> list[list[str]]:
         """Fill all gaps together, so that what stands in one fits what stands in the others: a text for each.
 
@@ -162,13 +174,15 @@ class Cloze:
 
         Args:
             choose: what is put at units, given their distributions.
-            again: which units are asked again; None for mask-predict (Ghazvininejad et al. 2019): those one
-                is least sure of, fewer each time.
+            units_again: units to ask again; None for mask-predict (Ghazvininejad et al. 2019): the least
+                certain ones, fewer each time.
 
         Raises:
             UsageError: a sequence is longer than the model.
         """
-        states = [_State(prompt, one) for prompt, one in zip(prompts, self.opened(prompts), strict=True)]
+        states = [
+            _State(prompt, sequence) for prompt, sequence in zip(prompts, self.opened(prompts), strict=True)
+        ]
         for state in states:
             if len(state.gapped.encoding) > self.session.card.max_length:
                 raise UsageError(
@@ -176,27 +190,33 @@ class Cloze:
                     f"{self.session.card.max_length} that the model sees: shorten it"
                 )
         for done in range(rounds):
-            asked = [
-                again(number, done, len(state.sure)) if again and done else state.least_sure(done, rounds)
+            units_by_state = [
+                units_again(number, done, len(state.sure))
+                if units_again and done
+                else state.least_sure(done, rounds)
                 for number, state in enumerate(states)
             ]
-            self._chosen(states, asked, done, choose)
+            self._fill_units(states, units_by_state, done, choose)
         return [self._texts(state) for state in states]
 
-    def _chosen(self, states: Sequence[_State], asked: Sequence[Longs], done: int, choose: Choose) -> None:
+    def _fill_units(
+        self, states: Sequence[_State], units_by_state: Sequence[Longs], done: int, choose: Choose
+    ) -> None:
         """Hide some units of each state, ask for them, and put there what is chosen."""
-        queries, of = [], []
-        for number, (state, units) in enumerate(zip(states, asked, strict=True)):
+        queries, origins = [], []
+        for number, (state, units) in enumerate(zip(states, units_by_state, strict=True)):
             if len(units):
-                known = state.gapped if not done else self._known(state)
-                places = known.units[units]
-                queries.append(self.rule.ask(known.encoding, places, np.sort(places)))
-                of.append((number, units, places))
+                current = state.gapped if not done else self._gapped_with_symbols(state)
+                places = current.units[units]
+                queries.append(self.rule.ask(current.encoding, places, np.sort(places)))
+                origins.append((number, units, places))
         answers = self.session.conditionals().ask(queries, self.rule.needs([Rows()]))
-        for query, answer, (number, units, places) in zip(queries, answers, of, strict=True):
-            read = self.rule.read(query, answer, [Rows()])
-            row = {int(unit): place for place, unit in enumerate(read.unit)}
-            log_probs = read.values[Rows.name][[row[int(place)] for place in places]].astype(np.float64)
+        for query, answer, (number, units, places) in zip(queries, answers, origins, strict=True):
+            answer_values = self.rule.read(query, answer, [Rows()])
+            row = {int(unit): place for place, unit in enumerate(answer_values.unit)}
+            log_probs = answer_values.values[Rows.name][[row[int(place)] for place in places]].astype(
+                np.float64
+            )
             log_probs[:, ~self._possible] = -np.inf
             log_probs -= np.logaddexp.reduce(log_probs, axis=1, keepdims=True)
             symbols = choose(number, done, log_probs)
@@ -210,24 +230,26 @@ class Cloze:
             return np.ones(self.symbols, dtype=np.bool_)
         possible = ~self.tokenizer.space.is_special
         if self._allowed is not None:
-            possible &= np.array([self.spelled(symbol) in self._allowed for symbol in range(self.symbols)])
+            possible &= np.array(
+                [self.symbol_text(symbol) in self._allowed for symbol in range(self.symbols)]
+            )
         return possible
 
-    def _known(self, state: _State) -> Gapped:
+    def _gapped_with_symbols(self, state: _State) -> Gapped:
         """The sequence with what was chosen for its gaps in them."""
         if self.tokenizer.traits.closed:
-            return self.put([state.prompt], [self._texts(state)])[0]
+            return self.encode_filled([state.prompt], [self._texts(state)])[0]
         encoding = state.gapped.encoding
         ids = encoding.ids.copy()
         ids[self.rule.places(encoding)[state.gapped.units]] = state.symbols
         return replace(state.gapped, encoding=replace(encoding, ids=ids))
 
     def _texts(self, state: _State) -> list[str]:
-        """What was chosen, as the field spells it: a text for each gap."""
+        """Text of the chosen symbols for each gap, as the field writes it."""
         ends = np.cumsum([len(units) for units in state.gapped.gaps])
         parts = np.split(state.symbols, ends[:-1])
         if self.rule.names is not None:
-            return ["".join(self.spelled(symbol) for symbol in part) for part in parts]
+            return ["".join(self.symbol_text(symbol) for symbol in part) for part in parts]
         return [self.tokenizer.spelling.joined(part.tolist()) for part in parts]
 
     @property
@@ -238,25 +260,26 @@ class Cloze:
     def _windows(self, gapped: Sequence[Gapped]) -> tuple[list[Query], list[tuple[int, int, Gapped]]]:
         """The questions about all gaps; where all of a sequence fit one window, they are one."""
         longest = self.session.card.max_length
-        queries, of = [], []
-        for number, one in enumerate(gapped):
-            for gap in range(len(one.gaps)):
-                window = self.rule.narrowed(one, gap, longest)
+        queries, origins = [], []
+        for number, sequence in enumerate(gapped):
+            for gap in range(len(sequence.gaps)):
+                window = self.rule.narrowed(sequence, gap, longest)
                 queries.append(self.rule.ask_gaps(window))
-                of.append((number, gap, window))
-        return queries, of
+                origins.append((number, gap, window))
+        return queries, origins
 
-    def _named(self, ids: Sequence[int], log_probs: Sequence[float], k: int) -> list[Guess]:
-        found: Iterator[Guess] = (
-            Guess(self.spelled(symbol), symbol, log_prob)
+    def _allowed_guesses(self, ids: Sequence[int], log_probs: Sequence[float], k: int) -> list[Guess]:
+        """The first k guesses that the field allows in a gap, in the order given."""
+        guesses: Iterator[Guess] = (
+            Guess(self.symbol_text(symbol), symbol, log_prob)
             for symbol, log_prob in zip(ids, log_probs, strict=True)
             if symbol >= 0 and np.isfinite(log_prob)
         )
-        kept = (one for one in found if self._allowed is None or one.text in self._allowed)
-        return [one for one, _ in zip(kept, range(k), strict=False)]
+        allowed = (guess for guess in guesses if self._allowed is None or guess.text in self._allowed)
+        return [guess for guess, _ in zip(allowed, range(k), strict=False)]
 
-    def spelled(self, symbol: int) -> str:
-        """How a symbol of the units' alphabet is written in the field's data."""
+    def symbol_text(self, symbol: int) -> str:
+        """Text of a symbol of the units' alphabet, as the field's data write it."""
         return self.tokenizer.spelling.surface(symbol) if self.rule.names is None else self.rule.names[symbol]
 
     def prompts(self, raws: Sequence[object], written: Sequence[str] = ()) -> list[Prompt]:
@@ -265,9 +288,9 @@ class Cloze:
         Raises:
             UsageError: one has no gap.
         """
-        found = [self.domain.gaps.prompt(raw, self.forms) for raw in raws]
-        for number, one in enumerate(found):
-            if not one.holes:
+        prompts = [self.domain.gaps.prompt(raw, self.forms) for raw in raws]
+        for number, prompt in enumerate(prompts):
+            if not prompt.holes:
                 name = written[number] if written else "this sequence"
                 raise UsageError(f"{name} has no gap; write {' or '.join(self.forms)} where one is")
-        return found
+        return prompts

@@ -83,7 +83,7 @@ class Detector:
         self.background, self.calibration, self.alpha = background, calibration, alpha
         self._want = union(level.want, want)
 
-    def judged(self, records: Iterable[Record], problems: Problems) -> Iterator[JudgedRow]:
+    def judged_rows(self, records: Iterable[Record], problems: Problems) -> Iterator[JudgedRow]:
         """Judge a stream of records, in order and in bounded memory."""
         for batch in batches(records):
             yield from self.batch(batch, problems)
@@ -94,88 +94,95 @@ class Detector:
 
     def encoded(self, encoded: Sequence[Encoded]) -> list[JudgedRow]:
         """Judge some records together that are tokenized already."""
-        return [row for own in self.each(encoded) for row in own]
+        return [row for record_rows in self.each(encoded) for row in record_rows]
 
     def each(
-        self, encoded: Sequence[Encoded], wanted: Sequence[Bools] | None = None
+        self, encoded: Sequence[Encoded], selected: Sequence[Bools] | None = None
     ) -> list[list[JudgedRow]]:
         """`encoded`, by record; of each the units at the (L,) tokens that are wanted, None for all."""
-        found = self.scored(encoded, wanted)
-        rows = self.rows(found)
-        judged = iter(self.judge(found, rows))
-        return [[*islice(judged, len(own))] for own in rows]
+        scores = self.unit_scores(encoded, selected)
+        rows = self.rows(scores)
+        judged = iter(self.judge(scores, rows))
+        return [[*islice(judged, len(record_rows))] for record_rows in rows]
 
-    def judge(self, found: Sequence[Scored], rows: Sequence[list[Row]]) -> list[JudgedRow]:
+    def judge(self, scores: Sequence[Scored], rows: Sequence[list[Row]]) -> list[JudgedRow]:
         """Judge the rows of each of some records that are scored."""
-        pairs = [(row, one) for one, own in zip(found, rows, strict=True) for row in own]
+        pairs = [(row, score) for score, record_rows in zip(scores, rows, strict=True) for row in record_rows]
         judgement = self.judgement([row for row, _ in pairs])
         if judgement is None:
             return [
-                JudgedRow(row=row, scored=one, unfamiliar=self._unfamiliar(row, one)) for row, one in pairs
+                JudgedRow(row=row, scored=score, unfamiliar=self._unfamiliar(row, score))
+                for row, score in pairs
             ]
-        each = zip(judgement.p_value.tolist(), judgement.extrapolated.tolist(), strict=True)
+        p_values = zip(judgement.p_value.tolist(), judgement.extrapolated.tolist(), strict=True)
         shape = len(judgement.p_values), len(pairs)
         columns = np.array(list(judgement.p_values.values())).reshape(shape).T.tolist()
         return [
-            self._with_p_values(*pair, *own, dict(zip(judgement.p_values, column, strict=True)))
-            for pair, own, column in zip(pairs, each, columns, strict=True)
+            self._with_p_values(*pair, *p_value, dict(zip(judgement.p_values, column, strict=True)))
+            for pair, p_value, column in zip(pairs, p_values, columns, strict=True)
         ]
 
     def judgement(self, rows: Sequence[Row]) -> Judgement | None:
-        """What the calibration says of rows; None without one."""
-        return (
-            None
-            if self.calibration is None
-            else self.calibration.judge(*table(rows, self.level.statistics.judging))
-        )
+        """p-values of rows by the calibration; None without one."""
+        if self.calibration is None:
+            return None
+        return self.calibration.judge(*table(rows, self.level.statistics.judging))
 
-    def scored(self, batch: Sequence[Encoded], wanted: Sequence[Bools] | None = None) -> list[Scored]:
+    def unit_scores(self, batch: Sequence[Encoded], selected: Sequence[Bools] | None = None) -> list[Scored]:
         """Score a batch, or the units of it that are wanted; both ways where the level has a second
         reading."""
         view = self.level.view
-        found = self.scorer.scored(batch, self.mode, want=self._want, view=view, wanted=wanted)
-        return self._both_ways(batch, found)
+        scores = self.scorer.unit_scores(batch, self.mode, want=self._want, view=view, selected=selected)
+        return self._both_ways(batch, scores)
 
-    def rows(self, found: Sequence[Scored]) -> list[list[Row]]:
+    def rows(self, scores: Sequence[Scored]) -> list[list[Row]]:
         """The rows of each record."""
         if self.background is not None:
-            self.background.ahead([one.encoding for one in found])
-        return [list(judged_rows(self.level, one, self.background)) for one in found]
+            self.background.ahead([score.encoding for score in scores])
+        return [list(judged_rows(self.level, score, self.background)) for score in scores]
 
-    def _both_ways(self, batch: Sequence[Encoded], found: list[Scored]) -> list[Scored]:
+    def _both_ways(self, batch: Sequence[Encoded], scores: list[Scored]) -> list[Scored]:
         """The scores combined with those of the level's second reading, where sequences have one."""
         second = self.level.second
         if second is None or self.scorer.session.tokenizer.units.mirrored is None:
-            return found
-        again = self.scorer.encoded([second.record(one.record) for one in batch], Problems())
-        summed = [one for one in self._want if one.over_unit == "sum"]  # others cannot be divided
-        scored = self.scorer.scored(again, self.mode, want=summed)
-        return [second.combined(first, other) for first, other in zip(found, scored, strict=True)]
+            return scores
+        second_records = self.scorer.encoded(
+            [second.record(sequence.record) for sequence in batch], Problems()
+        )
+        summed = [
+            reduction for reduction in self._want if reduction.over_unit == "sum"
+        ]  # others cannot be divided
+        scored = self.scorer.unit_scores(second_records, self.mode, want=summed)
+        return [
+            second.combined(first, second_score) for first, second_score in zip(scores, scored, strict=True)
+        ]
 
     def _with_p_values(
-        self, row: Row, one: Scored, p: float, beyond: bool, own: dict[str, float]
+        self, row: Row, score: Scored, p: float, beyond: bool, p_values: dict[str, float]
     ) -> JudgedRow:
         normal, alpha = self.calibration, self.alpha
-        unfamiliar = self._unfamiliar(row, one)
+        unfamiliar = self._unfamiliar(row, score)
         if row.score is None or unfamiliar:
             rare = normal is not None and alpha is not None and normal.unfamiliar_rate <= alpha
             alarm = None if alpha is None else unfamiliar and self.level.unknown_is_evidence and rare
-            return JudgedRow(row=row, scored=one, alarm=alarm, unfamiliar=unfamiliar)
+            return JudgedRow(row=row, scored=score, alarm=alarm, unfamiliar=unfamiliar)
         # What few rows cannot rank above their largest value, an infinite statistic, says most.
-        endless = {name for name in own if row.statistics.get(name) == np.inf and own[name] <= SMALL}
-        names = {
-            name for name in self.level.reasons.naming(row) if own.get(name, 1.0) <= min(SMALL, alpha or 0.0)
+        endless = {
+            name for name in p_values if row.statistics.get(name) == np.inf and p_values[name] <= SMALL
         }
-        least = min(own, key=lambda name: (name not in endless, name not in names, own[name]))
-        fired = least if own[least] <= max(SMALL, p, alpha or 0.0) else None
+        names = {
+            name for name in self.level.reasons.naming(row) if p_values.get(name, 1.0) <= min(SMALL, alpha or 0.0)
+        }
+        smallest = min(p_values, key=lambda name: (name not in endless, name not in names, p_values[name]))
+        fired = smallest if p_values[smallest] <= max(SMALL, p, alpha or 0.0) else None
         alarm = None if alpha is None else p <= alpha
         return JudgedRow(
             row=row,
-            scored=one,
+            scored=score,
             p_value=p,
             extrapolated=beyond,
             alarm=alarm,
-            p_values=own,
+            p_values=p_values,
             fired=fired,
             beyond=normal.compared(row.length) if normal and beyond else None,
             usual=normal.usual(fired, row.length) if normal and alarm and fired else None,
@@ -193,7 +200,7 @@ class Detector:
 def table(rows: Sequence[Row], names: Iterable[str]) -> tuple[dict[str, Doubles], Longs]:
     """Statistics of rows by name (M,), NaN where a row does not have one, and their lengths (M,)."""
     nothing = float("nan")
-    found = {
+    columns = {
         name: np.array([row.statistics.get(name, nothing) for row in rows], np.float64) for name in names
     }
-    return found, np.array([row.length for row in rows], dtype=np.int64)
+    return columns, np.array([row.length for row in rows], dtype=np.int64)

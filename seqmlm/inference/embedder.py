@@ -33,17 +33,18 @@ class Segment(NamedTuple):
     """A window, and what is read in it.
 
     window: what the model sees.
-    unit: (L,) number in the record of each token's unit, -1 outside. asked: (L,) True where states are read.
+    unit: (L,) number in the record of each token's unit, -1 outside.
+    read_mask: (L,) True where states are read.
     """
 
     window: Encoding
     unit: Longs
-    asked: Bools
+    read_mask: Bools
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Item:
-    """What is embedded together.
+    """A part of a record whose vectors are computed together.
 
     Args:
         record: that it is of.
@@ -69,15 +70,15 @@ class Item:
 
     @property
     def tokens(self) -> int:
-        """That the model reads for it."""
-        return sum(len(one.window) for strands in self.segments for one in strands)
+        """Tokens of all windows that the model reads for the item."""
+        return sum(len(segment.window) for strands in self.segments for segment in strands)
 
 
-def joined(first: Item, second: Item) -> Item:
+def concatenate_items(first: Item, second: Item) -> Item:
     """Two records as one item, whose vectors are those of the first, then of the second."""
-    offset = 1 + max(int(one.unit.max()) for strands in first.segments for one in strands)
+    offset = 1 + max(int(segment.unit.max()) for strands in first.segments for segment in strands)
     moved = [
-        [one._replace(unit=np.where(one.unit < 0, -1, one.unit + offset)) for one in strands]
+        [segment._replace(unit=np.where(segment.unit < 0, -1, segment.unit + offset)) for segment in strands]
         for strands in second.segments
     ]
     bounds = np.concatenate([first.bounds, second.bounds + offset])
@@ -85,7 +86,7 @@ def joined(first: Item, second: Item) -> Item:
 
 
 class Layers(NamedTuple):
-    """Which hidden states a vector is made of.
+    """Selection of hidden layers, and how their states become one vector.
 
     text: as it was asked for. numbers: K, as `Conditionals.hidden` takes them.
     how: one, their mean, their sum, or all, one behind the other.
@@ -105,7 +106,7 @@ class Layers(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, depth: int) -> Layers:
-        """Of a model of so many layers.
+        """Layers named by a text, for a model of `depth` layers.
 
         Args:
             text: last, a number (0 for the embeddings, negative from the last on), -4:mean or -4:sum of the
@@ -171,49 +172,51 @@ class Embedder:
         if pool == "tokens" and of != "record":
             raise UsageError("pool=tokens is of records; of parts take mean, start or max")
 
-    def items(self, one: Encoded, spans: Sequence[Span] = ()) -> Iterator[Item]:
-        """What of a record is embedded; nothing of one without a unit, or of spans without a token
-        (`covered`)."""
-        units = unit_numbers(one.encoding)
+    def items(self, sequence: Encoded, spans: Sequence[Span] = ()) -> Iterator[Item]:
+        """Items of a record; none of a record without a unit, nor of spans without a token
+        (`unit_ranges`)."""
+        units = unit_numbers(sequence.encoding)
         if (units < 0).all():
             return
         if self.of == "record":
             numbers = np.arange(len(units)) if self._by_token else units
             count = 1 if self.pool == "start" else int(numbers.max()) + 1
-            segments = [*self._segments(one.encoding, numbers)]
-            yield Item(record=one.record, segments=segments, bounds=np.array([[0, count]]))
+            segments = [*self._segments(sequence.encoding, numbers)]
+            yield Item(record=sequence.record, segments=segments, bounds=np.array([[0, count]]))
         elif self.of == "span":
-            bounds = covered(one.encoding, spans)
-            kept = [number for number, (low, high) in enumerate(bounds.tolist()) if high > low]
-            if kept:
-                yield self._of_spans(one, units, bounds[kept], [spans[number] for number in kept])
+            bounds = unit_ranges(sequence.encoding, spans)
+            covered_spans = [number for number, (low, high) in enumerate(bounds.tolist()) if high > low]
+            if covered_spans:
+                yield self._of_spans(
+                    sequence, units, bounds[covered_spans], [spans[number] for number in covered_spans]
+                )
         else:
-            yield from self._parts(one, units)
+            yield from self._parts(sequence, units)
 
-    def _of_spans(self, one: Encoded, units: Longs, bounds: Longs, spans: Sequence[Span]) -> Item:
-        wanted = np.zeros(len(units), dtype=np.bool_)
+    def _of_spans(self, sequence: Encoded, units: Longs, bounds: Longs, spans: Sequence[Span]) -> Item:
+        selected = np.zeros(len(units), dtype=np.bool_)
         for low, high in bounds.tolist():
-            wanted |= (units >= low) & (units < high)
-        segments = [*self._segments(one.encoding, units, wanted)]
+            selected |= (units >= low) & (units < high)
+        segments = [*self._segments(sequence.encoding, units, selected)]
         places = np.array([(span.start, span.end) for span in spans])
         fields = [span.fields for span in spans]
-        return Item(record=one.record, segments=segments, bounds=bounds, spans=places, fields=fields)
+        return Item(record=sequence.record, segments=segments, bounds=bounds, spans=places, fields=fields)
 
-    def _parts(self, one: Encoded, units: Longs) -> Iterator[Item]:
+    def _parts(self, sequence: Encoded, units: Longs) -> Iterator[Item]:
         """An item for each window, with a vector or one for each of its units."""
-        text = unit_spans(one.encoding, units)
-        for own in self._segments(one.encoding, units):
-            read = own[0].unit[own[0].asked & (own[0].unit >= 0)]
-            if not len(read):
+        text = unit_spans(sequence.encoding, units)
+        for strands in self._segments(sequence.encoding, units):
+            read_units = strands[0].unit[strands[0].read_mask & (strands[0].unit >= 0)]
+            if not len(read_units):
                 continue
-            bounds = np.array([[read.min(), read.max() + 1]])
+            bounds = np.array([[read_units.min(), read_units.max() + 1]])
             if self.of == "unit":
-                bounds = np.unique(read)[:, None] + np.array([0, 1])
+                bounds = np.unique(read_units)[:, None] + np.array([0, 1])
             spans = np.column_stack([text[bounds[:, 0], 0], text[bounds[:, 1] - 1, 1]])
-            yield Item(record=one.record, segments=[own], bounds=bounds, spans=spans)
+            yield Item(record=sequence.record, segments=[strands], bounds=bounds, spans=spans)
 
     def _segments(
-        self, encoding: Encoding, units: Longs, wanted: Bools | None = None
+        self, encoding: Encoding, units: Longs, selected: Bools | None = None
     ) -> Iterator[list[Segment]]:
         """The windows of a record, each with that of its other strand."""
         # A column that travels with the tokens.
@@ -221,32 +224,32 @@ class Embedder:
         space = self.tokenizer.space
         if self.of == "window":
             cut = self.tokenizer.units.windows(numbered, self.max_length)
-            parts = [(one, np.ones(len(one), dtype=np.bool_)) for one in cut]
+            parts = [(window_part, np.ones(len(window_part), dtype=np.bool_)) for window_part in cut]
         else:
-            parts = central_windows(numbered, space, self.max_length, wanted)
+            parts = central_windows(numbered, space, self.max_length, selected)
         for window, owned in parts:
             assert window.symbols is not None
             unit = np.asarray(window.symbols, dtype=np.int64)
             if self._by_token:
-                asked = owned | np.isin(window.ids, self._edges)
+                read_mask = owned | np.isin(window.ids, self._edges)
             else:
-                asked = owned & (unit >= 0)
+                read_mask = owned & (unit >= 0)
                 if self.pool == "start":
-                    asked &= np.r_[True, unit[1:] != unit[:-1]]
-            segment = Segment(replace(window, symbols=None), unit, asked)
+                    read_mask &= np.r_[True, unit[1:] != unit[:-1]]
+            segment = Segment(replace(window, symbols=None), unit, read_mask)
             yield [segment, *self._other_strand(segment)]
 
     def _other_strand(self, segment: Segment) -> list[Segment]:
         """The same units of the other strand, which has them in the opposite order."""
-        window, unit, asked = segment
+        window, unit, read_mask = segment
         mirrored = self.tokenizer.units.mirrored
-        other = None if mirrored is None else mirrored(window)
-        if other is None:
+        mirror_window = None if mirrored is None else mirrored(window)
+        if mirror_window is None:
             return []
         inner = np.flatnonzero(~np.isin(window.ids, self._edges))
-        unit, asked = unit.copy(), asked.copy()
-        unit[inner], asked[inner] = unit[inner[::-1]], asked[inner[::-1]]
-        return [Segment(other, unit, asked)]
+        unit, read_mask = unit.copy(), read_mask.copy()
+        unit[inner], read_mask[inner] = unit[inner[::-1]], read_mask[inner[::-1]]
+        return [Segment(mirror_window, unit, read_mask)]
 
     def vectors(self, items: Sequence[Item]) -> Iterator[Floats]:
         """(T, H) vectors of each item, in order; equal windows are computed once.
@@ -258,7 +261,7 @@ class Embedder:
         states = self.ask.hidden(
             (part.window for part in parts),
             layers=self.layers.numbers,
-            at=(np.flatnonzero(part.asked) for part in parts),
+            at=(np.flatnonzero(part.read_mask) for part in parts),
         )
         for item in items:
             yield self._pooled(item, states)
@@ -268,27 +271,32 @@ class Embedder:
         pooled = np.full((len(item.bounds), self.width), -np.inf if largest else 0.0, dtype=np.float32)
         counts = np.zeros((len(item.bounds), 1), dtype=np.float32)
         for units, vectors in self._units(item, states):
-            first, behind = (np.searchsorted(units, edges) for edges in item.bounds.T)
-            for number in np.flatnonzero(behind > first).tolist():
-                own = vectors[first[number] : behind[number]]
+            first, stop = (np.searchsorted(units, edges) for edges in item.bounds.T)
+            for number in np.flatnonzero(stop > first).tolist():
+                unit_vectors = vectors[first[number] : stop[number]]
                 if largest:
-                    np.maximum(pooled[number], own.max(0), out=pooled[number])
+                    np.maximum(pooled[number], unit_vectors.max(0), out=pooled[number])
                 else:
-                    pooled[number] += own.sum(0)
-                    counts[number] += len(own)
+                    pooled[number] += unit_vectors.sum(0)
+                    counts[number] += len(unit_vectors)
         return pooled if largest else pooled / counts
 
     def _units(self, item: Item, states: Iterator[Floats]) -> Iterator[tuple[Longs, Floats]]:
         """(N,) units of each window, ascending, and their (N, H) vectors, the mean of its strands."""
         for strands in item.segments:
-            found = list[Floats]()
+            strand_vectors = list[Floats]()
             for segment in strands:
-                unit, own = segment.unit[segment.asked], self.layers.combined(next(states))
+                unit, token_vectors = segment.unit[segment.read_mask], self.layers.combined(next(states))
                 order = np.argsort(unit, kind="stable")
                 units, begins, counts = np.unique(unit[order], return_index=True, return_counts=True)
-                sums: Floats = np.add.reduceat(own[order], begins, axis=0)
-                found.append(np.divide(sums, counts[:, None], dtype=np.float32))
-            yield units, found[0] if len(found) == 1 else np.mean(found, axis=0, dtype=np.float32)
+                sums: Floats = np.add.reduceat(token_vectors[order], begins, axis=0)
+                strand_vectors.append(np.divide(sums, counts[:, None], dtype=np.float32))
+            yield (
+                units,
+                strand_vectors[0]
+                if len(strand_vectors) == 1
+                else np.mean(strand_vectors, axis=0, dtype=np.float32),
+            )
 
 
 def unit_numbers(encoding: Encoding) -> Longs:
@@ -306,21 +314,21 @@ def unit_numbers(encoding: Encoding) -> Longs:
 def unit_spans(encoding: Encoding, units: Longs) -> Longs:
     """(U, 2) where each unit stands in the text of its record; 0 where nothing is known."""
     inside = np.flatnonzero(units >= 0)
-    found = np.zeros((int(units.max(initial=-1)) + 1, 2), dtype=np.int64)
+    spans = np.zeros((int(units.max(initial=-1)) + 1, 2), dtype=np.int64)
     if encoding.spans is not None:
-        found[:, 0] = np.iinfo(np.int64).max
-        np.minimum.at(found[:, 0], units[inside], encoding.spans[inside, 0])
-        np.maximum.at(found[:, 1], units[inside], encoding.spans[inside, 1])
-    return found
+        spans[:, 0] = np.iinfo(np.int64).max
+        np.minimum.at(spans[:, 0], units[inside], encoding.spans[inside, 0])
+        np.maximum.at(spans[:, 1], units[inside], encoding.spans[inside, 1])
+    return spans
 
 
-def covered(encoding: Encoding, spans: Sequence[Span]) -> Longs:
+def unit_ranges(encoding: Encoding, spans: Sequence[Span]) -> Longs:
     """(S, 2) first unit that each of some spans shares a letter with, and the one behind its last.
 
     One without a unit has the same number twice.
     """
     text = unit_spans(encoding, unit_numbers(encoding))
-    asked = np.array([(one.start, one.end) for one in spans], dtype=np.int64).reshape(-1, 2)
+    letters = np.array([(span.start, span.end) for span in spans], dtype=np.int64).reshape(-1, 2)
     # Ends may go back where characters are several units: the largest so far finds the first that overlaps.
-    first = np.searchsorted(np.maximum.accumulate(text[:, 1]), asked[:, 0], side="right")
-    return np.column_stack([first, np.maximum(first, np.searchsorted(text[:, 0], asked[:, 1]))])
+    first = np.searchsorted(np.maximum.accumulate(text[:, 1]), letters[:, 0], side="right")
+    return np.column_stack([first, np.maximum(first, np.searchsorted(text[:, 0], letters[:, 1]))])

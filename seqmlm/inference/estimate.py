@@ -27,7 +27,7 @@ GLANCE = 1 << 14
 
 
 class Work(NamedTuple):
-    """What a scoring takes, by estimate.
+    """Estimated work of a scoring.
 
     tokens: forward tokens (`forward_tokens`) in each mode that it is asked of.
     characters: of all records.
@@ -46,7 +46,7 @@ def work_of(
     format: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Work | None:
-    """What a scoring takes in some modes, by estimate; no clock is asked.
+    """Estimated work of a scoring in each mode; no clock is read.
 
     Records are read and counted, equal ones once; what cannot be read counts nothing. Of an input of more
     than `LOOK` tokens, or `GLANCE`, the rest is taken to be like its beginning, by the bytes that were read
@@ -70,31 +70,37 @@ def _totals(
     size: int,
 ) -> tuple[Doubles, float]:
     """(C,) what all records of an input of so many bytes cost together, and their characters."""
-    known, total, look = set[bytes](), np.zeros(len(costs)), LOOK if len(costs) > 1 else GLANCE
-    tokens, seen, whole = 0, 0, 1.0
-    stored, each = 0, 0.0  # bytes read; bytes of a character, of those before the last block of the file
+    digests, total, look = set[bytes](), np.zeros(len(costs)), LOOK if len(costs) > 1 else GLANCE
+    tokens, letters, factor = 0, 0, 1.0
+    stored, bytes_per_letter = (
+        0,
+        0.0,
+    )  # bytes read; bytes of a character, of those before the last block of the file
     with metered() as meter, suppress(SeqmlmError):  # the run itself says what is wrong with its input
         for batch in batches(records):
-            own = sum(map(characters, batch))
+            batch_letters = sum(map(characters, batch))
             if meter.bytes > stored:  # a block was read amid this batch, and is used from there on
-                each, stored = stored / (seen + own / 2) if stored else each, meter.bytes
-            seen += own
-            for one in encoded(session.domain, session.tokenizer, batch, problems):
-                tokens += len(one.encoding)
-                key = digest(one.encoding)
-                if key not in known:
-                    known.add(key)
-                    total += [cost(one.encoding) for cost in costs]
+                bytes_per_letter, stored = (
+                    stored / (letters + batch_letters / 2) if stored else bytes_per_letter,
+                    meter.bytes,
+                )
+            letters += batch_letters
+            for sequence in encoded(session.domain, session.tokenizer, batch, problems):
+                tokens += len(sequence.encoding)
+                key = digest(sequence.encoding)
+                if key not in digests:
+                    digests.add(key)
+                    total += [cost(sequence.encoding) for cost in costs]
             if tokens >= look:
-                whole = max(1.0, size / (each * seen or meter.bytes or seen))
+                factor = max(1.0, size / (bytes_per_letter * letters or meter.bytes or letters))
                 break
-    return whole * total, whole * seen
+    return factor * total, factor * letters
 
 
 class Cost(Protocol):
     """Forward tokens that a record takes, or the units of it at the (L,) wanted tokens."""
 
-    def __call__(self, encoding: Encoding, wanted: Bools | None = None) -> float: ...
+    def __call__(self, encoding: Encoding, selected: Bools | None = None) -> float: ...
 
 
 def cost_of(session: Session, level: Level, mode: Mode) -> Cost:
@@ -104,18 +110,18 @@ def cost_of(session: Session, level: Level, mode: Mode) -> Cost:
     if view is not WHOLE:  # what is asked there depends on the record
         rule = view.units(tokenizer)
 
-        def of_windows(encoding: Encoding, wanted: Bools | None = None) -> float:
-            parts = view.windows(encoding, tokenizer, longest, wanted)
-            asked = (query for window, owned in parts for query in rule.questions(window, owned, mode))
-            return float(sum(query.variants * len(query.encoding) for query in asked))
+        def of_windows(encoding: Encoding, selected: Bools | None = None) -> float:
+            parts = view.windows(encoding, tokenizer, longest, selected)
+            queries = (query for window, owned in parts for query in rule.questions(window, owned, mode))
+            return float(sum(query.variants * len(query.encoding) for query in queries))
 
         return of_windows
     passes = forward_tokens(model, mode)
     ways = 2 if level.second and tokenizer.units.mirrored else 1
 
-    def cost(encoding: Encoding, wanted: Bools | None = None) -> float:
-        if wanted is not None:
-            windows = view.windows(encoding, tokenizer, longest, wanted & ~special[encoding.ids])
+    def cost(encoding: Encoding, selected: Bools | None = None) -> float:
+        if selected is not None:
+            windows = view.windows(encoding, tokenizer, longest, selected & ~special[encoding.ids])
             return float(ways * sum(of_window(*window) for window in windows))
         length, share = len(encoding), 1.0
         if not mode.asks_windows and length:
@@ -123,10 +129,12 @@ def cost_of(session: Session, level: Level, mode: Mode) -> Cost:
         return float(ways * share * passes(length))
 
     def of_window(window: Encoding, owned: Bools) -> float:
-        length, whole = len(window), passes(len(window))
+        length, window_passes = len(window), passes(len(window))
         if mode.asks_windows:
-            return whole
-        return min(length, whole) + np.count_nonzero(owned) / length * max(0.0, whole - length)
+            return window_passes
+        return min(length, window_passes) + np.count_nonzero(owned) / length * max(
+            0.0, window_passes - length
+        )
 
     return cost
 

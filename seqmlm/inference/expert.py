@@ -67,50 +67,50 @@ def counts_identity(model: LoadedModel, expert: CountExpert | None) -> str:
 # Scores
 
 
-def mixed(expert: CountExpert, found: Sequence[Scored], *, seen: bool) -> list[Scored]:
+def mixed(expert: CountExpert, scores: Sequence[Scored], *, visible: bool) -> list[Scored]:
     """Scores of whole records, with what `CountExpert.needs`, with the counts mixed in.
 
     They have the mixture's surprisals, and the values `ALONE`, `COUNTED` and `SEEN` in the place of what the
-    expert needs. `seen`: the model saw what it was asked about.
+    expert needs. `visible`: the model saw what it was asked about.
     """
-    priced = _priced(expert, [one.encoding for one in found])
-    result, needed = [], {wish.name for wish in expert.needs}
-    for one, prices in zip(found, priced, strict=True):
-        own = prices.some(one.places)
-        log2, share = _mixture(expert, -one.surprisal, one.values, own, seen)
-        read = {name: values for name, values in one.values.items() if name not in needed}
-        values = {**read, ALONE: one.surprisal, COUNTED: share, SEEN: own.seen}
-        result.append(replace(one, surprisal=-log2, values=values))
-    return result
+    priced = _prices(expert, [score.encoding for score in scores])
+    mixtures, needed = [], {wish.name for wish in expert.needs}
+    for score, prices in zip(scores, priced, strict=True):
+        unit_prices = prices.some(score.places)
+        log2, share = _mixture(expert, -score.surprisal, score.values, unit_prices, visible)
+        reductions = {name: values for name, values in score.values.items() if name not in needed}
+        values = {**reductions, ALONE: score.surprisal, COUNTED: share, SEEN: unit_prices.seen}
+        mixtures.append(replace(score, surprisal=-log2, values=values))
+    return mixtures
 
 
 def mixed_sequences(
-    expert: CountExpert, encodings: Sequence[Encoding], scores: Sequence[SequenceScore], *, seen: bool
+    expert: CountExpert, encodings: Sequence[Encoding], scores: Sequence[SequenceScore], *, visible: bool
 ) -> list[SequenceScore]:
     """Scores of sequences with the counts mixed in; each unit at the first of its positions."""
-    result = []
-    for encoding, one, prices in zip(encodings, scores, _priced(expert, encodings), strict=True):
-        groups, nats = one.units
+    mixtures = []
+    for encoding, score, prices in zip(encodings, scores, _prices(expert, encodings), strict=True):
+        groups, nats = score.units
         places = np.searchsorted(expert.rule.numbers(encoding), groups)
-        log2, _ = _mixture(expert, nats / np.log(2), one.values, prices.some(places), seen)
-        first = np.unique(one.groups, return_index=True)[1]
+        log2, _ = _mixture(expert, nats / np.log(2), score.values, prices.some(places), visible)
+        first = np.unique(score.groups, return_index=True)[1]
         mixture = (log2 * np.log(2)).astype(np.float32)
-        result.append(SequenceScore(one.positions[first], mixture, groups))
-    return result
+        mixtures.append(SequenceScore(score.positions[first], mixture, groups))
+    return mixtures
 
 
 def _mixture(
-    expert: CountExpert, log2: Doubles, values: Mapping[str, NDArray[Any]], own: Priced, seen: bool
+    expert: CountExpert, log2: Doubles, values: Mapping[str, NDArray[Any]], prices: Priced, visible: bool
 ) -> tuple[Doubles, Doubles]:
     """(U,) bits (log2 p) of units, and the share of p that comes from counts; of seen ones the larger of
     both."""
-    if seen:
-        return expert.bounded(log2, own)
-    return expert.mixed(expert.told(log2, values), own, str(EXACT))
+    if visible:
+        return expert.bounded(log2, prices)
+    return expert.mixed(expert.told(log2, values), prices, str(EXACT))
 
 
-def _priced(expert: CountExpert, encodings: Sequence[Encoding]) -> list[Priced]:
-    """What counts say of each sequence, a record each."""
+def _prices(expert: CountExpert, encodings: Sequence[Encoding]) -> list[Priced]:
+    """Probabilities of the units of each sequence by the counts; each sequence is a record."""
     units = expert.named(encodings)
     prices = expert.priced(units)
     bounds = np.searchsorted(units.sequence, np.arange(len(encodings) + 1)).tolist()

@@ -22,7 +22,7 @@ from seqmlm.engine.optimizer import module_tensors, restore_module
 from seqmlm.engine.types import Floats
 from seqmlm.errors import StateError
 from seqmlm.inference.model_folder import HEAD, LoadedModel
-from seqmlm.inference.pieces import HeadCard, Piece, at_once
+from seqmlm.inference.pieces import HeadCard, Piece, pieces_read_together
 
 _TOGETHER = 256  # sequences whose outputs are held
 
@@ -44,13 +44,13 @@ class Labeller:
         """
         card = HeadCard.of(model)
         rows: Any = model.rows
-        made = LabelledRows(rows, card.config)
+        labelled = LabelledRows(rows, card.config)
         file = Path(model.path) / HEAD
         try:
-            restore_module(_head(made), load(file.read_bytes()))
+            restore_module(_head(labelled), load(file.read_bytes()))
         except (OSError, SafetensorError) as error:
             raise StateError(f"{file} cannot be read: {error}; copy the model again") from None
-        return cls(made.eval().to(ask.device), card, ask)
+        return cls(labelled.eval().to(ask.device), card, ask)
 
     def saved(self) -> dict[str, bytes]:
         """The file with the head's own weights, by name."""
@@ -59,46 +59,48 @@ class Labeller:
     def outputs(self, sequences: Iterable[Sequence[Piece]], counts: Sequence[int]) -> Iterator[Floats]:
         """(N, K) logits or values of each sequence of pieces, before temperature and scale; N labels each, of
         which one that no piece reads has NaN."""
-        return self._read(sequences, counts, self.rows.scores)
+        return self._head_outputs(sequences, counts, self.rows.scores)
 
     def features(self, sequences: Iterable[Sequence[Piece]], counts: Sequence[int]) -> Iterator[Floats]:
         """(N, H) what outputs are a linear function of; arguments as of `outputs`."""
-        return self._read(sequences, counts, self.rows.pooled)
+        return self._head_outputs(sequences, counts, self.rows.pooled)
 
-    def _read(
-        self, sequences: Iterable[Sequence[Piece]], counts: Sequence[int], read: Callable[..., Tensor]
+    def _head_outputs(
+        self, sequences: Iterable[Sequence[Piece]], counts: Sequence[int], head: Callable[..., Tensor]
     ) -> Iterator[Floats]:
-        listed = [list(one) for one in sequences]
-        flat = [piece for one in listed for piece in one]
-        states = self.ask.hidden((one.encoding for one in flat), at=(one.labels.asked for one in flat))
-        each = zip(listed, counts, strict=True)
-        while some := list(islice(each, _TOGETHER)):
+        listed = [list(sequence) for sequence in sequences]
+        flat = [piece for sequence in listed for piece in sequence]
+        states = self.ask.hidden(
+            (piece.encoding for piece in flat), at=(piece.labels.asked for piece in flat)
+        )
+        remaining = zip(listed, counts, strict=True)
+        while chunk := list(islice(remaining, _TOGETHER)):
             with evaluating(self.rows):  # which looks at every module: too slow for each record
-                found = [self._joined(own, count, states, read) for own, count in some]
-            yield from found
+                outputs = [self._average_pieces(pieces, count, states, head) for pieces, count in chunk]
+            yield from outputs
 
-    def _joined(
-        self, own: Sequence[Piece], count: int, states: Iterator[Floats], read: Callable[..., Tensor]
+    def _average_pieces(
+        self, pieces: Sequence[Piece], count: int, states: Iterator[Floats], head: Callable[..., Tensor]
     ) -> Floats:
         """(N, K) of one sequence, from the states of its pieces, which are the next ones."""
         total: Floats | None = None
         weight = np.zeros((count, 1), dtype=np.float32)
-        for some in at_once(own, self.card):
-            share = np.float32(1.0 if self.card.of_parts else len(some) / len(own))
-            found = self._through(read, [next(states)[:, 0] for _ in some], [one.labels for one in some])
-            total = np.zeros((count, found.shape[1]), dtype=np.float32) if total is None else total
-            total[some[0].numbers] += share * found
-            weight[some[0].numbers] += share
+        for group in pieces_read_together(pieces, self.card):
+            share = np.float32(1.0 if self.card.of_parts else len(group) / len(pieces))
+            output = self._apply(head, [next(states)[:, 0] for _ in group], [piece.labels for piece in group])
+            total = np.zeros((count, output.shape[1]), dtype=np.float32) if total is None else total
+            total[group[0].numbers] += share * output
+            weight[group[0].numbers] += share
         if total is None:
             return np.full((count, len(self.card.names)), np.nan, dtype=np.float32)
         return np.where(weight > 0, total, np.float32(np.nan))
 
-    def _through(
-        self, read: Callable[..., Tensor], hidden: Sequence[Floats], labels: Sequence[Labels]
+    def _apply(
+        self, head: Callable[..., Tensor], hidden: Sequence[Floats], labels: Sequence[Labels]
     ) -> Floats:
-        given = (hidden, [one.first for one in labels], [one.weights for one in labels])
-        found = read(*(torch.from_numpy(np.concatenate(one)).to(self.ask.device) for one in given))
-        values: Floats = found.float().cpu().numpy()
+        columns = (hidden, [label.first for label in labels], [label.weights for label in labels])
+        output = head(*(torch.from_numpy(np.concatenate(column)).to(self.ask.device) for column in columns))
+        values: Floats = output.float().cpu().numpy()
         return values
 
     def probabilities(self, outputs: Floats) -> Floats:
@@ -116,15 +118,17 @@ class Labeller:
         steps = allowed_steps(self.card.names)
         begin = np.where(steps[-1] == 0, 0.0, -np.inf)
         if self.rows.crf is not None:
-            chain = {name: one.detach().cpu().numpy() for name, one in self.rows.crf.named_parameters()}
+            chain = {
+                name: parameter.detach().cpu().numpy() for name, parameter in self.rows.crf.named_parameters()
+            }
             begin, steps, end = begin + chain["begin"], steps[:-1] + chain["transitions"], chain["end"]
         else:
             outputs, steps = log_softmax(outputs, axis=1), steps[:-1]
-        return [self.card.names[one] for one in best_path(outputs, steps, begin, end)]
+        return [self.card.names[number] for number in best_path(outputs, steps, begin, end)]
 
 
 def _head(rows: LabelledRows) -> nn.Module:
-    """What is not in the encoder's own file."""
+    """Module with the parameters of the head, which the encoder's own file does not have."""
     return nn.ModuleDict({"classifier": rows.classifier} | ({} if rows.crf is None else {"crf": rows.crf}))
 
 
@@ -138,8 +142,8 @@ def allowed_steps(names: Sequence[str]) -> NDArray[np.float64]:
         return steps
     inside = {"I", "E"}
     for column, name in enumerate(names):
-        if name[:1] in inside and any(one.startswith("B-") for one in names):
-            for row, before in enumerate([*names, "O"]):
-                if before[2:] != name[2:] or before[:1] not in ("B", "I"):
+        if name[:1] in inside and any(tag.startswith("B-") for tag in names):
+            for row, previous in enumerate([*names, "O"]):
+                if previous[2:] != name[2:] or previous[:1] not in ("B", "I"):
                     steps[row, column] = -np.inf
     return steps

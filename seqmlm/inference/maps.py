@@ -38,8 +38,8 @@ MOST_PAIRS = 1 << 20
 """Pairs of a sequence that are asked about: all of 1,448 units, or those within a distance of more units."""
 
 
-class Asked(NamedTuple):
-    """What one map is made of: a sequence, or the members of a family, the one whose units it has first."""
+class MapInput(NamedTuple):
+    """Input of one map: a sequence, or the members of a family, first the one whose units the map has."""
 
     encodings: Sequence[Encoding]
     family: Family | None = None
@@ -53,7 +53,7 @@ class Subject(NamedTuple):
 
     record: Record
     units: Sequence[str]
-    asked: Asked
+    map_input: MapInput
     rows: Sequence[Mapping[str, Any]] = ()
 
     @property
@@ -104,59 +104,62 @@ class Maps:
         if settings.method == "pmi":
             counts = PairCounts(settings.window)
             quiet = Problems("skip", sensitive=session.card.sensitive)
-            for _, asked in self.encoded(corpus, quiet):
-                for encoding in asked.encodings:
+            for _, map_input in self.encoded(corpus, quiet):
+                for encoding in map_input.encodings:
                     counts.add(self.units.spelled(encoding))
-        alone = replace(self.settings, apc=False)
-        self._estimator = estimator(alone, session.conditionals(), self.units, counts=counts)
+        uncorrected = replace(self.settings, apc=False)
+        self._estimator = estimator(uncorrected, session.conditionals(), self.units, counts=counts)
 
     @property
     def name(self) -> str:
-        """What estimates, such as "cmi/exact, apc"."""
-        own = [self._estimator.name, *["both strands"] * self._both, *["apc"] * self.settings.apc]
-        return ", ".join(own)
+        """Name of the estimator and its corrections, such as "cmi/exact, apc"."""
+        parts = [self._estimator.name, *["both strands"] * self._both, *["apc"] * self.settings.apc]
+        return ", ".join(parts)
 
     @property
     def nats(self) -> bool:
         """Whether values are nats."""
         return self._estimator.nats and not self.settings.apc
 
-    def encoded(self, records: Iterable[Record], problems: Problems) -> Iterator[tuple[Record, Asked]]:
-        """What is read, tokenized; of families all members. What cannot be goes to `problems`."""
+    def encoded(self, records: Iterable[Record], problems: Problems) -> Iterator[tuple[Record, MapInput]]:
+        """Records with their encodings (of a family, of all members); `problems` gets those that cannot be
+        tokenized."""
         domain, tokenizer = self.session.domain, self.session.tokenizer
         for record in records if self._through is None else self._through(records, problems):
             family = record.raw if isinstance(record.raw, Family) else None
             parts = [record] if family is None else [replace(record, raw=x.raw) for x in family.members]
-            made = [one.encoding for one in encoded(domain, tokenizer, parts, problems)]
-            if len(made) == len(parts):
-                yield parts[0], Asked(made, family)
+            encodings = [row.encoding for row in encoded(domain, tokenizer, parts, problems)]
+            if len(encodings) == len(parts):
+                yield parts[0], MapInput(encodings, family)
 
-    def subject(self, record: Record, asked: Asked, names: Names | None = None) -> Subject:
-        """What is read, with its units, and names of these where those of one name are hidden together.
+    def subject(self, record: Record, map_input: MapInput, names: Names | None = None) -> Subject:
+        """A record with the text of its units; units of one name in `names` are hidden together.
 
         Raises:
             DataError: it is too long, or a family whose units are not its letters.
             UsageError: null models of sequences whose units cannot be moved.
         """
         if self._null:
-            next(nulls(asked.encodings[0], self.session.tokenizer.space, 1, kind=self._kind))
-        if asked.family is not None:
-            asked.family.check([len(self.units.numbers(one)) for one in asked.encodings])
+            next(nulls(map_input.encodings[0], self.session.tokenizer.space, 1, kind=self._kind))
+        if map_input.family is not None:
+            map_input.family.check([len(self.units.numbers(encoding)) for encoding in map_input.encodings])
         text = self.session.tokenizer.spelling.conceal(self.session.domain.text.spelled(record.raw))
-        units = [text[start:end] for start, end in self.units.spans(asked.encodings[0]).tolist()]
+        units = [text[start:end] for start, end in self.units.spans(map_input.encodings[0]).tolist()]
         if self.settings.together:
             assert names is not None
-            asked = asked._replace(encodings=[with_names(x, names(record, units)) for x in asked.encodings])
-        for one in asked.encodings:
-            if (reason := self.refusal(one)) is not None:
+            map_input = map_input._replace(
+                encodings=[with_names(x, names(record, units)) for x in map_input.encodings]
+            )
+        for encoding in map_input.encodings:
+            if (reason := self.refusal(encoding)) is not None:
                 raise DataError(reason, remedy="cut the sequence into parts, or give a smaller distance")
-        return Subject(record, units, asked)
+        return Subject(record, units, map_input)
 
     def refusal(self, encoding: Encoding) -> str | None:
         """Why no map of a sequence is made, or None."""
         first = self._estimator.representatives(encoding)
-        count, asked = len(first), len(np.unique(first))
-        pairs = asked * min(asked, self.settings.distance or asked)
+        count, places = len(first), len(np.unique(first))
+        pairs = places * min(places, self.settings.distance or places)
         if count <= MOST_UNITS and pairs <= 2 * MOST_PAIRS:
             return None
         return f"a sequence of {count:,} units, too many for a map of all pairs"
@@ -182,17 +185,28 @@ class Maps:
         for window in self._windows(encoding):
             yield window, times * self._estimator.passes_of(window)
 
-    def of(self, given: Sequence[Asked]) -> list[DependenceMap]:
+    def of(self, map_inputs: Sequence[MapInput]) -> list[DependenceMap]:
         """One map for each, in order; equal sequences are asked about once.
 
         Raises:
             UsageError: null models of sequences whose units cannot be moved.
         """
-        versions = [[self._versions(encoding) for encoding in one.encodings] for one in given]
-        made = self._each([encoding for one in versions for own in one for encoding in own])
+        versions = [
+            [self._versions(encoding) for encoding in map_input.encodings] for map_input in map_inputs
+        ]
+        maps = self._maps_by_key(
+            [
+                encoding
+                for encodings in versions
+                for sequence_versions in encodings
+                for encoding in sequence_versions
+            ]
+        )
         return [
-            self._finished(one.family, [[made[self._key(encoding)] for encoding in x] for x in own])
-            for one, own in zip(given, versions, strict=True)
+            self._final_map(
+                map_input.family, [[maps[self._key(encoding)] for encoding in x] for x in input_versions]
+            )
+            for map_input, input_versions in zip(map_inputs, versions, strict=True)
         ]
 
     def _versions(self, encoding: Encoding) -> list[Encoding]:
@@ -202,36 +216,43 @@ class Maps:
         space, seed = self.session.tokenizer.space, self.settings.seed
         return [encoding, *nulls(encoding, space, self._null, kind=self._kind, seed=seed)]
 
-    def _finished(self, family: Family | None, found: Sequence[Sequence[DependenceMap]]) -> DependenceMap:
-        """The map of what is asked about, given those of each member and its null models."""
-        every = []
-        for own in zip(*found, strict=True):
-            one = own[0] if family is None else family_map(family, own)
+    def _final_map(
+        self, family: Family | None, member_maps: Sequence[Sequence[DependenceMap]]
+    ) -> DependenceMap:
+        """The map of one input from (M, 1 + null) maps: a row for each member, its null models last."""
+        versions = []
+        for version_maps in zip(*member_maps, strict=True):
+            version = version_maps[0] if family is None else family_map(family, version_maps)
             if self.settings.apc:
-                one = replace(one, values=apc(one.values), method=f"{one.method}, apc", nats=False)
-            every.append(one)
-        return against(every[0], every[1:]) if self._null else every[0]
+                version = replace(
+                    version, values=apc(version.values), method=f"{version.method}, apc", nats=False
+                )
+            versions.append(version)
+        return against(versions[0], versions[1:]) if self._null else versions[0]
 
-    def _each(self, encodings: Sequence[Encoding]) -> dict[bytes, DependenceMap]:
+    def _maps_by_key(self, encodings: Sequence[Encoding]) -> dict[bytes, DependenceMap]:
         """The maps of sequences, as the estimator makes them, by `_key`; of both strands where wanted."""
         mirrored = self.session.tokenizer.units.mirrored
         if mirrored is None or not self._both:
             return self._maps(encodings)
-        turned = {self._key(one): mirrored(one) for one in encodings}
-        others = [one for one in turned.values() if one is not None]
-        made = self._maps([*encodings, *others])
+        turned = {self._key(encoding): mirrored(encoding) for encoding in encodings}
+        mirrored_encodings = [encoding for encoding in turned.values() if encoding is not None]
+        maps = self._maps([*encodings, *mirrored_encodings])
         return {
-            key: made[key] if other is None else _both_strands(made[key], made[self._key(other)])
-            for key, other in turned.items()
+            key: maps[key] if twin is None else _both_strands(maps[key], maps[self._key(twin)])
+            for key, twin in turned.items()
         }
 
     def _maps(self, encodings: Sequence[Encoding]) -> dict[bytes, DependenceMap]:
         """The maps of sequences as they are."""
-        fresh = {self._key(one): one for one in encodings}
-        windows = {key: self._windows(one) for key, one in fresh.items()}
-        found = iter(self._estimator.maps([one for own in windows.values() for one in own]))
+        fresh = {self._key(encoding): encoding for encoding in encodings}
+        windows = {key: self._windows(encoding) for key, encoding in fresh.items()}
+        window_maps = iter(
+            self._estimator.maps([encoding for parts in windows.values() for encoding in parts])
+        )
         return {
-            key: self._joined(fresh[key], own, list(islice(found, len(own)))) for key, own in windows.items()
+            key: self._merge_windows(fresh[key], parts, list(islice(window_maps, len(parts))))
+            for key, parts in windows.items()
         }
 
     def _key(self, encoding: Encoding) -> bytes:
@@ -243,31 +264,33 @@ class Maps:
         longest = self.session.card.max_length
         if len(encoding) <= longest:
             return [encoding]
-        return [one for one, _ in central_windows(encoding, self.session.tokenizer.space, longest)]
+        return [window for window, _ in central_windows(encoding, self.session.tokenizer.space, longest)]
 
-    def _joined(
-        self, encoding: Encoding, windows: Sequence[Encoding], found: Sequence[DependenceMap]
+    def _merge_windows(
+        self, encoding: Encoding, windows: Sequence[Encoding], window_maps: Sequence[DependenceMap]
     ) -> DependenceMap:
         """The map of a sequence from those of its windows, each pair from the one it is deepest in."""
         if len(windows) == 1:
-            return found[0]
-        numbers, first = self.units.numbers(encoding), found[0]
-        whole = self._estimator.representatives(encoding)
+            return window_maps[0]
+        numbers, first = self.units.numbers(encoding), window_maps[0]
+        representatives = self._estimator.representatives(encoding)
         size = (len(numbers), len(numbers))
         depth, values, error = np.full(size, -1.0), np.full(size, np.nan), np.full(size, np.nan)
-        for window, one in zip(windows, found, strict=True):
-            at = whole[np.searchsorted(numbers, self.units.numbers(window))]
+        for window, window_map in zip(windows, window_maps, strict=True):
+            at = representatives[np.searchsorted(numbers, self.units.numbers(window))]
             place = np.arange(len(at))
-            asked = np.flatnonzero(self._estimator.representatives(window) == place)
-            central = np.minimum(place, place[::-1])[asked].astype(np.float64)
-            own = np.minimum.outer(central, central)
-            here, there = np.ix_(at[asked], at[asked]), np.ix_(asked, asked)
-            better = (own > depth[here]) & np.isfinite(one.values[there])
-            depth[here] = np.where(better, own, depth[here])
-            values[here] = np.where(better, one.values[there], values[here])
-            if one.error is not None:
-                error[here] = np.where(better, one.error[there], error[here])
-        return replace(first, values=values, error=None if first.error is None else error, **_joint(found))
+            asked_units = np.flatnonzero(self._estimator.representatives(window) == place)
+            central = np.minimum(place, place[::-1])[asked_units].astype(np.float64)
+            depths = np.minimum.outer(central, central)
+            here, there = np.ix_(at[asked_units], at[asked_units]), np.ix_(asked_units, asked_units)
+            better = (depths > depth[here]) & np.isfinite(window_map.values[there])
+            depth[here] = np.where(better, depths, depth[here])
+            values[here] = np.where(better, window_map.values[there], values[here])
+            if window_map.error is not None:
+                error[here] = np.where(better, window_map.error[there], error[here])
+        return replace(
+            first, values=values, error=None if first.error is None else error, **_common_fields(window_maps)
+        )
 
 
 def _check_strands(session: Session, settings: StructureSettings) -> None:
@@ -281,13 +304,13 @@ def _check_strands(session: Session, settings: StructureSettings) -> None:
     raise UsageError(f"both_strands {why}: leave it out")
 
 
-def _both_strands(own: DependenceMap, other: DependenceMap) -> DependenceMap:
+def _both_strands(forward: DependenceMap, backward: DependenceMap) -> DependenceMap:
     """The mean of the map of a sequence and that of its other strand, whose units are in opposite order."""
     error = None
-    if own.error is not None and other.error is not None:
-        error = np.sqrt(own.error**2 + other.error[::-1, ::-1] ** 2) / 2
-    values, method = (own.values + other.values[::-1, ::-1]) / 2, f"{own.method}, both strands"
-    return replace(own, values=values, error=error, method=method, **_joint([own, other]))
+    if forward.error is not None and backward.error is not None:
+        error = np.sqrt(forward.error**2 + backward.error[::-1, ::-1] ** 2) / 2
+    values, method = (forward.values + backward.values[::-1, ::-1]) / 2, f"{forward.method}, both strands"
+    return replace(forward, values=values, error=error, method=method, **_common_fields([forward, backward]))
 
 
 def candidates(session: Session) -> tuple[int, ...] | None:
@@ -295,20 +318,23 @@ def candidates(session: Session) -> tuple[int, ...] | None:
     texts = session.domain.gaps.candidates(session.tokenizer)
     if texts is None:
         return None
-    known, surface = set(texts), session.tokenizer.spelling.surface
-    return tuple(int(one) for one in session.tokenizer.space.ordinary if surface(int(one)) in known)
+    allowed, surface = set(texts), session.tokenizer.spelling.surface
+    return tuple(int(token) for token in session.tokenizer.space.ordinary if surface(int(token)) in allowed)
 
 
-def mean_details(found: Sequence[DependenceMap]) -> dict[str, float]:
+def mean_details(maps: Sequence[DependenceMap]) -> dict[str, float]:
     """Figures of several maps, as means over those that have them."""
-    names = dict.fromkeys(name for one in found for name in one.details)
-    each = {name: [one.details[name] for one in found if name in one.details] for name in names}
-    return {name: float(np.mean(own)) for name, own in each.items()}
+    names = dict.fromkeys(name for dependence in maps for name in dependence.details)
+    columns = {
+        name: [dependence.details[name] for dependence in maps if name in dependence.details]
+        for name in names
+    }
+    return {name: float(np.mean(figures)) for name, figures in columns.items()}
 
 
-def _joint(found: Sequence[DependenceMap]) -> dict[str, Any]:
-    """What a map made of several has of all of them."""
-    return {"passes": sum(one.passes for one in found), "details": mean_details(found)}
+def _common_fields(maps: Sequence[DependenceMap]) -> dict[str, Any]:
+    """Fields of a map that is made of several: passes in total, details as means."""
+    return {"passes": sum(dependence.passes for dependence in maps), "details": mean_details(maps)}
 
 
 # Aligned families
@@ -332,7 +358,7 @@ class Family(NamedTuple):
         Raises:
             DataError: a unit is not one letter, so that it has no column.
         """
-        if any(len(one.columns) != count for one, count in zip(self.members, units, strict=True)):
+        if any(len(member.columns) != count for member, count in zip(self.members, units, strict=True)):
             raise DataError(
                 "rows of an alignment whose units are not its letters",
                 remedy="use a model of single letters, or leave out family",
@@ -342,11 +368,11 @@ class Family(NamedTuple):
 GAPS = "-."
 
 
-def families(session: Session, most: int) -> Callable[[Iterable[Record], Problems], Iterator[Record]]:
-    """What makes records that are families of records that are rows of alignments, for `Maps.encoded`.
+def families(session: Session, max_members: int) -> Callable[[Iterable[Record], Problems], Iterator[Record]]:
+    """Function that groups rows of alignments into one record per family, for `Maps.encoded`.
 
     Args:
-        most: members of a family: the first row, and others spread evenly over the rest.
+        max_members: of a family: the first row, and others spread evenly over the rest.
 
     Raises:
         UsageError: a linear model, which reads rows with their gaps and is of one family as a whole.
@@ -358,18 +384,23 @@ def families(session: Session, most: int) -> Callable[[Iterable[Record], Problem
         )
 
     def through(records: Iterable[Record], problems: Problems) -> Iterator[Record]:
-        for _, rows in groupby(records, key=lambda one: (one.source, one.document)):
-            own = list(rows)
-            if len({len(str(one.raw)) for one in own}) > 1:
+        for _, rows in groupby(records, key=lambda record: (record.source, record.document)):
+            family_rows = list(rows)
+            if len({len(str(row.raw)) for row in family_rows}) > 1:
                 raise DataError(
                     "no alignment: its rows differ in length",
-                    source=own[0].source,
-                    line=own[0].line,
+                    source=family_rows[0].source,
+                    line=family_rows[0].line,
                     remedy="align them first, or leave out family",
                 )
-            chosen = sorted({round(at) for at in np.linspace(0, len(own) - 1, min(most, len(own)))})
-            members = tuple(_member(session, own[at]) for at in chosen)
-            yield replace(own[0], raw=Family(members))
+            chosen = sorted(
+                {
+                    round(number)
+                    for number in np.linspace(0, len(family_rows) - 1, min(max_members, len(family_rows)))
+                }
+            )
+            members = tuple(_member(session, family_rows[number]) for number in chosen)
+            yield replace(family_rows[0], raw=Family(members))
 
     return through
 
@@ -392,20 +423,23 @@ def row_options(session: Session, format: str | None) -> dict[str, Any]:
     return {"gaps": "keep"}
 
 
-def family_map(family: Family, found: Sequence[DependenceMap]) -> DependenceMap:
+def family_map(family: Family, maps: Sequence[DependenceMap]) -> DependenceMap:
     """The mean of the maps of the members of a family in the columns of its first member."""
     query = family.members[0].columns
     size = (len(query), len(query))
     total, square, count = np.zeros(size), np.zeros(size), np.zeros(size)
-    for member, one in zip(family.members, found, strict=True):
-        _, at, own = np.intersect1d(query, member.columns, return_indices=True)
-        values, here = one.values[np.ix_(own, own)], np.ix_(at, at)
-        known = np.nan_to_num(values)
-        total[here] += known
-        square[here] += known**2
+    for member, member_map in zip(family.members, maps, strict=True):
+        _, query_places, member_places = np.intersect1d(query, member.columns, return_indices=True)
+        values, here = (
+            member_map.values[np.ix_(member_places, member_places)],
+            np.ix_(query_places, query_places),
+        )
+        filled = np.nan_to_num(values)
+        total[here] += filled
+        square[here] += filled**2
         count[here] += np.isfinite(values)
     with np.errstate(divide="ignore", invalid="ignore"):
         mean = total / count
         spread = np.sqrt(np.maximum(square / count - mean**2, 0.0) / (count - 1))
     error = np.where(count > 1, spread, np.nan)
-    return replace(found[0], values=mean, error=error, **_joint(found))
+    return replace(maps[0], values=mean, error=error, **_common_fields(maps))

@@ -80,7 +80,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """What a model folder says of itself, so that every scorer can check what it is asked to do."""
+    """Description of a model folder, by which every scorer checks what it is asked to do."""
 
     domain: str
     unit: str
@@ -123,15 +123,15 @@ class LoadedModel:
 
     def reading(self, format: str | None = None) -> dict[str, Any]:
         """Options of readers that its data are read with, those that a format (None: any) takes."""
-        known = self.domain.files.options(format)
-        return {name: value for name, value in self.card.reading.items() if name in known}
+        accepted = self.domain.files.options(format)
+        return {name: setting for name, setting in self.card.reading.items() if name in accepted}
 
     @property
     def files(self) -> list[Path]:
         """The files that decide what it answers; none of a model from the hub."""
         folder = Path(self.path)
-        found = (path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else ()
-        return sorted(path for path in found if path.suffix in (".json", ".safetensors", ".txt"))
+        paths = (path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else ()
+        return sorted(path for path in paths if path.suffix in (".json", ".safetensors", ".txt"))
 
 
 def write(
@@ -139,7 +139,7 @@ def write(
     rows: MaskedRows | LinearRows,
     tokenizer: Tokenizer,
     card: Card,
-    further: Mapping[str, bytes] = MappingProxyType({}),
+    other_files: Mapping[str, bytes] = MappingProxyType({}),
 ) -> None:
     """Write a model folder, with further files by name; the card goes last, so a folder with a card is
     complete.
@@ -150,7 +150,7 @@ def write(
         directory.mkdir(parents=True, exist_ok=True)
         save_weights(directory, rows.model, rows.channels)
         tokenizer.save(directory)
-        for name, content in further.items():
+        for name, content in other_files.items():
             (directory / name).write_bytes(content)
         seal(directory, card)
 
@@ -199,8 +199,8 @@ def seal(folder: Path, card: Card) -> None:
     Raises:
         OSError: the folder cannot be read or written.
     """
-    found = (path for path in sorted(folder.iterdir()) if path.is_file() and path.name not in (CARD, LOCK))
-    _write_card(folder, replace(card, files={path.name: [entry_of(path)] for path in found}))
+    paths = (path for path in sorted(folder.iterdir()) if path.is_file() and path.name not in (CARD, LOCK))
+    _write_card(folder, replace(card, files={path.name: [entry_of(path)] for path in paths}))
 
 
 def _write_card(folder: Path, card: Card) -> None:
@@ -238,25 +238,25 @@ def changing(folder: Path, *, private: bool) -> Iterator[Callable[[str, bytes | 
     except StateError as error:  # its remedy is for a workspace
         raise StateError(f"{str(error).partition(';')[0]}; {_ELSEWHERE}") from None
     try:
-        yield partial(_put, folder, private)
+        yield partial(_replace_listed, folder, private)
     finally:
         lock.release()
 
 
-def _put(folder: Path, private: bool, name: str, content: bytes | None) -> None:
+def _replace_listed(folder: Path, private: bool, name: str, content: bytes | None) -> None:
     path, card = folder / name, read_card(folder)
     files = {} if card is None else dict(card.files)
-    new = None if content is None else {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    entry = None if content is None else {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     try:
         if card is not None:
-            _write_card(folder, replace(card, files={**files, name: [*files.pop(name, [None]), new]}))
+            _write_card(folder, replace(card, files={**files, name: [*files.pop(name, [None]), entry]}))
         if content is None:
             path.unlink(missing_ok=True)
             DISK.sync(folder)
         else:
             replace_file(path, content, mode=0o600 if private else 0o666)
         if card is not None:
-            _write_card(folder, replace(card, files=files if new is None else {**files, name: [new]}))
+            _write_card(folder, replace(card, files=files if entry is None else {**files, name: [entry]}))
     except OSError as error:
         raise StateError(f"cannot write {path}: {error.strerror}; {_ELSEWHERE}") from None
 
@@ -287,16 +287,16 @@ def check_files(folder: Path, card: Card, *, weights: bool = True, replaced: str
         remedy = _CALIBRATE if name == CALIBRATION else _COPY
         path = file_of(folder, name)
         try:
-            found = None if path is None else entry_of(path)
+            entry = None if path is None else entry_of(path)
         except OSError as error:
             raise StateError(f"{path} cannot be read: {error.strerror}; {remedy}") from None
-        if found not in accepted:
-            what = "is missing" if found is None else "is damaged (its SHA-256 is not that on the card)"
-            raise StateError(f"{folder / name} {what}: {remedy}")
+        if entry not in accepted:
+            problem = "is missing" if entry is None else "is damaged (its SHA-256 is not that on the card)"
+            raise StateError(f"{folder / name} {problem}: {remedy}")
     present = {path.name for path in folder.iterdir()} - {*card.files, CARD}
     if added := sorted(filter(_is_read, present)):
-        what = f"is not one of the files that {CARD} lists: remove it, or {_COPY}"
-        raise StateError(f"{folder / added[0]} {what}")
+        problem = f"is not one of the files that {CARD} lists: remove it, or {_COPY}"
+        raise StateError(f"{folder / added[0]} {problem}")
 
 
 def _is_read(name: str) -> bool:
@@ -337,7 +337,7 @@ def _tokenizer(reference: str | Path, domain: str | None = None) -> Tokenizer:
         names = () if domain is None else plugins.domain(domain).defaults.checkpoints
         readers: list[Any] = [plugins.tokenizer_class(name) for name in names]
         return checkpoint_tokenizer(reference, readers)
-    kind = _named(reference, plugins.tokenizer_class, tokenizer_card(directory)["name"])
+    kind = _installed(reference, plugins.tokenizer_class, tokenizer_card(directory)["name"])
     try:
         return kind.load(directory)
     except StateError:
@@ -347,8 +347,8 @@ def _tokenizer(reference: str | Path, domain: str | None = None) -> Tokenizer:
         raise StateError(f"the tokenizer in {directory} cannot be read: {why}; copy it again") from error
 
 
-def _named(reference: str | Path, find: Callable[[str], T], name: object) -> T:
-    """What a card names, among what is installed here."""
+def _installed(reference: str | Path, find: Callable[[str], T], name: object) -> T:
+    """The installed plug-in that a card names; StateError where it is not installed."""
     try:
         return find(str(name))
     except UsageError as error:
@@ -385,7 +385,7 @@ def load(
     if name is None:
         how = "say what its sequences are with --domain, or --set domain=NAME"
         raise UsageError(f"{reference} has no {CARD}: {how}")
-    found = plugins.domain(name) if card is None else _named(reference, plugins.domain, name)
+    field = plugins.domain(name) if card is None else _installed(reference, plugins.domain, name)
     tokenizer = _tokenizer(reference, name)
     rows: MaskedRows | LinearRows | None = linear.load(reference, tokenizer.space)
     if rows is not None:
@@ -395,18 +395,18 @@ def load(
     else:
         model = _weights(reference, tokenizer.space, head)
         if card is None:
-            most = getattr(model.config, "max_position_embeddings", None) or 10**9
+            longest = getattr(model.config, "max_position_embeddings", None) or 10**9
             card = Card(
                 domain=name,
                 unit=tokenizer.traits.unit,
                 tokenizer=tokenizer.name,
-                max_length=min(found.defaults.max_length, most),
+                max_length=min(field.defaults.max_length, longest),
                 probability="full",
-                sensitive=found.sensitive,
+                sensitive=field.sensitive,
             )
         channels = load_channels(reference, model)
         rows = MaskedRows(model, tokenizer.space, probability=card.probability, channels=channels)
-    return LoadedModel(rows=rows, tokenizer=tokenizer, domain=found, card=card, path=str(reference))
+    return LoadedModel(rows=rows, tokenizer=tokenizer, domain=field, card=card, path=str(reference))
 
 
 def _checked_card(folder: Path, replaced: str | None = None) -> Card | None:
@@ -445,7 +445,7 @@ def _weights(
 
 
 def load_channels(reference: str | Path, model: PreTrainedModel) -> InputChannels | None:
-    """What the further inputs of a saved model add to its embeddings; None where it reads none.
+    """Channels that a saved model adds to its embeddings; None where it reads no further inputs.
 
     Raises:
         StateError: its card names channels whose weights are not there.
@@ -483,8 +483,8 @@ def read_card(folder: Path) -> Card | None:
 def _check_card(card: Card) -> None:
     """Raise ValueError for values that no model of ours has, and that would lead out of the folder."""
     if "words_file" in (card.masking.get("options") or {}):
-        what = "names a file elsewhere: a card holds the words themselves"
-        raise ValueError(f"masking.options.words_file {what}")
+        problem = "names a file elsewhere: a card holds the words themselves"
+        raise ValueError(f"masking.options.words_file {problem}")
     if not 3 <= card.max_length <= _LONGEST:
         raise ValueError(f"max_length is {card.max_length}")
     for name, accepted in card.files.items():
@@ -497,14 +497,14 @@ def _quiet() -> Iterator[None]:
     """Keep transformers' own progress bars and warnings off the terminal: what matters is said by us."""
     from transformers.utils import logging
 
-    shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    bars_enabled, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     try:
         yield
     finally:
         logging.set_verbosity(verbosity)
-        if shown:
+        if bars_enabled:
             logging.enable_progress_bar()
 
 
@@ -524,13 +524,13 @@ def make_masker(config: MaskingConfig, tokenizer: Tokenizer) -> Masker:
     options = inline_words(config.options)
     if "words" in options:
         words = options["words"]
-        options["words"] = [_spelled(word, tokenizer) if isinstance(word, str) else word for word in words]
+        options["words"] = [_word_ids(word, tokenizer) if isinstance(word, str) else word for word in words]
     kind = plugins.load("maskers", config.masker)
     if (reason := tokenizer.units.unhidden(kind)) is not None:
         raise UsageError(reason)
     facts = tokenizer.units.masking
-    known = inspect.signature(kind).parameters
-    options = {name: facts[name] for name in known if name in facts} | options
+    parameters = inspect.signature(kind).parameters
+    options = {name: facts[name] for name in parameters if name in facts} | options
     return base.make_masker(kind, replace(config, options=options), tokenizer.space)
 
 
@@ -546,13 +546,13 @@ def inline_words(options: Mapping[str, Any]) -> dict[str, Any]:
         try:
             lines = Path(path).read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            what = f"cannot read {path} ({error}); give one word a line"
-            raise UsageError(f"masking.options.words_file: {what}") from None
+            problem = f"cannot read {path} ({error}); give one word a line"
+            raise UsageError(f"masking.options.words_file: {problem}") from None
         words = [line.strip() for line in lines if line.strip() and not line.startswith(("#", ";"))]
         inlined["words"] = [*inlined.get("words", ()), *words]
     return inlined
 
 
-def _spelled(word: str, tokenizer: Tokenizer) -> list[int]:
+def _word_ids(word: str, tokenizer: Tokenizer) -> list[int]:
     encoding = tokenizer.encode(word)
     return [int(token) for token in encoding.ids[encoding.groups >= 0]]

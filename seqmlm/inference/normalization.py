@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from seqmlm.engine.types import Floats
 from seqmlm.errors import DataError
-from seqmlm.inference.calibrations import HEADER, of_vectors, saved
+from seqmlm.inference.calibrations import HEADER, load_vector_file, saved
 from seqmlm.inference.model_folder import EMBEDDING, put_file
 
 Normal = Literal["raw", "centred", "z", "whitened"]
@@ -32,7 +32,7 @@ _AGAIN = "fit one on a corpus: seqmlm embed MODEL CORPUS --set fit=true"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Normalization:
-    """Of the vectors of a corpus.
+    """Means, deviations and components of the vectors of a corpus.
 
     Args:
         mean: (H,). scale: (H,) standard deviations, 0 of dimensions without variance, which z drops.
@@ -65,10 +65,10 @@ class Normalization:
             raise DataError(f"a normalization is of {FEWEST} vectors or more, and there are {count}")
         pca.partial_fit(np.stack(block).astype(np.float64))
         varied = pca.var_ > _NONE * pca.var_.mean()
-        kept = pca.explained_variance_ > _NONE * pca.explained_variance_.mean()
-        components = pca.components_[kept] / np.sqrt(pca.explained_variance_[kept])[:, None]
+        varying = pca.explained_variance_ > _NONE * pca.explained_variance_.mean()
+        components = pca.components_[varying] / np.sqrt(pca.explained_variance_[varying])[:, None]
         scale = np.where(varied, np.sqrt(pca.var_), 0.0)
-        mean, scale, components = (one.astype(np.float32) for one in (pca.mean_, scale, components))
+        mean, scale, components = (array.astype(np.float32) for array in (pca.mean_, scale, components))
         return cls(mean=mean, scale=scale, components=components, facts={**facts, "vectors": count})
 
     @property
@@ -83,8 +83,8 @@ class Normalization:
 
     def width(self, normal: Normal) -> int:
         """Numbers of a normalized vector."""
-        whole = len(self.mean)
-        return {"z": whole - self.dropped, "whitened": len(self.components)}.get(normal, whole)
+        width = len(self.mean)
+        return {"z": width - self.dropped, "whitened": len(self.components)}.get(normal, width)
 
     def applied(self, normal: Normal, vectors: Floats) -> Floats:
         """(N, W) of (N, H) vectors."""
@@ -97,7 +97,7 @@ class Normalization:
         return centred if normal == "centred" else whitened
 
     def saved(self) -> bytes:
-        """As a file of safetensors."""
+        """Content of its safetensors file."""
         arrays = {"mean": self.mean, "scale": self.scale, "components": self.components}
         return saved(arrays, {HEADER: json.dumps(dict(self.facts), sort_keys=True)})
 
@@ -110,13 +110,17 @@ class Normalization:
         put_file(folder / EMBEDDING, self.saved(), private=private)
 
     @classmethod
-    def stored(cls, folder: Path, wanted: Mapping[str, Any]) -> Normalization:
-        """What a model keeps; as `seqmlm.inference.calibrations.of_vectors`."""
+    def stored(cls, folder: Path, expected: Mapping[str, Any]) -> Normalization:
+        """Normalization of a model folder; see `seqmlm.inference.calibrations.load_vector_file`."""
 
-        def made(arrays: Mapping[str, Floats], facts: Mapping[str, Any]) -> Normalization:
-            found = cls(**arrays, facts=facts)
-            if not found.mean.shape == found.scale.shape == found.components.shape[1:]:
+        def build(arrays: Mapping[str, Floats], facts: Mapping[str, Any]) -> Normalization:
+            normalization = cls(**arrays, facts=facts)
+            if (
+                not normalization.mean.shape
+                == normalization.scale.shape
+                == normalization.components.shape[1:]
+            ):
                 raise ValueError("its arrays do not fit together")
-            return found
+            return normalization
 
-        return of_vectors(folder / EMBEDDING, made, wanted, name="normalization", remedy=_AGAIN)
+        return load_vector_file(folder / EMBEDDING, build, expected, name="normalization", remedy=_AGAIN)

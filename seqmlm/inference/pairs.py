@@ -42,7 +42,7 @@ class PairScorer:
         cost = forward_tokens(self.session.model, self._mode)
         return sum(cost(self.session.tokens(text)) for text in (pair.good, pair.bad))
 
-    def scored(self, pairs: Sequence[Pair]) -> Iterator[dict[str, Any]]:
+    def pair_rows(self, pairs: Sequence[Pair]) -> Iterator[dict[str, Any]]:
         """Score pairs together; equal masked copies are computed once. A row has both sequences'
         pseudo-log-likelihoods (nats), units and characters, the tokens that the vocabulary does not have,
         which no score counts, and what the metric makes of it.
@@ -54,19 +54,21 @@ class PairScorer:
         """
         tokenizer = self.session.tokenizer
         encodings = encoded_texts(tokenizer, [text for pair in pairs for text in (pair.good, pair.bad)])
-        wanted, view = None, WHOLE
+        selected, view = None, WHOLE
         if self._metric == "shared":
             view, couples = TOKENS, zip(encodings[::2], encodings[1::2], strict=True)
-            wanted = [kept for couple in couples for kept in common_tokens(*couple)]
+            selected = [mask for couple in couples for mask in common_tokens(*couple)]
 
-        def named(number: int) -> str:
+        def sequence_name(number: int) -> str:
             pair, side = pairs[number // 2], "bad" if number % 2 else "good"
             return f"the {side} one of the pair {self.session.place_of(pair)}"
 
-        scores = self._scorer.sequences(encodings, self._mode, wanted=wanted, view=view, named=named)
+        scores = self._scorer.sequences(
+            encodings, self._mode, selected=selected, view=view, name_of=sequence_name
+        )
         for number, pair in enumerate(pairs):
-            both = slice(2 * number, 2 * number + 2)
-            good, bad = scores[both]
+            places = slice(2 * number, 2 * number + 2)
+            good, bad = scores[places]
             row = {
                 "id": pair.id,
                 "source": pair.source,
@@ -78,7 +80,7 @@ class PairScorer:
                 "units_bad": len(bad.units[0]),
                 "length_good": len(pair.good),
                 "length_bad": len(pair.bad),
-                "unknown": unknown_tokens(tokenizer, encodings[both]),
+                "unknown": unknown_tokens(tokenizer, encodings[places]),
             }
             first, second = compared([row], self._metric)
             margin, correct = float(first[0] - second[0]), bool(outcomes(first, second)[0] > 0)
@@ -102,7 +104,7 @@ class _TokenView(View):
         return Units(tokenizer.space)
 
     def windows(
-        self, encoding: Encoding, tokenizer: Tokenizer, max_length: int, wanted: Bools | None = None
+        self, encoding: Encoding, tokenizer: Tokenizer, max_length: int, selected: Bools | None = None
     ) -> list[tuple[Encoding, Bools]]:
         if len(encoding) > max_length:
             raise UsageError(
@@ -111,8 +113,8 @@ class _TokenView(View):
             )
         numbers = np.arange(len(encoding), dtype=np.int32)
         groups = np.where(encoding.groups >= 0, numbers, SPECIAL_GROUP).astype(np.int32)
-        asked = np.ones(len(encoding), dtype=np.bool_) if wanted is None else wanted
-        return [(replace(encoding, groups=groups), asked)]
+        owned = np.ones(len(encoding), dtype=np.bool_) if selected is None else selected
+        return [(replace(encoding, groups=groups), owned)]
 
 
 TOKENS = _TokenView()
@@ -124,9 +126,9 @@ def common_tokens(first: Encoding, second: Encoding) -> tuple[Bools, Bools]:
     The metric of CrowS-Pairs compares these alone (by difflib's alignment, as there), so that the frequency
     of the words that differ does not count.
     """
-    kept = np.zeros(len(first), dtype=np.bool_), np.zeros(len(second), dtype=np.bool_)
+    masks = np.zeros(len(first), dtype=np.bool_), np.zeros(len(second), dtype=np.bool_)
     matcher = SequenceMatcher(None, first.ids.tolist(), second.ids.tolist(), autojunk=False)
     for a, b, size in matcher.get_matching_blocks():
-        kept[0][a : a + size] = True
-        kept[1][b : b + size] = True
-    return kept
+        masks[0][a : a + size] = True
+        masks[1][b : b + size] = True
+    return masks

@@ -27,7 +27,7 @@ TOKEN_TYPES = "token_type_ids"
 
 @dataclass(frozen=True, kw_only=True)
 class HeadCard:
-    """What a model folder says of its head.
+    """Description of the head of a model folder.
 
     Args:
         kind: what is predicted.
@@ -65,7 +65,7 @@ class HeadCard:
 
     @property
     def config(self) -> HeadConfig:
-        """Of the head itself.
+        """Configuration of the head itself.
 
         One that begins fitted has no dropout: pooled states are nearly all mean, little deviation, which is
         what it reads, and a mean that is dropped outweighs that (of three splice sites a first loss of 5.3
@@ -143,51 +143,51 @@ def pieces(
     spans = encoding.spans[inside]
     # Ends may go back where characters are several tokens: the largest so far finds the first that overlaps.
     first = np.searchsorted(np.maximum.accumulate(spans[:, 1]), bounds[:, 0], side="right")
-    behind = np.searchsorted(spans[:, 0], bounds[:, 1], side="left")
-    found = behind > first
+    stop = np.searchsorted(spans[:, 0], bounds[:, 1], side="left")
+    has_token = stop > first
     if card.pool == "start":
-        behind = np.minimum(behind, first + 1)
-    counts = np.where(found, behind - first, 0)
+        stop = np.minimum(stop, first + 1)
+    counts = np.where(has_token, stop - first, 0)
     label = np.repeat(np.arange(len(bounds)), counts)
     begins = np.repeat(np.cumsum(counts) - counts, counts)
-    asked = inside[np.repeat(first, counts) + np.arange(len(label)) - begins] if len(label) else label
+    tokens = inside[np.repeat(first, counts) + np.arange(len(label)) - begins] if len(label) else label
     weights = (1.0 / np.maximum(counts, 1))[label].astype(np.float32)
-    return _of_parts(encoding, space, card.length, asked, label, weights), found
+    return _of_parts(encoding, space, card.length, tokens, label, weights), has_token
 
 
 def _of_record(encoding: Encoding, space: TokenSpace, card: HeadCard) -> list[Piece]:
     parts = windows(encoding, space, card.length)
-    found = []
+    pieces = []
     for part in parts:
-        asked = np.arange(1 if card.pool == "start" else len(part))
-        weights = np.full(len(asked), 1.0 / len(asked) / len(parts), dtype=np.float32)
-        found.append(Piece(part, Labels(asked, asked == asked[0], weights), np.zeros(1, dtype=np.int64)))
-    return found
+        tokens = np.arange(1 if card.pool == "start" else len(part))
+        weights = np.full(len(tokens), 1.0 / len(tokens) / len(parts), dtype=np.float32)
+        pieces.append(Piece(part, Labels(tokens, tokens == tokens[0], weights), np.zeros(1, dtype=np.int64)))
+    return pieces
 
 
 def _of_parts(
-    encoding: Encoding, space: TokenSpace, length: int, asked: Longs, label: Longs, weights: Floats
+    encoding: Encoding, space: TokenSpace, length: int, read_tokens: Longs, label: Longs, weights: Floats
 ) -> list[Piece]:
     """The windows in which parts are read: each where its first token is most central."""
-    if not len(asked):
+    if not len(read_tokens):
         return []
     first = np.r_[True, label[1:] != label[:-1]]
-    wanted = np.zeros(len(encoding), dtype=np.bool_)
-    wanted[asked[first]] = True
+    selected = np.zeros(len(encoding), dtype=np.bool_)
+    selected[read_tokens[first]] = True
     # The column `weights` travels with the tokens: it says which of the sequence's a window has.
     numbered = replace(encoding, weights=np.arange(len(encoding), dtype=np.float32))
-    found = []
-    for window, owned in central_windows(numbered, space, length, wanted):
+    pieces = []
+    for window, owned in central_windows(numbered, space, length, selected):
         assert window.weights is not None
         place = np.full(len(encoding), -1)
         tokens = window.weights.astype(np.int64)
         place[tokens] = np.arange(len(window))
         mine = np.zeros(len(encoding), dtype=np.bool_)
         mine[tokens[owned]] = True
-        kept = mine[asked[first]][np.cumsum(first) - 1] & (place[asked] >= 0)
-        own = Labels(place[asked[kept]], first[kept], weights[kept])
-        found.append(Piece(replace(window, weights=None), own, label[kept & first]))
-    return found
+        owned_here = mine[read_tokens[first]][np.cumsum(first) - 1] & (place[read_tokens] >= 0)
+        labels = Labels(place[read_tokens[owned_here]], first[owned_here], weights[owned_here])
+        pieces.append(Piece(replace(window, weights=None), labels, label[owned_here & first]))
+    return pieces
 
 
 def pieces_of_pair(
@@ -202,31 +202,31 @@ def pieces_of_pair(
         DataError: as one they are longer than the model reads.
     """
     if card.pairing == "concat":
-        return _of_record(_paired(first, second, space, types, card.length), space, card)
-    found = []
-    for own in (first, second):
-        for number, piece in enumerate(_of_record(own, space, card)):
+        return _of_record(_join_pair(first, second, space, types, card.length), space, card)
+    pieces = []
+    for encoding in (first, second):
+        for number, piece in enumerate(_of_record(encoding, space, card)):
             first_of, weights = piece.labels.first & (number == 0), piece.labels.weights * np.float32(0.5)
             # Further windows go on with what the first one began.
-            found.append(piece._replace(labels=piece.labels._replace(first=first_of, weights=weights)))
-    return found
+            pieces.append(piece._replace(labels=piece.labels._replace(first=first_of, weights=weights)))
+    return pieces
 
 
-def at_once(own: Sequence[Piece], card: HeadCard) -> list[Sequence[Piece]]:
+def pieces_read_together(pieces: Sequence[Piece], card: HeadCard) -> list[Sequence[Piece]]:
     """Pieces by what the head reads at once: each alone, but all of a pair that is embedded apart."""
-    return [own] if card.pairing == "bi" else [[one] for one in own]
+    return [pieces] if card.pairing == "bi" else [[piece] for piece in pieces]
 
 
-def _paired(first: Encoding, second: Encoding, space: TokenSpace, types: bool, length: int) -> Encoding:
+def _join_pair(first: Encoding, second: Encoding, space: TokenSpace, types: bool, length: int) -> Encoding:
     """Two sequences as one: start, the first, end, the second, end (Devlin et al. 2019)."""
-    both = join([first, second], space, len(first) + len(second))[0]
-    if len(both) > length:
-        why = f"a pair of {len(both)} tokens, and the model reads {length}"
+    pair = join([first, second], space, len(first) + len(second))[0]
+    if len(pair) > length:
+        why = f"a pair of {len(pair)} tokens, and the model reads {length}"
         raise DataError(why, remedy="shorten it, or leave it out")
     if not types:
-        return replace(both, spans=None)
-    segment = (np.arange(len(both)) >= len(first)).astype(np.float32)
-    return replace(both, spans=None, channels={**both.channels, TOKEN_TYPES: segment})
+        return replace(pair, spans=None)
+    segment = (np.arange(len(pair)) >= len(first)).astype(np.float32)
+    return replace(pair, spans=None, channels={**pair.channels, TOKEN_TYPES: segment})
 
 
 def standardized(values: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -36,7 +36,7 @@ POOLING = MappingProxyType({"start": "cls", "mean": "mean"})
 
 
 def plain_classifier(model: LoadedModel) -> PreTrainedModel:
-    """What `AutoModelForSequenceClassification` loads, or of parts `AutoModelForTokenClassification`.
+    """Model for `AutoModelForSequenceClassification`, or for parts `AutoModelForTokenClassification`.
 
     Its logits of one window are `Labeller.outputs` divided by the temperature; of values, in their own units.
 
@@ -70,8 +70,8 @@ def plain_classifier(model: LoadedModel) -> PreTrainedModel:
     with torch.no_grad():
         plain.classifier.weight.copy_(last.weight * scale[:, None])
         plain.classifier.bias.copy_(last.bias * scale + center)
-    made: PreTrainedModel = plain.eval()
-    return made
+    classifier: PreTrainedModel = plain.eval()
+    return classifier
 
 
 def _obstacle(model: LoadedModel, card: HeadCard, architecture: str) -> str | None:

@@ -49,16 +49,16 @@ class Prompts:
         ]
 
     def _place(self, record: Record, word: str) -> int:
-        asked = self._query(record, word).asked
-        if len(asked) != 1:
+        tokens = self._query(record, word).asked
+        if len(tokens) != 1:
             raise UsageError(f"the word {word!r} is several tokens here: take one that the vocabulary has")
-        return int(asked[0])
+        return int(tokens[0])
 
     def _query(self, record: Record, word: str) -> Query:
         return self.classifier.query(record, word, self.card.length)
 
     def pieces(self, record: Record) -> list[Piece]:
-        """What the model sees of a record: one window, with its gap hidden."""
+        """The window of a record in the template, with its gap hidden, as a list of one piece."""
         query = self._query(record, self.card.words[0])
         ids = query.encoding.ids.copy()
         ids[query.masked] = self.session.tokenizer.space.mask

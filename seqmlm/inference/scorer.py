@@ -28,7 +28,7 @@ from seqmlm.inference.session import Session
 
 
 class _Request(NamedTuple):
-    """What is asked of a sequence, beside the sequence."""
+    """Mode, reductions and view that a sequence is scored with."""
 
     mode: Mode
     want: tuple[Reduction, ...]
@@ -46,14 +46,14 @@ class RecordScorer:
         """Tokenize a batch; records that the tokenizer cannot spell go to `problems`."""
         return encoded(self.session.domain, self.session.tokenizer, records, problems)
 
-    def scored(
+    def unit_scores(
         self,
         batch: Sequence[Encoded],
         mode: Mode = EXACT,
         *,
         want: Collection[Reduction] = (),
         view: View = WHOLE,
-        wanted: Sequence[Bools] | None = None,
+        selected: Sequence[Bools] | None = None,
     ) -> list[Scored]:
         """Score every unit of a batch; long records window by window, each unit where it is most central.
 
@@ -64,34 +64,39 @@ class RecordScorer:
         Args:
             want: what is read of every unit beside its surprisal (`seqmlm.engine.reductions`).
             view: what of a record the model is shown.
-            wanted: for each (L,) True at the tokens of units to score; None for all, which are remembered.
+            selected: for each (L,) True at the tokens of units to score; None for all, which are remembered.
         """
         expert = self.session.expert if view == WHOLE else None
         request = _Request(mode, union(want, () if expert is None else expert.needs), view)
 
         def score(chosen: list[int]) -> list[Scored]:
-            own = [batch[number] for number in chosen]
-            encodings = [one.encoding for one in own]
-            asked = None if wanted is None else [wanted[number] for number in chosen]
+            sequences = [batch[number] for number in chosen]
+            encodings = [sequence.encoding for sequence in sequences]
+            selected_here = None if selected is None else [selected[number] for number in chosen]
             rule = self._scorer(request).rule
             try:
-                parts = self._windows(request, encodings, asked)
+                parts = self._windows(request, encodings, selected_here)
             except NotFiniteError as error:
-                record = own[self._culprit(request, encodings, asked)].record
+                record = sequences[self._culprit(request, encodings, selected_here)].record
                 where = f"{self.session.model.path}: record {self.session.place_of(record)}"
                 raise NotFiniteError(f"{where}: {error}") from None
-            both = zip(own, parts, strict=True)
-            found = [scored(one.record, one.encoding, rule, some, request.want) for one, some in both]
-            return found if expert is None else mixed(expert, found, seen=self._sees(mode))
+            pairs = zip(sequences, parts, strict=True)
+            unit_values = [
+                scored(sequence.record, sequence.encoding, rule, windows, request.want)
+                for sequence, windows in pairs
+            ]
+            return unit_values if expert is None else mixed(expert, unit_values, visible=self._sees(mode))
 
         conceal = self.session.tokenizer.spelling.conceal
-        if wanted is None:
-            known = self.session.cache.scores([one.encoding for one in batch], request, score)
+        if selected is None:
+            record_scores = self.session.cache.scores(
+                [sequence.encoding for sequence in batch], request, score
+            )
         else:
-            known = score([*range(len(batch))])
+            record_scores = score([*range(len(batch))])
         return [
-            replace(scores, record=one.record, encoding=one.encoding, conceal=conceal)
-            for scores, one in zip(known, batch, strict=True)
+            replace(scores, record=sequence.record, encoding=sequence.encoding, conceal=conceal)
+            for scores, sequence in zip(record_scores, batch, strict=True)
         ]
 
     def sequences(
@@ -99,18 +104,19 @@ class RecordScorer:
         encodings: Sequence[Encoding],
         mode: Mode = EXACT,
         *,
-        wanted: Sequence[Bools] | None = None,
+        selected: Sequence[Bools] | None = None,
         view: View = WHOLE,
-        named: Callable[[int], str] = "sequence {}".format,
+        name_of: Callable[[int], str] = "sequence {}".format,
     ) -> list[SequenceScore]:
         """Score sequences of which only the pseudo-log-likelihood is wanted; nothing is remembered.
 
         Positions count the scored tokens of a sequence of several windows.
 
         Args:
-            mode, view: as of `scored`.
-            wanted: for each (L,) True at the tokens to score; None for all of all.
-            named: what the sequence of a number, from 0 on, is called where its answers are not finite.
+            mode, view: as of `unit_scores`.
+            selected: for each (L,) True at the tokens to score; None for all of all.
+            name_of: from number of a sequence, from 0 on, to its name in the error where its answers are not
+                finite.
 
         Raises:
             NotFiniteError: an answer is not a finite number.
@@ -118,29 +124,29 @@ class RecordScorer:
         expert = self.session.expert if view == WHOLE else None
         request = _Request(mode, () if expert is None else expert.needs, view)
         try:
-            found = [_joined(parts) for parts in self._windows(request, encodings, wanted)]
+            scores = [_merge_windows(parts) for parts in self._windows(request, encodings, selected)]
         except NotFiniteError as error:
-            name = named(self._culprit(request, encodings, wanted))
+            name = name_of(self._culprit(request, encodings, selected))
             raise NotFiniteError(f"{self.session.model.path}: {name}: {error}") from None
         if expert is None:
-            return found
-        return mixed_sequences(expert, encodings, found, seen=self._sees(mode))
+            return scores
+        return mixed_sequences(expert, encodings, scores, visible=self._sees(mode))
 
     def _sees(self, mode: Mode) -> bool:
         """Whether the model sees the units that it is asked about; a linear one never looks at them."""
         return mode == ONE_PASS and self.session.model.rows.has_hidden_states
 
     def _windows(
-        self, request: _Request, encodings: Sequence[Encoding], wanted: Sequence[Bools] | None
+        self, request: _Request, encodings: Sequence[Encoding], selected: Sequence[Bools] | None
     ) -> Iterator[list[SequenceScore]]:
         """The scores of the windows of each sequence, one at least."""
         tokenizer, longest = self.session.tokenizer, self.session.card.max_length
         counts: list[int] = []
 
         def windows() -> Iterator[tuple[Encoding, Bools]]:
-            for number, one in enumerate(encodings):
-                chosen = None if wanted is None else wanted[number]
-                parts = request.view.windows(one, tokenizer, longest, chosen)
+            for number, encoding in enumerate(encodings):
+                chosen = None if selected is None else selected[number]
+                parts = request.view.windows(encoding, tokenizer, longest, chosen)
                 counts.append(len(parts))
                 yield from parts
 
@@ -148,12 +154,12 @@ class RecordScorer:
         return (list(islice(stream, count)) or [_NOTHING] for count in counts)
 
     def _culprit(
-        self, request: _Request, encodings: Sequence[Encoding], wanted: Sequence[Bools] | None
+        self, request: _Request, encodings: Sequence[Encoding], selected: Sequence[Bools] | None
     ) -> int:
         """The first of some sequences whose answers are not finite, each asked alone."""
-        for number, one in enumerate(encodings):
+        for number, encoding in enumerate(encodings):
             try:
-                self._windows(request, [one], None if wanted is None else [wanted[number]])
+                self._windows(request, [encoding], None if selected is None else [selected[number]])
             except NotFiniteError:
                 return number
         return 0
@@ -170,12 +176,15 @@ _EMPTY = np.zeros(0, dtype=np.int32)
 _NOTHING = SequenceScore(_EMPTY, np.zeros(0, dtype=np.float32), _EMPTY)
 
 
-def _joined(parts: list[SequenceScore]) -> SequenceScore:
+def _merge_windows(parts: list[SequenceScore]) -> SequenceScore:
     """The score of a sequence from those of its windows, units still in order."""
     if len(parts) == 1:
         return parts[0]
     groups = np.concatenate([part.groups for part in parts])
     log_probs = np.concatenate([part.log_probs for part in parts])
     filled = [part.values for part in parts if len(part.groups)]
-    values = {name: np.concatenate([one[name] for one in filled]) for name in (filled[0] if filled else ())}
+    values = {
+        name: np.concatenate([part_values[name] for part_values in filled])
+        for name in (filled[0] if filled else ())
+    }
     return SequenceScore(np.arange(len(groups), dtype=np.int32), log_probs, groups, values)

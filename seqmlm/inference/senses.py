@@ -19,7 +19,7 @@ import numpy as np
 from seqmlm.engine.types import Floats
 from seqmlm.errors import UsageError
 from seqmlm.evaluation.senses import UNKNOWN
-from seqmlm.inference.calibrations import HEADER, of_vectors, saved
+from seqmlm.inference.calibrations import HEADER, load_vector_file, saved
 from seqmlm.inference.model_folder import SENSES, put_file
 
 _AGAIN = "build some with --set senses=TRAIN"
@@ -44,10 +44,10 @@ class Senses:
     @cached_property
     def of_word(self) -> Mapping[str, list[int]]:
         """Word to the numbers of its senses."""
-        found = defaultdict[str, list[int]](list)
+        numbers = defaultdict[str, list[int]](list)
         for number, word in enumerate(self.words):
-            found[word].append(number)
-        return found
+            numbers[word].append(number)
+        return numbers
 
     @classmethod
     def of(cls, labelled: Iterable[tuple[str, str, Floats]], facts: Mapping[str, Any]) -> Senses:
@@ -66,22 +66,24 @@ class Senses:
         keys = sorted(sums)
         centroids = np.stack([sums[key] / max(float(np.linalg.norm(sums[key])), 1e-30) for key in keys])
         words, names = zip(*keys, strict=True)
-        told = [counts[key] for key in keys]
-        return cls(centroids=centroids.astype(np.float32), words=words, names=names, counts=told, facts=facts)
+        sense_counts = [counts[key] for key in keys]
+        return cls(
+            centroids=centroids.astype(np.float32), words=words, names=names, counts=sense_counts, facts=facts
+        )
 
     def sense(self, word: str, vector: Floats) -> tuple[str, float | None]:
         """The nearest sense of a word, and its cosine; `UNKNOWN` where training has no such word."""
-        own = self.of_word.get(word)
-        if not own:
+        senses = self.of_word.get(word)
+        if not senses:
             return UNKNOWN, None
         length = max(float(np.linalg.norm(vector)), 1e-30)
-        cosines = self.centroids[own] @ vector / length
-        return self.names[own[int(cosines.argmax())]], float(cosines.max())
+        cosines = self.centroids[senses] @ vector / length
+        return self.names[senses[int(cosines.argmax())]], float(cosines.max())
 
     def frequent(self, word: str) -> str:
         """The most frequent sense of a word in training."""
-        own = self.of_word.get(word)
-        return self.names[max(own, key=lambda one: self.counts[one])] if own else UNKNOWN
+        senses = self.of_word.get(word)
+        return self.names[max(senses, key=lambda number: self.counts[number])] if senses else UNKNOWN
 
     def keep(self, folder: Path) -> None:
         """Keep them with a model.
@@ -89,18 +91,23 @@ class Senses:
         Raises:
             StateError: they cannot be written.
         """
-        told = {"words": self.words, "names": self.names, "counts": self.counts, "facts": dict(self.facts)}
-        content = saved({"centroids": self.centroids}, {HEADER: json.dumps(told)})
+        described = {
+            "words": self.words,
+            "names": self.names,
+            "counts": self.counts,
+            "facts": dict(self.facts),
+        }
+        content = saved({"centroids": self.centroids}, {HEADER: json.dumps(described)})
         put_file(folder / SENSES, content, private=False)
 
     @classmethod
-    def stored(cls, folder: Path, wanted: Mapping[str, Any]) -> Senses:
-        """What a model keeps; as `seqmlm.inference.calibrations.of_vectors`."""
+    def stored(cls, folder: Path, expected: Mapping[str, Any]) -> Senses:
+        """Senses of a model folder; see `seqmlm.inference.calibrations.load_vector_file`."""
 
-        def made(arrays: Mapping[str, Floats], told: Mapping[str, Any]) -> Senses:
-            found = cls(centroids=arrays["centroids"], **told)
-            if len({*map(len, (found.centroids, found.words, found.names, found.counts))}) > 1:
+        def build(arrays: Mapping[str, Floats], described: Mapping[str, Any]) -> Senses:
+            senses = cls(centroids=arrays["centroids"], **described)
+            if len({*map(len, (senses.centroids, senses.words, senses.names, senses.counts))}) > 1:
                 raise ValueError("its arrays do not fit together")
-            return found
+            return senses
 
-        return of_vectors(folder / SENSES, made, wanted, name="senses", remedy=_AGAIN)
+        return load_vector_file(folder / SENSES, build, expected, name="senses", remedy=_AGAIN)

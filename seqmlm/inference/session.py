@@ -91,7 +91,7 @@ class Session:
         expert: Use = "auto",
         folder: bool = False,
         replaced: str | None = None,
-        shown: bool = False,
+        shows_records: bool = False,
         remedy: str = "",
         labels: Literal["none", "learnt", "any"] = "none",
     ) -> Session:
@@ -112,23 +112,23 @@ class Session:
                 results would be shown.
             StateError: no such model, or it is incomplete or not in a folder.
         """
-        found = resolve(reference)
-        if folder and found.path is None:
+        resolved = resolve(reference)
+        if folder and resolved.path is None:
             raise StateError(
                 f"{reference} is on the Hugging Face hub: download it to a folder, then name that folder"
             )
         head: Literal["needed", "optional"] = "optional" if labels == "any" else "needed"
-        model = model_folder.load(found.location, domain=domain, replaced=replaced, head=head)
+        model = model_folder.load(resolved.location, domain=domain, replaced=replaced, head=head)
         if model.card.head and labels == "none":
             raise UsageError(
                 f"{reference} was fine-tuned to predict {model.card.head.get('label')!r}, and answers "
                 f"nothing else: use seqmlm predict {reference}, or the model it was made from"
             )
-        if shown and model.card.sensitive:
+        if shows_records and model.card.sensitive:
             instead = f": {remedy}" if remedy else ""
             raise UsageError(f"scores of sensitive data are not shown on the console{instead}")
         how: dict[str, Any] = {"tokens_per_batch": tokens_per_batch, "precision": precision, "expert": expert}
-        return cls(model, entry=found.entry, **how)
+        return cls(model, entry=resolved.entry, **how)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -167,9 +167,11 @@ class Session:
     def reader(
         self, sources: Sequence[str], *, format: str | None = None, options: Mapping[str, Any] | None = None
     ) -> Callable[..., Any]:
-        """What reads records to score from some sources, given the `Problems` that receive bad ones."""
-        given = {**self.model.reading(format), **(options or {})}
-        return lambda problems: self.domain.read(sources, problems, format=format, scoring=True, **given)
+        """Function that reads the records of some sources, given the `Problems` that receive bad ones."""
+        reader_options = {**self.model.reading(format), **(options or {})}
+        return lambda problems: self.domain.read(
+            sources, problems, format=format, scoring=True, **reader_options
+        )
 
     def check_text(self) -> None:
         """Refuse a model whose sequences are no strings (patients, log windows).
@@ -183,7 +185,7 @@ class Session:
             )
 
     def conditionals(self) -> Conditionals:
-        """What answers for the model, on the best device."""
+        """Conditional distributions of the model, on the best device."""
         from seqmlm.engine.conditionals import Conditionals
         from seqmlm.engine.device import best_device
 
@@ -198,7 +200,7 @@ class Session:
         return self._conditionals
 
     def embedder(self, *, layers: str = "last", of: Of = "record", pool: Pool = "mean") -> Embedder:
-        """What makes vectors of records.
+        """Embedder of records.
 
         Args:
             layers: last, a number, -4:mean or -4:sum of the last four, or all, one behind the other.
@@ -228,13 +230,13 @@ class Session:
         from seqmlm.inference.batches import batches, encoded
 
         embedder = self.embedder(**how)
-        for some in batches(records):
-            read = encoded(self.domain, self.tokenizer, some, Problems())
-            items = [[*embedder.items(one)] for one in read]
-            found = embedder.vectors([item for own in items for item in own])
+        for batch in batches(records):
+            sequences = encoded(self.domain, self.tokenizer, batch, Problems())
+            items = [[*embedder.items(sequence)] for sequence in sequences]
+            vectors = embedder.vectors([part for parts in items for part in parts])
             none = np.zeros((0, embedder.width), dtype=np.float32)
-            for one, own in zip(read, items, strict=True):
-                yield one.record, np.concatenate([none, *(next(found) for _ in own)])
+            for sequence, parts in zip(sequences, items, strict=True):
+                yield sequence.record, np.concatenate([none, *(next(vectors) for _ in parts)])
 
     @cached_property
     def budget(self) -> Budget:
@@ -257,8 +259,8 @@ class Session:
 
     def copy_tokens(self, tokens: int) -> float:
         """Forward tokens of one masked copy of so many tokens, among others of the same sequence."""
-        seen = min(tokens, self.card.max_length)
-        return self.budget.cost(seen) / seen if seen else 0.0
+        window_tokens = min(tokens, self.card.max_length)
+        return self.budget.cost(window_tokens) / window_tokens if window_tokens else 0.0
 
     @property
     def forward_tokens(self) -> int:
@@ -296,24 +298,24 @@ class ScoreCache:
             request: whatever else decides the answer (mode, what is read of it).
             score: scores the sequences with these indices, those that are not known.
         """
-        keys = [(digest(one), request) for one in encodings]
+        keys = [(digest(encoding), request) for encoding in encodings]
         fresh = {key: number for number, key in reversed(list(enumerate(keys))) if key not in self._known}
-        asked = sorted(fresh.values())
-        scores = score(asked) if asked else []
-        found = {  # neither texts nor the batch that an encoding is a view of are kept
-            keys[number]: replace(one, record=NO_RECORD, encoding=NO_ENCODING)
-            for number, one in zip(asked, scores, strict=True)
+        missing = sorted(fresh.values())
+        scores = score(missing) if missing else []
+        fresh_scores = {  # neither texts nor the batch that an encoding is a view of are kept
+            keys[number]: replace(unit_scores, record=NO_RECORD, encoding=NO_ENCODING)
+            for number, unit_scores in zip(missing, scores, strict=True)
         }
         for key in keys:
-            if key not in found:
+            if key not in fresh_scores:
                 self._known.move_to_end(key)
-        known = [found[key] if key in found else self._known[key] for key in keys]
-        for key, one in found.items():
-            self._known[key] = one
-            self._units += len(one) + 1
+        results = [fresh_scores[key] if key in fresh_scores else self._known[key] for key in keys]
+        for key, unit_scores in fresh_scores.items():
+            self._known[key] = unit_scores
+            self._units += len(unit_scores) + 1
             while self._units > self._most:
                 self._units -= len(self._known.popitem(last=False)[1]) + 1
-        return known
+        return results
 
 
 def digest(encoding: Encoding) -> bytes:

@@ -31,9 +31,9 @@ def survey(
         words: N units, or none. kinds: N values of a column, by which the map is coloured, or none.
     """
     vectors = np.stack(rows)
-    if (whole := geometry(vectors)) is None:
+    if (shape := geometry(vectors)) is None:
         return
-    page.table("How alike random pairs are", _COLUMNS, [_row(normal, whole)])
+    page.table("How alike random pairs are", _COLUMNS, [_row(normal, shape)])
     if words:
         rho = frequency_correlation(vectors, words)
         page.section("Frequency", f"Spearman of a unit's frequency and its mean cosine with all: {rho:.3f}.")
@@ -46,15 +46,22 @@ def survey(
 def by_layer(embedder: Embedder, items: Iterable[Item]) -> Iterator[list[Cell]]:
     """Rows of a table: the vectors of each layer, raw, and those of one half without the mean of the other;
     of the first items of the input."""
-    found, first = list[Floats](), islice(items, ITEMS)
-    while some := [*islice(first, BATCH_RECORDS)]:
-        found += embedder.vectors(some)
-    vectors = np.concatenate(found)[:MOST] if found else np.zeros((0, embedder.width), dtype=np.float32)
+    vectors_read, first = list[Floats](), islice(items, ITEMS)
+    while batch := [*islice(first, BATCH_RECORDS)]:
+        vectors_read += embedder.vectors(batch)
+    vectors = (
+        np.concatenate(vectors_read)[:MOST]
+        if vectors_read
+        else np.zeros((0, embedder.width), dtype=np.float32)
+    )
     half = len(vectors) // 2
-    for layer, own in enumerate(np.split(vectors, len(embedder.layers.numbers), axis=1)):
-        for name, shown in (("raw", own), ("centred", own[half:] - own[:half].mean(0) if half else own[:0])):
-            if (whole := geometry(shown)) is not None:
-                yield _row(f"layer {layer}, {name}", whole)
+    for layer, layer_vectors in enumerate(np.split(vectors, len(embedder.layers.numbers), axis=1)):
+        for name, selection in (
+            ("raw", layer_vectors),
+            ("centred", layer_vectors[half:] - layer_vectors[:half].mean(0) if half else layer_vectors[:0]),
+        ):
+            if (shape := geometry(selection)) is not None:
+                yield _row(f"layer {layer}, {name}", shape)
 
 
 def add_layers(page: Page, rows: Sequence[Sequence[Cell]]) -> None:
@@ -62,7 +69,7 @@ def add_layers(page: Page, rows: Sequence[Sequence[Cell]]) -> None:
     page.table("The same by layer", _COLUMNS, rows)
 
 
-def _row(name: str, found: Geometry) -> list[Cell]:
-    alike = found.anisotropy
-    rogues = ", ".join(f"{number}: {share:.3f}" for number, share in found.rogues)
+def _row(name: str, shape: Geometry) -> list[Cell]:
+    alike = shape.anisotropy
+    rogues = ", ".join(f"{number}: {share:.3f}" for number, share in shape.rogues)
     return [name, alike.value, alike.low, alike.high, rogues]

@@ -42,7 +42,7 @@ def tune(rows: LabelledRows, how: str) -> None:
     model: Any = rows.rows.model
     stack = f"{model.base_model_prefix}.{HEADS[model.config.model_type].layers}"
     layers = model.get_submodule(stack).named_modules()
-    targets = [f"{stack}.{name}" for name, one in layers if isinstance(one, nn.Linear)]
+    targets = [f"{stack}.{name}" for name, module in layers if isinstance(module, nn.Linear)]
     rank = int(number)
     inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=targets), model)
     rows.between().requires_grad_(True)
@@ -53,8 +53,8 @@ def merge(rows: LabelledRows) -> None:
     for name, module in list(rows.rows.model.named_modules()):
         if hasattr(module, "get_delta_weight"):
             module.merge()
-            parent, _, own = name.rpartition(".")
-            setattr(rows.rows.model.get_submodule(parent), own, module.get_base_layer())
+            parent, _, attribute = name.rpartition(".")
+            setattr(rows.rows.model.get_submodule(parent), attribute, module.get_base_layer())
 
 
 UNITS = 100_000
@@ -77,26 +77,26 @@ def fit_frozen(
     from sklearn.linear_model import RidgeCV
     from sklearn.preprocessing import StandardScaler
 
-    kept = np.flatnonzero(~np.isnan(features[:, 0]))
-    if len(kept) > UNITS:
-        kept = np.sort(np.random.default_rng(seed).choice(kept, UNITS, replace=False))
-    scaler = StandardScaler().fit(features[kept])
+    complete = np.flatnonzero(~np.isnan(features[:, 0]))
+    if len(complete) > UNITS:
+        complete = np.sort(np.random.default_rng(seed).choice(complete, UNITS, replace=False))
+    scaler = StandardScaler().fit(features[complete])
     # A dead feature has only rounding errors, which would be scaled up.
     scaler.scale_[scaler.scale_ < 1e-6 * scaler.scale_.max()] = np.inf
     if begins:
         scaler.scale_[:] = np.sqrt(scaler.var_.mean()) or 1.0
-    inputs, told = scaler.transform(features[kept]), targets[kept]
+    inputs, labels = scaler.transform(features[complete]), targets[complete]
     weight, bias = np.zeros((len(card.names), features.shape[1])), np.zeros(len(card.names))
     if card.kind == "value":
-        fitted = RidgeCV(alphas=np.logspace(-1, 4, 11)).fit(inputs, told)
+        fitted = RidgeCV(alphas=np.logspace(-1, 4, 11)).fit(inputs, labels)
         weight, bias = np.atleast_2d(fitted.coef_), np.atleast_1d(fitted.intercept_)
     elif card.kind == "multilabel":
-        for number, column in enumerate(told.T):
+        for number, column in enumerate(labels.T):
             classes, weights, biases = _logistic(inputs, column)
             weight[number] = weights[-1]
             bias[number] = biases[-1] if len(classes) > 1 else 10.0 if classes[0] else -10.0
     else:
-        classes, weights, biases = _logistic(inputs, told[:, 0])
+        classes, weights, biases = _logistic(inputs, labels[:, 0])
         bias[:] = -1e4
         weight[classes], bias[classes] = weights, biases
     scaled = weight / scaler.scale_
@@ -105,17 +105,17 @@ def fit_frozen(
         rows.classifier.bias.copy_(torch.from_numpy(bias - scaled @ scaler.mean_))
 
 
-def _logistic(inputs: Floats, told: Floats) -> tuple[Longs, Doubles, Doubles]:
+def _logistic(inputs: Floats, labels: Floats) -> tuple[Longs, Doubles, Doubles]:
     """Classes that occur (K,), their weights (K, H) and biases (K,); of two, the first one's are 0."""
     from sklearn.linear_model import LogisticRegression
 
-    classes = np.unique(told).astype(np.int64)
+    classes = np.unique(labels).astype(np.int64)
     if len(classes) == 1:
         return classes, np.zeros((1, inputs.shape[1])), np.zeros(1)
     model = LogisticRegression(max_iter=1000, C=0.1)
-    if len(told) <= 20_000:
-        model = cross_validated("class", told, model, {"C": [0.001, 0.01, 0.1, 1.0]})
-    fitted = model.fit(inputs, told)
+    if len(labels) <= 20_000:
+        model = cross_validated("class", labels, model, {"C": [0.001, 0.01, 0.1, 1.0]})
+    fitted = model.fit(inputs, labels)
     fitted = getattr(fitted, "best_estimator_", fitted)
     weights, biases = fitted.coef_, fitted.intercept_
     if len(classes) == 2:

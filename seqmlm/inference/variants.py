@@ -59,28 +59,28 @@ Effects = dict[str, float]
 
 
 class Context(NamedTuple):
-    """What a place is asked in: a copy of a wild type.
+    """A copy of a wild type in which the distribution at one place is read.
 
-    place: the unit that is asked. masked: units that hold [MASK]. put: (unit, token) of those that hold
-    another token.
+    place: the unit that is read. masked: units that hold [MASK]. substitutions: (unit, token) of those that
+    hold another token.
     """
 
     place: int
     masked: tuple[int, ...] = ()
-    put: tuple[tuple[int, int], ...] = ()
+    substitutions: tuple[tuple[int, int], ...] = ()
 
 
 class _Wildtype:
-    """A wild type, and what is known of it.
+    """A wild type with its tokens and the log-probabilities computed so far.
 
     tokens: (U,) where its units stand, every one a token, one a letter; -1 where a letter is no unit.
-    known: (V,) log-probabilities in the contexts that variants share.
+    log_probs: (V,) log-probabilities in the contexts that variants share.
     pll: its pseudo-log-likelihood and the excess of that, or None as long as nobody asked.
     """
 
     def __init__(self, text: str, encoding: Encoding, tokens: Longs) -> None:
         self.text, self.encoding, self.tokens = text, encoding, tokens
-        self.known: dict[Context, Floats] = {}
+        self.log_probs: dict[Context, Floats] = {}
         self.pll: _Likelihood | None = None
 
 
@@ -110,8 +110,8 @@ class _Shared:
 
     def places(self, variant: Variant) -> int:
         """Places that are asked for a variant, since it is the first one that needs them."""
-        own = [number for number in self._of(variant) if self.first.get(number) is variant]
-        return sum(len(self._places_of(number)) for number in own)
+        first_needed = [number for number in self._of(variant) if self.first.get(number) is variant]
+        return sum(len(self._places_of(number)) for number in first_needed)
 
     def _places_of(self, number: int) -> Sequence[int]:
         return self._places[number * self._size : (number + 1) * self._size]
@@ -126,8 +126,8 @@ class _Shared:
 class _Place(NamedTuple):
     """A place of a variant: the tokens that stand there before and after, and the contexts it is asked in."""
 
-    old: int
-    new: int
+    old_token: int
+    new_token: int
     wt: Context
     masked: Context
     mask_fill: Context
@@ -135,15 +135,15 @@ class _Place(NamedTuple):
 
 
 class _Likelihood(NamedTuple):
-    """Of a sequence, in nats: the pseudo-log-likelihood, and what of it is above its expectation."""
+    """Pseudo-log-likelihood of a sequence (nats), and how much of it is above its expectation."""
 
     pll: float
     excess: float
 
     @classmethod
-    def of(cls, one: Scored) -> _Likelihood:
-        """Of what was scored, with the entropy of each unit."""
-        bits, expected = float(one.surprisal.sum()), float(one.values[Entropy.name].sum())
+    def of(cls, score: Scored) -> _Likelihood:
+        """Likelihood of a sequence from its scores, which have the entropy of each unit."""
+        bits, expected = float(score.surprisal.sum()), float(score.values[Entropy.name].sum())
         return cls(pll=-bits * math.log(2), excess=(expected - bits) * math.log(2))
 
 
@@ -170,11 +170,11 @@ class VariantScorer:
         letters: str,
         *,
         pll: bool = False,
-        mirrored: Callable[[Variant], Variant | None] = lambda one: None,
+        mirrored: Callable[[Variant], Variant | None] = lambda variant: None,
         windows: bool = False,
     ) -> None:
         self.session, self._pll, self._letters = session, pll, letters
-        self._mirrored = mirrored if session.tokenizer.units.mirrored else lambda one: None
+        self._mirrored = mirrored if session.tokenizer.units.mirrored else lambda variant: None
         self._windows = windows
         self._scorer = RecordScorer(session)
         self._wildtypes: dict[str, _Wildtype] = {}
@@ -183,8 +183,8 @@ class VariantScorer:
         self._symbols = session.tokenizer.units.names
         self.one_letter = self._symbols is None or session.tokenizer.traits.single_tokens
         if self.one_letter:
-            own = self._checked(letters, encode_symbols(session.tokenizer, letters))
-            self._ids = dict(zip(letters, own.encoding.ids[own.tokens], strict=True))
+            alphabet = self._checked(letters, encode_symbols(session.tokenizer, letters))
+            self._ids = dict(zip(letters, alphabet.encoding.ids[alphabet.tokens], strict=True))
         elif not set(letters) <= set(self._symbols or ()):
             raise UsageError(NOT_LETTERS)
 
@@ -194,18 +194,18 @@ class VariantScorer:
         It is asked by itself, so that no answer depends on which variants are in a batch, and in chunks of
         about two seconds of work by estimate, so that rows can be committed in between.
         """
-        places, scored = dict[str, set[int]](), [one for one in variants if one.scored]
-        for one in scored:
-            if one.flank is None and self._needs_pll(one):
-                self._whole.setdefault(one.wildtype, one)
-            if one.substitutions and self.one_letter:
-                places.setdefault(one.wildtype, set()).update(edit.start for edit in one.edits)
-        for text, own in places.items():
+        places, scored = dict[str, set[int]](), [variant for variant in variants if variant.scored]
+        for variant in scored:
+            if variant.flank is None and self._needs_pll(variant):
+                self._whole.setdefault(variant.wildtype, variant)
+            if variant.substitutions and self.one_letter:
+                places.setdefault(variant.wildtype, set()).update(edit.start for edit in variant.edits)
+        for text, wildtype_places in places.items():
             size = self.session.budget.batch / max(1.0, self._place_cost(text))
-            self._shared[text] = _Shared(sorted(own), max(1, int(size)))
-        for one in scored:
-            if one.substitutions and one.wildtype in self._shared:
-                self._shared[one.wildtype].add(one)
+            self._shared[text] = _Shared(sorted(wildtype_places), max(1, int(size)))
+        for variant in scored:
+            if variant.substitutions and variant.wildtype in self._shared:
+                self._shared[variant.wildtype].add(variant)
 
     def cost(self, variant: Variant) -> float:
         """Forward tokens that a variant takes, by estimate.
@@ -229,13 +229,13 @@ class VariantScorer:
 
     def _pll_cost(self, variant: Variant, tokens: int) -> float:
         """Forward tokens of the likelihoods of a mutant and, where it is not known before, its wild type."""
-        cost, changed = self.session.budget.cost, sum(len(edit.text) for edit in variant.edits)
-        gone = sum(edit.end - edit.start for edit in variant.edits)
+        cost, new_letters = self.session.budget.cost, sum(len(edit.text) for edit in variant.edits)
+        old_letters = sum(edit.end - edit.start for edit in variant.edits)
         if variant.flank is not None:
-            asked = 4 * variant.flank + changed + gone
-            return asked * self.session.copy_tokens(tokens) + 2 * min(tokens, self.session.card.max_length)
-        before = cost(tokens) if self._whole.get(variant.wildtype, variant) is variant else 0.0
-        return before + cost(max(0, tokens + changed - gone))
+            copies = 4 * variant.flank + new_letters + old_letters
+            return copies * self.session.copy_tokens(tokens) + 2 * min(tokens, self.session.card.max_length)
+        wildtype_cost = cost(tokens) if self._whole.get(variant.wildtype, variant) is variant else 0.0
+        return wildtype_cost + cost(max(0, tokens + new_letters - old_letters))
 
     def _needs_pll(self, variant: Variant) -> bool:
         return self._pll or not variant.substitutions
@@ -246,7 +246,7 @@ class VariantScorer:
         return self.session.copy_tokens(tokens) + (longest if tokens > longest else 0)
 
     def _tokens(self, text: str) -> int:
-        """Of a wild type; where a letter is a token all but start and end are letters."""
+        """Tokens of a wild type; where each letter is a token, its letters, start and end."""
         return len(text) + 2 if self.one_letter else self.session.tokens(text)
 
     def effects(self, variants: Sequence[Variant]) -> list[Effects]:
@@ -258,55 +258,70 @@ class VariantScorer:
             DataError: a sequence that cannot be spelled.
             UsageError: a unit of the model is not one letter.
         """
-        others = {n: other for n, one in enumerate(variants) if (other := self._mirrored(one)) is not None}
-        found = self._effects([*variants, *others.values()])
-        for number, behind in zip(others, found[len(variants) :], strict=True):
-            found[number] = {name: (value + behind[name]) / 2 for name, value in found[number].items()}
+        mirrored = {
+            n: twin for n, variant in enumerate(variants) if (twin := self._mirrored(variant)) is not None
+        }
+        ratios = self._effects([*variants, *mirrored.values()])
+        for number, twin_ratios in zip(mirrored, ratios[len(variants) :], strict=True):
+            ratios[number] = {name: (ratio + twin_ratios[name]) / 2 for name, ratio in ratios[number].items()}
         if self._windows:
             self._wildtypes.clear()
-        return found[: len(variants)]
+        return ratios[: len(variants)]
 
     def _effects(self, variants: Sequence[Variant]) -> list[Effects]:
-        found: list[Effects] = [{} for _ in variants]
-        exchanged = [n for n, one in enumerate(variants) if one.scored and one.substitutions]
-        effects_of = self._exchanged if self.one_letter else self._hidden
-        whole = [n for n, one in enumerate(variants) if one.scored and self._needs_pll(one)]
-        for numbers, effects in ((exchanged, effects_of), (whole, self._deltas)):
-            for n, own in zip(numbers, effects([variants[n] for n in numbers]), strict=True):
-                found[n] |= own
-        return found
+        ratios: list[Effects] = [{} for _ in variants]
+        exchanged = [n for n, variant in enumerate(variants) if variant.scored and variant.substitutions]
+        effects_of = self._substitution_effects if self.one_letter else self._letter_effects
+        with_pll = [n for n, variant in enumerate(variants) if variant.scored and self._needs_pll(variant)]
+        for numbers, effects in ((exchanged, effects_of), (with_pll, self._deltas)):
+            for n, variant_ratios in zip(numbers, effects([variants[n] for n in numbers]), strict=True):
+                ratios[n] |= variant_ratios
+        return ratios
 
-    def _exchanged(self, variants: Sequence[Variant]) -> list[Effects]:
+    def _substitution_effects(self, variants: Sequence[Variant]) -> list[Effects]:
         """`MASKED` of substitutions, where every letter is a token."""
-        places = [self._places(one) for one in variants]
+        places = [self._places(variant) for variant in variants]
         contexts: dict[str, dict[Context, None]] = {}
-        for variant, own in zip(variants, places, strict=True):
-            wanted = contexts.setdefault(variant.wildtype, {})
-            wanted.update(dict.fromkeys(context for place in own for context in place[2:]))
+        for variant, variant_places in zip(variants, places, strict=True):
+            wildtype_contexts = contexts.setdefault(variant.wildtype, {})
+            wildtype_contexts.update(
+                dict.fromkeys(context for place in variant_places for context in place[2:])
+            )
         for text in filter(self._shared.__contains__, contexts):
-            own_variants = [one for one in variants if one.wildtype == text]
+            own_variants = [variant for variant in variants if variant.wildtype == text]
             for chunk in self._shared[text].due(own_variants):
-                self._rows(self._own(text), [Context(one, at) for one in chunk for at in ((), (one,))])
-        answers = {text: self._rows(self._own(text), asked) for text, asked in contexts.items()}
-        found = []
-        for variant, own in zip(variants, places, strict=True):
+                self._rows(
+                    self._wildtype_of(text),
+                    [Context(place, masked) for place in chunk for masked in ((), (place,))],
+                )
+        answers = {
+            text: self._rows(self._wildtype_of(text), text_contexts)
+            for text, text_contexts in contexts.items()
+        }
+        effects = []
+        for variant, variant_places in zip(variants, places, strict=True):
             rows = answers[variant.wildtype]
-            found.append(_summed(own, rows) | _bits([float(rows[one.masked][one.old]) for one in own]))
-        return found
+            effects.append(
+                _ratio_sums(variant_places, rows)
+                | _bits([float(rows[place.masked][place.old_token]) for place in variant_places])
+            )
+        return effects
 
-    def map(self, wildtype: str) -> Doubles:
+    def map(self, text: str) -> Doubles:
         """(L, A) log-ratio of each letter in place of what stands there, by `masked`; NaN of gaps."""
-        own = self._own(wildtype)
-        places = np.flatnonzero(own.tokens >= 0)
+        wildtype = self._wildtype_of(text)
+        places = np.flatnonzero(wildtype.tokens >= 0)
         contexts = [Context(place, (place,)) for place in places.tolist()]
-        answers = self._rows(own, contexts)
-        rows = np.stack([answers[one] for one in contexts]).astype(np.float64)
-        old = own.encoding.ids[own.tokens[places]]
-        found = np.full((len(own.tokens), len(self._ids)), np.nan)
-        found[places] = rows[:, list(self._ids.values())] - rows[np.arange(len(old)), old][:, None]
-        return found
+        answers = self._rows(wildtype, contexts)
+        rows = np.stack([answers[context] for context in contexts]).astype(np.float64)
+        old_tokens = wildtype.encoding.ids[wildtype.tokens[places]]
+        ratios = np.full((len(wildtype.tokens), len(self._ids)), np.nan)
+        ratios[places] = (
+            rows[:, list(self._ids.values())] - rows[np.arange(len(old_tokens)), old_tokens][:, None]
+        )
+        return ratios
 
-    def _own(self, text: str) -> _Wildtype:
+    def _wildtype_of(self, text: str) -> _Wildtype:
         if text not in self._wildtypes:
             [encoding] = encoded_texts(self.session.tokenizer, [text])
             self._wildtypes[text] = self._checked(text, encoding)
@@ -316,134 +331,176 @@ class VariantScorer:
         tokens = self.session.tokenizer.units.places(encoding)
         units = np.count_nonzero(encoding.groups >= 0)
         if len(tokens) < len(text) and encoding.spans is not None:  # N is no unit: nothing stands there
-            every = np.full(len(text), -1, dtype=np.int64)
-            every[encoding.spans[tokens, 0]] = tokens
-            nowhere = {letter for letter, token in zip(text, every, strict=True) if token < 0}
-            tokens = tokens if nowhere & set(self._letters) else every
+            letter_tokens = np.full(len(text), -1, dtype=np.int64)
+            letter_tokens[encoding.spans[tokens, 0]] = tokens
+            nowhere = {letter for letter, token in zip(text, letter_tokens, strict=True) if token < 0}
+            tokens = tokens if nowhere & set(self._letters) else letter_tokens
         if len(tokens) != len(text) or units != np.count_nonzero(tokens >= 0):
             raise UsageError(NOT_LETTERS)
         return _Wildtype(text, encoding, tokens)
 
     def _places(self, variant: Variant) -> list[_Place]:
-        own = self._own(variant.wildtype)
-        new = {edit.start: int(self._ids[edit.text]) for edit in variant.edits}
-        every = tuple(new)
+        wildtype = self._wildtype_of(variant.wildtype)
+        new_tokens = {edit.start: int(self._ids[edit.text]) for edit in variant.edits}
+        edited = tuple(new_tokens)
         return [
             _Place(
-                old=int(own.encoding.ids[own.tokens[place]]),
-                new=token,
+                old_token=int(wildtype.encoding.ids[wildtype.tokens[place]]),
+                new_token=token,
                 wt=Context(place),
                 masked=Context(place, (place,)),
-                mask_fill=Context(place, every),
-                mutant=Context(place, (place,), tuple(one for one in new.items() if one[0] != place)),
+                mask_fill=Context(place, edited),
+                mutant=Context(
+                    place,
+                    (place,),
+                    tuple(substitution for substitution in new_tokens.items() if substitution[0] != place),
+                ),
             )
-            for place, token in new.items()
+            for place, token in new_tokens.items()
         ]
 
-    def _rows(self, own: _Wildtype, contexts: Iterable[Context]) -> Mapping[Context, Floats]:
+    def _rows(self, wildtype: _Wildtype, contexts: Iterable[Context]) -> Mapping[Context, Floats]:
         """(V,) log-probabilities of all tokens at the place of each context; none is asked twice."""
-        found = {one: own.known[one] for one in contexts if one in own.known}
+        log_probs = {
+            context: wildtype.log_probs[context] for context in contexts if context in wildtype.log_probs
+        }
         windows: dict[int, tuple[Encoding, list[Context]]] = {}
         longest, space = self.session.card.max_length, self.session.tokenizer.space
-        for one in contexts:
-            if one not in found:
-                token = int(own.tokens[one.place])
+        for context in contexts:
+            if context not in log_probs:
+                token = int(wildtype.tokens[context.place])
                 # From the place itself on, so that windows of an even length begin where ProteinGym's do.
-                window = window_around(own.encoding, space, longest, token, token)
+                window = window_around(wildtype.encoding, space, longest, token, token)
                 first = int(window.groups[window.groups >= 0][0])
-                windows.setdefault(first, (window, []))[1].append(one)
-        queries, of = [], []
-        for window, asked in windows.values():
+                windows.setdefault(first, (window, []))[1].append(context)
+        queries, origins = [], []
+        for window, window_contexts in windows.values():
             copies: dict[Context, list[Context]] = {}
-            for one in asked:
-                copies.setdefault(one._replace(place=0), []).append(one)
-            step, several = max(1, QUERY_TOKENS // len(window)), list(copies.values())
-            for at in range(0, len(several), step):
-                queries.append(self._query(own, window, several[at : at + step]))
-                of.append([one for copy in several[at : at + step] for one in copy])
-        for answer, part in zip(self.session.conditionals().ask(queries, [Rows()]), of, strict=True):
-            found |= dict(zip(part, answer.values[Rows.name], strict=True))
-        own.known |= {one: row for one, row in found.items() if not one.put and len(one.masked) < 2}
-        return found
+            for context in window_contexts:
+                copies.setdefault(context._replace(place=0), []).append(context)
+            copies_per_query, groups = max(1, QUERY_TOKENS // len(window)), list(copies.values())
+            for first_copy in range(0, len(groups), copies_per_query):
+                queries.append(
+                    self._query(wildtype, window, groups[first_copy : first_copy + copies_per_query])
+                )
+                origins.append(
+                    [
+                        context
+                        for copy in groups[first_copy : first_copy + copies_per_query]
+                        for context in copy
+                    ]
+                )
+        for answer, query_contexts in zip(
+            self.session.conditionals().ask(queries, [Rows()]), origins, strict=True
+        ):
+            log_probs |= dict(zip(query_contexts, answer.values[Rows.name], strict=True))
+        wildtype.log_probs |= {
+            context: row
+            for context, row in log_probs.items()
+            if not context.substitutions and len(context.masked) < 2
+        }
+        return log_probs
 
-    def _query(self, own: _Wildtype, window: Encoding, copies: Sequence[Sequence[Context]]) -> Query:
+    def _query(self, wildtype: _Wildtype, window: Encoding, copies: Sequence[Sequence[Context]]) -> Query:
         """One question about a window: a variant for each copy, in which all its places are asked."""
-        there = {int(group): at for at, group in enumerate(window.groups) if group >= 0}
-        groups = own.encoding.groups[own.tokens].tolist()
-        at = [there.get(group, -1) for group in groups]  # -1: outside the window
-        every = list(enumerate(one[0] for one in copies))
-        masked = [(at[unit], n) for n, one in every for unit in one.masked if at[unit] >= 0]
-        put = [(at[unit], token, n) for n, one in every for unit, token in one.put if at[unit] >= 0]
-        asked = [(at[one.place], n) for n, copy in enumerate(copies) for one in copy]
-        hidden, changed = np.array(masked, dtype=np.int32).reshape(-1, 2), np.array(put, dtype=np.int32)
-        read = np.array(asked, dtype=np.int32)
+        token_of_group = {int(group): at for at, group in enumerate(window.groups) if group >= 0}
+        groups = wildtype.encoding.groups[wildtype.tokens].tolist()
+        at = [token_of_group.get(group, -1) for group in groups]  # -1: outside the window
+        first_contexts = list(enumerate(copy[0] for copy in copies))
+        masked = [(at[unit], n) for n, context in first_contexts for unit in context.masked if at[unit] >= 0]
+        substituted = [
+            (at[unit], token, n)
+            for n, context in first_contexts
+            for unit, token in context.substitutions
+            if at[unit] >= 0
+        ]
+        read_places = [(at[context.place], n) for n, copy in enumerate(copies) for context in copy]
+        hidden, changed = (
+            np.array(masked, dtype=np.int32).reshape(-1, 2),
+            np.array(substituted, dtype=np.int32),
+        )
+        read_in = np.array(read_places, dtype=np.int32)
         return Query(
             encoding=window,
             masked=hidden[:, 0],
             masked_in=hidden[:, 1],
-            asked=read[:, 0],
-            asked_in=read[:, 1],
-            substituted=changed[:, 0] if put else None,
-            substitutes=changed[:, 1] if put else None,
-            substituted_in=changed[:, 2] if put else None,
+            asked=read_in[:, 0],
+            asked_in=read_in[:, 1],
+            substituted=changed[:, 0] if substituted else None,
+            substitutes=changed[:, 1] if substituted else None,
+            substituted_in=changed[:, 2] if substituted else None,
         )
 
-    def _hidden(self, variants: Sequence[Variant]) -> list[Effects]:
+    def _letter_effects(self, variants: Sequence[Variant]) -> list[Effects]:
         """`masked` where tokens are several letters: each letter hidden with all tokens that show it."""
         rule, session = self.session.tokenizer.units, self.session
         assert rule.names is not None
         symbol = {letter: number for number, letter in enumerate(rule.names)}
-        encodings = encoded_texts(session.tokenizer, [one.wildtype for one in variants])
-        queries, of = [], []
-        for number, (one, encoding) in enumerate(zip(variants, encodings, strict=True)):
-            for edit in one.edits:
+        encodings = encoded_texts(session.tokenizer, [variant.wildtype for variant in variants])
+        queries, origins = [], []
+        for number, (variant, encoding) in enumerate(zip(variants, encodings, strict=True)):
+            for edit in variant.edits:
                 gapped = rule.open(encoding, [(edit.start, edit.end)])
                 queries.append(rule.ask_gaps(rule.narrowed(gapped, 0, session.card.max_length)))
-                of.append((number, symbol[edit.text], symbol[one.wildtype[edit.start]]))
-        ratios, known = [0.0] * len(variants), [list[float]() for _ in variants]
+                origins.append((number, symbol[edit.text], symbol[variant.wildtype[edit.start]]))
+        ratios, wildtype_log_probs = [0.0] * len(variants), [list[float]() for _ in variants]
         want = (Rows(),)
         answers = session.conditionals().ask(queries, rule.needs(want))
-        for (number, new, old), query, answer in zip(of, queries, answers, strict=True):
+        for (number, new_symbol, old_symbol), query, answer in zip(origins, queries, answers, strict=True):
             [row] = rule.read(query, answer, want).values[Rows.name]
-            ratios[number] += float(row[new]) - float(row[old])
-            known[number].append(float(row[old]))
-        return [{"masked": ratio} | _bits(own) for ratio, own in zip(ratios, known, strict=True)]
+            ratios[number] += float(row[new_symbol]) - float(row[old_symbol])
+            wildtype_log_probs[number].append(float(row[old_symbol]))
+        return [
+            {"masked": ratio} | _bits(log_probs)
+            for ratio, log_probs in zip(ratios, wildtype_log_probs, strict=True)
+        ]
 
     def _deltas(self, variants: Sequence[Variant]) -> list[Effects]:
         """`WHOLE` of each mutant and its wild type, and the PLL-delta of their means over units."""
-        whole = [one for one in variants if one.flank is None]
-        for own in {one.wildtype: self._own(one.wildtype) for one in whole}.values():
-            if own.pll is None:
-                [own.pll] = self._likelihoods([own.encoding])
-        encodings = encoded_texts(self.session.tokenizer, [one.mutant for one in whole])
-        wanted = [np.ones(len(one), dtype=np.bool_) for one in encodings]
-        for one in variants:
-            if one.flank is not None:
-                pair = encoded_texts(self.session.tokenizer, [one.wildtype, one.mutant])
-                wanted += self._segments(one, pair[0], pair[1])
+        unflanked = [variant for variant in variants if variant.flank is None]
+        for wildtype in {
+            variant.wildtype: self._wildtype_of(variant.wildtype) for variant in unflanked
+        }.values():
+            if wildtype.pll is None:
+                [wildtype.pll] = self._likelihoods([wildtype.encoding])
+        encodings = encoded_texts(self.session.tokenizer, [variant.mutant for variant in unflanked])
+        selected = [np.ones(len(encoding), dtype=np.bool_) for encoding in encodings]
+        for variant in variants:
+            if variant.flank is not None:
+                pair = encoded_texts(self.session.tokenizer, [variant.wildtype, variant.mutant])
+                selected += self._segments(variant, pair[0], pair[1])
                 encodings += pair
-        likelihoods = self._likelihoods(encodings, wanted)
-        mutants, pairs = iter(likelihoods[: len(whole)]), iter(likelihoods[len(whole) :])
-        found = []
-        for one in variants:
-            before = self._own(one.wildtype).pll if one.flank is None else next(pairs)
-            after = next(mutants if one.flank is None else pairs)
-            assert before is not None
-            found.append({"pll_delta": after.pll - before.pll, "pll_excess": after.excess - before.excess})
-            if one.flank is None:
-                mean = after.pll / max(1, len(one.mutant)) - before.pll / len(one.wildtype)
-                found[-1]["pll_delta_per_unit"] = mean
-        return found
+        likelihoods = self._likelihoods(encodings, selected)
+        mutants, pairs = iter(likelihoods[: len(unflanked)]), iter(likelihoods[len(unflanked) :])
+        effects = []
+        for variant in variants:
+            wildtype_likelihood = (
+                self._wildtype_of(variant.wildtype).pll if variant.flank is None else next(pairs)
+            )
+            mutant_likelihood = next(mutants if variant.flank is None else pairs)
+            assert wildtype_likelihood is not None
+            effects.append(
+                {
+                    "pll_delta": mutant_likelihood.pll - wildtype_likelihood.pll,
+                    "pll_excess": mutant_likelihood.excess - wildtype_likelihood.excess,
+                }
+            )
+            if variant.flank is None:
+                mean = mutant_likelihood.pll / max(1, len(variant.mutant)) - wildtype_likelihood.pll / len(
+                    variant.wildtype
+                )
+                effects[-1]["pll_delta_per_unit"] = mean
+        return effects
 
     def _likelihoods(
-        self, encodings: Sequence[Encoding], wanted: Sequence[NDArray[np.bool_]] | None = None
+        self, encodings: Sequence[Encoding], selected: Sequence[NDArray[np.bool_]] | None = None
     ) -> list[_Likelihood]:
-        """Of sequences, or of their tokens that are wanted."""
-        every = wanted or [np.ones(len(one), dtype=np.bool_) for one in encodings]
-        batch = [Encoded(NO_RECORD, one) for one in encodings]
-        return [*map(_Likelihood.of, self._scorer.scored(batch, want=(Entropy(),), wanted=every))]
+        """Likelihoods of sequences; with (L,) masks, of their selected tokens only."""
+        masks = selected or [np.ones(len(encoding), dtype=np.bool_) for encoding in encodings]
+        batch = [Encoded(NO_RECORD, encoding) for encoding in encodings]
+        return [*map(_Likelihood.of, self._scorer.unit_scores(batch, want=(Entropy(),), selected=masks))]
 
-    def _segments(self, variant: Variant, old: Encoding, new: Encoding) -> list[NDArray[np.bool_]]:
+    def _segments(self, variant: Variant, wildtype: Encoding, mutant: Encoding) -> list[NDArray[np.bool_]]:
         """(L,) of wild type and mutant: the tokens of what changes and of `flank` letters at each side.
 
         Tokens may be cut otherwise in the mutant: the segment ends where both have the end of a token, so
@@ -451,21 +508,21 @@ class VariantScorer:
         """
         assert variant.flank is not None
         sizes = len(variant.wildtype), len(variant.mutant)
-        left = max(0, variant.edits[0].start - variant.flank)
-        right = max(0, sizes[0] - variant.edits[-1].end - variant.flank)
+        prefix = max(0, variant.edits[0].start - variant.flank)
+        suffix = max(0, sizes[0] - variant.edits[-1].end - variant.flank)
         # Residues have no spans: there each token is a letter, and its group says which.
-        spans = [_spans(one) for one in (old, new)]
+        spans = [_spans(encoding) for encoding in (wildtype, mutant)]
         starts = np.intersect1d(spans[0][:, 0], spans[1][:, 0])
         ends = np.intersect1d(sizes[0] - spans[0][:, 1], sizes[1] - spans[1][:, 1])
-        left = int(starts[starts <= left].max(initial=0))
-        right = int(ends[ends <= right].max(initial=0))
-        rule, found = self.session.tokenizer.units, []
-        for encoding, size in zip((old, new), sizes, strict=True):
+        prefix = int(starts[starts <= prefix].max(initial=0))
+        suffix = int(ends[ends <= suffix].max(initial=0))
+        rule, segments = self.session.tokenizer.units, []
+        for encoding, size in zip((wildtype, mutant), sizes, strict=True):
             at = rule.spans(encoding)[:, 0]
-            wanted = np.zeros(len(encoding), dtype=np.bool_)
-            wanted[rule.places(encoding)[(at >= left) & (at < size - right)]] = True
-            found.append(wanted)
-        return found
+            selected = np.zeros(len(encoding), dtype=np.bool_)
+            selected[rule.places(encoding)[(at >= prefix) & (at < size - suffix)]] = True
+            segments.append(selected)
+        return segments
 
 
 def _bits(log_probs: Sequence[float]) -> Effects:
@@ -481,12 +538,14 @@ def _spans(encoding: Encoding) -> Longs:
     return encoding.groups[inside].astype(np.int64)[:, None] + np.arange(2)
 
 
-def _summed(places: Sequence[_Place], rows: Mapping[Context, Floats]) -> Effects:
+def _ratio_sums(places: Sequence[_Place], rows: Mapping[Context, Floats]) -> Effects:
     """The conventions' log-ratios, summed over the places of a variant."""
-    found = dict.fromkeys(MASKED, 0.0)
-    for one in places:
+    ratios = dict.fromkeys(MASKED, 0.0)
+    for place in places:
         for name in ("wt", "masked", "mask_fill", "mutant"):
-            row = rows[getattr(one, name)]
-            found[name] += float(row[one.new]) - float(row[one.old])
-        found["match_fill"] += float(rows[one.mutant][one.new]) - float(rows[one.masked][one.old])
-    return found
+            row = rows[getattr(place, name)]
+            ratios[name] += float(row[place.new_token]) - float(row[place.old_token])
+        ratios["match_fill"] += float(rows[place.mutant][place.new_token]) - float(
+            rows[place.masked][place.old_token]
+        )
+    return ratios

@@ -15,7 +15,7 @@ from seqmlm.data.privacy import PERSONAL
 from seqmlm.engine.durable import owner_only
 from seqmlm.errors import SeqmlmError, StateError, UsageError
 from seqmlm.inference import model_folder
-from seqmlm.inference.calibrations import stored_calibrations, told
+from seqmlm.inference.calibrations import calibration_summary, stored_calibrations
 from seqmlm.inference.model_folder import CALIBRATION, CARD, COUNTS
 from seqmlm.parsing import read_json
 from seqmlm.registry.database import UnreachableError, set_aside
@@ -88,7 +88,7 @@ def show_model(reference: str) -> dict[str, Any]:
             f"{reference} is a model on the Hugging Face hub; see https://huggingface.co/{resolved.hub_id}"
         )
     card, calibrations = card_values(resolved.path), stored_calibrations(resolved.path)
-    shared_facts = {"card": dict(card), "calibrations": told(calibrations) if calibrations else None}
+    shared_facts = {"card": dict(card), "calibrations": calibration_summary(calibrations) if calibrations else None}
     if resolved.entry is None:
         return {"path": str(resolved.path), **shared_facts}
     with Registry(home) as registry:

@@ -35,13 +35,13 @@ from seqmlm.inference.calibrations import (
     CALIBRATION,
     USUAL_RATE,
     Stored,
-    kept_calibrations,
+    calibration_summary,
     rate_above,
+    readable_calibrations,
     store,
     store_backgrounds,
     stored_background,
     stored_trained_on,
-    told,
 )
 from seqmlm.inference.detector import Detector, JudgedRow, table
 from seqmlm.inference.estimate import cost_of
@@ -202,7 +202,7 @@ def _replaced(
     """
     model = calibrator.session.model
     folder, private = Path(model.path), model.card.sensitive
-    earlier = kept_calibrations(folder, calibrator.notify)  # says now what of a broken file will be lost
+    earlier = readable_calibrations(folder, calibrator.notify)  # says now what of a broken file will be lost
     background, learnt = stored_background(model, level), None
     if level.background is not None and background is None:
         background, normal = calibrator.background(level, normal, None)
@@ -220,7 +220,7 @@ def _replaced(
         if key in earlier and earlier[key].fitted.smallest_rate < calibration.fitted.smallest_rate
     }
     if better:
-        calibrator.notify(f"this takes the place of one by more normal rows: the model was {told(better)}")
+        calibrator.notify(f"this takes the place of one by more normal rows: the model was {calibration_summary(better)}")
     return calibrations
 
 
@@ -428,7 +428,7 @@ class Calibrator:
         scores, spent = list[Scored](), 0.0
         phase = self._phase("calibration background", _BACKGROUND_SHARE)
         for portion in self._portions(detector, records, limit, sample):
-            scores += detector.scored(portion.records, portion.drawn_tokens)
+            scores += detector.unit_scores(portion.records, portion.drawn_tokens)
             spent = portion.spent
             if phase.over(portion.share(len(scores))) or portion.enough(len(scores)):
                 break

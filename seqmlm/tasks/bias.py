@@ -134,7 +134,7 @@ class Bias(Task[BiasConfig, Pair | Association]):
 
     def rows(self, items: Sequence[Pair | Association]) -> Iterator[Sequence[Row]]:
         """A row for each pair, as `seqmlm pairs` gives it, and for each association."""
-        yield from ([row] for row in self.pairs.scored([one for one in items if isinstance(one, Pair)]))
+        yield from ([row] for row in self.pairs.pair_rows([one for one in items if isinstance(one, Pair)]))
         cells = (one for one in items if isinstance(one, Association))
         for template, own in groupby(cells, lambda one: one.template):
             yield from self._associated(template, [*own])
@@ -147,10 +147,12 @@ class Bias(Task[BiasConfig, Pair | Association]):
         step = 1 if template.index("{group}") < template.index("{attribute}") else -1
         at = int(step < 0)
         try:
-            hidden = cloze.put([both] * len(cells), [(one.group, one.attribute)[::step] for one in cells])
+            hidden = cloze.encode_filled(
+                [both] * len(cells), [(one.group, one.attribute)[::step] for one in cells]
+            )
             seen = [cloze.domain.gaps.filled(both, (form, one.attribute)[::step]) for one in cells]
             alone = [Prompt(raw=one.raw, holes=(one.holes[at],)) for one in seen]
-            shown = cloze.put(alone, [(one.group,) for one in cells])
+            shown = cloze.encode_filled(alone, [(one.group,) for one in cells])
         except (UsageError, DataError) as error:
             raise UsageError(f"a word cannot stand in the template {template!r}: {error}") from None
         for one, prior, posterior in zip(cells, cloze.fits(hidden, at), cloze.fits(shown), strict=True):

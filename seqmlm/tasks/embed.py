@@ -30,7 +30,16 @@ from seqmlm.inference.batches import (
     characters,
     tokenized,
 )
-from seqmlm.inference.embedder import Embedder, Item, Layers, Of, Pool, covered, joined, unit_numbers
+from seqmlm.inference.embedder import (
+    Embedder,
+    Item,
+    Layers,
+    Of,
+    Pool,
+    concatenate_items,
+    unit_numbers,
+    unit_ranges,
+)
 from seqmlm.inference.normalization import Normal, Normalization
 from seqmlm.inference.senses import Senses
 from seqmlm.inference.session import Session
@@ -289,7 +298,7 @@ class Embed(Task[EmbedConfig, Item]):
             found = tokenized(self.session.domain, self.session.tokenizer, both, problems)
             own = [item for one in found for item in self.embedder.items(one)]
             if len(own) == 2:
-                yield joined(*own)
+                yield concatenate_items(*own)
             else:
                 problems.bad(_bad(record, _EMPTY), str(record.raw))
 
@@ -316,7 +325,7 @@ class Embed(Task[EmbedConfig, Item]):
                 return []
         else:
             spans = known.pop(record.id, [])
-        for span, (low, high) in zip(spans, covered(one.encoding, spans).tolist(), strict=True):
+        for span, (low, high) in zip(spans, unit_ranges(one.encoding, spans).tolist(), strict=True):
             if high > low:
                 kept.append(span)
             else:

@@ -88,7 +88,7 @@ class Pairs(Task[PairsConfig, Pair]):
 
     def rows(self, items: Sequence[Pair]) -> Iterator[list[Row]]:
         """A row for each pair."""
-        return ([row] for row in self.scorer.scored(items))
+        return ([row] for row in self.scorer.pair_rows(items))
 
     def figures(self, rows: Iterable[Row]) -> Figures:
         return self.scorer.figures(list(rows))

@@ -149,7 +149,7 @@ class Risk(Task[RiskConfig, Record]):
     def _risks(self, items: Sequence[Record]) -> Doubles:
         """(N, 2) probability of the codes with the history and without, each the mean over the gaps."""
         each = [(prompt, [code]) for one in items for prompt in one.raw.prompts for code in self.codes]
-        gapped = self.cloze.put([prompt for prompt, _ in each], [texts for _, texts in each])
+        gapped = self.cloze.encode_filled([prompt for prompt, _ in each], [texts for _, texts in each])
         fits = np.exp([fit.log_prob for fit in self.cloze.fits(gapped)])
         found: Doubles = fits.reshape(len(items), 2, -1, len(self.codes)).sum(axis=-1).mean(axis=-1)
         return found

@@ -273,7 +273,7 @@ class Structure(Task[StructureConfig, Subject]):
         if not asked or not files or input_bytes(files) is None:
             return ()
         first = next(iter(self._subjects(*self._quiet())), None)
-        tokens = 0.0 if first is None else sum(map(self.maps.cost, first.asked.encodings))
+        tokens = 0.0 if first is None else sum(map(self.maps.cost, first.map_input.encodings))
         seconds = tokens / tokens_per_second(self.session.model)
         if seconds < LONG:
             return ()
@@ -384,7 +384,7 @@ class Structure(Task[StructureConfig, Subject]):
         """All copies that the map takes; none where the model is not asked."""
         if self.config.dry_run or self.config.edges is not None:
             return 0.0
-        return sum(map(self.maps.cost, item.asked.encodings))
+        return sum(map(self.maps.cost, item.map_input.encodings))
 
     def batch_share(self, item: Subject) -> float:
         """By the cost of the map, and by its rows, which are held in memory."""
@@ -399,12 +399,12 @@ class Structure(Task[StructureConfig, Subject]):
         """A row for each judged pair, or edge, of each sequence."""
         if self.config.dry_run:
             for one in items:
-                passes = sum(map(self.maps.passes, one.asked.encodings))
+                passes = sum(map(self.maps.passes, one.map_input.encodings))
                 yield [{**place(one.record), "units": len(one.units), "passes": passes}]
         elif self.config.edges is not None:
             yield from ([row for row in one.rows if self.every or row.get("predicted")] for one in items)
         else:
-            yield from map(self._rows, items, self.maps.of([one.asked for one in items]))
+            yield from map(self._rows, items, self.maps.of([one.map_input for one in items]))
 
     def _rows(self, one: Subject, made: DependenceMap) -> Sequence[Row]:
         edges = frozenset[Pair]()

@@ -508,7 +508,7 @@ def open_model(config: Any, labels: Literal["none", "learnt", "any"] = "none") -
         tokens_per_batch=config.tokens_per_batch,
         precision=config.precision,
         expert=getattr(config, "expert", "none"),
-        shown=config.out is None,
+        shows_records=config.out is None,
         remedy=PRIVATE,
         labels=labels,
     )

@@ -140,7 +140,7 @@ class Zeroshot(Task[ZeroshotConfig, Record]):
 
     def rows(self, items: Sequence[Record]) -> Iterator[list[Row]]:
         """A row for each record: the most probable class, all of them, and what each wording alone says."""
-        found, truth = self.classifier.asked(items), self.config.truth
+        found, truth = self.classifier.log_probs(items), self.config.truth
         names = self.classifier.verbalizer.names
         alone = self.classifier.wordings(found) if truth else {}
         for number, own in enumerate(self.classifier.scores(found)):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from seqmlm.data.problems import Problems
 from seqmlm.errors import DataError
-from seqmlm.inference.calibrations import store, store_backgrounds, told
+from seqmlm.inference.calibrations import calibration_summary, store, store_backgrounds
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.session import Session
 from seqmlm.scoring.calibrate import MOST_RECORDS, Calibrator, Records, default_modes
@@ -57,7 +57,7 @@ def calibrate_trained(
         return {}
     if made:
         store(folder, made, private=private)
-        notify(f"{told(made)}; {time.monotonic() - began:.0f} s")
+        notify(f"{calibration_summary(made)}; {time.monotonic() - began:.0f} s")
     return {
         f"calibration/{mode}_{name}": float(value)
         for (_, mode), one in made.items()

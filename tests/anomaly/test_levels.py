@@ -44,7 +44,7 @@ def seen(tokenizer: Tokenizer, sentences: Sequence[str] = SENTENCES) -> Frequenc
 
 def judged(session: Session, level: Level, raw: str, known: Frequencies | None = None) -> list[JudgedRow]:
     detector = Detector(RecordScorer(session), level, background=known)
-    return list(detector.judged([record(raw)], Problems()))
+    return list(detector.judged_rows([record(raw)], Problems()))
 
 
 LETTERS = st.text(alphabet="abcdef ", min_size=1, max_size=40)
@@ -64,7 +64,7 @@ def test_what_training_never_had_is_what_no_sequence_of_it_holds(train: list[str
 
 def _scored(session: Session, raw: str) -> list[Scored]:
     scorer = RecordScorer(session)
-    return scorer.scored(scorer.encoded([record(raw)], Problems()))
+    return scorer.unit_scores(scorer.encoded([record(raw)], Problems()))
 
 
 def test_of_sensitive_data_no_word_is_kept() -> None:
@@ -119,7 +119,7 @@ def test_where_nothing_is_unknown_it_is_no_evidence_and_where_much_is_it_alarms(
     session, known, calibration, _ = calibrated()
     level = text.SentenceLevel()
     detector = Detector(RecordScorer(session), level, background=known, calibration=calibration, alpha=0.05)
-    usual, foreign = detector.judged(
+    usual, foreign = detector.judged_rows(
         [record("the key is on the table"), record("xyz zzyx qqq on the key")], Problems()
     )
     assert usual.p_values[UNKNOWN] == 1.0

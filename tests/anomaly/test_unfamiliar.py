@@ -47,7 +47,7 @@ def judged(session: Session, level: Level, raws: Sequence[str], background: obje
     normal = {name: np.full(400, -1e6) + lengths for name in level.statistics.judging}
     known = {"background": background, "calibration": Normal.fit(normal, lengths, seed=0), "alpha": 0.5}
     detector = Detector(RecordScorer(session), level, **known)  # type: ignore[arg-type]
-    return list(detector.judged([record(raw) for raw in raws], Problems()))
+    return list(detector.judged_rows([record(raw) for raw in raws], Problems()))
 
 
 def flags(rows: Sequence[JudgedRow]) -> list[bool]:

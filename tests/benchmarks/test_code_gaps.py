@@ -92,6 +92,6 @@ def test_the_prediction_is_that_of_each_candidate_alone() -> None:
     cloze = Cloze(Session(random_model("code", CodeTokenizer.train([SOURCE] * 20, vocabulary_size=300))))
     asked = of("operator")[:3]
     for gap in asked:
-        fits = [cloze.fits(cloze.put([gap.prompt], [[one]]))[0] for one in gap.candidates]
+        fits = [cloze.fits(cloze.encode_filled([gap.prompt], [[one]]))[0] for one in gap.candidates]
         best = max(range(len(fits)), key=lambda n: fits[n].log_prob / fits[n].units)
         assert predicted(cloze, gap) == gap.candidates[best]

@@ -47,7 +47,7 @@ def calibrated(folder: Path, normal: Path, **card: Any) -> Path:
     saved(loaded, folder, **card)
     detector = Detector(RecordScorer(Session(loaded)), loaded.domain.level(None))
     records = loaded.domain.read([proteins(normal, 200, 1)], Problems())
-    found = [one.row for one in detector.judged(records, Problems())]
+    found = [one.row for one in detector.judged_rows(records, Problems())]
     calibration = Normal.fit(*table(found, detector.level.statistics.judging), seed=0)
     store(folder, {(detector.level.name, "exact"): Stored(fitted=calibration)})
     return folder

@@ -34,7 +34,7 @@ def test_the_estimate_is_near_what_scoring_takes(pattern: str, length: int, mode
     session = Session(model, tokens_per_batch=10**6)
     scorer = RecordScorer(session)
     record = Record(id="r", raw=residues(length), source="x", line=1)
-    scorer.scored(scorer.encoded([record], Problems()), asked)
+    scorer.unit_scores(scorer.encoded([record], Problems()), asked)
     assert forward_tokens(model, asked)(length + 2) == pytest.approx(session.forward_tokens, rel=0.15)
 
 

@@ -64,7 +64,7 @@ def test_candidates_are_the_chain_rule_in_transformers(saved: Saved):
     text = written(kind)[0]
     candidates = ["A", "W", "KL"] if kind == "esm" else ["sees", "barks", "terribly", "unable"]
     [prompt] = cloze.prompts([text])
-    gapped = cloze.put([prompt] * len(candidates), [[one] for one in candidates])
+    gapped = cloze.encode_filled([prompt] * len(candidates), [[one] for one in candidates])
     mask = "<mask>" if kind in ("esm", "roberta") else "[MASK]"
     before, after = text.split(mask)
     found = cloze.fits(gapped)
@@ -84,7 +84,7 @@ def test_candidates_of_one_token_take_one_pass(saved: Saved):
     kind, cloze, _, _ = saved
     prompt = cloze.prompts([written(kind)[0]])[0]
     candidates = list(STANDARD) if kind == "esm" else ["cat", "dog", "a", "the", "it"]
-    put = cloze.put([prompt] * len(candidates), [[one] for one in candidates])
+    put = cloze.encode_filled([prompt] * len(candidates), [[one] for one in candidates])
     gapped = [one for one in put if len(one.gaps[0]) == 1]
     assert len(gapped) > 1
     before = cloze.session.conditionals().statistics.unique

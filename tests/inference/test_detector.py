@@ -34,7 +34,7 @@ def test_rows_of_units_point_at_their_letters(model: LoadedModel) -> None:
     scorer = RecordScorer(Session(model))
     detector = Detector(scorer, UnitLevel("residue"), mode=ONE_PASS, want=EXPECTED)
     [record] = _records(50)
-    rows = list(detector.judged([record], Problems()))
+    rows = list(detector.judged_rows([record], Problems()))
     assert [record.raw[one.row.start : one.row.end] for one in rows] == list(record.raw)
     fields = line(rows[7], model.tokenizer, per_unit=True)
     assert fields["id"] == "r1#7"
@@ -47,7 +47,7 @@ def test_rows_of_units_point_at_their_letters(model: LoadedModel) -> None:
 
 def test_a_record_without_units_has_no_score(model: LoadedModel) -> None:
     detector = Detector(RecordScorer(Session(model)), RecordLevel("protein"))
-    [row] = detector.judged([Record(id="e", raw="", source="x", line=1)], Problems())
+    [row] = detector.judged_rows([Record(id="e", raw="", source="x", line=1)], Problems())
     assert row.row.score is None
     fields = line(row, model.tokenizer)
     assert fields["bits_per_unit"] is None
@@ -69,7 +69,7 @@ def visits() -> tuple[Detector, list[Record]]:
         seed=0,
     )
     plain = Detector(RecordScorer(session), level, background=background)
-    rows = [one.row for one in plain.judged(patients(40), Problems()) if one.row.score is not None]
+    rows = [one.row for one in plain.judged_rows(patients(40), Problems()) if one.row.score is not None]
     calibration = Normal.fit(*table(rows, level.statistics.judging), seed=0, fusion=level.statistics.fusion)
     foreign = [
         replace(
@@ -83,7 +83,7 @@ def visits() -> tuple[Detector, list[Record]]:
 
 def test_a_row_of_which_nothing_is_known_is_no_alarm(visits: tuple[Detector, list[Record]]) -> None:
     detector, foreign = visits
-    judged = list(detector.judged(foreign, Problems()))
+    judged = list(detector.judged_rows(foreign, Problems()))
     strange = [one for one in judged if one.unfamiliar]
     assert any(one.row.score is None for one in strange)
     for one in strange:
@@ -99,7 +99,7 @@ def test_where_the_unknown_is_evidence_a_row_of_which_nothing_is_known_is_an_ala
 ) -> None:
     detector, foreign = visits
     monkeypatch.setattr(type(detector.level), "unknown_is_evidence", True)
-    judged = list(detector.judged(foreign, Problems()))
+    judged = list(detector.judged_rows(foreign, Problems()))
     silent = [one for one in judged if one.row.score is None]
     assert silent
     for one in silent:
@@ -133,14 +133,14 @@ def test_a_row_of_which_nothing_is_known_is_no_alarm_where_more_normal_rows_are_
             calibration=calibration,
             alpha=0.05,
         )
-        silent = [one for one in again.judged(foreign, Problems()) if one.row.score is None]
+        silent = [one for one in again.judged_rows(foreign, Problems()) if one.row.score is None]
         assert silent
         assert all(one.unfamiliar and one.alarm is alarms for one in silent)
 
 
 def test_what_is_known_is_not_unfamiliar(visits: tuple[Detector, list[Record]]) -> None:
     detector, _ = visits
-    for one in detector.judged(patients(10), Problems()):
+    for one in detector.judged_rows(patients(10), Problems()):
         assert not one.unfamiliar
         assert (one.p_value is None) == (one.row.score is None)
         assert one.row.score is not None or one.alarm is False
@@ -149,7 +149,7 @@ def test_what_is_known_is_not_unfamiliar(visits: tuple[Detector, list[Record]]) 
 def test_unknown_units_are_found_where_they_stand(visits: tuple[Detector, list[Record]]) -> None:
     detector, foreign = visits
     scorer = detector.scorer
-    [known, strange] = scorer.scored(scorer.encoded([patients(1)[0], foreign[0]], Problems()))
+    [known, strange] = scorer.unit_scores(scorer.encoded([patients(1)[0], foreign[0]], Problems()))
     ids = scorer.session.tokenizer.units.unfamiliar
     assert len(known.unknown(ids)) == 0
     found = [strange.raw[a:b] for a, b in strange.unknown(ids).tolist()]

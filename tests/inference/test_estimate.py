@@ -151,5 +151,5 @@ def test_the_estimate_counts_what_a_level_asks(
     file = written(tmp_path / "some", "some")
     estimated = work(session, file, level).tokens[str(mode)]
     detector = Detector(RecordScorer(session), model.domain.level(level), mode=mode)
-    detector.scored(detector.scorer.encoded(records, Problems()))
+    detector.unit_scores(detector.scorer.encoded(records, Problems()))
     assert estimated == pytest.approx(session.forward_tokens, rel=0.2)

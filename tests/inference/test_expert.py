@@ -81,7 +81,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
 def _scored(session: Session, raws: list[str], mode: Mode = EXACT, view: View | None = None) -> list[Scored]:
     scorer = RecordScorer(session)
     encoded = scorer.encoded([Record(id=raw, raw=raw, source="x", line=1) for raw in raws], Problems())
-    return scorer.scored(encoded, mode) if view is None else scorer.scored(encoded, mode, view=view)
+    return scorer.unit_scores(encoded, mode) if view is None else scorer.unit_scores(encoded, mode, view=view)
 
 
 RAWS = [*_repeating(3, seed=2), residues(33), "M"]
@@ -139,7 +139,7 @@ def _rows(model: LoadedModel, own: Scored, mode: Mode) -> NDArray[np.float64]:
     """(U, 4) log2 p of each base, at the units of a record, by the model alone."""
     scorer = RecordScorer(Session(model, expert="none"))
     encoded = scorer.encoded([own.record], Problems())
-    [scored] = scorer.scored(encoded, mode, want=[Rows()])
+    [scored] = scorer.unit_scores(encoded, mode, want=[Rows()])
     ordinary = np.flatnonzero(~model.tokenizer.space.is_special)
     return np.asarray(scored.values[Rows.name][:, ordinary] / np.log(2))
 
@@ -175,7 +175,7 @@ def test_a_model_that_sees_the_units_is_no_surer_than_counts(model: LoadedModel)
 def test_some_units_of_a_sequence_are_mixed_as_in_all_of_it(model: LoadedModel) -> None:
     [whole] = _scored(Session(model), [residues(33)])
     wanted = np.isin(whole.encoding.groups, [4, 30])
-    [some] = RecordScorer(Session(model)).sequences([whole.encoding], wanted=[wanted])
+    [some] = RecordScorer(Session(model)).sequences([whole.encoding], selected=[wanted])
     assert some.pll == pytest.approx(-whole.surprisal[[4, 30]].sum() * np.log(2), rel=1e-5)
 
 

@@ -14,7 +14,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.dna.tokenizer import reverse_complement
 from seqmlm.errors import DataError, UsageError
-from seqmlm.inference.maps import Asked, Family, Maps, Member, families, family_map, row_options
+from seqmlm.inference.maps import Family, MapInput, Maps, Member, families, family_map, row_options
 from seqmlm.inference.session import Session
 from seqmlm.structure.base import StructureSettings
 from seqmlm.structure.estimators import estimator
@@ -35,7 +35,7 @@ def test_pairs_of_a_long_sequence_come_from_the_window_in_which_they_are_most_ce
     maps = _maps(22)
     text = residues(70)
     encoding = maps.session.tokenizer.encode(text)
-    [found] = maps.of([Asked([encoding])])
+    [found] = maps.of([MapInput([encoding])])
     assert len(found) == 70
     ids = encoding.ids[1:-1].tolist()
     asked: list[Any] = maps._estimator.asked  # type: ignore[attr-defined]
@@ -61,7 +61,7 @@ def test_a_window_nearer_to_the_middle_decides(monkeypatch: pytest.MonkeyPatch) 
         DependenceMap(values=np.full((len(one) - 2,) * 2, float(number)), method="x", error=None)
         for number, one in enumerate(windows)
     ]
-    values = maps._joined(encoding, windows, made).values
+    values = maps._merge_windows(encoding, windows, made).values
     firsts = [(int(one.groups[1]), int(one.groups[-2])) for one in windows]
     for i in range(40):
         for j in range(i + 1, 40):
@@ -75,7 +75,7 @@ def test_a_window_nearer_to_the_middle_decides(monkeypatch: pytest.MonkeyPatch) 
 def test_equal_sequences_are_asked_about_once() -> None:
     maps = _maps(22)
     tokenizer = maps.session.tokenizer
-    found = maps.of([Asked([one]) for one in tokenizer.encode_batch(["MKTAY", "AYMKT", "MKTAY"])])
+    found = maps.of([MapInput([one]) for one in tokenizer.encode_batch(["MKTAY", "AYMKT", "MKTAY"])])
     assert len(maps._estimator.asked) == 2  # type: ignore[attr-defined]
     assert found[0].values is found[2].values
     assert not np.array_equal(found[0].values, found[1].values, equal_nan=True)
@@ -126,12 +126,12 @@ def test_null_models_give_z_and_p_and_take_their_passes() -> None:
     session = Session(protein_model(22))
     maps = Maps(session, StructureSettings(), null=30)
     encoding = session.tokenizer.encode("MKTAYIAKQRQISM")
-    [found] = maps.of([Asked([encoding])])
+    [found] = maps.of([MapInput([encoding])])
     assert found.passes == maps.passes(encoding) == 31 * 14
     assert found.p[1, 7] < 0.2, "both are K"
     assert found.z[1, 7] > 1
     assert (found.p[np.isfinite(found.p)] >= 1 / 31 / 14).all()
-    [mirrored] = Maps(session, StructureSettings(), null=5, kind="mirrored").of([Asked([encoding])])
+    [mirrored] = Maps(session, StructureSettings(), null=5, kind="mirrored").of([MapInput([encoding])])
     assert mirrored.passes == 2 * 14
 
 
@@ -146,10 +146,10 @@ def test_the_map_of_both_strands_is_the_mean_of_the_maps_of_each(text: str, monk
             one.mul_(8)  # so that what it says depends on what it sees
     session = Session(model)
     encode = session.tokenizer.encode
-    [own] = Maps(session, settings).of([Asked([encode(text)])])
-    [other] = Maps(session, settings).of([Asked([encode(reverse_complement(text))])])
+    [own] = Maps(session, settings).of([MapInput([encode(text)])])
+    [other] = Maps(session, settings).of([MapInput([encode(reverse_complement(text))])])
     maps = Maps(session, settings, both_strands=True)
-    found, turned = maps.of([Asked([encode(text)]), Asked([encode(reverse_complement(text))])])
+    found, turned = maps.of([MapInput([encode(text)]), MapInput([encode(reverse_complement(text))])])
     mean = (own.values + other.values[::-1, ::-1]) / 2
     assert np.nanmax(np.abs(own.values - mean)) > 0.01, "a random model reads the strands differently"
     np.testing.assert_allclose(found.values, mean, rtol=1e-4, atol=1e-5)
@@ -162,7 +162,7 @@ def test_null_models_are_mapped_on_both_strands_too() -> None:
     session = Session(dna_model())
     encoding = session.tokenizer.encode("ACGTTGCAAGGCTA")
     maps = Maps(session, StructureSettings(), null=3, both_strands=True)
-    [found] = maps.of([Asked([encoding])])
+    [found] = maps.of([MapInput([encoding])])
     assert found.passes == 2 * 4 * 14 == maps.passes(encoding)
     asked: list[Any] = maps._estimator.asked  # type: ignore[attr-defined]
     texts = ["".join(session.tokenizer.spelling.surface(int(one)) for one in own.ids[1:-1]) for own in asked]
@@ -181,8 +181,8 @@ def test_both_strands_are_refused_where_there_is_one_or_nothing_is_asked(model: 
 def test_the_average_product_is_corrected_on_the_whole_map() -> None:
     session = Session(protein_model(22))
     encoding = session.tokenizer.encode(residues(40))
-    [plain] = Maps(session, StructureSettings()).of([Asked([encoding])])
-    [corrected] = Maps(session, StructureSettings(apc=True)).of([Asked([encoding])])
+    [plain] = Maps(session, StructureSettings()).of([MapInput([encoding])])
+    [corrected] = Maps(session, StructureSettings(apc=True)).of([MapInput([encoding])])
     assert np.array_equal(corrected.values, apc(plain.values), equal_nan=True)
 
 

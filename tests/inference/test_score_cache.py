@@ -27,10 +27,10 @@ def records(*lengths: int) -> list[Record]:
 def test_equal_sequences_are_asked_once_and_keep_their_own_records(model: LoadedModel) -> None:
     scorer = RecordScorer(Session(model))
     batch = scorer.encoded(records(12, 30, 12), Problems())
-    first = scorer.scored(batch)
+    first = scorer.unit_scores(batch)
     asked = scorer.session.conditionals().statistics.variants
     assert asked == 12 + 30
-    again = scorer.scored(batch[::-1])
+    again = scorer.unit_scores(batch[::-1])
     assert scorer.session.conditionals().statistics.variants == asked
     assert [one.record.id for one in again] == ["r2", "r1", "r0"]
     for old, new in zip(first, again[::-1], strict=True):
@@ -42,9 +42,9 @@ def test_equal_sequences_are_asked_once_and_keep_their_own_records(model: Loaded
 def test_another_request_is_asked_anew(model: LoadedModel) -> None:
     scorer = RecordScorer(Session(model))
     batch = scorer.encoded(records(12), Problems())
-    [exact], [once] = scorer.scored(batch, EXACT), scorer.scored(batch, ONE_PASS)
+    [exact], [once] = scorer.unit_scores(batch, EXACT), scorer.unit_scores(batch, ONE_PASS)
     assert exact.surprisal.tolist() != once.surprisal.tolist()
-    [ranked] = scorer.scored(batch, EXACT, want=[Rank()])
+    [ranked] = scorer.unit_scores(batch, EXACT, want=[Rank()])
     assert not exact.values
     assert ranked.values.keys() == {"rank"}
 
@@ -52,7 +52,7 @@ def test_another_request_is_asked_anew(model: LoadedModel) -> None:
 def test_what_was_not_asked_for_longest_is_forgotten(model: LoadedModel) -> None:
     scorer, memory = RecordScorer(Session(model)), ScoreCache(units=38)
     batch = scorer.encoded(records(10, 12, 14), Problems())
-    truth = scorer.scored(batch)
+    truth = scorer.unit_scores(batch)
     asked: list[int] = []
     for number in (0, 1, 0, 2, 0, 1):  # 10 + 12 + 14 units are one record too many
 
@@ -70,7 +70,7 @@ def test_what_was_not_asked_for_longest_is_forgotten(model: LoadedModel) -> None
 def test_a_sequence_longer_than_the_memory_is_scored(model: LoadedModel) -> None:
     scorer = RecordScorer(Session(model))
     scorer.session.cache = ScoreCache(units=5)
-    [one] = scorer.scored(scorer.encoded(records(30), Problems()))
+    [one] = scorer.unit_scores(scorer.encoded(records(30), Problems()))
     assert len(one) == 30
 
 

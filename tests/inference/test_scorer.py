@@ -23,7 +23,7 @@ from seqmlm.inference.session import Session
 def _surprisals(model: LoadedModel, mode: Mode, *sequences: str) -> list[list[float]]:
     scorer = RecordScorer(Session(model))
     records = [Record(id=raw, raw=raw, source="x.fasta", line=1) for raw in sequences]
-    found = scorer.scored(scorer.encoded(records, Problems()), mode)
+    found = scorer.unit_scores(scorer.encoded(records, Problems()), mode)
     assert [one.record.raw for one in found] == list(sequences)
     for one in found:
         assert [one.text(unit) for unit in range(len(one))] == list(str(one.record.raw))
@@ -61,7 +61,7 @@ def test_each_precision_has_answers_of_its_own(model: LoadedModel) -> None:
     for precision in ("fp32", "bf16", "auto"):
         scorer = RecordScorer(Session(model, precision=precision))
         asked = scorer.encoded(records, Problems())
-        found[precision] = [scorer.scored(asked)[0].surprisal for _ in range(2)]
+        found[precision] = [scorer.unit_scores(asked)[0].surprisal for _ in range(2)]
         [text] = scorer.sequences([asked[0].encoding])
         assert text.pll == pytest.approx(-math.log(2) * float(found[precision][0].sum()), abs=1e-4)
         assert found[precision][0].tolist() == found[precision][1].tolist()
@@ -83,11 +83,11 @@ def test_a_score_that_is_no_number_names_model_and_record(sensitive: bool) -> No
     embedding = model.rows.model.get_input_embeddings().weight.data
     embedding[int(model.tokenizer.encode("W").ids[1])] = 3e38
     with pytest.raises(NotFiniteError) as caught:
-        scorer.scored(scorer.encoded(records, Problems()))
+        scorer.unit_scores(scorer.encoded(records, Problems()))
     assert str(caught.value).startswith("nowhere: record x.fasta:")
     assert ("(p" in str(caught.value)) is not sensitive
     encodings = [model.tokenizer.encode(one.raw) for one in records]
     with pytest.raises(NotFiniteError, match=r"nowhere: sequence [01]: "):
         scorer.sequences(encodings)
     with pytest.raises(NotFiniteError, match=r"nowhere: one of [01]: "):
-        scorer.sequences(encodings, named="one of {}".format)
+        scorer.sequences(encodings, name_of="one of {}".format)

@@ -44,23 +44,23 @@ def test_scores_of_sensitive_data_are_not_shown(workspace: Path) -> None:
     name = folder(workspace / "secret", sensitive=True)
     assert Session.open(name).card.sensitive
     with pytest.raises(UsageError, match=r"not shown on the console$"):
-        Session.open(name, shown=True)
+        Session.open(name, shows_records=True)
     with pytest.raises(UsageError, match=r"console: name a file$"):
-        Session.open(name, shown=True, remedy="name a file")
+        Session.open(name, shows_records=True, remedy="name a file")
 
 
 def test_a_session_that_forgot_is_as_new() -> None:
     session = Session(protein_model(), tokens_per_batch=64)
     scorer = RecordScorer(session)
     batch = scorer.encoded([Record(id="r", raw=residues(12), source="x", line=1)], Problems())
-    scorer.scored(batch)
+    scorer.unit_scores(batch)
     tokens = session.forward_tokens
     assert tokens == 12 * 14
-    scorer.scored(batch)
+    scorer.unit_scores(batch)
     assert session.forward_tokens == tokens, "it is remembered"
     session.conditionals().tokens_per_batch //= 2
     session.forget()
     assert session.forward_tokens == 0
     assert session.conditionals().tokens_per_batch == 64
-    scorer.scored(batch)
+    scorer.unit_scores(batch)
     assert session.forward_tokens == tokens

@@ -32,7 +32,7 @@ def code() -> str:
     """The report of a file with a line that alarms."""
     text = MODULE.replace("import os", "import os  # <script>alert(1)</script>")
     scorer = RecordScorer(Session(code_model()))
-    [one] = scorer.scored(scorer.encoded([source(text)], Problems()), Mode("partition", 4))
+    [one] = scorer.unit_scores(scorer.encoded([source(text)], Problems()), Mode("partition", 4))
     norms = ClassNorms(np.zeros((17, 4, 3))).learn([one] * 10)
     report = Reported(scorer.session.tokenizer, pictures=CODE.pictures(LineLevel()), unit="lexer token")
     for row in LineLevel().rows(one, norms):
@@ -60,7 +60,7 @@ def test_source_is_escaped_and_its_tokens_can_be_pointed_at(code):
 def test_of_a_long_file_only_what_is_near_a_finding_is_shown():
     text = "".join(f"value_{n} = {n}\n" for n in range(1, 200))
     scorer = RecordScorer(Session(code_model()))
-    [one] = scorer.scored(scorer.encoded([source(text)], Problems()), Mode("partition", 4))
+    [one] = scorer.unit_scores(scorer.encoded([source(text)], Problems()), Mode("partition", 4))
     norms = ClassNorms(np.zeros((17, 4, 3))).learn([one])
     row = next(row for row in LineLevel().rows(one, norms) if row.line == 100)
     report = Reported(scorer.session.tokenizer, pictures=CODE.pictures(LineLevel()))
@@ -76,7 +76,7 @@ def test_a_patient_has_a_timeline_and_codes_by_visit():
     record = patients(4)[3]
     level = VisitLevel()
     scorer = RecordScorer(Session(model))
-    [one] = scorer.scored(scorer.encoded([record], Problems()), want=level.want, view=level.view)
+    [one] = scorer.unit_scores(scorer.encoded([record], Problems()), want=level.want, view=level.view)
     counts = CodeCounts.fit(model.tokenizer.encode_batch(histories(60)), model.tokenizer, seed=0)
     report = Reported(model.tokenizer, pictures=EHR.pictures(level), unit="event")
     rows = list(level.rows(one, counts))

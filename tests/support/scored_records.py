@@ -17,9 +17,9 @@ from seqmlm.inference.session import Session
 
 
 def scored(model: LoadedModel, records: Sequence[Record], mode: Mode = EXACT, **asked: Any) -> list[Scored]:
-    """What a model says of records; what is `asked` are options of `RecordScorer.scored`."""
+    """What a model says of records; what is `asked` are options of `RecordScorer.unit_scores`."""
     scorer = RecordScorer(Session(model))
-    return scorer.scored(scorer.encoded(records, Problems()), mode, **asked)
+    return scorer.unit_scores(scorer.encoded(records, Problems()), mode, **asked)
 
 
 def detector(model: LoadedModel, level: Level, background: Any = None) -> Detector:

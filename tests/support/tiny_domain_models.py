@@ -95,7 +95,7 @@ def calibrated_code_model(folder: Path) -> Path:
     loaded = code_model()
     saved(loaded, folder)
     scorer = RecordScorer(Session(loaded))
-    found = scorer.scored(scorer.encoded([source(), source(changed_source())] * 4, Problems()))
+    found = scorer.unit_scores(scorer.encoded([source(), source(changed_source())] * 4, Problems()))
     norms = ClassNorms(np.zeros((17, 4, 3))).learn(found)
     store_backgrounds(folder, {"line": norms})
     rows = [row for one in found for row in LineLevel().rows(one, norms)]

@@ -290,7 +290,7 @@ def test_every_alarm_of_every_field_and_level_has_a_reason(field: str, tmp_path:
             calibration=stored.fitted,
             alpha=max(0.5, stored.fitted.smallest_rate),
         )
-        for one in detector.judged(records[cut:], Problems()):
+        for one in detector.judged_rows(records[cut:], Problems()):
             told = line(one, known.tokenizer, level=level)
             assert ("reason" in told) is bool(one.alarm)
             if one.alarm:

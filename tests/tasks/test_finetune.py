@@ -36,7 +36,7 @@ from seqmlm.engine.types import Encoding
 from seqmlm.finetuning import worth
 from seqmlm.finetuning.cases import units_of
 from seqmlm.finetuning.table import Columns
-from seqmlm.inference.pieces import HeadCard, at_once, pieces, pieces_of_pair
+from seqmlm.inference.pieces import HeadCard, pieces, pieces_of_pair, pieces_read_together
 from seqmlm.tasks import deadline
 from seqmlm.training.observers import Recorder
 
@@ -532,7 +532,7 @@ def test_both_of_a_pair_are_read_once_in_windows_of_their_own() -> None:
     for side, own in ((first, found[:-1]), (second, found[-1:])):
         assert set(side.ids.tolist()) == {token for one in own for token in one.encoding.ids.tolist()}
         assert sum(one.labels.weights.sum() for one in own) == pytest.approx(0.5)
-    assert at_once(found, card) == [found]
+    assert pieces_read_together(found, card) == [found]
 
 
 def test_a_training_begins_with_what_the_frozen_encoder_knows(teach: Teach) -> None:

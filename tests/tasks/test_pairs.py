@@ -68,7 +68,7 @@ def test_the_shared_metric_is_a_loop_over_common_tokens(model: model_folder.Load
     assert [first.ids[k] for k in np.flatnonzero(kept[0])] == [second.ids[k] for k in np.flatnonzero(kept[1])]
     assert 0 < kept[0].sum() < len(first)
     ask = Conditionals(model.rows)
-    [found] = PairScorer(Session(model), metric="shared").scored([_pair(*pair)])
+    [found] = PairScorer(Session(model), metric="shared").pair_rows([_pair(*pair)])
     for encoding, common, pll in zip(
         (first, second), kept, (found["pll_good"], found["pll_bad"]), strict=True
     ):
@@ -85,14 +85,14 @@ def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
         PairScorer(Session(patients_model()))
     model = model_folder.load(text_model(tmp_path / "t"))
     with pytest.raises(UsageError, match="longer than the model"):
-        list(PairScorer(Session(model), metric="shared").scored([_pair(LONG, LONG)]))
+        list(PairScorer(Session(model), metric="shared").pair_rows([_pair(LONG, LONG)]))
 
 
 def test_a_text_that_cannot_be_spelled_is_shown(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"'LAG4'.*not in the alphabet"):
         scores(Session(protein_model()), ["LAG", "LAG4"])
     scorer = PairScorer(Session(model_folder.load(text_model(tmp_path, wordpiece=True))))
-    [found] = scorer.scored([_pair("the cat", "the 猫")])
+    [found] = scorer.pair_rows([_pair("the cat", "the 猫")])
     assert [found["unknown"], found["units_good"], found["units_bad"]] == [1, 2, 1]
 
 
@@ -104,7 +104,7 @@ def test_answers_that_are_no_numbers_name_the_pair(tmp_path: Path) -> None:
     model.rows.model.set_input_embeddings(embedding)
     pairs = [_pair("the cat", "a dog"), replace(_pair("the cat", "the dog barks"), line=2)]
     with pytest.raises(NotFiniteError, match=r"the bad one of the pair .*:2 \("):
-        list(PairScorer(Session(model)).scored(pairs))
+        list(PairScorer(Session(model)).pair_rows(pairs))
 
 
 def _pair(good: str, bad: str) -> Pair:

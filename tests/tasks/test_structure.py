@@ -352,7 +352,7 @@ def test_a_long_map_is_foretold(
     config = StructureConfig(model=model, paths=(str(fasta),), method="cmi")
     first = Structure(config, Session.open(model))
     [subject] = islice(first.items(first.records(Problems()), Problems()), 1)
-    [encoding] = subject.asked.encodings
+    [encoding] = subject.map_input.encodings
     said = seqmlm("structure", model, fasta, "--method", "cmi").ok().err
     seconds = about(first.maps.cost(encoding) / 0.1)
     assert f"the first map takes {seconds} by estimate; --set distance=N" in said

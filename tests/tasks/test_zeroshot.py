@@ -196,6 +196,6 @@ def test_words_of_a_class_count_by_their_mean():
     spoken = Verbalizer.of({"a": ["x", "y"], "b": ["z"]})
     found = spoken.probabilities(np.log([[0.2, 0.4, 0.4]]))
     assert found[0] == pytest.approx(np.array([0.08**0.5, 0.4]) / (0.08**0.5 + 0.4))
-    assert [own.tolist() for own in spoken.alone()] == [[0, 2], [1, 2]]
+    assert [own.tolist() for own in spoken.word_sets()] == [[0, 2], [1, 2]]
     with pytest.raises(UsageError, match="two classes"):
         Verbalizer.of({"a": ["x"], "b": ["x"]})

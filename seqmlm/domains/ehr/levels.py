@@ -175,11 +175,11 @@ class PastView(View):
         return PastUnits(tokenizer.space)
 
     def windows(
-        self, encoding: Encoding, tokenizer: Tokenizer, max_length: int, wanted: Bools | None = None
+        self, encoding: Encoding, tokenizer: Tokenizer, max_length: int, selected: Bools | None = None
     ) -> list[tuple[Encoding, Bools]]:
         asked = (encoding.groups >= 0) & ~tokenizer.space.is_special[encoding.ids]
-        if wanted is not None:
-            asked &= wanted
+        if selected is not None:
+            asked &= selected
         windows = []
         for kept, own in _windows(encoding, asked, max_length):
             owned = asked[kept] & np.isin(kept, own)

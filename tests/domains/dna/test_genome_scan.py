@@ -41,7 +41,7 @@ def test_a_genome_from_file_to_track_and_report(tmp_path: Path) -> None:
     over: dict[tuple[str, int], list[float]] = defaultdict(list)
     told: list[dict[str, Any]] = []
     with GenomeTrack(tmp_path / "t.bedgraph") as track, GenomeTrack(tmp_path / "t.bed", name="m") as named:
-        for one in detector(model, WindowLevel()).judged(records, Problems()):
+        for one in detector(model, WindowLevel()).judged_rows(records, Problems()):
             extra, score = one.row.extra, one.row.score
             assert score is not None
             stretch = contigs[extra["contig"]][extra["contig_start"] : extra["contig_end"]]

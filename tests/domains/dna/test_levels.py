@@ -63,7 +63,7 @@ def detector(level: DnaLevel, tokenizer: NucleotideTokenizer = TOKENIZERS[0], **
 def judged(tokenizer: NucleotideTokenizer, level: DnaLevel, one: Record) -> list[Row]:
     background = Composition.fit(InMemory(tokenizer.encode_batch(TRAIN)), tokenizer, seed=0)
     made = detector(level, tokenizer, background=background)
-    return [found.row for found in made.judged([one], Problems())]
+    return [found.row for found in made.judged_rows([one], Problems())]
 
 
 @levels
@@ -79,7 +79,7 @@ def test_written_places_are_those_of_the_contig(level: DnaLevel, strand: str) ->
     contig = letters(60) + TEXT[:150] + letters(60)
     raw = TEXT[:150] if strand == "+" else reverse_complement(TEXT[:150])
     one = record(raw, contig="c", start=60, strand=strand)
-    found = detector(level).judged([one], Problems())
+    found = detector(level).judged_rows([one], Problems())
     rows = [line(one, BaseTokenizer(), per_unit=True) for one in found]
     covered = set()
     for row in rows:
@@ -91,7 +91,7 @@ def test_written_places_are_those_of_the_contig(level: DnaLevel, strand: str) ->
             covered.add(unit["start"])
     assert covered == set(range(60, 210))
     # A record that is no part of a contig is written as before: whole, without places.
-    [alone] = detector(RecordLevel()).judged([record(TEXT)], Problems())
+    [alone] = detector(RecordLevel()).judged_rows([record(TEXT)], Problems())
     assert alone.row.place == ("r", 0, len(TEXT))
     assert "start" not in line(alone, BaseTokenizer())
 
@@ -135,7 +135,7 @@ def test_rows_are_of_a_blocks_own_bases(tmp_path: Path) -> None:
         records = DNA.read([path], Problems(), block=230, **options)
         return [
             (one.row.id, one.row.place, one.row.length, one.row.extra["soft_masked"], len(one.scored))
-            for one in made.judged(records, Problems())
+            for one in made.judged_rows(records, Problems())
         ]
 
     for made.level in (WindowLevel(), RecordLevel()):
@@ -144,7 +144,7 @@ def test_rows_are_of_a_blocks_own_bases(tmp_path: Path) -> None:
 
 def test_alarms_of_one_place_in_a_contig_are_one_incident() -> None:
     made, blocks = detector(WindowLevel()), [record(TEXT[:200], contig="c", start=200 * n) for n in range(3)]
-    first, second, third = (list(made.judged([one], Problems())) for one in blocks)
+    first, second, third = (list(made.judged_rows([one], Problems())) for one in blocks)
 
     def incidents(*alarmed: JudgedRow) -> int:
         tally = Tally()
@@ -217,5 +217,5 @@ def test_the_background_is_what_the_training_letters_say(tokenizer: NucleotideTo
 
 
 def test_without_a_background_the_training_composition_says_nothing() -> None:
-    [row] = detector(RecordLevel()).judged([record(TEXT)], Problems())
+    [row] = detector(RecordLevel()).judged_rows([record(TEXT)], Problems())
     assert row.row.statistics.keys() == {"excess", "bits", "unknown"}

@@ -80,7 +80,7 @@ def test_without_normal_scores_there_is_no_z() -> None:
 
 
 def test_statistics_of_a_protein_are_those_of_its_residues() -> None:
-    [found] = detector(ProteinLevel(), background=reference()).judged([record(60)], Problems())
+    [found] = detector(ProteinLevel(), background=reference()).judged_rows([record(60)], Problems())
     scored, row = found.scored, found.row
     above = scored.surprisal - scored.values["entropy"]
     expected = {
@@ -99,7 +99,7 @@ def test_statistics_of_a_protein_are_those_of_its_residues() -> None:
 
 
 def test_residues_are_counted_from_one() -> None:
-    rows = list(detector(ResidueLevel("residue")).judged([record(30)], Problems()))
+    rows = list(detector(ResidueLevel("residue")).judged_rows([record(30)], Problems()))
     assert [one.row.id for one in rows] == [f"p#{number}" for number in range(1, 31)]
     for unit, one in enumerate(rows):
         bits = one.scored.surprisal[unit]
@@ -112,9 +112,9 @@ def test_residues_that_are_not_known_change_no_score_of_others_and_no_length() -
     raw = "MKXXLAVGSERTXBZUOJIDPKQ"
     one = Record(id="p", raw=raw, source="a.fasta", line=1)
     for level in (ProteinLevel(), ResidueLevel("residue")):
-        scored = next(detector(level, 40).judged([one], Problems())).scored
+        scored = next(detector(level, 40).judged_rows([one], Problems())).scored
         assert [scored.text(unit) for unit in range(len(scored))] == [c for c in raw if c not in "XBZUOJ"]
-    [row] = detector(ProteinLevel(), 40).judged([one], Problems())
+    [row] = detector(ProteinLevel(), 40).judged_rows([one], Problems())
     assert row.row.length == 23 - 8
     assert (row.row.start, row.row.end) == (0, 23)
 
@@ -123,7 +123,7 @@ def test_residues_that_are_not_known_change_no_score_of_others_and_no_length() -
 @pytest.mark.parametrize("level", [ProteinLevel(), ResidueLevel("residue")])
 def test_a_residue_without_context_has_no_score(level: Level, raw: str, known: bool) -> None:
     one = Record(id="p", raw=raw, source="a.fasta", line=1)
-    rows = list(detector(level).judged([one], Problems()))
+    rows = list(detector(level).judged_rows([one], Problems()))
     assert len(rows) == (1 if isinstance(level, ProteinLevel) else sum(c != "X" for c in raw))
     for one in rows:
         assert (one.row.score is not None) == known

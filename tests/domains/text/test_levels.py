@@ -40,7 +40,7 @@ def unigram_bits(word_tokens: list[int]) -> float:
 
 def test_statistics_of_a_sentence_are_those_of_its_words() -> None:
     detector = detector_of(SentenceLevel(), Frequencies.fit(TRAINING, TOKENIZER, seed=0))
-    [found] = detector.judged([record("the table opens an unopened key")], Problems())
+    [found] = detector.judged_rows([record("the table opens an unopened key")], Problems())
     scored = found.scored
     ids, groups = scored.encoding.ids, scored.encoding.groups
     frequency = [unigram_bits(ids[groups == number].tolist()) for number in scored.number]
@@ -58,28 +58,28 @@ def test_frequencies_survive_saving() -> None:
     background = Frequencies.fit(TRAINING, TOKENIZER, seed=0)
     again = Frequencies.load(background.arrays(), TOKENIZER)
     detector = detector_of(WordLevel("word"))
-    [found] = detector.scored(detector.scorer.encoded([record("a table")], Problems()))
+    [found] = detector.unit_scores(detector.scorer.encoded([record("a table")], Problems()))
     assert again.bits(found).tolist() == background.bits(found).tolist()
 
 
 def test_words_are_rows_of_their_own() -> None:
     detector = detector_of(WordLevel("word"))
     text = "an unopened cabinet"
-    rows = list(detector.judged([record(text)], Problems()))
+    rows = list(detector.judged_rows([record(text)], Problems()))
     assert [text[one.row.start : one.row.end].strip() for one in rows] == text.split()
     for unit, one in enumerate(rows):
         bits = one.scored.surprisal[unit]
         assert one.row.statistics == {"surprisal": bits, "unknown": 0.0}
     known = Frequencies.fit(TRAINING, TOKENIZER, seed=0)
     detector = Detector(detector.scorer, WordLevel("word"), background=known)
-    judged = detector.judged([record(text)], Problems())
+    judged = detector.judged_rows([record(text)], Problems())
     assert [one.row.statistics["unknown"] for one in judged] == [1.0, 1.0, 0.0]
     lifts = [one.statistics["lift"] for one in WordLevel("word").rows(rows[0].scored, known)]
     assert lifts == (rows[0].scored.surprisal - known.bits(rows[0].scored)).tolist()
 
 
 def test_an_empty_sentence_has_no_score() -> None:
-    [found] = detector_of(SentenceLevel()).judged([record("")], Problems())
+    [found] = detector_of(SentenceLevel()).judged_rows([record("")], Problems())
     assert found.row.score is None
     assert set(found.row.statistics) == {"bits_per_unit", "unknown"}
     assert math.isnan(found.row.statistics["unknown"])
