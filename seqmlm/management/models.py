@@ -88,7 +88,10 @@ def show_model(reference: str) -> dict[str, Any]:
             f"{reference} is a model on the Hugging Face hub; see https://huggingface.co/{resolved.hub_id}"
         )
     card, calibrations = card_values(resolved.path), stored_calibrations(resolved.path)
-    shared_facts = {"card": dict(card), "calibrations": calibration_summary(calibrations) if calibrations else None}
+    shared_facts = {
+        "card": dict(card),
+        "calibrations": calibration_summary(calibrations) if calibrations else None,
+    }
     if resolved.entry is None:
         return {"path": str(resolved.path), **shared_facts}
     with Registry(home) as registry:

@@ -220,7 +220,9 @@ def _replaced(
         if key in earlier and earlier[key].fitted.smallest_rate < calibration.fitted.smallest_rate
     }
     if better:
-        calibrator.notify(f"this takes the place of one by more normal rows: the model was {calibration_summary(better)}")
+        calibrator.notify(
+            f"this takes the place of one by more normal rows: the model was {calibration_summary(better)}"
+        )
     return calibrations
 
 
