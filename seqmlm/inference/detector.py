@@ -171,7 +171,9 @@ class Detector:
             name for name in p_values if row.statistics.get(name) == np.inf and p_values[name] <= SMALL
         }
         names = {
-            name for name in self.level.reasons.naming(row) if p_values.get(name, 1.0) <= min(SMALL, alpha or 0.0)
+            name
+            for name in self.level.reasons.naming(row)
+            if p_values.get(name, 1.0) <= min(SMALL, alpha or 0.0)
         }
         smallest = min(p_values, key=lambda name: (name not in endless, name not in names, p_values[name]))
         fired = smallest if p_values[smallest] <= max(SMALL, p, alpha or 0.0) else None
