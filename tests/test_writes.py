@@ -153,7 +153,7 @@ tracking/push.py MetricsFile.cut_after truncate
 tracking/push.py MetricsFile.write open
 """,
     "a file of a model's folder, which its card lists or a new folder gets": """
-inference/model_folder.py _put replace_file unlink
+inference/model_folder.py _replace_listed replace_file unlink
 inference/model_folder.py _write_card replace_file
 inference/model_folder.py save_weights save_pretrained
 inference/model_folder.py write write_bytes
