@@ -109,7 +109,7 @@ def test_what_nobody_expected_is_one_sentence_and_debug_shows_it(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("seqmlm.scoring.score.Score.launch", fail)
+    monkeypatch.setattr("seqmlm.tasks.run.run", fail)
     done = seqmlm("score", "m", "p.fasta").refused(code)
     assert done.err.startswith("error: ")
     assert said in done.err
