@@ -188,7 +188,7 @@ class ScoringConsole(_Console):
 def _duration_text(seconds: float) -> str:
     """A duration in words.
 
-    >>> _left(70), _left(400)
+    >>> _duration_text(70), _duration_text(400)
     ('about 70 s', 'about 7 min')
     """
     return f"about {seconds:.0f} s" if seconds < 120 else f"about {seconds / 60:.0f} min"

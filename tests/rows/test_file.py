@@ -268,7 +268,7 @@ def test_csv_on_standard_output_is_that_of_a_file_and_comes_at_once(tmp_path: Pa
 @pytest.mark.parametrize("shown", [True, False])
 def test_rows_that_are_not_wanted_are_only_counted(tmp_path: Path, kind: str, shown: bool) -> None:
     stdout, path = io.StringIO(), tmp_path / "a"
-    given: dict[str, Any] = {"wanted": lambda row: row["alarm"], "stdout": stdout if shown else None}
+    given: dict[str, Any] = {"row_filter": lambda row: row["alarm"], "stdout": stdout if shown else None}
     with _opened(None if shown else path, kind, **given) as rows:
         rows.write([[one] for one in ROWS])
         rows.commit()
@@ -287,7 +287,7 @@ def _of_csv(text: str) -> list[dict[str, str]]:
 def test_rows_that_come_at_the_end_are_shown_as_others_are(people: bool) -> None:
     stdout = io.StringIO()
     line = (lambda row: f"row {row['id']}\n") if people else None
-    with _opened(None, "jsonl", stdout=stdout, whole=True, line=line) as rows:
+    with _opened(None, "jsonl", stdout=stdout, needs_all=True, line=line) as rows:
         rows.write([[{"id": "a"}], [{"id": "b"}]])
         assert stdout.getvalue() == ""
         rows.finish(lambda own: ({**row, "id": row["id"] * 2} for row in own))
@@ -297,7 +297,7 @@ def test_rows_that_come_at_the_end_are_shown_as_others_are(people: bool) -> None
 
 def test_rows_that_are_not_kept_are_shown_alone() -> None:
     stdout = io.StringIO()
-    with _opened(None, "jsonl", stdout=stdout, kept=False) as rows:
+    with _opened(None, "jsonl", stdout=stdout, keeps=False) as rows:
         rows.write([ROWS])
         assert list(rows.read()) == []
         rows.finish()
