@@ -58,7 +58,7 @@ def test_each_number_whose_meaning_is_a_share_may_be_a_percentage() -> None:
         f"{kind}.{name}" for kind, name, hint, meaning in numbers if hint is float and SHARE.search(meaning)
     }
     assert refused == {"DataConfig.mixture_alpha"}, "give it the type seqmlm.parsing.Share"
-    assert {"fpr", "prevalence", "dev", "validation", "rate"} <= {
+    assert {"fpr", "prevalence", "validation", "rate"} <= {
         one[1] for one in numbers if one[2] == Share
     }
 
@@ -95,4 +95,4 @@ def test_percentages_are_read_by_every_masker() -> None:
 
 def test_help_names_shares() -> None:
     kinds = {one.opts[0]: one.metavar for command in COMMANDS.values() for one in command.params}
-    assert kinds["--fpr"] == kinds["--dev"] == kinds["--prevalence"] == "SHARE"
+    assert kinds["--fpr"] == kinds["--prevalence"] == "SHARE"
