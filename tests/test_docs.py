@@ -298,7 +298,7 @@ def _use_reduction(here: Surroundings) -> None:
     session, sequence = Session.open("enzymes"), residues(9)
     (encoding,) = session.tokenizer.encode_batch([sequence])
     batch = [Encoded(Record(id="a", raw=sequence, source="a", line=1), encoding)]
-    (scored,) = RecordScorer(session).scored(batch, EXACT, want=(here.names["Margin"](),))
+    (scored,) = RecordScorer(session).unit_scores(batch, EXACT, want=(here.names["Margin"](),))
     session.model.rows.model.set_attn_implementation("sdpa")
     space, naive = session.tokenizer.space, []
     for place in np.flatnonzero(encoding.groups >= 0):

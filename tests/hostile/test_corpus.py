@@ -20,7 +20,7 @@ from hostile_kinds import together
 from hostile_tables import every_kind, shared_out
 
 SHARE = 40
-SEED = 193414  # each kind is tried on a format to which it applies; where the first test says no more: another
+SEED = 193414  # each kind is tried on a format to which it applies; else the first test asks for another seed
 ALL = os.environ.get("SEQMLM_HOSTILE") == "all"
 PARTS = 3
 

@@ -78,7 +78,8 @@ def test_columns_beside_histories_are_of_a_time(folder: Path, tmp_path: Path, se
     assert not [note for note in done["notes"] if "--table" in note]
     labels = [(subject, time, str(int(had == "true"))) for subject, time, had, _ in asked]
     copied = written(tmp_path / "c.csv", labels, "subject_id,prediction_time,readmitted")
-    seqmlm(*learnt(folder, "--table", copied)).refused(3, "no column beside ids and labels")
+    again = learnt(folder, "--table", copied, "--name", "again")
+    seqmlm(*again).refused(3, "no column beside ids and labels")
 
 
 def test_predictions_see_nothing_later(folder: Path, tmp_path: Path, seqmlm: Run) -> None:
