@@ -58,9 +58,7 @@ def test_each_number_whose_meaning_is_a_share_may_be_a_percentage() -> None:
         f"{kind}.{name}" for kind, name, hint, meaning in numbers if hint is float and SHARE.search(meaning)
     }
     assert refused == {"DataConfig.mixture_alpha"}, "give it the type seqmlm.parsing.Share"
-    assert {"fpr", "prevalence", "validation", "rate"} <= {
-        one[1] for one in numbers if one[2] == Share
-    }
+    assert {"fpr", "prevalence", "validation", "rate"} <= {one[1] for one in numbers if one[2] == Share}
 
 
 @pytest.mark.parametrize("kind", SECTIONS, ids=lambda kind: kind.__name__)
