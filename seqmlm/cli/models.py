@@ -16,7 +16,7 @@ app = typer.Typer(no_args_is_help=True, help="List, show, alias, export and find
 LOST = (
     "aliases (but champion, the first version of each name); times of registration; where data sets were "
     "read from, and their counts (runs/NAME/config.yaml has the paths); and of followed files how far they "
-    "were read, their rows, incidents, verdicts and rolling calibrations: follow them with another --out"
+    "were read, their rows, incidents and verdicts: follow them with another --out"
 )
 
 
