@@ -437,7 +437,7 @@ def _of_digits(text: str) -> float | None:
 
 
 def when(cell: Any) -> float | None:
-    """As `seconds`, but None for what is no time: the caller's error then has no cause that quotes it."""
+    """Seconds of a time, or None for other text. No exception is raised, so no error quotes the text."""
     if type(cell) is float and _FIRST <= cell < 1e11:
         return cell  # seconds already: a time stamp of a parquet file
     try:

@@ -34,27 +34,29 @@ def merge(paths: Sequence[Path], out: Path) -> int:
     """
     if not paths:
         raise UsageError("name the files that --shard wrote")
-    if ending(out) not in ("", *(one for one in FORMATS["jsonl"] if not one.endswith(PACKED))):
+    if ending(out) not in ("", *(share for share in FORMATS["jsonl"] if not share.endswith(PACKED))):
         raise UsageError(
             f"--out {out}: parts are JSON lines, and so is what they are put into: name a .jsonl"
         )
     check_outputs({"--out": out}, inputs=paths)
-    found = {path: share_in(path) for path in paths}
-    first = found[paths[0]]
-    other = next((path for path, one in found.items() if one.request != first.request), None)
-    if other is not None:
-        raise StateError(f"{other} is of another request than {paths[0]}: of another input, model or setting")
+    shares = {path: share_in(path) for path in paths}
+    first = shares[paths[0]]
+    foreign_path = next((path for path, share in shares.items() if share.request != first.request), None)
+    if foreign_path is not None:
+        raise StateError(
+            f"{foreign_path} is of another request than {paths[0]}: of another input, model or setting"
+        )
     count = parse(first.shard)[1]
-    by_number = {parse(one.shard)[0]: path for path, one in found.items()}
+    by_number = {parse(share.shard)[0]: path for path, share in shares.items()}
     missing = [f"{number}/{count}" for number in range(count) if number not in by_number]
-    if missing or len(by_number) != len(found):
-        what = f"missing: {', '.join(missing)}" if missing else "one is there twice"
-        raise StateError(f"the shares are not complete ({what})")
+    if missing or len(by_number) != len(shares):
+        reason = f"missing: {', '.join(missing)}" if missing else "one is there twice"
+        raise StateError(f"the shares are not complete ({reason})")
     ordered = [by_number[number] for number in range(count)]
     owner_only = any(path.stat().st_mode & 0o077 == 0 for path in ordered)
-    replace_file(out, lambda file: _put(ordered, file), mode=0o600 if owner_only else 0o666)
+    replace_file(out, lambda file: _append_files(ordered, file), mode=0o600 if owner_only else 0o666)
     remember(out)
-    return sum(one.items for one in found.values())
+    return sum(share.items for share in shares.values())
 
 
 def share_in(out: Path) -> Share:
@@ -64,16 +66,16 @@ def share_in(out: Path) -> Share:
         StateError: it is no finished share, or has changed since.
     """
     try:
-        own = from_dict(Share, read_json(out.with_name(out.name + BESIDE)))
-        found = str(entry_of(out)["sha256"])
+        share = from_dict(Share, read_json(out.with_name(out.name + BESIDE)))
+        digest = str(entry_of(out)["sha256"])
     except (OSError, ValueError, UsageError):
         raise StateError(f"{out} is no finished share: run its command (--shard I/N) to the end") from None
-    if found != own.sha256:
+    if digest != share.sha256:
         raise StateError(f"{out} has changed since it was finished: run its command again")
-    return own
+    return share
 
 
-def _put(paths: Iterable[Path], file: IO[bytes]) -> None:
+def _append_files(paths: Iterable[Path], file: IO[bytes]) -> None:
     for path in paths:
-        with path.open("rb") as own:
-            copyfileobj(own, file)
+        with path.open("rb") as share_file:
+            copyfileobj(share_file, file)

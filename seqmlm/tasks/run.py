@@ -63,19 +63,19 @@ def run(
             could be read.
         StateError: no such model, or rows that cannot be written or gone on with.
     """
-    began, told = time.monotonic(), progress or NoProgress()
-    task = _opened(name, make, config)
+    began, reporter = time.monotonic(), progress or NoProgress()
+    task = _open_task(name, make, config)
     private = task.session.card.sensitive
     with (
         StopSignals() as stop,
         Problems(config.on_error, quarantine=config.quarantine, sensitive=private) as problems,
         _rows(task, problems, stdout, as_json) as rows,
     ):
-        problems.listener = told.message
+        problems.listener = reporter.message
         for note in (*task.output.notes, *rows.notes):
-            told.message(note)
+            reporter.message(note)
         with _resumable(task, rows):
-            _ask(task, rows, problems, stop, told)
+            _ask(task, rows, problems, stop, reporter)
         summary = Summary(
             task=name,
             **met(problems, rows.asked, config.quarantine, sensitive=private),
@@ -88,15 +88,15 @@ def run(
             return summary
         if rows.asked or task.output.may_be_empty or config.shard is not None:
             with _resumable(task, rows):
-                summary = _finished(task, summary, rows)
+                summary = _finish_rows(task, summary, rows)
             if config.out is not None and (command := index_command(config.out)) is not None:
-                told.message(f"an index of {config.out.name}: {command}")
+                reporter.message(f"an index of {config.out.name}: {command}")
         elif stop.received is None:
             raise problems.nothing()
         return summary
 
 
-def _opened(name: str, make: type[Task[Any, Any]], config: TaskConfig) -> Task[Any, Any]:
+def _open_task(name: str, make: type[Task[Any, Any]], config: TaskConfig) -> Task[Any, Any]:
     """The task with its model; what makes no sense is refused as early as it can be known."""
     config.check()
     check_field(config, needs=make.requires.capabilities)
@@ -109,7 +109,7 @@ def _opened(name: str, make: type[Task[Any, Any]], config: TaskConfig) -> Task[A
 
 
 def _remedy(task: Task[Any, Any], rows: Rows) -> str:
-    """What the same command needs to go on with its rows; "" where nothing of them can be gone on with."""
+    """The option that continues the rows of a command; "" where no row was committed."""
     return RESUME if task.config.rows_path is not None and task.config.resumable and rows.committed else ""
 
 
@@ -121,27 +121,29 @@ def _resumable(task: Task[Any, Any], rows: Rows) -> Iterator[None]:
     except UnwritableError as error:
         if not _remedy(task, rows):
             raise
-        kept = "the rows committed before are kept"
-        raise StateError(f"{error.reason}; {kept}: {FREE_SPACE} with --resume") from None
+        consequence = "the rows committed before are kept"
+        raise StateError(f"{error.reason}; {consequence}: {FREE_SPACE} with --resume") from None
 
 
-def _finished(task: Task[Any, Any], summary: Summary, rows: Rows) -> Summary:
+def _finish_rows(task: Task[Any, Any], summary: Summary, rows: Rows) -> Summary:
     """The summary with what all rows come to, once these and the report are written."""
     config = task.config
     if config.shard is not None and not rows.asked:
         rows.finish()
         _keep_share(task, rows)
         return replace(summary, answer=f"nothing is in share {config.shard}")
-    found = task.figures(rows.read())
+    exact_figures = task.figures(rows.read())
     private = task.session.card.sensitive
-    figures = redact_small_counts(found, private) | {name: found[name] for name in task.output.public_figures}
-    whole = defined(figures)
+    figures = redact_small_counts(exact_figures, private) | {
+        name: exact_figures[name] for name in task.output.public_figures
+    }
+    defined_figures = defined(figures)
     conclusion = exact = task.conclusion(figures, rows.asked, rows.read)
     if private:  # what a command ends with, and the report of its owner, rest on exact counts
-        exact = task.conclusion(found, rows.asked, rows.read)
-    answer = "\n".join([conclusion.sentence, *_absences(whole)])
+        exact = task.conclusion(exact_figures, rows.asked, rows.read)
+    answer = "\n".join([conclusion.sentence, *_absences(defined_figures)])
     tables = list(task.tables(figures))
-    summary = replace(summary, figures=whole, answer=answer, tables=tables, hint=_hint(task))
+    summary = replace(summary, figures=defined_figures, answer=answer, tables=tables, hint=_hint(task))
     examples = () if private else tuple(conclusion.examples)
     tokenizer = task.session.tokenizer
     unread = tokenizer.unread() if isinstance(tokenizer, ForeignVocabulary) and tokenizer.refuses else ""
@@ -150,10 +152,10 @@ def _finished(task: Task[Any, Any], summary: Summary, rows: Rows) -> Summary:
     if task.config.report is not None:
         from seqmlm.tasks.tracked import write_report  # here, for few runs draw anything
 
-        shown = (exact, found) if task.output.page_shows_rows else (conclusion, figures)
-        write_report(task, summary, rows, files, *shown)
+        page_values = (exact, exact_figures) if task.output.page_shows_rows else (conclusion, figures)
+        write_report(task, summary, rows, files, *page_values)
     final_rows = task.output.final_rows
-    rows.finish(None if final_rows is None else lambda read: final_rows(read, figures))
+    rows.finish(None if final_rows is None else lambda all_rows: final_rows(all_rows, figures))
     _keep_share(task, rows)
     return summary
 
@@ -164,11 +166,11 @@ def _absences(figures: Figures) -> list[str]:
     for name, why in figures.get(NOT_COMPUTED, {}).items():
         if name.rpartition("/")[2].rpartition("_")[2] not in ("low", "high"):
             names.setdefault(why, []).append(name)
-    return [f"not computed: {', '.join(own)} ({why})" for why, own in names.items()]
+    return [f"not computed: {', '.join(figure_names)} ({why})" for why, figure_names in names.items()]
 
 
 def _hint(task: Task[Any, Any]) -> str:
-    """What a person would do next."""
+    """The next step for a person, as a sentence."""
     if task.output.hint or task.config.report is not None:
         return task.output.hint or f"next: open {task.config.report}"
     option = "--report " if "report" in task.config.shown else "--set report="
@@ -186,7 +188,7 @@ def _keep_share(task: Task[Any, Any], rows: Rows) -> None:
 def _rows(task: Task[Any, Any], problems: Problems, stdout: TextIO | None, as_json: bool) -> Rows:
     """Where the rows go, and what decides them."""
     config, output, out = task.config, task.output, task.config.rows_path
-    native = native_format(config, {name: one.endings for name, one in output.native.items()})
+    native = native_format(config, {name: native_kind.endings for name, native_kind in output.native.items()})
     format = "own" if native is not None else format_of(out, config.format_out)
     if format == "npy" and not (isinstance(output.columns, Schema) and output.columns.width):
         raise UsageError(f"{out}: an array of numpy holds vectors (seqmlm embed), and these are other rows")
@@ -208,7 +210,7 @@ def _rows(task: Task[Any, Any], problems: Problems, stdout: TextIO | None, as_js
         resume=config.resume if config.resumable else None,
         private=task.session.card.sensitive,
         stdout=stdout if shows else None,
-        line=_fitted(output.line) if people else None,
+        line=_line_cutter(output.line) if people else None,
         order=output.order,
     )
 
@@ -224,19 +226,19 @@ def _request(task: Task[Any, Any]) -> dict[str, Any]:
     return with_defaults(request | dict(task.output.settled), config)
 
 
-def _fitted(line: Callable[[Row], str]) -> Callable[[Row], str]:
+def _line_cutter(line: Callable[[Row], str]) -> Callable[[Row], str]:
     """Rows as lines of a terminal: the first one of each is cut to its width, a long name of a file first."""
     width = shutil.get_terminal_size().columns
 
-    def fitted(row: Row) -> str:
-        first, _, rest = printable(line(row), lines=True).partition("\n")
+    def cut_line(row: Row) -> str:
+        first, _, other_lines = printable(line(row), lines=True).partition("\n")
         place = first.partition("  ")[0]
         if len(first) > width and len(place) > width // 2:
             first = f"…{first[len(place) - width // 2 + 1 :]}"
         first = first if len(first) <= width else f"{first[: width - 1]}…"
-        return f"{first}\n{rest}\n" if rest else f"{first}\n"
+        return f"{first}\n{other_lines}\n" if other_lines else f"{first}\n"
 
-    return fitted
+    return cut_line
 
 
 def _ask(task: Task[Any, Any], rows: Rows, problems: Problems, stop: StopSignals, progress: Progress) -> None:
@@ -251,7 +253,7 @@ def _ask(task: Task[Any, Any], rows: Rows, problems: Problems, stop: StopSignals
                 part = next(parts, None)
                 if part is not None:
                     pace.begin(part.items)
-                answers = [] if part is None else _answered(task, part.items)
+                answers = [] if part is None else _answers(task, part.items)
             if part is None:
                 rows.commit()
                 return
@@ -290,30 +292,30 @@ def _parts(
 
 
 def _write(
-    rows: Rows, some: Sequence[Any], answers: Sequence[Sequence[Row] | SeqmlmError], problems: Problems
+    rows: Rows, items: Sequence[Any], answers: Sequence[Sequence[Row] | SeqmlmError], problems: Problems
 ) -> None:
     """Write the rows of what could be asked about; those before a bad item that ends the run stay."""
     good: list[Sequence[Row] | None] = []
     try:
-        for item, own in zip(some, answers, strict=True):
-            if isinstance(own, SeqmlmError):
+        for item, answer in zip(items, answers, strict=True):
+            if isinstance(answer, SeqmlmError):
                 read_from = getattr(item, "source", None)
                 if read_from is None:
-                    raise own  # it was not read: it stands in the request
-                problems.bad(placed(own, item, problems.sensitive))
-            good.append(None if isinstance(own, SeqmlmError) else own)
+                    raise answer  # it was not read: it stands in the request
+                problems.bad(placed(answer, item, problems.sensitive))
+            good.append(None if isinstance(answer, SeqmlmError) else answer)
     finally:
         if good:
             rows.write(good)
 
 
-def _answered(task: Task[Any, Any], some: Sequence[Any]) -> list[Sequence[Row] | SeqmlmError]:
+def _answers(task: Task[Any, Any], items: Sequence[Any]) -> list[Sequence[Row] | SeqmlmError]:
     """The rows of each item, or why it cannot be asked about; one bad item costs itself."""
     try:
-        made: list[Sequence[Row] | SeqmlmError] = list(task.rows(some))
+        answers: list[Sequence[Row] | SeqmlmError] = list(task.rows(items))
     except (DataError, UsageError) as error:
-        if len(some) == 1:
+        if len(items) == 1:
             return [error]
-        made = [own for item in some for own in _answered(task, [item])]
-    assert len(made) == len(some), "a task gives rows for each item"
-    return made
+        answers = [answer for item in items for answer in _answers(task, [item])]
+    assert len(answers) == len(items), "a task gives rows for each item"
+    return answers
