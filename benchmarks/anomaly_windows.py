@@ -38,10 +38,10 @@ from anomaly_metrics import threshold_on
 from anomaly_models import trained
 from numpy.typing import NDArray
 
+from seqmlm.reports.summary import NoProgress
 from seqmlm.scoring.config import ScoreConfig
 from seqmlm.scoring.score import Score
 from seqmlm.tasks.run import run
-from seqmlm.tasks.task import NoProgress
 
 Row = dict[str, Any]
 RATES, WINDOW, EVERY = (0.01, 0.05), 64, 5

@@ -53,9 +53,9 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.evaluation.intervals import ratio
 from seqmlm.inference.session import Session
+from seqmlm.reports.summary import NoProgress
 from seqmlm.tasks.embed import Embed, EmbedConfig
 from seqmlm.tasks.run import run
-from seqmlm.tasks.task import NoProgress
 
 Rows = list[dict[str, Any]]
 

@@ -59,6 +59,7 @@ from seqmlm.engine.types import Encoding
 from seqmlm.evaluation.intervals import ratio, resampled
 from seqmlm.inference.batches import encoded
 from seqmlm.inference.session import Session
+from seqmlm.reports.summary import NoProgress
 from seqmlm.structure.joints import (
     METHODS,
     OTHERS,
@@ -71,7 +72,6 @@ from seqmlm.structure.joints import (
 )
 from seqmlm.tasks.joint import NAMES, JointConfig, JointTask
 from seqmlm.tasks.run import run
-from seqmlm.tasks.task import NoProgress
 
 PAIRS = {"antibodies": 100, "reactions": 20, "text": 1000, "whole": 50}
 STEPS = (1, 2, 3, 5, 10, 20, 40, 1000)

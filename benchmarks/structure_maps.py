@@ -8,9 +8,9 @@ from typing import Any
 
 from seqmlm.data.files import UNDER_WAY
 from seqmlm.data.rows import read_rows
+from seqmlm.reports.summary import Summary
 from seqmlm.tasks.run import run
 from seqmlm.tasks.structure import Structure, StructureConfig
-from seqmlm.tasks.task import Summary
 
 
 def mapped(folder: Path, **settings: Any) -> Summary:

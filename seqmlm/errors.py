@@ -48,9 +48,12 @@ def per_second(rate: float) -> str:
 def number_of(number: int | str | None, unit: str) -> str:
     """How many of something, in words; a count that is withheld ("<11") is of several.
 
+    Counts of people (`seqmlm.data.counts.People`) are given as they may be shown.
+
     >>> number_of(1, "row"), number_of(1200, "row"), number_of("<11", "row")
     ('1 row', '1,200 rows', '<11 rows')
     """
+    number = getattr(number, "cell", number)
     text = f"{number:,}" if isinstance(number, int) else number
     return f"{text} {unit if number == 1 else plural(unit)}"
 

@@ -25,7 +25,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "seqmlm"
 # Part -> the parts, or single modules of parts, that it may import besides itself. `engine.durable` loads no
 # torch: how files are replaced is the same everywhere.
 ENGINE = {"errors", "parsing", "engine"}
-DATA = ENGINE | {"tokenizers", "data", "config"}
+DATA = ENGINE | {"tokenizers", "data", "config", "privacy"}
 FIELDS = DATA | {"evaluation", "rows.judge", "anomaly", "structure", "reports", "domains"}
 TASKS = FIELDS | {
     *("inference", "streams", "rows", "registry", "tracking", "plugins", "workspace", "__version__"),
@@ -34,6 +34,7 @@ COMMANDS = {"tasks", "scoring", "training", "finetuning", "management"}
 MAY_IMPORT = {
     "errors": set(),
     "parsing": set(),
+    "privacy": {"engine.durable"},
     "config": {"errors", "parsing"},
     "engine": ENGINE,
     "tokenizers": ENGINE,
@@ -41,12 +42,12 @@ MAY_IMPORT = {
     "evaluation": DATA,
     "anomaly": DATA | {"evaluation", "rows.judge"},
     "structure": DATA | {"evaluation"},
-    "reports": {"errors", "data", "anomaly", "parsing", "engine.durable"},
+    "reports": {"errors", "privacy", "data", "anomaly", "parsing", "engine.durable"},
     "domains": FIELDS,
     "streams": {"errors", "data", "config", "parsing", "workspace", "engine.durable"},
     "rows": {"errors", "data", "engine.durable", "streams"},
     "workspace": {"errors", "config", "engine.durable"},
-    "tracking": {"errors", "workspace", "parsing", "engine.durable"},
+    "tracking": {"errors", "privacy", "workspace", "parsing", "engine.durable"},
     "registry": {"errors", "workspace", "parsing", "engine.durable"},
     "plugins": {"errors", "engine", "tokenizers", "domains"},
     "inference": FIELDS | {"streams", "registry", "workspace", "plugins", "__version__"},
@@ -58,7 +59,7 @@ MAY_IMPORT = {
     "watch": {
         *("errors", "parsing", "engine.durable", "engine.signals", "streams"),
         *("data.files", "data.problems", "data.record", "data.severities", "reports.page"),
-        *("registry.schema", "registry.store", "scoring.config", "scoring.live", "tasks.task"),
+        *("registry.schema", "registry.store", "scoring.config", "scoring.live", "reports.summary"),
     },  # nothing imports it
     "cli": {"errors", "parsing", "config", "watch", "plugins", "__version__", *COMMANDS},
     "__main__": {"cli"},

@@ -30,7 +30,7 @@ BUDGETS = {
     "finetuning": 22.5,
     "management": 4.0,
     "scoring": 6.6,
-    "tasks": 17.0,
+    "tasks": 17.4,
     "training": 12.3,
 }
 SLACK = 1.0

@@ -87,7 +87,7 @@ class Background(ABC):
         return self
 
     def discreet(self) -> Self:
-        """The same without what only single records of sensitive data may have; by default it is nothing."""
+        """The same without what could identify single records; by default that is nothing."""
         return self
 
     def ahead(self, encodings: Sequence[Encoding]) -> None:  # noqa: B027
@@ -95,7 +95,7 @@ class Background(ABC):
 
     @abstractmethod
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """What is saved; holds no single record where data are sensitive."""
+        """The arrays that are saved, by name. Those of `discreet` hold no single record."""
 
     @classmethod
     @abstractmethod
@@ -289,13 +289,12 @@ class Level(ABC):
         """Words about its rows."""
         return Reasons(self.name, self.statistics)
 
-    def track(self, path: Path, *, name: str, private: bool) -> Track:
+    def track(self, path: Path, *, name: str) -> Track:
         """A file for the scores of rows along the sequence they lie in.
 
         Args:
             path: its ending says the format.
             name: of the track, as a browser shows it.
-            private: only the owner may read the file.
 
         Raises:
             UsageError: rows of this level have no such place, or an unknown ending.

@@ -82,7 +82,7 @@ class Command(Protocol):
 
     @classmethod
     def launch(cls, name: str, config: Any, *, stdout: TextIO | None, progress: Any, as_json: bool) -> Any:
-        """Run the command; returns a `seqmlm.tasks.task.Summary` or an `Answer`."""
+        """Run the command; returns a `seqmlm.reports.summary.Summary` or an `Answer`."""
 
 
 def first_line(task: EntryPoint) -> str:

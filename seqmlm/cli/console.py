@@ -133,7 +133,7 @@ LINE_SECONDS = 10.0
 
 
 class ScoringConsole(_Console):
-    """Shows the progress of a task; implements `seqmlm.tasks.task.Progress`.
+    """Shows the progress of a task; implements `seqmlm.reports.summary.Progress`.
 
     Args:
         lines: say something from time to time where stderr is no terminal.

@@ -229,5 +229,5 @@ def _row(place: str, row: Mapping[str, Any]) -> str:
     """A row in one line: where, how unusual, why."""
     p_value = "" if row.get("p_value") is None else f"  p {row['p_value']:.2g}"
     muted = f"  muted by {row['muted']}" if "muted" in row else ""
-    reason = "" if row.get("sensitive") else f"  {row.get('reason', '')}"
+    reason = f"  {row['reason']}" if row.get("reason") else ""
     return " ".join(f"{place}{p_value}{muted}{reason}".split("\n"))

@@ -207,7 +207,7 @@ class _Reading:
                 ids_met.add(name)
                 yield record, None, by_name[name]
         if by_name and first is not None and not ids_met:
-            ids = "" if problems.sensitive else f": {next(iter(by_name))!r} there, {first.id!r} here"
+            ids = problems.quoted(f": {next(iter(by_name))!r} there, {first.id!r} here")
             raise DataError("none of its ids is that of a record", source=file, remedy=f"compare them{ids}")
         problems.note("a label of no record", len(by_name.keys() - ids_met), source=file)
 
@@ -242,7 +242,7 @@ class _Reading:
                     name for name in row if name not in apart_from and name.lower() not in apart_from
                 )
                 self._columns = self._columns or (columns if len(columns) == 1 else ())
-            there = "" if self._problems.sensitive else f"; there are: {', '.join(list(row)[:30])}"
+            there = self._problems.quoted(f"; there are: {', '.join(list(row)[:30])}")
             absent = next((name for name in (*ids, *self._columns) if name not in row), None)
             if absent is None and self._columns:
                 yield tuple(str(row[name]) for name in ids), line, row
@@ -305,7 +305,7 @@ class _Reading:
             (column for column in _DEFAULTS if column in fields), None
         )
         if name is None or (name == "spans" and "words" in fields):
-            second = "" if self._problems.sensitive else fields.get("2", "")
+            second = self._problems.quoted(fields.get("2", ""))
             which = f"; --label 2 is the second word of the header, {second!r}" if second else ""
             raise DataError("no label", **at, remedy=f"name its column with --label{which}")
         value, here = _field(name, fields, at), {**at, "field": name}

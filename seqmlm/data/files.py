@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Protocol, Self, cast
 
 from seqmlm.data.compressed import MAGIC, compression, decompress
-from seqmlm.data.privacy import Things
+from seqmlm.data.counts import Things
 from seqmlm.data.problems import Problems
 from seqmlm.engine.durable import move_into_place
 from seqmlm.errors import DataError

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 from seqmlm.data.compressed import compression
+from seqmlm.data.counts import Things
 from seqmlm.data.files import (
     MAX_BYTES,
     RESAVE,
@@ -23,7 +24,6 @@ from seqmlm.data.files import (
     too_long,
     transcoded,
 )
-from seqmlm.data.privacy import Things
 from seqmlm.data.problems import Problems
 from seqmlm.errors import DataError, UsageError
 

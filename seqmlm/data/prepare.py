@@ -177,7 +177,7 @@ class _Maker:
         except DataError as error:
             if len(batch) == 1:
                 record = batch[0]
-                reason = "a part of it is not in the alphabet" if self._problems.sensitive else error.reason
+                reason = self._problems.quoted(error.reason, "a part of it is not in the alphabet")
                 placed = DataError(reason, source=record.source, line=record.line, remedy=error.remedy)
                 self._problems.bad(placed, record.raw if isinstance(record.raw, str) else None)
                 return []

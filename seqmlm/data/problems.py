@@ -6,15 +6,16 @@ import json
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TextIO, get_args
 
-from seqmlm.data.privacy import Things, with_things
+from seqmlm.data.counts import Things, with_things
 from seqmlm.engine.durable import DISK, refuse_irregular
-from seqmlm.errors import DataError, StateError, UsageError
+from seqmlm.errors import DataError, SeqmlmError, StateError, UsageError
+from seqmlm.privacy import sensitive_data
 
 OnError = Literal["raise", "skip", "quarantine"]
 
@@ -45,7 +46,8 @@ class Problems:
         on_error: "raise" stops at the first bad record, "skip" counts it and continues, "quarantine" also
             appends it to the quarantine file.
         quarantine: the quarantine file (JSON lines `source, line, field, reason, remedy, raw`).
-        sensitive: omit the raw text, so that the quarantine file contains no value of the data.
+        sensitive: errors and the quarantine file contain no letter of the data; None: if the process handles
+            sensitive data now.
 
     Attributes:
         places: the first place of each reason, as "file:line".
@@ -58,13 +60,14 @@ class Problems:
     """
 
     def __init__(
-        self, on_error: OnError = "raise", quarantine: Path | None = None, sensitive: bool = False
+        self, on_error: OnError = "raise", quarantine: Path | None = None, sensitive: bool | None = None
     ) -> None:
         if on_error not in get_args(OnError):
             raise UsageError(f"on_error must be one of {', '.join(get_args(OnError))}; got {on_error!r}")
         if on_error == "quarantine" and quarantine is None:
             raise UsageError("on_error 'quarantine' needs a file for the quarantined records")
-        self.on_error, self.quarantine, self.sensitive = on_error, quarantine, sensitive
+        self.on_error, self.quarantine = on_error, quarantine
+        self.sensitive = sensitive_data() if sensitive is None else sensitive
         self.met = 0
         self.listener: Callable[[str], object] | None = None
         self._warned = set[str]()
@@ -94,6 +97,23 @@ class Problems:
                 self.remedies.setdefault(reason, field + error.remedy)
             if self.on_error == "quarantine":
                 self._put_aside(error, raw)
+
+    def located(self, error: SeqmlmError, record: Any) -> DataError:
+        """An error about a record with the record's file and line.
+
+        Of sensitive data its reason is left out: it may quote them.
+        """
+        hides = self.sensitive and isinstance(error, DataError)
+        return DataError(
+            "something that cannot be asked about" if hides else getattr(error, "reason", str(error)),
+            source=record.source,
+            line=record.line,
+            remedy=getattr(error, "remedy", None) or "correct it, or leave it out",
+        )
+
+    def quoted(self, text: str, otherwise: str = "") -> str:
+        """A part of a message that quotes the data; of sensitive data what stands there otherwise."""
+        return otherwise if self.sensitive else text
 
     def note(self, reason: str, n: int = 1, *, source: str | None = None, line: int | None = None) -> None:
         """Count an irregularity that leaves the record usable (a repeated id, a dropped line).
@@ -265,6 +285,12 @@ class Problems:
             self._sink = _appending(self.quarantine)
         self._sink.write(line)
         self._sink.flush()  # a killed process loses no quarantined record
+
+
+def names_hint(names: Iterable[object]) -> str:
+    """The names that a table has, to be added to a remedy: "; there are: a, b". Of sensitive data it is "",
+    because in a table without a header they are values."""
+    return "" if sensitive_data() else f"; there are: {', '.join(map(str, names))}"
 
 
 def _appending(path: Path) -> TextIO:

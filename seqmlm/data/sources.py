@@ -15,6 +15,7 @@ from typing import Any
 
 from seqmlm.data.files import is_reference, require_file
 from seqmlm.errors import DataError
+from seqmlm.privacy import sensitive_data
 
 UNNAMED = "data"
 """Name of the corpus of all files that the user gives no name."""
@@ -83,9 +84,13 @@ def shown_name(paths: Sequence[str]) -> str:
     Args:
         paths: as the user named them; references to data sets and "-" are among them, none is standard input.
 
+    Sensitive data have no name: that of a file may be a person's.
+
     >>> shown_name(["/data/a.fasta", "/data/b.fasta"]), shown_name(["-"])
     ('a.fasta and 1 more', 'standard input')
     """
+    if sensitive_data():
+        return UNNAMED
     first = paths[0] if paths else "-"
     name = first if is_reference(first) else Path(first).resolve().name or UNNAMED
     if first == "-" or Path(first).parent.name == KEPT_INPUTS:

@@ -21,8 +21,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from seqmlm.data.counts import with_things
 from seqmlm.data.identity import IDENTITIES, SALT, identity_hash, new_salt, write_trained_on
-from seqmlm.data.privacy import with_things
 from seqmlm.data.record import Record, encodable
 from seqmlm.data.splits import CALIBRATION, PARTS, TRAIN, Part, Parts, Split
 from seqmlm.engine.types import Encoding, Floats, Ids, TokenSpace

@@ -432,6 +432,19 @@ _LACKING = {
 }
 
 
+def check_public(field: Field, why: str) -> None:
+    """Refuse a field whose records are of people.
+
+    Args:
+        why: what would be shown of them, for the message.
+
+    Raises:
+        UsageError: the field is such a one.
+    """
+    if field.sensitive:
+        raise UsageError(f"records of domain {field.name} are of people, and {why}")
+
+
 def lacking(domain: Field, capability: str) -> UsageError:
     """The error for a capability that a field has not."""
     return UsageError(_LACKING[capability].format(domain.name))

@@ -11,8 +11,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from seqmlm.data.counts import Things
 from seqmlm.data.files import expand, is_reference, stem_suffix
-from seqmlm.data.privacy import Things
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import by_split, decides, is_saved, is_shards, read_parquet
 from seqmlm.data.readers.tables import Made, csv_records

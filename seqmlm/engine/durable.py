@@ -248,24 +248,32 @@ def matches(path: Path, entry: Mapping[str, int | str]) -> bool:
     return path.is_file() and path.stat().st_size == entry["size"] and entry_of(path) == dict(entry)
 
 
+_owner_only_lock = threading.Lock()
+_owner_only_umasks: list[int] = []  # those before each `owner_only` that is in force, the outermost first
+
+
 @contextmanager
-def owner_only(private: bool = True) -> Iterator[None]:
-    """Within it, files and folders that this process makes are readable by their owner alone.
+def owner_only() -> Iterator[None]:
+    """Within it, only their owner may read files and folders that this process makes.
 
-    The process's umask: it also holds for files that libraries make, for other threads, and for processes
-    that are started within it.
-
-    Args:
-        private: False changes nothing.
+    It sets the process's umask: it also holds for files that libraries make, for other threads, and for
+    processes that are started within it.
     """
-    if not private:
-        yield
-        return
-    before = os.umask(0o077)
+    with _owner_only_lock:
+        _owner_only_umasks.append(os.umask(0o077))
     try:
         yield
     finally:
-        os.umask(before)
+        with _owner_only_lock:
+            outermost = _owner_only_umasks[0]
+            _owner_only_umasks.pop()
+            if not _owner_only_umasks:  # threads may leave in another order than they came
+                os.umask(outermost)
+
+
+def is_owner_only() -> bool:
+    """Whether files that this process makes now are readable by their owner only (`owner_only`)."""
+    return bool(_owner_only_umasks)
 
 
 # Locks

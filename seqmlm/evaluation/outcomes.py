@@ -1,6 +1,6 @@
 """Predicted risks against what came true: ranking, calibration and groups, beside what needs no model.
 
-Of fewer than 11 of a class nothing is said (`seqmlm.data.privacy`).
+Of fewer than 11 of a class nothing is said (`seqmlm.data.counts`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from seqmlm.data.privacy import SMALLEST
+from seqmlm.data.counts import SMALLEST
 from seqmlm.evaluation.detection import Detection
 
 BINS = 10

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqmlm import __version__
+from seqmlm.data.counts import SMALLEST, redacted
 from seqmlm.data.examples import LabelSource, examples
-from seqmlm.data.privacy import SMALLEST, redact_small_counts
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.rows import read_rows, required
@@ -71,14 +71,14 @@ def evaluate_predictions(config: EvaluateConfig) -> dict[str, Any]:
     figures = {
         "kind": found.kind,
         "primary": PRIMARY[found.kind],
-        **redact_small_counts(counts, config.sensitive),
+        **(redacted(counts) if config.sensitive else counts),
         **{name: one.value for name, one in own.items()},
         "intervals": {name: [one.low, one.high] for name, one in own.items()},
     }
     if config.report is not None:  # it names records, as the predictions do
         modes = [path.stat().st_mode for path in map(Path, config.paths) if path.is_file()]
         private = config.sensitive or not all(mode & 0o044 for mode in modes)
-        _page(found, figures, sensitive=private).write(config.report, private=private)
+        _page(found, figures, sensitive=private).write(config.report)
     return figures
 
 
@@ -91,7 +91,7 @@ def _page(found: Predictions, figures: Mapping[str, Any], *, sensitive: bool) ->
         low, high = figures["intervals"][name]
         between = "" if math.isnan(low) else f" (95 %: {low:.3f} to {high:.3f})"
         lead = f"{name} {figures[name]:.3f}{between}, {items}."
-    page = Page("Predictions against the truth", lead)
+    page = Page("Predictions against the truth", lead, sensitive=sensitive)
     page.head({"date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, seqmlm {__version__}"})
     measured = [(one, figures[one], *between) for one, between in figures["intervals"].items()]
     page.table("Measures", ("measure", "value", "95 % low", "95 % high"), measured)

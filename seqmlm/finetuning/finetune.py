@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any, TextIO
 
 from seqmlm.finetuning.config import FinetuneConfig
-from seqmlm.tasks.task import Summary, check_field
+from seqmlm.reports.summary import Summary
+from seqmlm.tasks.task import check_field
 
 
 class Finetune:

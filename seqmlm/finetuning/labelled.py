@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from seqmlm.data.counts import SMALLEST, Things
 from seqmlm.data.examples import Example, LabelSource, Part, Spans, examples
 from seqmlm.data.files import COMPRESSED
-from seqmlm.data.privacy import SMALLEST, Things
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.rows import number

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from seqmlm.data.compressed import PACKED, ending
+from seqmlm.data.counts import SMALLEST, People, redacted_counts, released_count
 from seqmlm.data.examples import Example, LabelSource, examples
 from seqmlm.data.labels import SUBJECT, TIME, at_moments, read_moments, time_of
-from seqmlm.data.privacy import SMALLEST, redacted_counts, shown_count
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.rows import read_rows
@@ -32,22 +32,20 @@ from seqmlm.inference.calibrations import stored_trained_on
 from seqmlm.inference.pieces import HeadCard, Piece, pieces, pieces_of_pair, unit_bounds
 from seqmlm.inference.prompts import Prompts
 from seqmlm.inference.session import Session
+from seqmlm.reports.summary import Figures, Table
 from seqmlm.rows.file import Row
 from seqmlm.rows.tracks import BEDGRAPH, bedgraph, conll
 from seqmlm.tasks.columns import Labelling, labelled_records
 from seqmlm.tasks.task import (
     Conclusion,
-    Figures,
     NativeFormat,
     Output,
     ReadRows,
     Requirements,
-    Table,
     Task,
     TaskConfig,
     native_format,
     place,
-    placed,
 )
 
 if TYPE_CHECKING:
@@ -215,7 +213,7 @@ class Predict(Task[PredictConfig, Record]):
                 try:
                     target(self.card, one.label, problems.sensitive)
                 except DataError as error:
-                    problems.bad(placed(error, one.record, problems.sensitive), str(one.record.raw))
+                    problems.bad(problems.located(error, one.record), str(one.record.raw))
                     continue
             yield replace(one.record, meta={**one.record.meta, **more})
 
@@ -351,8 +349,8 @@ class Predict(Task[PredictConfig, Record]):
         hidden = self.session.card.sensitive
         return {"n": counts.total(), "predicted": redacted_counts(own, parts=True) if hidden else own}
 
-    def conclusion(self, figures: Figures, items: int, rows: ReadRows) -> Conclusion:
-        shown = shown_count(items, self.session.card.sensitive)
+    def conclusion(self, figures: Figures, items: People, rows: ReadRows) -> Conclusion:
+        shown = released_count(items)
         told = f"{number_of(shown, 'record')}: {self.card.label}"
         if "means" in figures:
             means = ", ".join(f"{n} {v:.4g}" for n, v in figures["means"].items())

@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 
 from seqmlm.config import to_dict
+from seqmlm.data.counts import redacted_counts, released
 from seqmlm.data.identity import TrainedOn
 from seqmlm.data.labels import time_of
-from seqmlm.data.privacy import redact_small_counts, redacted_counts
 from seqmlm.data.problems import Problems
 from seqmlm.data.sources import UNNAMED, combined, file_fingerprint, shown_name
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.distributed import Processes
-from seqmlm.engine.durable import owner_only
 from seqmlm.errors import StateError, UsageError, number_of
 from seqmlm.finetuning.cases import items_of, outputs_of, predicted, truth_of
 from seqmlm.finetuning.config import FinetuneConfig
@@ -35,12 +34,13 @@ from seqmlm.inference import model_folder
 from seqmlm.inference.calibrations import TRAINED_ON, saved
 from seqmlm.inference.labeller import Labeller
 from seqmlm.inference.session import Session
+from seqmlm.privacy import handling_sensitive_data
 from seqmlm.registry.entries import ModelEntry
+from seqmlm.reports.summary import Summary, Table
 from seqmlm.reports.verdict import finetuning_sentence
 from seqmlm.tasks.columns import Labelling, of_text, reading
 from seqmlm.tasks.deadline import CUTS, Cuts, Deadline, Remaining, Start, seconds
 from seqmlm.tasks.register import track_model
-from seqmlm.tasks.task import Summary, Table
 from seqmlm.tracking import DESCRIPTION, METRICS, TrackedRun, read_metrics
 from seqmlm.training.observers import complete_console
 from seqmlm.training.page import PAGE, described, finetuning_page
@@ -106,7 +106,6 @@ class Finetuning:
             task="finetune",
             domain=self.session.card.domain,
             resume=resume_mode(self.config.resume) != "never",
-            sensitive=self.private,
         )
 
     def _of_seed(self, seed: int) -> TrainingRun:
@@ -130,7 +129,7 @@ class Finetuning:
     def summary(self) -> Summary:
         """Train, judge, register."""
         config, teacher, seeds = self.config, self.teacher, self.seeds
-        with owner_only(self.private):
+        with handling_sensitive_data(self.private):
             if self.processes.is_main:
                 self.run.begin(self.settings)
             if not self.processes.is_main:  # it trains, and leaves the rest to the main process
@@ -154,7 +153,7 @@ class Finetuning:
                 tracked.log_metrics(best.steps, compared, rest)
                 tracked.set_numbers(rest)
                 track_model(tracked, entry, compared)
-                figures = redact_small_counts(figures, self.private)
+                figures = released(figures)
                 model = f"{self.run.name}:{entry.version}"
                 answer, hint = self._sentence(figures, model), f"seqmlm predict {self.run.name} NEW"
                 self._page(model, answer.partition(" Use it:")[0], hint, figures, tables, best, tracked)
@@ -187,7 +186,7 @@ class Finetuning:
             "notes": self.problems.counts,
         }
         spent = self.deadline.wall()
-        return Summary(task="finetune", **redact_small_counts(counts, self.private), **found, seconds=spent)
+        return Summary(task="finetune", **released(counts), **found, seconds=spent)
 
     def _settings(self) -> dict[str, Any]:
         """The settings that are saved with the run, and a digest of the data.
@@ -229,12 +228,12 @@ class Finetuning:
             **{name: getattr(config, name) for name in own},
             "learning_rate": self.teacher.rate,
             "data": self._shown(),
-            **redact_small_counts({"training_examples": len(self.parts["train"])}, self.private),
+            **released({"training_examples": len(self.parts["train"])}),
         }
         tracked = run.start(params, self.console.message, parent=parent)
         if self.session.entry is not None:
             tracked.uses(self.session.entry.name, self.session.entry.version)
-        counts = redact_small_counts({part: len(own) for part, own in self.parts.items()}, self.private)
+        counts = released({part: len(own) for part, own in self.parts.items()})
         source, digest = "withheld" if self.private else self.sources[0], file_fingerprint(self.files)
         tracked.dataset(self._shown(), source, combined(files=digest), counts)
         return tracked
@@ -358,7 +357,7 @@ class Finetuning:
         }
         metrics = read_metrics(self._of_seed(best.seed).directory / METRICS)
         file = self.run.directory / PAGE
-        finetuning_page(model, lead, facts, self.primary, metrics, tables).write(file, private=self.private)
+        finetuning_page(model, lead, facts, self.primary, metrics, tables).write(file)
         tracked.set_tag(DESCRIPTION, described([lead.removesuffix(".")]))
         tracked.artifact(file)
 
@@ -385,14 +384,14 @@ class Finetuning:
         card = replace(
             session.card,
             head=labeller.card.to_dict(),
-            reading=of_text(reading(session.domain, config, self.sources[0], sensitive=self.private)),
+            reading=of_text(reading(session.domain, config, self.sources[0])),
             files={},
             parent=config.model,
             run_name=run.name,
             run_id=run_id,
             dataset=combined(files=file_fingerprint(self.files), labels=labels),
             seed=config.seed,
-            metrics=redact_small_counts(_flat(figures), self.private),
+            metrics=released(_flat(figures)),
         )
         rows: Any = labeller.rows.rows
         folder = run.version_folder(card.steps)

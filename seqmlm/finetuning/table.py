@@ -8,9 +8,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from seqmlm.data.counts import Things
 from seqmlm.data.examples import Label
 from seqmlm.data.labels import SUBJECT, TIME, read_moments
-from seqmlm.data.privacy import Things
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.rows import FLAGS, filled, number, read_rows
@@ -52,7 +52,7 @@ class Columns:
         least = max(FEWEST, len(told) / 2)
         self.names = [name for name in names if name not in (key, SUBJECT, TIME)]
         for name in [name for name in self.names if _is_label(name, card, labels, least)]:
-            which = "a column" if problems.sensitive else f"the column {name!r}"
+            which = problems.quoted(f"the column {name!r}", "a column")
             problems.note(f"{which} of --table is the label, left out", Things(1), source=source)
             self.names.remove(name)
         if not self.names:

@@ -17,8 +17,8 @@ from seqmlm.evaluation.predictions import difference, measures
 from seqmlm.finetuning.cases import Case, items_of, truth_of
 from seqmlm.finetuning.table import Columns
 from seqmlm.inference.pieces import HeadCard
+from seqmlm.reports.summary import Table
 from seqmlm.reports.verdict import BOTH, PLACES
-from seqmlm.tasks.task import Table
 
 Predictions = Any
 """As `seqmlm.evaluation.predictions.measures` takes them."""

@@ -22,8 +22,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from seqmlm.anomaly.levels import Background, Level
+from seqmlm.data.counts import released_count
 from seqmlm.data.identity import TrainedOn
-from seqmlm.data.privacy import redact_small_counts
 from seqmlm.engine.foreign import shapes_of
 from seqmlm.errors import StateError, UsageError
 from seqmlm.inference.model_folder import CALIBRATION as CALIBRATION
@@ -84,12 +84,12 @@ class Stored:
         """Whether it has so few rows that no p-value can be `USUAL_RATE`."""
         return self.fitted.smallest_rate > USUAL_RATE + 1e-9
 
-    def facts(self, model: LoadedModel, alpha: float | None = None) -> dict[str, Any]:
+    def facts(self, alpha: float | None = None) -> dict[str, Any]:
         """Figures of the calibration by name, and what a rate of alarms (`alpha`) would rest on."""
         fitted = self.fitted
         facts: dict[str, Any] = {
             "rows": fitted.rows,
-            "records": redact_small_counts({"n": self.records}, model.card.sensitive)["n"],
+            "records": released_count(self.records),
             "few_records": self.few,
             "smallest_rate": fitted.smallest_rate,
             "tail": fitted.has_tail,
@@ -217,16 +217,15 @@ def stored_trained_on(folder: Path) -> TrainedOn | None:
         raise _broken(file, error) from None
 
 
-def store(folder: Path, calibrations: Mapping[tuple[str, str], Stored], *, private: bool = False) -> None:
+def store(folder: Path, calibrations: Mapping[tuple[str, str], Stored]) -> None:
     """Put calibrations, by level and mode, in the place of those a model has; its others stay.
 
-    The others are those there are at this moment: two processes that calibrate at once keep both. Private
-    ones only the owner may read.
+    The others are those there are at this moment: two processes that calibrate at once keep both.
 
     Raises:
         StateError: the folder cannot be written; the calibrations it had are untouched.
     """
-    with changing(folder, private=private) as put:
+    with changing(folder) as put:
         stored = readable_calibrations(folder, lambda text: None)  # who calibrates was told before
         put(CALIBRATION, _content({**stored, **calibrations}))
 
@@ -248,7 +247,7 @@ def _content(stored: Mapping[tuple[str, str], Stored]) -> bytes:
     return saved(arrays, {HEADER: json.dumps({"format": _FORMAT, "entries": facts})})
 
 
-def store_backgrounds(folder: Path, backgrounds: Mapping[str, Background], *, private: bool = False) -> None:
+def store_backgrounds(folder: Path, backgrounds: Mapping[str, Background]) -> None:
     """Put what levels, by name, know of normal data in the place of what they knew; that of others stays.
 
     Raises:
@@ -258,7 +257,7 @@ def store_backgrounds(folder: Path, backgrounds: Mapping[str, Background], *, pr
     arrays: Arrays = {}
     for level, background in backgrounds.items():
         arrays |= {f"{level}/{name}": values for name, values in background.arrays().items()}
-    with changing(folder, private=private) as put:
+    with changing(folder) as put:
         stored = tensors(file)[0] if file.is_file() else {}
         other_levels = {
             name: values for name, values in stored.items() if name.partition("/")[0] not in backgrounds
@@ -266,13 +265,13 @@ def store_backgrounds(folder: Path, backgrounds: Mapping[str, Background], *, pr
         put(BACKGROUND, saved({**other_levels, **arrays}))
 
 
-def store_trained_on(folder: Path, trained_on: TrainedOn, *, private: bool = False) -> None:
+def store_trained_on(folder: Path, trained_on: TrainedOn) -> None:
     """Keep what tells the records a model was trained on.
 
     Raises:
         StateError: the folder cannot be written.
     """
-    put_file(folder / TRAINED_ON, saved(trained_on.to_arrays()), private=private)
+    put_file(folder / TRAINED_ON, saved(trained_on.to_arrays()))
 
 
 def _stored(facts: Mapping[str, Any], arrays: Arrays) -> Stored:

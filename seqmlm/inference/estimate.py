@@ -56,7 +56,7 @@ def work_of(
     size = input_bytes(sources)
     if size is None:
         return None
-    problems = Problems("skip", sensitive=session.card.sensitive)
+    problems = Problems("skip")
     records = session.reader(sources, format=format, options=options)(problems)
     total, letters = _totals(session, costs, records, problems, size)
     return Work(dict(zip(map(str, modes), total.tolist(), strict=True)), letters)

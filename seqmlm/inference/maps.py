@@ -103,7 +103,7 @@ class Maps:
         counts = None
         if settings.method == "pmi":
             counts = PairCounts(settings.window)
-            quiet = Problems("skip", sensitive=session.card.sensitive)
+            quiet = Problems("skip")
             for _, map_input in self.encoded(corpus, quiet):
                 for encoding in map_input.encodings:
                     counts.add(self.units.spelled(encoding))

@@ -21,7 +21,7 @@ import hashlib
 import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from errno import EIO
 from fnmatch import fnmatch
@@ -34,13 +34,14 @@ from safetensors import SafetensorError
 
 from seqmlm import __version__, plugins
 from seqmlm.config import from_dict, to_dict
-from seqmlm.engine.durable import DISK, FileLock, InUseError, entry_of, owner_only, replace_file
+from seqmlm.engine.durable import DISK, FileLock, InUseError, entry_of, replace_file
 from seqmlm.engine.foreign import ADAPTER, INDEX, file_of
 from seqmlm.engine.masking import base
 from seqmlm.engine.masking.base import Masker, MaskingConfig
 from seqmlm.engine.types import TokenSpace
 from seqmlm.errors import StateError, UsageError
 from seqmlm.parsing import read_json
+from seqmlm.privacy import PERSONAL, handling_sensitive_data
 from seqmlm.tokenizers.base import CARD as TOKENIZER_CARD
 from seqmlm.tokenizers.base import CHECKPOINT_FILES, Tokenizer, of_length
 from seqmlm.tokenizers.base import read_card as tokenizer_card
@@ -144,9 +145,9 @@ def write(
     """Write a model folder, with further files by name; the card goes last, so a folder with a card is
     complete.
 
-    Files of a sensitive model are readable by their owner alone, others as the process's umask says.
+    Only their owner may read files of a sensitive model; others have the mode that the umask allows.
     """
-    with owner_only(card.sensitive):
+    with data_rules(card):
         directory.mkdir(parents=True, exist_ok=True)
         save_weights(directory, rows.model, rows.channels)
         tokenizer.save(directory)
@@ -206,7 +207,7 @@ def seal(folder: Path, card: Card) -> None:
 def _write_card(folder: Path, card: Card) -> None:
     values = to_dict(card)
     text = json.dumps({**values, _CHECKSUM: _digest(values)}, indent=2) + "\n"
-    replace_file(folder / CARD, text.encode(), mode=0o600 if card.sensitive else 0o666)
+    replace_file(folder / CARD, text.encode())
 
 
 def _digest(values: Mapping[str, Any]) -> str:
@@ -216,15 +217,15 @@ def _digest(values: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def changing(folder: Path, *, private: bool) -> Iterator[Callable[[str, bytes | None], None]]:
+def changing(folder: Path) -> Iterator[Callable[[str, bytes | None], None]]:
     """Replace files of a model folder while no other process does.
 
     A kill at any moment leaves each file as it was or as it shall be, and a card that accepts it: the card
     first lists both, then the file is replaced, then the card lists the new one.
 
     Yields:
-        put(name, content): replaces a file by all of its content, or removes it for None; only the owner may
-            read any byte of a private one.
+        put(name, content): replaces a file by all of its content, or removes it for None. Only the owner may
+            read files of a sensitive model.
 
     Raises:
         StateError: the folder cannot be written (the old files are still there), or another process has been
@@ -238,12 +239,13 @@ def changing(folder: Path, *, private: bool) -> Iterator[Callable[[str, bytes | 
     except StateError as error:  # its remedy is for a workspace
         raise StateError(f"{str(error).partition(';')[0]}; {_ELSEWHERE}") from None
     try:
-        yield partial(_replace_listed, folder, private)
+        with data_rules(read_card(folder)):
+            yield partial(_replace_listed, folder)
     finally:
         lock.release()
 
 
-def _replace_listed(folder: Path, private: bool, name: str, content: bytes | None) -> None:
+def _replace_listed(folder: Path, name: str, content: bytes | None) -> None:
     path, card = folder / name, read_card(folder)
     files = {} if card is None else dict(card.files)
     entry = None if content is None else {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
@@ -254,21 +256,40 @@ def _replace_listed(folder: Path, private: bool, name: str, content: bytes | Non
             path.unlink(missing_ok=True)
             DISK.sync(folder)
         else:
-            replace_file(path, content, mode=0o600 if private else 0o666)
+            replace_file(path, content)
         if card is not None:
             _write_card(folder, replace(card, files=files if entry is None else {**files, name: [entry]}))
     except OSError as error:
         raise StateError(f"cannot write {path}: {error.strerror}; {_ELSEWHERE}") from None
 
 
-def put_file(path: Path, content: bytes | None, *, private: bool) -> None:
+def put_file(path: Path, content: bytes | None) -> None:
     """Put one file into a model folder, or remove it for None; see `changing`.
 
     Raises:
         StateError: it cannot be written; the old one is still there.
     """
-    with changing(path.parent, private=private) as put:
+    with changing(path.parent) as put:
         put(path.name, content)
+
+
+def card_values(folder: Path) -> dict[str, Any]:
+    """What the card of a model folder holds, unchecked; nothing where it cannot be read."""
+    try:
+        values = read_json(folder / CARD)
+    except (OSError, ValueError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def data_rules(*cards: Card | None) -> AbstractContextManager[None]:
+    """Context in which the rules for the data of some models hold (`seqmlm.privacy`)."""
+    return handling_sensitive_data(any(card is not None and card.sensitive for card in cards))
+
+
+def unexported_files(folder: Path) -> tuple[str, ...]:
+    """Names of the files of a model folder that may not leave it: of sensitive data those about records."""
+    return PERSONAL if card_values(folder).get("sensitive", False) else ()
 
 
 def check_files(folder: Path, card: Card, *, weights: bool = True, replaced: str | None = None) -> None:

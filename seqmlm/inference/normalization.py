@@ -101,13 +101,13 @@ class Normalization:
         arrays = {"mean": self.mean, "scale": self.scale, "components": self.components}
         return saved(arrays, {HEADER: json.dumps(dict(self.facts), sort_keys=True)})
 
-    def keep(self, folder: Path, *, private: bool) -> None:
+    def keep(self, folder: Path) -> None:
         """Keep it with a model.
 
         Raises:
             StateError: it cannot be written.
         """
-        put_file(folder / EMBEDDING, self.saved(), private=private)
+        put_file(folder / EMBEDDING, self.saved())
 
     @classmethod
     def stored(cls, folder: Path, expected: Mapping[str, Any]) -> Normalization:

@@ -98,7 +98,7 @@ class Senses:
             "facts": dict(self.facts),
         }
         content = saved({"centroids": self.centroids}, {HEADER: json.dumps(described)})
-        put_file(folder / SENSES, content, private=False)
+        put_file(folder / SENSES, content)
 
     @classmethod
     def stored(cls, folder: Path, expected: Mapping[str, Any]) -> Senses:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
 from hashlib import blake2b
@@ -48,6 +49,10 @@ Key = tuple[bytes, Hashable]
 NO_RECORD = Record(id="", raw="", source="", line=0)
 NO_ENCODING = Encoding(ids=np.zeros(0, dtype=np.int32), groups=np.zeros(0, dtype=np.int32))
 """Of a record that is not kept."""
+
+
+OWN_FILE = "name a file with --out, which only you can read"
+"""What to do where results for single records are not shown on the console."""
 
 
 class Session:
@@ -92,7 +97,7 @@ class Session:
         folder: bool = False,
         replaced: str | None = None,
         shows_records: bool = False,
-        remedy: str = "",
+        remedy: str = OWN_FILE,
         labels: Literal["none", "learnt", "any"] = "none",
     ) -> Session:
         """Find a model and load it.
@@ -102,7 +107,7 @@ class Session:
             domain: needed for a model without our card; for one with it, must agree.
             folder: something is to be kept with the model, so that it must be a folder here.
             replaced: a file of the model that will be replaced, so that it may be damaged.
-            shown: results for single records will be shown on the console: refused for a sensitive model.
+            shows_records: results for single records will be shown on the console: a sensitive model refuses.
             remedy: what to do instead, for the message of that refusal.
             labels: "none" takes masked language models, "learnt" those that are fine-tuned, "any" both, and
                 encoders without a masked-LM head.
@@ -125,10 +130,26 @@ class Session:
                 f"nothing else: use seqmlm predict {reference}, or the model it was made from"
             )
         if shows_records and model.card.sensitive:
-            instead = f": {remedy}" if remedy else ""
-            raise UsageError(f"scores of sensitive data are not shown on the console{instead}")
+            raise UsageError(f"scores of sensitive data are not shown on the console: {remedy}")
         how: dict[str, Any] = {"tokens_per_batch": tokens_per_batch, "precision": precision, "expert": expert}
         return cls(model, entry=resolved.entry, **how)
+
+    def check_public(self, kept: str, why: str) -> None:
+        """Refuse a model of sensitive data.
+
+        Args:
+            kept: what would be kept with the model.
+
+        Raises:
+            UsageError: the model is such a one.
+        """
+        if self.card.sensitive:
+            raise UsageError(f"{kept} of sensitive data are not kept with a model: {why}")
+
+    def data_rules(self) -> AbstractContextManager[None]:
+        """Context in which records for the model are handled: what leaves the process obeys the rules for its
+        data (`seqmlm.privacy`)."""
+        return model_folder.data_rules(self.card)
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from seqmlm import plugins
 from seqmlm.config import meanings
+from seqmlm.data.counts import Cell, released, released_counts
 from seqmlm.data.duplicates import hash128
-from seqmlm.data.privacy import Cell, redact_small_counts, redacted_counts
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.splits import CALIBRATION, TRAIN, VALIDATION, Split
@@ -31,8 +31,9 @@ from seqmlm.engine.masking.base import Corruptor, MaskingConfig
 from seqmlm.engine.types import Encoding
 from seqmlm.errors import DataError
 from seqmlm.inference.model_folder import make_masker
+from seqmlm.privacy import handling_sensitive_data
 from seqmlm.tokenizers.base import Growing, Tokenizer
-from seqmlm.training.config import TokenizerConfig, resolve_config
+from seqmlm.training.config import PretrainConfig, TokenizerConfig, resolve_config
 from seqmlm.training.corpus import CorpusReader, load_or_train
 from seqmlm.workspace import Workspace
 
@@ -230,7 +231,14 @@ def inspect_data(
     data |= {"on_error": "skip"} | ({"sensitive": True} if sensitive else {})
     config = resolve_config(field, {"data": data})
     reader, hide = CorpusReader(config, field, Workspace.locate()), config.data.sensitive
-    problems, census = Problems("skip", sensitive=hide), Census(reader.split(), config.seed)
+    with handling_sensitive_data(hide):
+        return _inspected(field, config, reader, show_records=show_records or not hide)
+
+
+def _inspected(
+    field: Field, config: PretrainConfig, reader: CorpusReader, *, show_records: bool
+) -> Inspection:
+    problems, census = Problems("skip"), Census(reader.split(), config.seed)
 
     def counted_records() -> Iterator[Record]:
         for name in reader.sources:
@@ -246,8 +254,8 @@ def inspect_data(
         if census.sampled_records
         else _Examined.nothing()
     )
-    example = {} if hide and not show_records else _example(field, config.masking, config.seed, examined)
-    inspection = _inspection(field.unit, census, examined, problems, hide)
+    example = {} if not show_records else _example(field, config.masking, config.seed, examined)
+    inspection = _inspection(field.unit, census, examined, problems, config.data.sensitive)
     return replace(inspection, audit=audit, example=example)
 
 
@@ -263,8 +271,8 @@ def _inspection(unit: str, census: Census, examined: _Examined, problems: Proble
         "problems": problems.counts,
         "split": {"in both": leaked},
     }
-    figures = redact_small_counts(figures, hide)
-    figures["split"] = {**(redacted_counts(parts, parts=True) if hide else parts), **figures["split"]}
+    figures = released(figures)
+    figures["split"] = {**released_counts(parts, parts=True), **figures["split"]}
     return Inspection(
         unit=unit,
         characters=census.characters,

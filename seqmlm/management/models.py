@@ -11,19 +11,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from seqmlm.config import to_dict
-from seqmlm.data.privacy import PERSONAL
-from seqmlm.engine.durable import owner_only
 from seqmlm.errors import SeqmlmError, StateError, UsageError
 from seqmlm.inference import model_folder
 from seqmlm.inference.calibrations import calibration_summary, stored_calibrations
-from seqmlm.inference.model_folder import CALIBRATION, CARD, COUNTS
+from seqmlm.inference.model_folder import CALIBRATION, CARD, COUNTS, card_values
 from seqmlm.parsing import read_json
 from seqmlm.registry.database import UnreachableError, set_aside
 from seqmlm.registry.entries import ModelEntry
 from seqmlm.registry.references import resolve
 from seqmlm.registry.store import Registry
 from seqmlm.streams.outputs import new_folder
-from seqmlm.tasks.register import card_values, origin_of, register_calibrations, registered_version
+from seqmlm.tasks.register import origin_of, register_calibrations, registered_version
 from seqmlm.tokenizers.base import CARD as TOKENIZER_CARD
 from seqmlm.tracking import Tracker
 from seqmlm.workspace import Workspace
@@ -131,7 +129,7 @@ def rescan_models() -> RescanResult:
     moved_to = set_aside(home.database_url)
     broken: dict[Path, str] = {}
     cards = _cards(home, broken)
-    with owner_only(any(card.sensitive for card in cards.values())), Registry(home) as registry:
+    with model_folder.data_rules(*cards.values()), Registry(home) as registry:
         registered = {model.path for model in registry.models()}
         missing = {folder: card for folder, card in cards.items() if folder not in registered}
         entries: dict[Path, ModelEntry] = {}
@@ -212,7 +210,7 @@ def export_model(
     modules = _sentence_modules(resolved.path, card) if format == "sentence" else {}
     classifies = card is not None and card.head and not modules
     files = [] if classifies else _exported(resolved.path, card, notify)
-    with owner_only(card is not None and card.sensitive), new_folder(target) as building:
+    with model_folder.data_rules(card), new_folder(target) as building:
         if classifies:
             from seqmlm.inference.plain_classifier import plain_classifier
 
@@ -235,7 +233,7 @@ def _exported(folder: Path, card: model_folder.Card | None, notify: Callable[[st
     files = _matching(folder, _EXPORTED)
     if card is not None:
         model_folder.check_files(folder, card)
-        files = [path for path in files if not (card.sensitive and path.name in PERSONAL)]
+        files = [path for path in files if path.name not in model_folder.unexported_files(folder)]
     left_behind = [path.name for path in files if path.name == COUNTS]
     if left_behind and any(
         calibration.counts != "none" for calibration in stored_calibrations(folder).values()

@@ -94,7 +94,7 @@ def compare_predictions(references: Sequence[str], metric: str, warn: Warn) -> d
     home = Workspace.locate()
     folders = [home.runs / run.name for run in runs]
     first, second = map(read_predictions, folders)
-    # Of sensitive data they are for their owner alone, and an id may be a person's.
+    # They are for their owner only where an id may be a person's.
     public = all((folder / PREDICTIONS).stat().st_mode & 0o044 for folder in folders)
     if (why := first.mismatch(second, ids=public)) is not None:
         raise UsageError(

@@ -94,7 +94,7 @@ class Calibration(Base):
     level: Mapped[str] = mapped_column(String(100))
     mode: Mapped[str] = mapped_column(String(100))
     rows: Mapped[int] = mapped_column(Integer)
-    """Normal rows; of sensitive data none is kept for fewer than eleven."""
+    """Normal rows; those of fewer than eleven people are not kept."""
     source: Mapped[str] = mapped_column(String(128))
     """Fingerprint of the normal data."""
     created: Mapped[datetime] = mapped_column(default=utc_now)

@@ -38,8 +38,8 @@ def sarif(findings: Sequence[Finding], *, version: str) -> dict[str, Any]:
     return {"$schema": SCHEMA, "version": VERSION, "runs": [run]}
 
 
-def write_sarif(path: Path, findings: Iterable[Finding], *, version: str, private: bool = False) -> None:
-    """Write a log, whole or not at all; its folder is made. A private one only the owner may read.
+def write_sarif(path: Path, findings: Iterable[Finding], *, version: str) -> None:
+    """Write a log, whole or not at all; its folder is made.
 
     Raises:
         StateError: it cannot be written.
@@ -47,7 +47,7 @@ def write_sarif(path: Path, findings: Iterable[Finding], *, version: str, privat
     text = json.dumps(sarif(list(findings), version=version), indent=2) + "\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, text.encode(), mode=0o600 if private else 0o666)
+        replace_file(path, text.encode())
     except OSError as error:
         raise StateError(f"cannot write {path}: {error.strerror}; free space or name another file") from None
 

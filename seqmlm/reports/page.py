@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from seqmlm.engine.durable import replace_file
 from seqmlm.errors import StateError, printable
+from seqmlm.privacy import handling_sensitive_data, sensitive_data
 from seqmlm.reports import drawing
 from seqmlm.reports.drawing import SCALE, coloured_text, legend
 
@@ -66,6 +67,7 @@ class Page:
     Args:
         title: of the page.
         lead: what it says, in a sentence.
+        sensitive: it is about sensitive data; None: if the process handles some now.
 
     >>> page = Page("Scores", "two records")
     >>> page.section("What it says", "a < b")
@@ -73,8 +75,9 @@ class Page:
     True
     """
 
-    def __init__(self, title: str, lead: str = "") -> None:
+    def __init__(self, title: str, lead: str = "", *, sensitive: bool | None = None) -> None:
         self._title, self._lead = title, lead
+        self._sensitive = sensitive_data() if sensitive is None else sensitive
         self._warnings: list[str] = []
         self._head: dict[str, Cell] = {}
         self._parts: list[_Part] = []
@@ -97,8 +100,22 @@ class Page:
         """Add to the head what has to be known before anything else is believed."""
         self._warnings += sentences
 
-    def head(self, values: Mapping[str, Cell]) -> None:
-        """Add facts of the whole page to its head; what is None or "" is left out."""
+    @property
+    def draws_records(self) -> bool:
+        """Whether the page may draw single records: not those of sensitive data."""
+        return not self._sensitive
+
+    def head(self, values: Mapping[str, Cell], *, personal: Collection[str] = ()) -> None:
+        """Add facts about the whole page to its head; what is None or "" is left out.
+
+        Args:
+            values: by name.
+            personal: names of those that may name people (files, commands). Of sensitive data they are left
+                out, and the head says for whom the page is.
+        """
+        if personal and self._sensitive:
+            values = {name: value for name, value in values.items() if name not in personal}
+            values |= {"privacy": "rows of single subjects: for your eyes alone, and not in MLflow"}
         self._head |= values
 
     def table(self, heading: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
@@ -183,15 +200,16 @@ class Page:
         )
         return printable(made, lines=True)
 
-    def write(self, path: Path, private: bool = False) -> None:
-        """Write the file, whole or not at all; its folder is made. A private one only the owner may read.
+    def write(self, path: Path) -> None:
+        """Write the file, whole or not at all, and its folder. Only its owner may read one of sensitive data.
 
         Raises:
             StateError: it cannot be written.
         """
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(path, self.html().encode(), mode=0o600 if private else 0o666)
+            with handling_sensitive_data(self._sensitive):
+                replace_file(path, self.html().encode())
         except OSError as error:
             raise StateError(
                 f"cannot write the report {path}: {error.strerror}; free space or name another file"

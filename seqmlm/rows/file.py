@@ -68,7 +68,6 @@ class Rows:
         whole: rows are written when all are there, as `finish` makes them.
         wanted: whether a row is written, or only counted; None for all.
         resume: go on with an unfinished file; None for rows of which no run goes on.
-        private: only the owner may read what is written.
         stdout: where rows go without a file; None keeps them for `read` alone.
         kept: rows without a file are kept for `read`; else they are only shown.
         line: makes lines for people of each row that goes to `stdout`, in place of JSON.
@@ -96,7 +95,6 @@ class Rows:
         needs_all: bool = False,
         row_filter: RowFilter | None = None,
         resume: bool | None = False,
-        private: bool = False,
         stdout: TextIO | None = None,
         keeps: bool = True,
         line: Callable[[Row], str] | None = None,
@@ -110,7 +108,7 @@ class Rows:
             native,
             row_filter,
         )
-        self._resume, self._private, self._keeps = resume, private, keeps
+        self._resume, self._keeps = resume, keeps
         encode: Callable[[Sequence[Row]], bytes] | None = json_lines if format == "jsonl" else None
         if format in ("csv", "tsv") and isinstance(columns, Schema):  # all of whose columns are known
             encode = table_lines(columns, format)
@@ -124,7 +122,7 @@ class Rows:
         self._at_once = as_they_come and not needs_all and self._order is None
         self._stdout = None if stdout is None else StreamSink(stdout, encode or json_lines)
         self._lines = path if path is None or self._at_once else partial_of(path)
-        self._mark = None if path is None else Cursor(path, request, private=private)
+        self._mark = None if path is None else Cursor(path, request)
         self._sink: LinesSink | None = None
         self._spool: IO[bytes] | None = None
         self._position = Position()
@@ -141,7 +139,7 @@ class Rows:
                 self._position = self._begun()
                 assert self._lines is not None
                 mark = self._position.output or None
-                self._sink = LinesSink(self._lines, private=self._private, mark=mark)
+                self._sink = LinesSink(self._lines, mark=mark)
                 opening.callback(self._sink.close)
             self.done = self.committed = self._position.records
             self.asked = int(self._position.counts.get("asked", 0))
@@ -309,17 +307,16 @@ class Rows:
 
     def _write_all(self, path: Path, finished: Finished | None) -> None:
         """Write the rows in the format that was asked for."""
-        mode = 0o600 if self._private else 0o666
         try:
             if self._native is not None and self._format == "own":
                 text = (line.encode() for line in self._native(self.read()))
-                replace_file(path, packing(path, partial(write_lines, text), blocks=True), mode=mode)
+                replace_file(path, packing(path, partial(write_lines, text), blocks=True))
                 return
             with tempfile.TemporaryDirectory() as folder:
                 rows = self._final_rows(finished)
                 if self._format == "jsonl":
                     lines_of = partial(write_lines, (json_lines([row]) for row in rows))
-                    replace_file(path, packing(path, lines_of, blocks=False), mode=mode)
+                    replace_file(path, packing(path, lines_of, blocks=False))
                     return
                 lines = self._lines
                 if (
@@ -334,7 +331,7 @@ class Rows:
                 schema = self._columns
                 if not isinstance(schema, Schema):
                     schema = Schema(columns=columns_of(_rows_of(lines), schema), closed=True)
-                convert(lines, path, schema, format=self._format, private=self._private)
+                convert(lines, path, schema, format=self._format)
         except OSError as error:
             raise write_error(self.path, error) from None
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from seqmlm.anomaly.levels import Background, Level
 from seqmlm.anomaly.values import Bools, Longs, Scored
-from seqmlm.data.privacy import SMALLEST, redact_small_counts
+from seqmlm.data.counts import SMALLEST, released, released_count
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.sources import combined, file_fingerprint, split_source
@@ -169,26 +169,25 @@ def calibrate_files(
         folder=True,
         replaced=CALIBRATION,
     )
-    model, sensitive = session.model, session.card.sensitive
+    model = session.model
     level = model.domain.level(config.level)
-    with Problems(config.on_error, sensitive=sensitive) as problems:
+    with session.data_rules(), Problems(config.on_error) as problems:
         problems.listener = notify
         normal, left_out = _normal(config, model, problems)
         calibrator = Calibrator(
             session=session, problems=problems, seed=config.seed, notify=notify, progress=progress
         )
         calibrations = _replaced(calibrator, level, config.mode, normal)
-        counts = problems.counts
-    if session.entry is not None:
-        with Registry(Workspace.locate()) as registry:
-            register_calibrations(registry, session.entry)
-    return CalibrateResult(
-        model=config.model,
-        level=level.name,
-        **redact_small_counts({"records": len(normal.records), "left_out": left_out}, sensitive),
-        modes={mode: calibration.facts(model, config.fpr) for (_, mode), calibration in calibrations.items()},
-        problems=redact_small_counts(counts, sensitive),
-    )
+        if session.entry is not None:
+            with Registry(Workspace.locate()) as registry:
+                register_calibrations(registry, session.entry)
+        return CalibrateResult(
+            model=config.model,
+            level=level.name,
+            **released({"records": len(normal.records), "left_out": left_out}),
+            modes={mode: entry.facts(config.fpr) for (_, mode), entry in calibrations.items()},
+            problems=released(problems.counts),
+        )
 
 
 def _replaced(
@@ -201,7 +200,7 @@ def _replaced(
         StateError: the folder cannot be written.
     """
     model = calibrator.session.model
-    folder, private = Path(model.path), model.card.sensitive
+    folder = Path(model.path)
     earlier = readable_calibrations(folder, calibrator.notify)  # says now what of a broken file will be lost
     background, learnt = stored_background(model, level), None
     if level.background is not None and background is None:
@@ -212,8 +211,8 @@ def _replaced(
     if not calibrations:
         raise DataError("too few normal records for sensitive data", remedy="give at least eleven")
     if learnt is not None:
-        store_backgrounds(folder, {level.name: learnt}, private=private)
-    store(folder, calibrations, private=private)
+        store_backgrounds(folder, {level.name: learnt})
+    store(folder, calibrations)
     better = {
         key: earlier[key]
         for key, calibration in calibrations.items()
@@ -233,7 +232,7 @@ def default_modes(session: Session) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*cheap, str(session.mode))))
 
 
-def few_held_out(records: int, name: str, *, sensitive: bool, counted: bool) -> str:
+def few_held_out(records: int, name: str, *, counted: bool) -> str:
     """The warning before a training that holds out too few records for a rate of .01; "" for enough.
 
     Args:
@@ -244,7 +243,7 @@ def few_held_out(records: int, name: str, *, sensitive: bool, counted: bool) -> 
         return ""
     smallest_rate = min(1.0, (needed + 1) / LEAST_ROWS / (records + 1))
     rate = f"rates of {rate_above(smallest_rate)} and above" if records else "no rate"
-    held_out = "few records" if sensitive else number_of(records, "record")
+    held_out = number_of(released_count(records), "record")
     subject = "alarms by the model's surprisals" if counted else "alarms"
     supplement = ", while all training records judge what is counted" if counted else ""
     return (
@@ -511,7 +510,7 @@ class Calibrator:
     def _probed(self, records: Sequence[Record]) -> list[Encoded]:
         """Some of the records, spread evenly, tokenized."""
         chosen = [records[place] for place in nested(len(records))[:_PROBED]]
-        return self._encoded(chosen, Problems("skip", sensitive=self.session.card.sensitive))
+        return self._encoded(chosen, Problems("skip"))
 
     def _exceeds(
         self, limit: Limit, detector: Detector, records: Sequence[Record], sample: RowSample | None

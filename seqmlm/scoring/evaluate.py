@@ -17,7 +17,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from seqmlm.data.privacy import SMALLEST, redact_small_counts
+from seqmlm.data.counts import SMALLEST, redacted
 from seqmlm.errors import DataError, UsageError
 from seqmlm.evaluation.detection import Confusion, Curve, Detection, Measure, compare, confusion, f1_of_alarms
 from seqmlm.evaluation.intervals import Difference, Rate, exact_rate
@@ -270,7 +270,7 @@ def _evaluation(
     confusions = {name: confusion(labelled.labels, is_raised) for name, is_raised in raised.items()}
     by_group = config if grouped else None
     return Evaluation(
-        **redact_small_counts(counts, labelled.sensitive),
+        **(redacted(counts) if labelled.sensitive else counts),
         interval="bootstrap over groups" if grouped else "DeLong",
         rankings=tuple(_ranking(name, detection, labelled, by_group) for name, detection in scores.items()),
         alarms=tuple(
@@ -338,7 +338,7 @@ def write_report(evaluated: Evaluated, path: Path) -> None:
         StateError: it cannot be written.
     """
     result = evaluated.result
-    page = Page("Scores against labels", f"{sentence(result)}.")
+    page = Page("Scores against labels", f"{sentence(result)}.", sensitive=result.sensitive)
     page.table("Ranking", *ranking_table(result))
     page.table("Alarms", *alarm_table(result))
     if result.differences:
@@ -354,7 +354,7 @@ def write_report(evaluated: Evaluated, path: Path) -> None:
     if evaluated.curves:
         page.section("Curves", _picture(evaluated.curves))
     page.section("Notes", notes(result))
-    page.write(path, private=result.sensitive)
+    page.write(path)
 
 
 def sentence(result: Evaluation) -> str:

@@ -11,7 +11,7 @@ import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,21 +20,22 @@ from typing import Any
 import numpy as np
 
 from seqmlm.anomaly.values import Row
+from seqmlm.data.counts import released
 from seqmlm.data.files import Source
-from seqmlm.data.privacy import redact_small_counts
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.errors import UsageError, p_value_text
 from seqmlm.inference.batches import encoded
 from seqmlm.inference.detector import JudgedRow
 from seqmlm.parsing import magnitude
+from seqmlm.reports.summary import Summary, problem_counts
 from seqmlm.scoring.config import ScoringRequest
 from seqmlm.scoring.output import Familiar, Tally, planned_line, sentence, tells_shares, unit_fields
 from seqmlm.scoring.plan import ScoringPlan, check_rate, choose
 from seqmlm.scoring.shift import FEWEST_TOLD, TOO_LOW_LIVE, Shift, shifted
 from seqmlm.streams.cursor import file_facts
 from seqmlm.tasks.reading import TICK_SHARE, cut
-from seqmlm.tasks.task import Summary, check_field, met, open_model
+from seqmlm.tasks.task import check_field, open_model
 
 P_EDGES = (0.001, 0.01, 0.05, *(tenths / 10 for tenths in range(1, 11)))
 """Upper ends of the bins that recent p-values are counted in."""
@@ -162,6 +163,10 @@ class LiveModel:
         """Whether rows are of sensitive data."""
         return self.plan.sensitive
 
+    def data_rules(self) -> AbstractContextManager[None]:
+        """Context in which the rules for the model's data hold (`Session.data_rules`)."""
+        return self.plan.session.data_rules()
+
     @property
     def rated(self) -> bool:
         """Whether rows can raise alarms."""
@@ -232,10 +237,10 @@ class LiveModel:
     def summary(self, task: str, problems: Problems, quarantine: Path, seconds: float, new: int) -> Summary:
         """The summary of the whole stream; in the last `seconds` there were so many `new` records."""
         plan, counts = self.plan, self.counts
-        figures = redact_small_counts({**counts.figures(plan), "level": plan.level.name}, plan.sensitive)
+        figures = released({**counts.figures(plan), "level": plan.level.name})
         return Summary(
             task=task,
-            **met(problems, counts.records, quarantine, sensitive=plan.sensitive),
+            **problem_counts(problems, counts.records, quarantine),
             figures={**figures, "mode": str(plan.mode)},
             answer=sentence(plan, figures, counts.records, seconds, new / seconds),
         )
@@ -293,6 +298,7 @@ def pause_row(
         "what": "the log has stopped",
         "scale": magnitude(seconds),
         "reason": f"The log has stopped: {text} (p {p_value_text(p_value)}).",
+        **({"sensitive": True} if plan.sensitive else {}),
     }
 
 

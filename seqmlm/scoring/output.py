@@ -12,7 +12,7 @@ import numpy as np
 from seqmlm.anomaly.findings import told
 from seqmlm.anomaly.levels import UNKNOWN, Level
 from seqmlm.anomaly.values import Doubles, Row, Scored
-from seqmlm.data.privacy import Cell, Things
+from seqmlm.data.counts import Cell, Things
 from seqmlm.data.problems import Problems
 from seqmlm.errors import number_of, p_value_text, per_second, plural
 from seqmlm.evaluation.incidents import Incidents
@@ -351,8 +351,9 @@ def sentence(
     alarms = ""
     if "alarms" in figures:
         alarms = f", {number_of(figures['alarms'], 'alarm')} in {number_of(figures['incidents'], 'incident')}"
-    fast = per_second(rate)
-    scored = f"scored {number_of(records, 'record')}, {what} in {seconds:.1f} s ({fast} records/s)"
+    # With the seconds, the speed would tell a count that is withheld.
+    fast = "" if isinstance(records, str) else f" ({per_second(rate)} records/s)"
+    scored = f"scored {number_of(records, 'record')}, {what} in {seconds:.1f} s{fast}"
     return "\n".join([scored + alarms, *warnings(figures)])
 
 

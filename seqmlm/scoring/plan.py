@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from seqmlm import plugins
 from seqmlm.anomaly.levels import WHOLE, Background, Level
-from seqmlm.data.privacy import shown_count
+from seqmlm.data.counts import released_count
 from seqmlm.engine.reductions import Entropy, Rank, top
 from seqmlm.engine.units import ONE_PASS, Mode
 from seqmlm.errors import StateError, UsageError, number_of
@@ -142,7 +142,7 @@ def choose(config: ScoringRequest, session: Session) -> ScoringPlan:
     if stored is not None:
         if stored.coarse:  # the first line of output: it limits what all others can say
             notes.insert(0, _coarse(config, level, name, stored))
-        notes += [*_few(stored, session.card.sensitive), *_silent(config, level, name, stored, alpha)]
+        notes += [*_few(stored), *_silent(config, level, name, stored, alpha)]
     return ScoringPlan(
         session=session,
         level=level,
@@ -317,11 +317,11 @@ def _coarse(config: ScoringRequest, level: Level, mode: str, stored: Stored) -> 
     )
 
 
-def _few(stored: Stored, sensitive: bool) -> list[str]:
+def _few(stored: Stored) -> list[str]:
     """What is to be said of a calibration of few records."""
     if not stored.few:
         return []
-    records = shown_count(stored.records, sensitive)
+    records = released_count(stored.records)
     return [
         f"the model was calibrated with {stored.rows:,} rows of {records} records only, and rows of one "
         "record are alike: rates of alarms are less sure than so many rows say; give more normal data to "

@@ -12,6 +12,7 @@ import numpy as np
 from seqmlm import __version__
 from seqmlm.anomaly.findings import Finding, finding, uri_of
 from seqmlm.anomaly.levels import Level
+from seqmlm.data.counts import People
 from seqmlm.data.files import expand
 from seqmlm.data.problems import Problems
 from seqmlm.domains.field import Changed
@@ -20,12 +21,13 @@ from seqmlm.inference.batches import Encoded
 from seqmlm.inference.detector import JudgedRow
 from seqmlm.inference.session import Session
 from seqmlm.reports.findings import Baseline, write_sarif
+from seqmlm.reports.summary import Figures
 from seqmlm.rows.file import Row
 from seqmlm.scoring.config import ScoreConfig, ScoringRequest
 from seqmlm.scoring.output import reason
 from seqmlm.scoring.score import Score
 from seqmlm.streams.outputs import check_outputs
-from seqmlm.tasks.task import Conclusion, Figures, ReadRows
+from seqmlm.tasks.task import Conclusion, ReadRows
 
 CHANGE = "change"
 """What a finding in changed lines is called."""
@@ -126,7 +128,7 @@ class Review(Score):
             raise UsageError(f"changes of a folder are judged only at the level {domain.changes.level!r}")
         self._rule = CHANGE if config.changes else level.name
         given = self._rule, level, config.baseline, config.sarif
-        self._findings = Findings(*given, private=self.plan.sensitive)
+        self._findings = Findings(*given)
         changed: dict[str, Any] = {"reads_ahead": False, "may_be_empty": config.changes}
         if config.changes:  # what they take is not known before they are compared
             changed["costs"] = lambda problems: ()
@@ -199,7 +201,7 @@ class Review(Score):
     def figures(self, rows: Iterable[Row]) -> Figures:
         return {**super().figures(rows), "level": self._rule}
 
-    def conclusion(self, figures: Figures, items: int, rows: ReadRows) -> Conclusion:
+    def conclusion(self, figures: Figures, items: People, rows: ReadRows) -> Conclusion:
         if self.config.changes and not items:
             what = f"since {self.config.since}" if self.config.since is not None else f"by {self.config.diff}"
             return Conclusion(f"nothing was looked at: no change of source code {what} that can be judged")
@@ -216,16 +218,14 @@ class Findings:
     Args:
         rule: what is found.
         baseline: an earlier run's SARIF or JSON lines; None for none.
-        out: SARIF file, or None; a private one only the owner may read.
+        out: SARIF file, or None.
 
     Raises:
         DataError: the baseline cannot be read.
     """
 
-    def __init__(
-        self, rule: str, level: Level, baseline: Path | None, out: Path | None, *, private: bool
-    ) -> None:
-        self._rule, self._level, self._out, self._private = rule, level, out, private
+    def __init__(self, rule: str, level: Level, baseline: Path | None, out: Path | None) -> None:
+        self._rule, self._level, self._out = rule, level, out
         self._baseline = None if baseline is None else Baseline.read(baseline)
         self._found: list[Finding] = []
         self.looked_at: set[str] = set()
@@ -255,4 +255,4 @@ class Findings:
         if self._out is None:
             return
         gone = [] if self._baseline is None else self._baseline.absent(self.looked_at)
-        write_sarif(self._out, [*self._found, *gone], version=__version__, private=self._private)
+        write_sarif(self._out, [*self._found, *gone], version=__version__)

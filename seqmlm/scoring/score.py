@@ -10,14 +10,15 @@ from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from seqmlm.anomaly.levels import Track
+from seqmlm.data.counts import People, released_count
 from seqmlm.data.files import Source
-from seqmlm.data.privacy import shown_count
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.errors import number_of, p_value_text, span_text
 from seqmlm.inference.batches import Encoded, batches, characters, tokenized
 from seqmlm.inference.detector import JudgedRow
 from seqmlm.inference.session import Session
+from seqmlm.reports.summary import Figures
 from seqmlm.rows.file import Row
 from seqmlm.scoring.config import ScoreConfig
 from seqmlm.scoring.output import (
@@ -34,17 +35,7 @@ from seqmlm.scoring.output import (
 )
 from seqmlm.scoring.plan import check_rate, choose
 from seqmlm.streams.ownership import remember
-from seqmlm.tasks.task import (
-    Conclusion,
-    Figures,
-    Output,
-    ReadRows,
-    Requirements,
-    Task,
-    check_field,
-    read,
-    where,
-)
+from seqmlm.tasks.task import Conclusion, Output, ReadRows, Requirements, Task, check_field, read, where
 
 if TYPE_CHECKING:
     from seqmlm.reports.page import Page
@@ -103,7 +94,7 @@ class Score(Task[ScoreConfig, Encoded]):
         self._noun = self.plan.level.name
         self._track: Track | None = None
         if config.track is not None:
-            self._track = self.plan.level.track(config.track, name=config.model, private=self.plan.sensitive)
+            self._track = self.plan.level.track(config.track, name=config.model)
         live, mode, level = config.latency is not None, str(self.plan.mode), self.plan.level.name
         self.output = Output(
             columns=schema(self.plan),
@@ -215,9 +206,9 @@ class Score(Task[ScoreConfig, Encoded]):
         asked = {"mode": str(self.plan.mode), "precision": self.session.precision}
         return {**tally.figures(self.plan), "level": self.plan.level.name, **asked}
 
-    def conclusion(self, figures: Figures, items: int, rows: ReadRows) -> Conclusion:
+    def conclusion(self, figures: Figures, items: People, rows: ReadRows) -> Conclusion:
         seconds = time.monotonic() - self._began
-        records = shown_count(items, self.plan.sensitive)
+        records = released_count(items)
         return Conclusion(
             sentence(self.plan, figures, records, seconds, self._asked / seconds),
             lead=self._lead(figures),
@@ -238,7 +229,7 @@ class Score(Task[ScoreConfig, Encoded]):
 
     def _examples(self, rows: ReadRows, figures: Figures) -> Sequence[str]:
         """The most unusual rows, where none raises an alarm; nothing of a live input, whose rows are gone."""
-        if figures.get("alarms") != 0 or self._passed is not None or self.plan.sensitive:
+        if figures.get("alarms") != 0 or self._passed is not None:
             return ()
         judged = (row for row in rows() if row.get("p_value") is not None)
         first = heapq.nsmallest(EXAMPLES, judged, key=unusual_first)

@@ -46,12 +46,11 @@ class Cursor:
         out: the output it belongs to.
         request: what decides the rows: model, inputs, options; values JSON can hold. A scoring is resumed
             only where all of it is the same.
-        private: only the owner may read it.
     """
 
-    def __init__(self, out: Path, request: Mapping[str, Any], *, private: bool = False) -> None:
+    def __init__(self, out: Path, request: Mapping[str, Any]) -> None:
         self.path = out.with_name(out.name + UNDER_WAY)
-        self._out, self._private = out, private
+        self._out = out
         self._request = json.loads(json.dumps(request, default=str))
 
     def load(self) -> Position | None:
@@ -99,7 +98,7 @@ class Cursor:
         text = json.dumps({**content, "sha256": _digest(content)})
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(self.path, text.encode(), mode=0o600 if self._private else 0o666)
+            replace_file(self.path, text.encode())
         except OSError as error:
             raise write_error(self.path, error) from None
 

@@ -27,7 +27,7 @@ from typing import IO, Any, Literal, TextIO
 
 from seqmlm.data.compressed import PACKED, ending, packing
 from seqmlm.data.record import encodable
-from seqmlm.engine.durable import DISK, refuse_irregular, replace_file
+from seqmlm.engine.durable import DISK, is_owner_only, refuse_irregular, replace_file
 from seqmlm.errors import StateError, UsageError, nearest
 
 Fields = Mapping[str, Any]
@@ -189,15 +189,14 @@ class LinesSink:
 
     Args:
         path: replaced when the first row or commit comes.
-        private: only the owner may read it.
         mark: {"bytes", "tail"}: the length to cut the file back to, and a checksum of what stands before it.
 
     Raises:
         StateError: the file is not the one of the mark.
     """
 
-    def __init__(self, path: Path, *, private: bool = False, mark: Mark | None = None) -> None:
-        self._path, self._private = path, private
+    def __init__(self, path: Path, *, mark: Mark | None = None) -> None:
+        self._path = path
         self._handle: int | None = None
         self._held: list[bytes] = []
         self._waiting = self._size = 0
@@ -225,11 +224,10 @@ class LinesSink:
             try:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 refuse_irregular(self._path)
-                mode = 0o600 if self._private else 0o666
                 flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-                self._handle = os.open(self._path, flags, mode)
-                if self._private:
-                    os.fchmod(self._handle, 0o600)  # also when the file was there before
+                self._handle = os.open(self._path, flags, 0o666)
+                if is_owner_only():
+                    os.fchmod(self._handle, 0o600)  # the umask does not change a file that was there before
             except OSError as error:
                 raise write_error(self._path, error) from None
         return self._handle
@@ -348,7 +346,7 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def convert(lines: Path, path: Path, schema: Schema, *, format: str, private: bool = False) -> None:
+def convert(lines: Path, path: Path, schema: Schema, *, format: str) -> None:
     """Make a table from a file of JSON lines; memory holds a few megabytes of them at a time.
 
     Args:
@@ -357,13 +355,11 @@ def convert(lines: Path, path: Path, schema: Schema, *, format: str, private: bo
         schema: its columns. Lists of units are nested lists in Parquet and JSON text in CSV and TSV.
         format: "csv", "tsv", "parquet" or "npy": an array of vectors, which can be mapped to memory, beside
             the other columns as NAME.ids.tsv and the facts as NAME.facts.json.
-        private: only the owner may read the table.
 
     Raises:
         OSError: it cannot be written; an old file is still there.
         StateError: a line does not fit the schema.
     """
-    mode = 0o600 if private else 0o666
 
     def fill(file: IO[bytes]) -> None:
         if format == "npy":
@@ -382,9 +378,9 @@ def convert(lines: Path, path: Path, schema: Schema, *, format: str, private: bo
     if format == "npy":
         columns = {name: kind for name, kind in schema.columns.items() if kind != "vector"}
         ids, facts = companion_files(path)
-        convert(lines, ids, replace(schema, columns=columns, closed=True), format="tsv", private=private)
-        replace_file(facts, json.dumps({**schema.facts}).encode(), mode=mode)
-    replace_file(path, packing(path, fill, blocks=False), mode=mode)
+        convert(lines, ids, replace(schema, columns=columns, closed=True), format="tsv")
+        replace_file(facts, json.dumps({**schema.facts}).encode())
+    replace_file(path, packing(path, fill, blocks=False))
 
 
 def companion_files(path: Path) -> tuple[Path, Path]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from seqmlm.data.counts import People
 from seqmlm.data.problems import Problems
 from seqmlm.domains.field import lacking
 from seqmlm.domains.variants import Assay, Variant
@@ -22,12 +23,13 @@ from seqmlm.errors import UsageError, number_of
 from seqmlm.evaluation.effects import DRAWS, METRICS
 from seqmlm.evaluation.intervals import Difference, bootstrap_weights, summarized
 from seqmlm.inference.session import Session
+from seqmlm.reports.summary import Figures, Table
 from seqmlm.rows.file import Row
 from seqmlm.streams.outputs import check_outputs
 from seqmlm.streams.ownership import refuse_foreign, remember
 from seqmlm.streams.sinks import write_error
 from seqmlm.tasks.measurements import TITLES, Measurements, agreement_table, effects_of, intervals
-from seqmlm.tasks.task import Conclusion, Figures, Output, ReadRows, Requirements, Table, Task, TaskConfig
+from seqmlm.tasks.task import Conclusion, Output, ReadRows, Requirements, Task, TaskConfig
 from seqmlm.tasks.variants import KINDS, Convention, judged, scorer_of
 
 SUMMARY = "summary"
@@ -134,7 +136,7 @@ class Assays(Task[AssaysConfig, Variant]):
             found[assay.name], variants = metrics, variants + len(effects)
         return {"variants": variants, "overall": intervals(summed_up(assays, found)), "assays": found}
 
-    def conclusion(self, figures: Figures, items: int, rows: ReadRows) -> Conclusion:
+    def conclusion(self, figures: Figures, items: People, rows: ReadRows) -> Conclusion:
         assays = number_of(len(figures["assays"]), "assay")
         return Conclusion(f"scored {number_of(items, self.output.unit)} of {assays}")
 

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from seqmlm.data.counts import People
 from seqmlm.data.files import expand
 from seqmlm.data.pairs import Pair
 from seqmlm.data.problems import Problems
@@ -25,9 +26,10 @@ from seqmlm.evaluation.intervals import Doubles, bootstrap_weights, bounds_text,
 from seqmlm.inference.cloze import Cloze
 from seqmlm.inference.pairs import PairScorer
 from seqmlm.inference.session import Session
+from seqmlm.reports.summary import Figures, Table
 from seqmlm.rows.file import Row
 from seqmlm.tasks.pairs import pair_cells, pairs_of, share
-from seqmlm.tasks.task import Conclusion, Figures, Output, ReadRows, Table, Task, TaskConfig, place
+from seqmlm.tasks.task import Conclusion, Output, ReadRows, Task, TaskConfig, place
 
 DRAWS = 1000  # of the bootstrap
 
@@ -179,7 +181,7 @@ class Bias(Task[BiasConfig, Pair | Association]):
             found |= {"associations": associations, "means": means}
         return found
 
-    def conclusion(self, figures: Figures, items: int, rows: ReadRows) -> Conclusion:
+    def conclusion(self, figures: Figures, items: People, rows: ReadRows) -> Conclusion:
         pairs = figures.get("pairs")
         told = [f"the first sentence is the more probable one in {share(pairs)}"] if pairs else []
         for name, own in figures.get("means", {}).items():

@@ -15,7 +15,7 @@ from typing import Any
 
 from seqmlm.data.files import expand, is_reference
 from seqmlm.data.lines import lines
-from seqmlm.data.problems import Problems
+from seqmlm.data.problems import Problems, names_hint
 from seqmlm.data.readers.huggingface import by_split, is_table, numbered_rows
 from seqmlm.data.readers.objects import json_object
 from seqmlm.data.readers.tables import names_of, table_rows
@@ -72,16 +72,16 @@ def labelled_records(
 ) -> Iterator[Record]:
     """Records of all paths with their labels beside them; in each the sequence may stand elsewhere."""
     for path in paths:
-        options = reading(session.domain, asked, path, sensitive=session.card.sensitive)
+        with session.data_rules():  # an error may not quote the data
+            options = reading(session.domain, asked, path)
         yield from session.reader([path], format=asked.format, options=options)(problems)
 
 
-def reading(domain: Field, asked: Labelling, path: str, *, sensitive: bool) -> dict[str, Any]:
+def reading(domain: Field, asked: Labelling, path: str) -> dict[str, Any]:
     """Options for the readers of a path of labelled data; those that a person gave go before.
 
     Args:
         path: a file, a folder, of which the first file that is data stands for all, a data set or "-".
-        sensitive: an error names no column.
 
     Raises:
         DataError: no such column, as far as can be seen; nothing that can be read.
@@ -98,18 +98,13 @@ def reading(domain: Field, asked: Labelling, path: str, *, sensitive: bool) -> d
     absent = next((one for one in wanted if one not in row), None)
     if row and absent is not None:
         where = f" in its first {LOOKED_AT} lines" if json else ""
-        remedy = _remedy(row, sensitive)
+        remedy = f"correct its name{names_hint(row)}"
         raise DataError(f"no column {absent!r}{where}", source=file, line=1, remedy=remedy)
     if logs:
         return {**dict(zip(("label_field",), wanted, strict=False)), **options}
     further = (*(one for one in row if str(one).lower() in _BESIDE), *(_BESIDE if json else ()))
     keep = tuple(dict.fromkeys((*names_of(options.get("keep", ())), *wanted, *further)))
     return {**_holder(chosen, row, keep), **options, "keep": keep}
-
-
-def _remedy(row: Mapping[str, Any], sensitive: bool) -> str:
-    # Without a header, names of columns are values.
-    return "correct its name" + ("" if sensitive else f"; there are: {', '.join(map(str, row))}")
 
 
 def _table(domain: Field, path: str, format: str | None) -> tuple[str, Format] | None:

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from seqmlm.data.privacy import shown_count
+from seqmlm.data.counts import People
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.rows import number
@@ -45,22 +45,13 @@ from seqmlm.inference.senses import Senses
 from seqmlm.inference.session import Session
 from seqmlm.inference.survey import MOST, add_layers, by_layer, survey
 from seqmlm.reports.page import Page
+from seqmlm.reports.summary import Figures
 from seqmlm.rows.file import Row
 from seqmlm.rows.vectors import read_vectors
 from seqmlm.streams.cursor import file_facts
 from seqmlm.streams.sinks import Kind, Schema, companion_files, format_of, packed, unpacked
 from seqmlm.tasks.columns import HOLDERS, Labelling, labelled_records
-from seqmlm.tasks.task import (
-    Conclusion,
-    Figures,
-    Output,
-    ReadRows,
-    Requirements,
-    Task,
-    TaskConfig,
-    place,
-    said,
-)
+from seqmlm.tasks.task import Conclusion, Output, ReadRows, Requirements, Task, TaskConfig, place, said
 from seqmlm.tokenizers.base import fingerprint
 
 
@@ -183,8 +174,8 @@ class Embed(Task[EmbedConfig, Item]):
         self.kept_columns = list(dict.fromkeys([*listed(config.keep), *further]))
         self.whole = config.k is not None or config.discourse
         self.senses: Senses | None = None
-        if config.senses is not None and session.card.sensitive:
-            raise UsageError("words of sensitive data are not kept with a model: senses are of other data")
+        if config.senses is not None:
+            session.check_public("words", "senses are of other data")
         self._budget, self.choices = Budget.of(session.model, ONE_PASS), self._settled()
         self.facts = {**self._of(), "normal": self.choices["normal"], "model": identity(session)}
         kinds = self._kinds()
@@ -419,7 +410,7 @@ class Embed(Task[EmbedConfig, Item]):
         """Keep what was fitted with the model: at the end, for the model's files are part of the request."""
         folder = Path(self.session.model.path)
         if self.config.fit:
-            self.fitted.keep(folder, private=self.session.card.sensitive)
+            self.fitted.keep(folder)
         if self.config.train is not None and self.senses is not None and folder.is_dir():
             self.senses.keep(folder)
         return ()
@@ -428,7 +419,7 @@ class Embed(Task[EmbedConfig, Item]):
         """How the vectors lie; of people none is drawn."""
         super().page(page, rows, figures)
         config = self.config
-        if self.session.card.sensitive or config.pair or config.senses or self.whole:
+        if not page.draws_records or config.pair or config.senses or self.whole:
             return
         total = sum(1 for _ in rows())
         some = [*islice(rows(), 0, None, math.ceil(total / MOST))]
@@ -442,10 +433,9 @@ class Embed(Task[EmbedConfig, Item]):
             items = self._single(self.records(problems), self._read_spans(problems), problems, every)
             add_layers(page, [*by_layer(every, items)])
 
-    def conclusion(self, figures: Figures, items: int, rows: ReadRows) -> Conclusion:
+    def conclusion(self, figures: Figures, items: People, rows: ReadRows) -> Conclusion:
         what = "pair" if self.config.pair else "span" if self.config.senses else "vector"
-        shown = shown_count(items, self.session.card.sensitive)
-        count = next((figures[one] for one in ("rows", "vectors", "spans") if one in figures), shown)
+        count = next((figures[one] for one in ("rows", "vectors", "spans") if one in figures), items)
         told = [f"{one.replace('_', ' ')} {said(figures[one])}" for one in _TOLD if one in figures]
         if none := figures.get("dropped"):
             told.append(f"{number_of(none, 'dimension')} without variance, which z leaves out")

@@ -8,25 +8,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, TypeVar
 
+from seqmlm.data.counts import People
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.holes import Prompt
 from seqmlm.errors import DataError, UsageError
 from seqmlm.inference.cloze import Cloze, Guess, most_probable
 from seqmlm.inference.session import Session
+from seqmlm.reports.summary import Figures, Table
 from seqmlm.rows.file import Row
-from seqmlm.tasks.task import (
-    Conclusion,
-    Figures,
-    Output,
-    ReadRows,
-    Table,
-    Task,
-    TaskConfig,
-    items_text,
-    place,
-    read,
-)
+from seqmlm.tasks.task import Conclusion, Output, ReadRows, Task, TaskConfig, items_text, place, read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +173,7 @@ class Fill(Gaps[FillConfig]):
         (only,) = rows
         return {"filled": only["filled"], "masks": only["masks"]}
 
-    def conclusion(self, figures: Figures, items: int, rows: ReadRows) -> Conclusion:
+    def conclusion(self, figures: Figures, items: People, rows: ReadRows) -> Conclusion:
         return Conclusion(figures["filled"] if figures else f"filled the gaps of {items_text(self, items)}")
 
     def tables(self, figures: Figures) -> Iterator[Table]:

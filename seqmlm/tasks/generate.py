@@ -17,6 +17,7 @@ import numpy as np
 
 from seqmlm import plugins
 from seqmlm.data.compressed import PACKED
+from seqmlm.data.counts import People
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.field import Field
@@ -26,9 +27,10 @@ from seqmlm.engine.units import Doubles
 from seqmlm.errors import UsageError, number_of
 from seqmlm.inference.cloze import Cloze
 from seqmlm.inference.session import Session
+from seqmlm.reports.summary import Figures
 from seqmlm.rows.file import Row
 from seqmlm.tasks.fill import keeping_gaps, with_gaps
-from seqmlm.tasks.task import Conclusion, Figures, NativeFormat, Output, ReadRows, Task, TaskConfig, read
+from seqmlm.tasks.task import Conclusion, NativeFormat, Output, ReadRows, Task, TaskConfig, read
 
 _LENGTH = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?", re.ASCII)
 
@@ -113,8 +115,7 @@ class Generate(Task[GenerateConfig, Draw]):
 
     They are written as the field has them: lines of text, FASTA, sessions of a log, a table of events; with
     --json as JSON lines. Equal seeds give equal sequences. What is generated is what the model finds
-    probable, and may repeat its training data; sequences of a model of sensitive data go to a file that only
-    you can read.
+    probable, and may repeat its training data; sequences about people go to a file that only you can read.
 
     Example: seqmlm generate enzymes --length 80-120 --n 10 --seed 1 --out new.fasta
 
@@ -195,7 +196,7 @@ class Generate(Task[GenerateConfig, Draw]):
         )
         return domain.text.written(filled)
 
-    def conclusion(self, figures: Figures, items: int, rows: ReadRows) -> Conclusion:
+    def conclusion(self, figures: Figures, items: People, rows: ReadRows) -> Conclusion:
         return Conclusion(f"{number_of(items, self.output.unit)} generated")
 
 

@@ -17,10 +17,11 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from seqmlm.data.counts import People
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.holes import Prompt
-from seqmlm.engine.durable import owner_only, replace_file
+from seqmlm.engine.durable import replace_file
 from seqmlm.engine.holes import tokens_at
 from seqmlm.engine.randomness import uniform
 from seqmlm.engine.types import Encoding, Ids
@@ -31,6 +32,7 @@ from seqmlm.evaluation.intervals import Difference, bounds_text, resampled
 from seqmlm.inference.batches import batches, tokenized
 from seqmlm.inference.maps import candidates
 from seqmlm.inference.session import Session
+from seqmlm.reports.summary import Figures, Table
 from seqmlm.reports.verdict import nearest_sentence
 from seqmlm.rows.file import Row
 from seqmlm.streams.ownership import remember
@@ -39,7 +41,7 @@ from seqmlm.structure import joints
 from seqmlm.structure.joints import METHODS, OTHERS, TOLERANCE, Candidates, Conditional, Pair
 from seqmlm.structure.maps import Doubles
 from seqmlm.tasks.fill import Gaps, GapsConfig
-from seqmlm.tasks.task import Conclusion, Figures, ReadRows, Table, items_text, place, placed, read
+from seqmlm.tasks.task import Conclusion, ReadRows, items_text, place, read
 
 MOST_SYMBOLS = 32_768
 """Of a vocabulary that is tried whole: a matrix of so many takes 4 GiB."""
@@ -185,7 +187,7 @@ class JointTask(Gaps[JointConfig]):
             except (DataError, UsageError) as error:
                 if self._typed is not None:
                     raise
-                problems.bad(placed(error, record, problems.sensitive))
+                problems.bad(problems.located(error, record))
             else:
                 yield replace(record, raw=Asked(pair, record.raw))
 
@@ -318,7 +320,7 @@ class JointTask(Gaps[JointConfig]):
             return {key: only[key] for key in told if key in only}
         return {} if self.config.evaluate is None else measured([*rows], self.config.methods)
 
-    def conclusion(self, figures: Figures, items: int, rows: ReadRows) -> Conclusion:
+    def conclusion(self, figures: Figures, items: People, rows: ReadRows) -> Conclusion:
         if "filled" in figures:
             return Conclusion(str(figures["filled"]))
         if "methods" not in figures:
@@ -352,8 +354,7 @@ class JointTask(Gaps[JointConfig]):
         table = csv.writer(text, delimiter="\t", lineterminator="\n")
         table.writerows([columns, *([row[name] for name in columns] for row in rows())])
         try:
-            with owner_only(self.session.card.sensitive):
-                replace_file(path, text.getvalue().encode())
+            replace_file(path, text.getvalue().encode())
             remember(path)
         except OSError as error:
             raise write_error(path, error) from None

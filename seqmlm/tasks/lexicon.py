@@ -15,12 +15,13 @@ import numpy as np
 
 from seqmlm import plugins
 from seqmlm.data.problems import Problems
+from seqmlm.domains.field import check_public
 from seqmlm.engine.durable import replace_file
 from seqmlm.errors import DataError, UsageError, number_of
+from seqmlm.reports.summary import Summary, Table
 from seqmlm.streams.outputs import check_ending, check_outputs
 from seqmlm.streams.ownership import remember
 from seqmlm.tasks.columns import Labelling, reading
-from seqmlm.tasks.task import Summary, Table
 
 WORD = r"\w+(?:['’-]\w+)*"
 SHOWN = 20
@@ -107,12 +108,11 @@ class Lexicon:
 def _labelled(config: LexiconConfig, problems: Problems) -> Iterator[tuple[str, str]]:
     """Text and label of each record that has one; UsageError for no texts, or records of people."""
     domain = plugins.domain(config.domain)
-    if domain.sensitive:
-        raise UsageError(f"records of domain {domain.name} are of people, and a lexicon shows their words")
+    check_public(domain, "a lexicon shows their words")
     count = 0
     for path in config.paths:
         asked = Labelling(labels=(config.label,), format=config.format, options=config.options)
-        options = reading(domain, asked, path, sensitive=False)
+        options = reading(domain, asked, path)
         for record in domain.read([path], problems, format=config.format, scoring=True, **options):
             if not isinstance(record.raw, str):
                 raise UsageError(f"a record of domain {domain.name} is no text, and has no words")

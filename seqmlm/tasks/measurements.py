@@ -16,8 +16,9 @@ from seqmlm.evaluation.effects import DRAWS, METRICS, agreement
 from seqmlm.evaluation.intervals import Difference, bounds_text
 from seqmlm.inference.expert import stored_expert
 from seqmlm.inference.session import Session
+from seqmlm.reports.summary import Figures
 from seqmlm.rows.file import Row
-from seqmlm.tasks.task import NOT_COMPUTED, Figures
+from seqmlm.tasks.task import NOT_COMPUTED
 from seqmlm.tokenizers.base import encode_symbols
 
 Doubles = NDArray[np.float64]

@@ -10,8 +10,8 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
+from seqmlm.data.counts import People
 from seqmlm.data.files import metered
-from seqmlm.data.privacy import SMALLEST
 from seqmlm.data.problems import Problems
 from seqmlm.errors import SeqmlmError
 from seqmlm.inference.batches import BATCH_RECORDS, input_bytes, tokens_per_second
@@ -85,9 +85,7 @@ class Pace:
 
     def tell(self) -> None:
         """Show what is done."""
-        items = self._rows.asked
-        if self._task.session.card.sensitive and items < SMALLEST:
-            items = 0
+        items = People(self._rows.asked).progress
         alarms = self._task.alarms if isinstance(self._task, Live) else 0
         self._progress.progress(items, alarms, self._share())
 
@@ -108,7 +106,7 @@ class Pace:
 
 def _costs(task: Task[Any, Any]) -> Iterable[float]:
     """The cost of each item; no model is asked."""
-    problems = Problems("skip", sensitive=task.session.card.sensitive)
+    problems = Problems("skip")
     if task.output.costs is not None:
         return task.output.costs(problems)
     again = type(task)(task.config, task.session)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from seqmlm.data.counts import People
 from seqmlm.data.files import expand
 from seqmlm.data.pairs import Pair, read_pairs
 from seqmlm.data.problems import Problems
@@ -16,8 +17,9 @@ from seqmlm.inference.expert import Use
 from seqmlm.inference.pairs import PairScorer
 from seqmlm.inference.session import Session
 from seqmlm.reports.page import Cell
+from seqmlm.reports.summary import Figures, Table
 from seqmlm.rows.file import Row
-from seqmlm.tasks.task import Conclusion, Figures, Output, ReadRows, Table, Task, TaskConfig
+from seqmlm.tasks.task import Conclusion, Output, ReadRows, Task, TaskConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +95,7 @@ class Pairs(Task[PairsConfig, Pair]):
     def figures(self, rows: Iterable[Row]) -> Figures:
         return self.scorer.figures(list(rows))
 
-    def conclusion(self, figures: Figures, items: int, rows: ReadRows) -> Conclusion:
+    def conclusion(self, figures: Figures, items: People, rows: ReadRows) -> Conclusion:
         groups, unknown = len(figures["groups"]), figures["unknown_tokens"]
         parts = [
             f"the better sequence is the more probable one in {share(figures)}",

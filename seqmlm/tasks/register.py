@@ -6,12 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from seqmlm.data.privacy import PERSONAL
 from seqmlm.errors import StateError, UsageError
 from seqmlm.inference import model_folder
 from seqmlm.inference.calibrations import stored_calibrations
-from seqmlm.inference.model_folder import CARD
-from seqmlm.parsing import read_json
+from seqmlm.inference.model_folder import unexported_files
 from seqmlm.registry.database import UnreachableError, patiently
 from seqmlm.registry.entries import CalibrationEntry, DatasetEntry, ModelEntry, Origin, TokenizerEntry
 from seqmlm.registry.references import resolve
@@ -95,7 +93,7 @@ def track_model(
         dataset=dataset,
         params={**params, "masker": entry.masking.get("masker"), "init": entry.init or "from scratch"},
         aliases=entry.aliases,
-        withheld=PERSONAL if card_values(entry.path).get("sensitive", False) else (),
+        withheld=unexported_files(entry.path),
     )
 
 
@@ -121,12 +119,3 @@ def _parent(registry: Registry, init: str | None) -> ModelEntry | None:
     if found.entry is not None or found.path is None:
         return found.entry
     return next((model for model in registry.models() if model.path == found.path), None)
-
-
-def card_values(folder: Path) -> dict[str, Any]:
-    """What the card of a model folder holds, unchecked; nothing where it cannot be read."""
-    try:
-        values = read_json(folder / CARD)
-    except (OSError, ValueError):
-        return {}
-    return values if isinstance(values, dict) else {}

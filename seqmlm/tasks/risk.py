@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from seqmlm.data.counts import People, Things
 from seqmlm.data.labels import read_labels
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
@@ -31,9 +32,10 @@ from seqmlm.inference.cloze import Cloze
 from seqmlm.inference.session import Session
 from seqmlm.parsing import duration
 from seqmlm.reports.page import Page
+from seqmlm.reports.summary import Figures, Table
 from seqmlm.rows.file import Row
 from seqmlm.streams.sinks import Kind
-from seqmlm.tasks.task import Conclusion, Figures, Output, ReadRows, Requirements, Table, Task, TaskConfig
+from seqmlm.tasks.task import Conclusion, Output, ReadRows, Requirements, Task, TaskConfig
 
 AT_ONCE = 1024  # histories encoded together, each with a code in its gap: some megabytes
 HIGHEST = 50  # predictions that a report lists
@@ -95,7 +97,7 @@ class Risk(Task[RiskConfig, Record]):
     def __init__(self, config: RiskConfig, session: Session) -> None:
         super().__init__(config, session)
         columns: dict[str, Kind] = {"boolean_value": "flag"}
-        self.output = Output(unit="prediction", columns=columns, public_figures=frozenset({"codes"}))
+        self.output = Output(unit="prediction", columns=columns)
         if session.domain.times is None:
             raise lacking(session.domain, "times")
         self.cloze, self.codes, self.seen = Cloze(session), known_codes(config.codes, session), 0
@@ -165,10 +167,10 @@ class Risk(Task[RiskConfig, Record]):
                 told.append(Outcome(row["subject_id"], label, *ranked, floors, row["groups"]))
         overall, groups = quality(told, self.config.seed), quality_of_groups(told, self.config.seed)
         curve = [] if overall is None else calibration_curve(told)
-        facts = {"predictions": n, "seen": self.seen, "codes": len(self.codes)}
+        facts = {"predictions": n, "seen": self.seen, "codes": Things(len(self.codes))}
         return {**facts, "overall": overall, "groups": groups, "curve": curve}
 
-    def conclusion(self, figures: Figures, items: int, rows: ReadRows) -> Conclusion:
+    def conclusion(self, figures: Figures, items: People, rows: ReadRows) -> Conclusion:
         told = f"{number_of(figures['predictions'], 'prediction')} for {number_of(figures['codes'], 'code')}"
         told += f" ({figures['seen']} left out who had one before)" if figures["seen"] else ""
         if (own := figures["overall"]) is None:

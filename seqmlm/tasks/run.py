@@ -10,10 +10,11 @@ from dataclasses import asdict, replace
 from typing import Any, TextIO
 
 from seqmlm.data.compressed import ending
-from seqmlm.data.privacy import redact_small_counts
+from seqmlm.data.counts import People, released
 from seqmlm.data.problems import Problems
 from seqmlm.engine.signals import Stopped, StopSignals
 from seqmlm.errors import DataError, SeqmlmError, StateError, UsageError, printable
+from seqmlm.reports.summary import RESUME, Figures, NoProgress, Progress, Summary, problem_counts
 from seqmlm.rows.file import Row, Rows
 from seqmlm.streams.cursor import DEFAULTS, file_facts, with_defaults
 from seqmlm.streams.sinks import FREE_SPACE, Schema, UnwritableError, format_of, index_command
@@ -21,21 +22,14 @@ from seqmlm.tasks import reading, shards
 from seqmlm.tasks.pace import Pace
 from seqmlm.tasks.task import (
     NOT_COMPUTED,
-    RESUME,
-    Figures,
     Item,
     Live,
-    NoProgress,
-    Progress,
-    Summary,
     Task,
     TaskConfig,
     check_field,
     defined,
-    met,
     native_format,
     open_model,
-    placed,
 )
 from seqmlm.tokenizers.base import ForeignVocabulary
 
@@ -64,11 +58,10 @@ def run(
         StateError: no such model, or rows that cannot be written or gone on with.
     """
     began, reporter = time.monotonic(), progress or NoProgress()
-    task = _open_task(name, make, config)
-    private = task.session.card.sensitive
     with (
+        _open_task(name, make, config) as task,
         StopSignals() as stop,
-        Problems(config.on_error, quarantine=config.quarantine, sensitive=private) as problems,
+        Problems(config.on_error, quarantine=config.quarantine) as problems,
         _rows(task, problems, stdout, as_json) as rows,
     ):
         problems.listener = reporter.message
@@ -78,7 +71,7 @@ def run(
             _ask(task, rows, problems, stop, reporter)
         summary = Summary(
             task=name,
-            **met(problems, rows.asked, config.quarantine, sensitive=private),
+            **problem_counts(problems, rows.asked, config.quarantine),
             stopped=stop.received,
             streamed=rows.streamed,
             seconds=time.monotonic() - began,
@@ -96,16 +89,22 @@ def run(
         return summary
 
 
-def _open_task(name: str, make: type[Task[Any, Any]], config: TaskConfig) -> Task[Any, Any]:
-    """The task with its model; what makes no sense is refused as early as it can be known."""
+@contextmanager
+def _open_task(name: str, make: type[Task[Any, Any]], config: TaskConfig) -> Iterator[Task[Any, Any]]:
+    """The task with its model, under the rules for the model's data.
+
+    A request that makes no sense is refused as early as that can be known.
+    """
     config.check()
     check_field(config, needs=make.requires.capabilities)
     if make.requires.check is not None:
         make.requires.check(config)
-    task = make(config, open_model(config, labels=make.requires.labels))
-    if config.shard is not None and task.output.final_rows is not None:
-        raise UsageError(f"{name} has no shares: each of its rows depends on all of them")
-    return task
+    session = open_model(config, labels=make.requires.labels)
+    with session.data_rules():
+        task = make(config, session)
+        if config.shard is not None and task.output.final_rows is not None:
+            raise UsageError(f"{name} has no shares: each of its rows depends on all of them")
+        yield task
 
 
 def _remedy(task: Task[Any, Any], rows: Rows) -> str:
@@ -133,21 +132,19 @@ def _finish_rows(task: Task[Any, Any], summary: Summary, rows: Rows) -> Summary:
         _keep_share(task, rows)
         return replace(summary, answer=f"nothing is in share {config.shard}")
     exact_figures = task.figures(rows.read())
-    private = task.session.card.sensitive
-    figures = redact_small_counts(exact_figures, private) | {
-        name: exact_figures[name] for name in task.output.public_figures
-    }
+    figures, items = released(exact_figures), People(rows.asked)
     defined_figures = defined(figures)
-    conclusion = exact = task.conclusion(figures, rows.asked, rows.read)
-    if private:  # what a command ends with, and the report of its owner, rest on exact counts
-        exact = task.conclusion(exact_figures, rows.asked, rows.read)
+    conclusion = exact = task.conclusion(figures, items, rows.read)
+    if (
+        figures != exact_figures
+    ):  # what a command ends with, and the report of its owner, rest on exact counts
+        exact = task.conclusion(exact_figures, items, rows.read)
     answer = "\n".join([conclusion.sentence, *_absences(defined_figures)])
     tables = list(task.tables(figures))
     summary = replace(summary, figures=defined_figures, answer=answer, tables=tables, hint=_hint(task))
-    examples = () if private else tuple(conclusion.examples)
     tokenizer = task.session.tokenizer
     unread = tokenizer.unread() if isinstance(tokenizer, ForeignVocabulary) and tokenizer.refuses else ""
-    summary = replace(summary, failure=exact.failure or unread, examples=examples)
+    summary = replace(summary, failure=exact.failure or unread, examples=tuple(conclusion.examples))
     files = task.extra_files(rows.read)
     if task.config.report is not None:
         from seqmlm.tasks.tracked import write_report  # here, for few runs draw anything
@@ -182,7 +179,7 @@ def _keep_share(task: Task[Any, Any], rows: Rows) -> None:
     shard, out = task.config.shard, task.config.rows_path
     if shard is not None and out is not None:
         request = {key: value for key, value in _request(task).items() if key not in ("shard", DEFAULTS)}
-        shards.Share.finish(out, shard, request, rows.asked, private=task.session.card.sensitive)
+        shards.Share.finish(out, shard, request, rows.asked)
 
 
 def _rows(task: Task[Any, Any], problems: Problems, stdout: TextIO | None, as_json: bool) -> Rows:
@@ -208,7 +205,6 @@ def _rows(task: Task[Any, Any], problems: Problems, stdout: TextIO | None, as_js
         row_filter=output.row_filter,
         keeps=output.keeps_rows,
         resume=config.resume if config.resumable else None,
-        private=task.session.card.sensitive,
         stdout=stdout if shows else None,
         line=_line_cutter(output.line) if people else None,
         order=output.order,
@@ -281,8 +277,7 @@ def _parts(
         yield from reading.live(task, problems, task.config.latency, lambda: stop.received is not None)
     elif task.config.shard is not None:
         counted = type(task)(task.config, task.session)  # counting leaves no trace in the one that asks
-        private = task.session.card.sensitive
-        first, last = shards.share_of(counted, task.config.shard, sensitive=private)
+        first, last = shards.share_of(counted, task.config.shard)
         task.session.forget()
         yield from reading.until(reading.parts(task, problems, first + done), last - first - done)
     elif task.output.reads_ahead and reading.can_read_ahead(task):
@@ -302,7 +297,7 @@ def _write(
                 read_from = getattr(item, "source", None)
                 if read_from is None:
                     raise answer  # it was not read: it stands in the request
-                problems.bad(placed(answer, item, problems.sensitive))
+                problems.bad(problems.located(answer, item))
             good.append(None if isinstance(answer, SeqmlmError) else answer)
     finally:
         if good:

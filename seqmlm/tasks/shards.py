@@ -40,7 +40,7 @@ def parse(text: str) -> tuple[int, int]:
     return number, count
 
 
-def share_of(task: Any, shard: str, *, sensitive: bool) -> tuple[int, int]:
+def share_of(task: Any, shard: str) -> tuple[int, int]:
     """The items of a share, first and one behind the last: as near an Nth of the parts as whole parts are.
 
     Args:
@@ -52,7 +52,7 @@ def share_of(task: Any, shard: str, *, sensitive: bool) -> tuple[int, int]:
     """
     number, count = parse(shard)
     sizes = list[int]()
-    for part in reading.parts(task, Problems("skip", sensitive=sensitive)):
+    for part in reading.parts(task, Problems("skip")):
         if part.failure is not None:
             raise part.failure
         sizes.append(len(part.items))
@@ -77,7 +77,7 @@ class Share:
     sha256: str
 
     @classmethod
-    def finish(cls, out: Path, shard: str, request: Mapping[str, Any], items: int, *, private: bool) -> None:
+    def finish(cls, out: Path, shard: str, request: Mapping[str, Any], items: int) -> None:
         """Say what a finished file is of, in one beside it."""
         told = json.dumps(request, sort_keys=True, default=str).encode()
         own = cls(
@@ -87,4 +87,4 @@ class Share:
             sha256=str(entry_of(out)["sha256"]),
         )
         text = (json.dumps(asdict(own)) + "\n").encode()
-        replace_file(out.with_name(out.name + BESIDE), text, mode=0o600 if private else 0o666)
+        replace_file(out.with_name(out.name + BESIDE), text)

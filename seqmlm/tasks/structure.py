@@ -16,8 +16,8 @@ from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
+from seqmlm.data.counts import SMALLEST, People
 from seqmlm.data.files import expand
-from seqmlm.data.privacy import SMALLEST
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.rows import read_rows
@@ -31,6 +31,7 @@ from seqmlm.inference.estimate import about
 from seqmlm.inference.maps import Maps, Subject, candidates, row_options
 from seqmlm.inference.session import Session
 from seqmlm.reports.page import Page
+from seqmlm.reports.summary import Figures, Table
 from seqmlm.reports.verdict import links_warnings
 from seqmlm.rows.file import Row
 from seqmlm.streams.outputs import check_outputs
@@ -43,15 +44,12 @@ from seqmlm.structure.maps import DependenceMap, Null, Over
 from seqmlm.tasks.pace import LONG
 from seqmlm.tasks.task import (
     Conclusion,
-    Figures,
     Output,
     ReadRows,
-    Table,
     Task,
     TaskConfig,
     items_text,
     place,
-    placed,
     read,
     terminal_line,
     where,
@@ -254,7 +252,7 @@ class Structure(Task[StructureConfig, Subject]):
             self._settings(),
             null=config.null,
             kind=config.null_model,
-            corpus=self._all(Problems("skip", sensitive=session.card.sensitive)),
+            corpus=self._all(Problems("skip")),
             family=config.sequences if config.family else None,
             both_strands=config.both_strands,
         )
@@ -345,7 +343,7 @@ class Structure(Task[StructureConfig, Subject]):
 
     def _quiet(self) -> tuple[Iterable[Record], Problems]:
         """What is read once more, without a word."""
-        problems = Problems("skip", sensitive=self.session.card.sensitive)
+        problems = Problems("skip")
         return self.records(problems), problems
 
     def items(self, records: Iterable[Record], problems: Problems) -> Iterator[Subject]:
@@ -378,7 +376,7 @@ class Structure(Task[StructureConfig, Subject]):
             try:
                 yield self.maps.subject(record, asked, None if self.decoder is None else self.decoder.names)
             except DataError as error:
-                problems.bad(placed(error, record, problems.sensitive))
+                problems.bad(problems.located(error, record))
 
     def cost(self, item: Subject) -> float:
         """All copies that the map takes; none where the model is not asked."""
@@ -516,8 +514,7 @@ class Structure(Task[StructureConfig, Subject]):
         measures = self.decoder.measures(every := judged())
         deque(every, maxlen=0)  # which a field without measures leaves unread
         ranking = rankings.ranking()
-        few = [count for count in (known, ranking.get("sequences", 0)) if 0 < count < SMALLEST]
-        if self.session.card.sensitive and few:
+        if People(known).withheld or People(ranking.get("sequences", 0)).withheld:
             return {"with_truth": known}
         own = {name: value for name, value in measures.items() if np.isfinite(value)}
         told: dict[str, Any] = {"with_truth": known}
@@ -536,7 +533,7 @@ class Structure(Task[StructureConfig, Subject]):
         value = "" if row["value"] is None else f"{row['value']:.4g}"
         return "  ".join([*where(row), " - ".join(units), value])
 
-    def conclusion(self, figures: Figures, items: int, rows: ReadRows) -> Conclusion:
+    def conclusion(self, figures: Figures, items: People, rows: ReadRows) -> Conclusion:
         told = f"{items_text(self, items)} by {figures['method']}"
         if self.config.dry_run:
             count = figures["passes"]
@@ -558,9 +555,9 @@ class Structure(Task[StructureConfig, Subject]):
             yield Table("Figures of the method", ["figure", "mean"], [*details.items()])
 
     def page(self, page: Page, rows: ReadRows, figures: Figures) -> None:
-        """Figures, and the first sequences one by one where data are not sensitive."""
+        """Figures, and the first sequences one by one where the page may draw them."""
         super().page(page, rows, figures)
-        if self.session.card.sensitive:
+        if not page.draws_records:
             if "with_truth" in figures and "ranking" not in figures:
                 page.warnings([f"Figures about a truth of fewer than {SMALLEST} records are withheld."])
             return
@@ -577,16 +574,16 @@ class Structure(Task[StructureConfig, Subject]):
         graphs = Again(lambda: (Component(one.record.id, one.units, one.edges) for one in every))
         texts = {"edges.json": listed(graphs), "edges.graphml": graphml(graphs), **self.decoder.files(every)}
         for name, pieces in texts.items():
-            _write(folder / name, pieces, 0o600 if self.session.card.sensitive else 0o666)
+            _write(folder / name, pieces)
         return [folder / name for name in texts]
 
 
-def _write(path: Path, pieces: Iterable[str], mode: int) -> None:
+def _write(path: Path, pieces: Iterable[str]) -> None:
     lines = (one.encode("utf-8", "backslashreplace") for one in pieces)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         refuse_foreign(path, "--graphs")
-        replace_file(path, lambda file: file.writelines(lines), mode=mode)
+        replace_file(path, lambda file: file.writelines(lines))
         remember(path)
     except OSError as error:
         raise write_error(path, error) from None

@@ -34,18 +34,19 @@ from typing import (
 
 from seqmlm import plugins
 from seqmlm.data.compressed import ending
+from seqmlm.data.counts import People
 from seqmlm.data.files import Source, expand, is_reference
-from seqmlm.data.privacy import redact_small_counts, shown_count
 from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.field import lacking
 from seqmlm.engine.types import Precision
 from seqmlm.engine.units import Mode
-from seqmlm.errors import DataError, SeqmlmError, UsageError, number_of, span_text
+from seqmlm.errors import SeqmlmError, UsageError, number_of, span_text
 from seqmlm.inference.batches import BATCH_CHARACTERS, BATCH_RECORDS, characters, is_pipe
 from seqmlm.inference.model_folder import read_card
 from seqmlm.inference.session import Session
 from seqmlm.registry.references import resolve
+from seqmlm.reports.summary import Figures, Table
 from seqmlm.rows.file import Order, Row
 from seqmlm.streams.outputs import check_outputs
 from seqmlm.streams.sinks import FORMATS, ROWS, Kind, Schema, format_of
@@ -56,34 +57,6 @@ if TYPE_CHECKING:
     from seqmlm.reports.page import Cell, Page
 
 Item = TypeVar("Item")
-Figures = Mapping[str, Any]
-"""What finished rows come to: numbers, texts, lists and mappings by name, as JSON has them."""
-
-
-class Progress(Protocol):
-    """Told what happens on the way."""
-
-    def message(self, text: str) -> None:
-        """A sentence for a person."""
-
-    def progress(self, items: int, alarms: int = 0, share: float | None = None) -> None:
-        """So many items are done, with so many alarms; `share` of all, where that is known."""
-
-
-class NoProgress:
-    """Tells nobody."""
-
-    def message(self, text: str) -> None: ...
-
-    def progress(self, items: int, alarms: int = 0, share: float | None = None) -> None: ...
-
-
-class Table(NamedTuple):
-    """Figures as people read them: on the console, and in the report."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,7 +266,6 @@ class Output:
         row_filter: whether a row is written; None for all.
         keeps_rows: rows that go to no file are kept, for figures and a report.
         final_rows: makes the rows that are written, where each depends on all; then there are no shards.
-        public_figures: figures that count nothing of the data, and are shown of sensitive data, too.
         page_shows_rows: a report lists single rows; so only its owner may read it, and it has exact counts.
         caution: problems that cast doubt on the figures: a report begins with their counts.
         notes: what a person should know before the run begins.
@@ -315,7 +287,6 @@ class Output:
     row_filter: Callable[[Row], bool] | None = None
     keeps_rows: bool = True
     final_rows: Callable[[Iterator[Row], Figures], Iterable[Row]] | None = None
-    public_figures: frozenset[str] = frozenset()
     page_shows_rows: bool = False
     caution: frozenset[str] = frozenset()
     notes: Sequence[str] = ()
@@ -333,7 +304,7 @@ class Conclusion(NamedTuple):
         sentence: the answer, as a person would say it.
         lead: the first sentence of a report, where that is not the answer's.
         failure: why the answer is of no use, and what to do: the command ends with exit code 3; "" if it is.
-        examples: lines about single rows; of sensitive data they are not shown.
+        examples: lines about single rows.
     """
 
     sentence: str
@@ -400,7 +371,7 @@ class Task(ABC, Generic[ConfigT, Item]):
         """Numbers, texts and tables of the finished rows, and of nothing else."""
         return {}
 
-    def conclusion(self, figures: Figures, items: int, rows: ReadRows) -> Conclusion:
+    def conclusion(self, figures: Figures, items: People, rows: ReadRows) -> Conclusion:
         """The figures in words."""
         values = [f"{name} {said(value)}" for name, value in figures.items() if _is_cell(value)]
         return Conclusion(": ".join([items_text(self, items), *([", ".join(values)] if values else [])]))
@@ -463,9 +434,9 @@ def native_format(config: TaskConfig, native: Mapping[str, Sequence[str]]) -> st
     return chosen if chosen in native else None
 
 
-def items_text(task: Task[Any, Any], items: int) -> str:
-    """A number of items in words; of sensitive data no small one is told."""
-    return number_of(shown_count(items, task.session.card.sensitive), task.output.unit)
+def items_text(task: Task[Any, Any], items: People) -> str:
+    """A number of items in words."""
+    return number_of(items, task.output.unit)
 
 
 def terminal_line(row: Row) -> str:
@@ -509,7 +480,6 @@ def open_model(config: Any, labels: Literal["none", "learnt", "any"] = "none") -
         precision=config.precision,
         expert=getattr(config, "expert", "none"),
         shows_records=config.out is None,
-        remedy=PRIVATE,
         labels=labels,
     )
     if isinstance(session.tokenizer, ForeignVocabulary):
@@ -586,59 +556,6 @@ def defined(figures: Figures) -> Figures:
     return {**kept, NOT_COMPUTED: reasons} if reasons else kept
 
 
-RESUME = "with --resume to complete"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Summary:
-    """How a run ended.
-
-    Args:
-        items, bad: that the model was asked about, and what was left out.
-        notes: what was met on the way, and how often; places: where first, if that is known.
-        quarantine: where what was left out is kept, or None.
-        answer: the figures in a sentence; tables: the same as tables.
-        streamed: whether rows went to standard output.
-        stopped: the signal that ended it early, or None; then there are no figures.
-        seconds: that it took.
-        go_on: what the same command needs to go on with it, where it was stopped; "" where it cannot.
-        hint: what a person would do next.
-        failure: why the answer is of no use, and what to do; "" if it is.
-        examples: lines about single rows that a person is told.
-    """
-
-    task: str
-    items: int
-    bad: int
-    notes: Mapping[str, Any]
-    places: Mapping[str, str] = field(default_factory=dict)
-    quarantine: Path | None = None
-    figures: Figures = field(default_factory=dict)
-    answer: str = ""
-    tables: Sequence[Table] = ()
-    streamed: bool = False
-    stopped: int | None = None
-    seconds: float = 0.0
-    go_on: str = RESUME
-    hint: str = ""
-    failure: str = ""
-    examples: Sequence[str] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """What machines read: the figures, and what is known of every run."""
-        return {**self.figures, **{key: getattr(self, key) for key in ("task", "items", "bad", "notes")}}
-
-
-def met(problems: Problems, items: int, quarantine: Path, *, sensitive: bool) -> dict[str, Any]:
-    """What a summary says of what was met on the way, beside so many items that were asked about."""
-    return {
-        **redact_small_counts({"items": items, "bad": problems.bad_count}, sensitive),
-        "notes": redact_small_counts(problems.counts, sensitive),
-        "places": problems.places,
-        "quarantine": quarantine if problems.quarantined and problems.bad_count else None,
-    }
-
-
 def read(
     session: Session,
     config: TaskConfig,
@@ -649,21 +566,6 @@ def read(
     """The records of some sources, the paths if nothing else; options are of readers, beside the config's."""
     given = config.paths if sources is None else sources
     yield from session.reader(given, format=config.format, options={**options, **config.options})(problems)
-
-
-PRIVATE = "name a file with --out, which only you can read"
-
-
-def placed(error: SeqmlmError, item: Any, sensitive: bool) -> DataError:
-    """An error about an item, with its file and line; of sensitive data without any letter of it."""
-    letters = sensitive and isinstance(error, DataError)
-    reason = getattr(error, "reason", str(error))
-    return DataError(
-        "something that cannot be asked about" if letters else reason,
-        source=item.source,
-        line=item.line,
-        remedy=getattr(error, "remedy", None) or "correct it, or leave it out",
-    )
 
 
 def place(item: Any) -> dict[str, Any]:

@@ -17,29 +17,33 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from seqmlm import __version__
-from seqmlm.data.sources import UNNAMED, combined, file_fingerprint, shown_name, split_source
+from seqmlm.data.sources import combined, file_fingerprint, shown_name, split_source
 from seqmlm.errors import DataError
 from seqmlm.inference.session import Session
+from seqmlm.reports.summary import Figures, Summary
 from seqmlm.rows.file import Rows
-from seqmlm.tasks.task import Conclusion, Figures, Summary, Task
+from seqmlm.tasks.task import Conclusion, Task
 from seqmlm.tracking import DESCRIPTION, MAX_PARAMS, TrackedRun, Tracker, decimal
 from seqmlm.workspace import Workspace
 
+ALL_ROWS, ROWS_THAT_ALARM = "all rows", "rows that alarm"
+_PERSONAL = ("data", "command", ALL_ROWS, ROWS_THAT_ALARM)
+"""Facts about a report that name files, whose names may be those of people."""
+
 
 def origin(session: Session, task: str, config: Any) -> dict[str, Any]:
-    """Where the rows of a report come from: data, model, date, command, file; of sensitive data no names."""
-    entry, private, out = session.entry, session.card.sensitive, config.out
+    """Where the rows of a report come from: data, model, date, command, file."""
+    entry, out = session.entry, config.out
     model = str(config.model) if entry is None else f"{entry.name}, version {entry.version}"
     facts: dict[str, Any] = {
-        "data": shown_name(config.paths) if config.paths and not private else None,
+        "data": shown_name(config.paths) if config.paths else None,
         "model": model,
         "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, seqmlm {__version__}",
-        "command": None if private else command(task, config),
-        "privacy": "rows of single subjects: for your eyes alone, and not in MLflow" if private else None,
+        "command": command(task, config),
     }
-    if out is not None and not private:
+    if out is not None:
         place = quote(os.path.relpath(out, Path(config.report).parent))
-        kept = "rows that alarm" if getattr(config, "alarms_only", False) else "all rows"
+        kept = ROWS_THAT_ALARM if getattr(config, "alarms_only", False) else ALL_ROWS
         facts[kept] = Markup('<a href="{}">{}</a>').format(place, out.name)
     return facts
 
@@ -79,20 +83,19 @@ def keep_run(
     *,
     spent: float = 0.0,
 ) -> None:
-    """Log figures and files of a task in a run of MLflow; of sensitive data no files.
+    """Log figures and files of a task in a run of MLflow.
 
     A metric is a chart in MLflow, here with a single point. So what runs are compared by are metrics, and
-    other numbers are params, as far as MLflow takes them. Figures are without small counts of sensitive data;
-    the task took `spent` seconds.
+    other numbers are params, as far as MLflow takes them. The task took `spent` seconds.
     """
-    private, entry = session.card.sensitive, session.entry
+    entry = session.entry
     name = session.card.run_name or Path(session.model.path).name
     moment = datetime.now().strftime("%Y%m%d-%H%M%S-%f")
     told = {
         "domain": session.card.domain,
         "model": config.model,
         **({} if entry is None else {"model_name": entry.name, "model_version": entry.version}),
-        "data": UNNAMED if private else shown_name(config.paths),
+        "data": shown_name(config.paths),
         "precision": session.precision,
         **params,
     }
@@ -108,9 +111,9 @@ def keep_run(
             run.uses(entry.name, entry.version)
         _name_data(session, config, run)
         run.log_metrics(0, metrics)
-        for file in () if private else files:
+        for file in files:
             if file.stat().st_size <= KEPT_BYTES:
-                run.artifact(file)
+                run.artifact(file, of_records=True)
 
 
 def is_compared(path: str, value: float) -> bool:
@@ -146,11 +149,9 @@ def _name_data(session: Session, config: Any, run: TrackedRun) -> None:
         return
     with suppress(DataError):  # the task itself says what cannot be read, or leaves it out
         named = session.domain.files.deciding(paths, format=config.format, options=config.options)
-        private = session.card.sensitive
         digest = combined(files=file_fingerprint(named))
         facts = {"files": len(named)}
-        shown, source = (UNNAMED, "withheld") if private else (shown_name(paths), paths[0])
-        run.dataset(shown, source, digest, facts, context="scoring")
+        run.dataset(shown_name(paths), paths[0], digest, facts, context="scoring")
 
 
 def write_report(
@@ -161,7 +162,7 @@ def write_report(
     conclusion: Conclusion,
     figures: Figures,
 ) -> None:
-    """Write the report, and keep it with the figures in a run of MLflow: of sensitive data no small ones."""
+    """Write the report, and keep it with the figures in a run of MLflow."""
     from seqmlm.reports.page import Page
 
     config, session = task.config, task.session
@@ -172,14 +173,15 @@ def write_report(
     page.warnings(
         [*warnings, *(f"{what}: {n}" for what, n in summary.notes.items() if what in task.output.caution)]
     )
-    page.head(origin(session, summary.task, config) | {"note": "; ".join(task.output.notes)})
+    page.head(origin(session, summary.task, config), personal=_PERSONAL)
+    page.head({"note": "; ".join(task.output.notes)})
     task.page(page, rows.read, figures)
     for table in summary.tables:
         page.table(*table)
     if summary.notes:
         page.table("Met on the way", ["what", "how often"], list(summary.notes.items()))
-    page.write(config.report, private=session.card.sensitive)
+    page.write(config.report)
     tracked = {"items": summary.items, "bad": summary.bad, **summary.figures}
-    told = summary.answer if session.card.sensitive else f"{lead}\n\n`{command(summary.task, config)}`"
+    told = summary.description(lead, command(summary.task, config))
     kept = [config.report, *files]
     keep_run(session, summary.task, config, tracked, task.output.settled, kept, told, spent=summary.seconds)

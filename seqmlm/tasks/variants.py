@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from seqmlm import plugins
+from seqmlm.data.counts import People
 from seqmlm.data.problems import Problems
 from seqmlm.domains.field import lacking
 from seqmlm.domains.variants import Variant, Variants, VariantTable
@@ -21,18 +22,17 @@ from seqmlm.errors import UsageError, number_of
 from seqmlm.inference.session import Session
 from seqmlm.inference.variants import BITS, CONVENTIONS, WHOLE, VariantScorer
 from seqmlm.reports.page import Page
+from seqmlm.reports.summary import Figures, Table
 from seqmlm.reports.verdict import agreement_sentences, suggestion_doubts
 from seqmlm.rows.file import Row
 from seqmlm.tasks.measurements import Measurements, agreement_table
 from seqmlm.tasks.substitutions import Grid
 from seqmlm.tasks.task import (
     Conclusion,
-    Figures,
     NativeFormat,
     Output,
     ReadRows,
     Requirements,
-    Table,
     Task,
     TaskConfig,
     native_format,
@@ -282,7 +282,7 @@ class VariantsTask(Task[VariantsConfig, Variant]):
             found["next"] = self.grid.suggestions(self.config.next, self.measured)
         return found
 
-    def conclusion(self, figures: Figures, items: int, rows: ReadRows) -> Conclusion:
+    def conclusion(self, figures: Figures, items: People, rows: ReadRows) -> Conclusion:
         told = [f"scored {said(figures['scored'])} of {number_of(items, self.output.unit)}"]
         if "counts" in figures:
             kinds = (f"{said(number)} {name}" for name, number in figures["counts"].items())

@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
+from seqmlm.data.counts import People
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError, UsageError, number_of
@@ -22,9 +23,10 @@ from seqmlm.inference.classifier import Classifier, Verbalizer, read_wording
 from seqmlm.inference.cloze import Cloze
 from seqmlm.inference.session import Session
 from seqmlm.reports.page import Page
+from seqmlm.reports.summary import Figures, Table
 from seqmlm.reports.verdict import accuracy_sentence
 from seqmlm.rows.file import Row
-from seqmlm.tasks.task import Conclusion, Figures, Output, ReadRows, Table, Task, TaskConfig, place, read
+from seqmlm.tasks.task import Conclusion, Output, ReadRows, Task, TaskConfig, place, read
 
 CONTEXTS, FEWEST = 200, 20  # inputs that contextual calibration looks at, and needs: one would take all away
 ONE_CLASS = 0.95  # share of predictions of one class from which on that is said
@@ -115,7 +117,7 @@ class Zeroshot(Task[ZeroshotConfig, Record]):
         """The first records, for contextual calibration; none where it is not wanted or they are too few."""
         if self.config.calibration in ("pmi", "none") or "-" in self.config.paths:
             return []
-        every = self.records(Problems("skip", sensitive=self.session.card.sensitive))
+        every = self.records(Problems("skip"))
         found = [*islice((one for one in every if self.classifier.fields <= one.meta.keys()), CONTEXTS)]
         if len(found) < FEWEST and self.config.calibration == "contextual":
             told = f"contextual calibration needs {FEWEST} inputs at least, and there are {len(found)}"
@@ -167,7 +169,7 @@ class Zeroshot(Task[ZeroshotConfig, Record]):
             found["sensitivity"] = {**spread, "wordings": alone}
         return found
 
-    def conclusion(self, figures: Figures, items: int, rows: ReadRows) -> Conclusion:
+    def conclusion(self, figures: Figures, items: People, rows: ReadRows) -> Conclusion:
         told = f"{number_of(figures['n'], 'record')} classified (calibration {figures['calibration']})"
         name, most = max(figures["predicted"].items(), key=lambda one: (isinstance(one[1], int), one[1]))
         if items >= FEWEST and isinstance(most, int) and most > ONE_CLASS * items:

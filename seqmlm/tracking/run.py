@@ -23,6 +23,7 @@ import psutil
 
 from seqmlm.engine.durable import FileLock, InUseError
 from seqmlm.errors import StateError, nearest
+from seqmlm.privacy import sensitive_data
 from seqmlm.tracking.push import LEDGER, METRICS, SYSTEM, Ledger, MetricsFile, open_run, push
 from seqmlm.tracking.store import (
     DRIFT_TAG,
@@ -180,11 +181,16 @@ class TrackedRun:
         with self._ledger_changes() as ledger:
             ledger.tags |= {key: decimal(value) for key, value in values.items()}
 
-    def artifact(self, path: str | Path) -> None:
+    def artifact(self, path: str | Path, *, of_records: bool = False) -> None:
         """Keep a file, or the contents of a folder, with the run.
 
         It must stay where it is until the run has ended and MLflow has it.
+
+        Args:
+            of_records: it is about single records; those of sensitive data stay out of MLflow.
         """
+        if of_records and sensitive_data():
+            return
         with self._ledger_changes() as ledger:
             ledger.note(ledger.artifacts, {"path": str(Path(path).resolve())}, "path")
 
@@ -200,10 +206,11 @@ class TrackedRun:
         """Record the data the run reads as an MLflow input; nothing is copied.
 
         Args:
-            source: a path or address.
+            source: a path or address; MLflow does not get that of sensitive data.
             digest: our fingerprint, of which MLflow keeps 36 characters.
             profile: counts, as JSON can hold.
         """
+        source = "withheld" if sensitive_data() else source
         entry = {"name": name, "source": source, "digest": digest[:36], "context": context}
         with self._ledger_changes() as ledger:
             ledger.note(ledger.datasets, {**entry, "profile": dict(profile)}, *entry)

@@ -28,10 +28,10 @@ def calibrate_trained(
     calibrations. Returns rows and smallest rates, by mode and name.
     """
     began, level = time.monotonic(), model.domain.level(None)
-    folder, private, notify = Path(model.path), model.card.sensitive, console.message
+    folder, notify = Path(model.path), console.message
     calibrator = Calibrator(
         session=Session(model),
-        problems=Problems("skip", sensitive=private),
+        problems=Problems("skip"),
         seed=model.card.seed,
         budget=after.calibration,
         notify=notify,
@@ -45,7 +45,7 @@ def calibrate_trained(
             raise DataError("no records were set aside for calibration")
         background, rest = calibrator.background(level, normal, corpus.train)
         if background is not None:
-            store_backgrounds(folder, {level.name: background}, private=private)
+            store_backgrounds(folder, {level.name: background})
         if not rest.records:
             raise DataError("too few records were set aside")
         judging = after.phase("calibration counts", _COUNTED_SHARE)
@@ -56,7 +56,7 @@ def calibrate_trained(
         notify(f"not calibrated: {error.reason}; calibrate with normal data by 'seqmlm calibrate'")
         return {}
     if made:
-        store(folder, made, private=private)
+        store(folder, made)
         notify(f"{calibration_summary(made)}; {time.monotonic() - began:.0f} s")
     return {
         f"calibration/{mode}_{name}": float(value)

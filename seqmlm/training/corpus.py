@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from seqmlm import plugins
 from seqmlm.config import to_dict
+from seqmlm.data.counts import Cell, released, released_count
 from seqmlm.data.duplicates import distinct
 from seqmlm.data.identity import TrainedOn
 from seqmlm.data.mixture import Mixture, rates, resample
 from seqmlm.data.prepare import Plan, prepare
-from seqmlm.data.privacy import Cell, redact_small_counts
 from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record, encodable
 from seqmlm.data.sources import UNNAMED, combined, file_fingerprint, shown_name, split_source
@@ -35,6 +35,7 @@ from seqmlm.engine.durable import FileLock, irregular, move_into_place
 from seqmlm.engine.types import MovingWindows, Windows
 from seqmlm.errors import DataError, StateError, UsageError, number_of, plural
 from seqmlm.inference.model_folder import load_tokenizer
+from seqmlm.privacy import handling_sensitive_data
 from seqmlm.streams.ownership import refuse_foreign, remember
 from seqmlm.tokenizers.base import CARD as TOKENIZER_CARD
 from seqmlm.tokenizers.base import Growing, Tokenizer, of_length
@@ -123,16 +124,17 @@ class CorpusReader:
             DataError: an input that cannot be read, or holds too few records to divide.
             UsageError: settings that make no sense together.
         """
-        if not self.config.data.paths:
-            say(
-                f"no data are named: this trains on the {self.domain.name} sample that seqmlm makes up; "
-                f"to train on yours: seqmlm train PATH --domain {self.domain.name}"
-            )
-        tokenizer, prepared = self._tokenizer(say), dict[str, Prepared]()
-        for name in self.sources:
-            prepared[name] = self.prepared(name, tokenizer, _progress(name, say))
-            self._announce(name, prepared[name].statistics, say)
-        return Corpus(self, tokenizer, prepared)
+        with handling_sensitive_data(self.config.data.sensitive):
+            if not self.config.data.paths:
+                say(
+                    f"no data are named: this trains on the {self.domain.name} sample that seqmlm makes up; "
+                    f"to train on yours: seqmlm train PATH --domain {self.domain.name}"
+                )
+            tokenizer, prepared = self._tokenizer(say), dict[str, Prepared]()
+            for name in self.sources:
+                prepared[name] = self.prepared(name, tokenizer, _progress(name, say))
+                self._announce(name, prepared[name].statistics, say)
+            return Corpus(self, tokenizer, prepared)
 
     def _tokenizer(self, say: Callable[[str], None]) -> Tokenizer:
         """The saved tokenizer, or that of the initial model, or one trained on the data (and cached)."""
@@ -158,12 +160,12 @@ class CorpusReader:
             if not (folder / TOKENIZER_CARD).exists():
                 say(f"training a {kind.name} tokenizer")
                 made = load_or_train(config, self.texts)
-                folder.mkdir(mode=0o700 if data.sensitive else 0o777, parents=True, exist_ok=True)
+                folder.mkdir(parents=True, exist_ok=True)
                 made.save(folder)
         return kind.load(folder)
 
     def _announce(self, name: str, statistics: Mapping[str, Any], say: Callable[[str], None]) -> None:
-        facts = redact_small_counts(statistics, self.config.data.sensitive)
+        facts = released(statistics)
         train, validation = _count(facts["train"]["records"]), _count(facts["validation"]["records"])
         unit = self.domain.unit if facts["units"] == 1 else plural(self.domain.unit)
         say(
@@ -406,8 +408,7 @@ class Corpus:
         self.fingerprint = combined(parts=folders, alpha=data.mixture_alpha)
         self.unit, self.sources, self.quarantined = reader.domain.unit, reader.sources, reader.quarantined
         self.shown = {
-            name: shown_name(paths) if name == UNNAMED and not data.sensitive else name
-            for name, paths in reader.sources.items()
+            name: shown_name(paths) if name == UNNAMED else name for name, paths in reader.sources.items()
         }
 
     @property
@@ -440,13 +441,13 @@ FEWEST_TRAINED = 20
 """Training records, or windows of long ones, below which a training warns."""
 
 
-def few_trained_on(corpus: Corpus, *, sensitive: bool) -> str:
+def few_trained_on(corpus: Corpus) -> str:
     """A warning of a training on few records; "" for enough. Records that are cut count as their windows."""
     records = sum(int(one["train"]["records"]) for one in corpus.statistics.values())
     number = max(records, len(corpus.train))
     if number >= FEWEST_TRAINED:
         return ""
-    some = "few training records" if sensitive else f"only {number_of(number, 'training record')}"
+    some = f"only {number_of(released_count(number), 'training record')}"
     return (
         f"warning: there are {some}, fewer than {FEWEST_TRAINED}: a model learns so few by heart, and its "
         "figures on held-out records say little; give more data"

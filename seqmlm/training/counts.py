@@ -29,7 +29,7 @@ from seqmlm.engine.units import EXACT, Units, unit_numbers
 from seqmlm.evaluation.intervals import bootstrap_weights, summarized
 from seqmlm.inference.batches import forward_tokens
 from seqmlm.inference.calibrations import HEADER, saved
-from seqmlm.inference.model_folder import COUNTS, LoadedModel, put_file
+from seqmlm.inference.model_folder import COUNTS, LoadedModel, data_rules, put_file
 from seqmlm.tasks.deadline import Afterwards
 
 SUBJECTS = 10
@@ -83,7 +83,8 @@ def fit_expert(
     counter = _Counter(train, rule, unigram, SUBJECTS if model.card.sensitive else 1)
     expert = learner.learnt(counter.expert(counter.sequences(tokens, after)))
     header = {HEADER: json.dumps(expert.described())}
-    put_file(Path(model.path) / COUNTS, saved(expert.arrays(), header), private=model.card.sensitive)
+    with data_rules(model.card):  # the folder has no card yet, which `put_file` would ask
+        put_file(Path(model.path) / COUNTS, saved(expert.arrays(), header))
     return expert
 
 

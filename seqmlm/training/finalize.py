@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from seqmlm.anomaly.levels import WHOLE
-from seqmlm.data.privacy import redact_small_counts
+from seqmlm.data.counts import released
 from seqmlm.data.splits import evenly
 from seqmlm.errors import StateError
 from seqmlm.inference import model_folder
 from seqmlm.inference.calibrations import store_trained_on
 from seqmlm.inference.model_folder import LoadedModel
+from seqmlm.privacy import sensitive_data
 from seqmlm.registry.database import UnreachableError, patiently
 from seqmlm.registry.entries import ModelEntry
 from seqmlm.registry.store import Registry
@@ -75,7 +76,7 @@ def finalize(
     card = model.card
     with run.writing(), run.building(folder) as building:
         model_folder.write(building, model.rows, model.tokenizer, card)
-        store_trained_on(building, corpus.trained_on, private=card.sensitive)
+        store_trained_on(building, corpus.trained_on)
         made = replace(model, path=str(building))
         facts, held_out = _counts(made, corpus, after, console.message)
     try:
@@ -137,17 +138,17 @@ def _artifacts(
 ) -> None:
     """The page of the training, and the examples in it as a text."""
     shown, file, examples = run.directory / "predictions.txt", run.directory / PAGE, ""
-    if not run.sensitive:
+    if not sensitive_data():
         ask, some = evaluator.ask(model.rows), evenly(len(corpus.validation), SHOWN_PREDICTIONS)
         examples = sample_predictions(ask, model, corpus.validation, some)
         shown.write_text(examples, encoding="utf-8")
         tracked.artifact(shown)
     facts = {"data": ", ".join(corpus.shown.values()), "sequences": len(corpus.train)}
-    facts = redact_small_counts(facts, run.sensitive)
+    facts = released(facts)
     metrics = read_metrics(run.directory / METRICS)
     named = f"{run.name}:{finished.version}"
     page = training_page(named, model.card, facts, finished.values, finished.sentences, metrics, examples)
-    page.write(file, private=run.sensitive)
+    page.write(file)
     tracked.set_tag(DESCRIPTION, described(finished.sentences))
     tracked.artifact(file)
 

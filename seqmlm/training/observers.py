@@ -148,7 +148,7 @@ def sample_predictions(
 ) -> str:
     """A few validation sequences as text: true, masked, and with the model's predictions.
 
-    The text is decoded from the ids, since prepared data keep no text. Must not be called for sensitive data.
+    The text is decoded from the ids, since prepared data keep no text.
     """
     blocks, tokenizer = [], model.tokenizer
     for index in indices:

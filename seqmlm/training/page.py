@@ -13,9 +13,10 @@ from markupsafe import Markup
 
 from seqmlm import __version__
 from seqmlm.inference.model_folder import Card
+from seqmlm.privacy import sensitive_data
 from seqmlm.reports.drawing import HEIGHT, MARK, THRESHOLD, WIDTH, picture, styled
 from seqmlm.reports.page import Page
-from seqmlm.tasks.task import Table
+from seqmlm.reports.summary import Table
 
 PAGE = "training.html"
 """The main artifact of a training."""
@@ -25,18 +26,18 @@ _CALIBRATED = re.compile(r"calibration/(.*)_rows")
 _PALE = "#9db8d9"  # single steps, behind their mean
 
 
-def score_command(model: str, values: Mapping[str, float], *, sensitive: bool) -> str:
+def score_command(model: str, values: Mapping[str, float]) -> str:
     """The command that judges new data: with a rate that the calibrations support, none where none does.
 
     Args:
         model: its name.
         values: what calibrations came to, among other figures.
-        sensitive: rows may not be shown on the console.
     """
     rates = [rate for name, rate in values.items() if _SMALLEST.fullmatch(name)]
     rate = max(0.05, math.ceil(100 * min(rates) - 1e-9) / 100) if rates else 1.0
     alarms = f" --fpr {rate:g}" if rate < 0.5 else ""
-    return f"seqmlm score {model} NEW{alarms} --report new.html" + (" --out new.jsonl" if sensitive else "")
+    rows = " --out new.jsonl" if sensitive_data() else ""  # they may not be shown on the console
+    return f"seqmlm score {model} NEW{alarms} --report new.html{rows}"
 
 
 def training_page(
@@ -59,7 +60,7 @@ def training_page(
     lead, *warnings = sentences
     page = Page(f"Training: {model}", lead)
     page.warnings(warnings)
-    command = score_command(model.partition(":")[0], values, sensitive=card.sensitive)
+    command = score_command(model.partition(":")[0], values)
     page.head({**facts, **_date(), "next": command})
     hidden = f"bits per {card.unit}, 15 % of them hidden"
     held = "eval/bits_per_unit", hidden, "eval/unigram_bits_per_unit"

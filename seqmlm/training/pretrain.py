@@ -14,12 +14,12 @@ from typing import Any
 
 from seqmlm import plugins
 from seqmlm.config import to_dict
-from seqmlm.data.privacy import redact_small_counts
+from seqmlm.data.counts import released
 from seqmlm.engine.backbones import parameter_count
 from seqmlm.engine.distributed import Processes
-from seqmlm.engine.durable import owner_only
 from seqmlm.engine.loop import LoopResult, Observer
 from seqmlm.inference.model_folder import LoadedModel
+from seqmlm.privacy import handling_sensitive_data
 from seqmlm.scoring.calibrate import few_held_out
 from seqmlm.tasks.deadline import CUTS, Afterwards, Cuts, Deadline, Start, seconds
 from seqmlm.tracking import TrackedRun
@@ -79,7 +79,7 @@ def pretrain(request: TrainRequest, console: Console) -> PretrainResult:
     if agreed.config.train.max_time is not None:
         deadline.limit = seconds(agreed.config.train.max_time)
     limits = {limit: to_dict(agreed.config.train)[limit] for limit in LIMITS}
-    with owner_only(agreed.config.data.sensitive):
+    with handling_sensitive_data(agreed.config.data.sensitive):
         done = _run_of(agreed, workspace).result(_same_limits(limits)) if agreed.resume else None
         if done is not None:
             if processes.is_main:
@@ -101,7 +101,6 @@ def _run_of(plan: Plan, workspace: Workspace) -> TrainingRun:
         task="pretrain",
         domain=plan.config.domain,
         resume=plan.resume,
-        sensitive=plan.config.data.sensitive,
     )
 
 
@@ -128,8 +127,8 @@ class Pretraining:
         level = self.domain.level(None)
         if data.calibration and level.whole:
             counted = bool(level.statistics.counted) and len(corpus.sources) == 1  # as `Corpus.training`
-            self.say(few_held_out(corpus.held_out, agreed.name, sensitive=data.sensitive, counted=counted))
-        self.few = few_trained_on(corpus, sensitive=data.sensitive)
+            self.say(few_held_out(corpus.held_out, agreed.name, counted=counted))
+        self.few = few_trained_on(corpus)
         self.say(self.few)
         spent = None if deadline.limit is None else deadline.start().spent
         plan = sized(agreed, corpus, processes, self.say, spent=spent)
@@ -237,7 +236,7 @@ class Pretraining:
         tracked = run.start(_params(self.training), self.console.message)
         tracked.artifact(settings)
         for name, paths in corpus.sources.items():
-            counts = redact_small_counts(corpus.statistics[name], run.sensitive)
+            counts = released(corpus.statistics[name])
             tracked.dataset(corpus.shown[name], paths[0], corpus.fingerprint, counts)
         return tracked
 
@@ -266,9 +265,7 @@ class Pretraining:
             tokens_per_second=outcome.tokens / outcome.seconds if outcome.seconds else 0.0,
             wall_seconds=self.deadline.wall(),
             checkpoint=str(outcome.checkpoint) if outcome.checkpoint else None,
-            next=None
-            if version is None
-            else score_command(self.run.name, values, sensitive=self.run.sensitive),
+            next=None if version is None else score_command(self.run.name, values),
             signal=outcome.signal,
             is_main=is_main,
         )

@@ -15,7 +15,7 @@ import yaml
 from safetensors import SafetensorError
 
 from seqmlm import plugins
-from seqmlm.data.privacy import redact_small_counts
+from seqmlm.data.counts import released
 from seqmlm.engine.durable import move_into_place, replace_file
 from seqmlm.errors import StateError
 from seqmlm.inference.model_folder import LoadedModel, read_card
@@ -66,7 +66,6 @@ class TrainingRun:
     Args:
         name: of the run, of its folder and of its model.
         resume: whether it goes on with what is there.
-        sensitive: whether the records are.
     """
 
     workspace: Workspace
@@ -74,7 +73,6 @@ class TrainingRun:
     task: TrainingTask
     domain: str
     resume: bool
-    sensitive: bool
 
     @property
     def directory(self) -> Path:
@@ -179,6 +177,6 @@ class TrainingRun:
             sources: the files that it was trained on.
             counts: of their records.
         """
-        counts = redact_small_counts(counts, self.sensitive)
+        counts = released(counts)
         origin = origin_of(model.card, model.tokenizer, sources=sources, counts=counts)
         return register_model(Path(model.path), self.name, origin)

@@ -62,7 +62,6 @@ class Grouping:
     model: str  # reference of the one that judges
     quiet: float = QUIET
     muted: Sequence[MutePattern] = ()  # alarms whose message or template one of these fits make no incident
-    private: bool = False  # incidents say nothing of what is in the data
 
     def over(self, incident: Incident, now: float) -> bool:
         """Whether nothing has come for the quiet time; or the clock was set back by as much."""
@@ -86,7 +85,7 @@ class Grouping:
         """The incident that a row opens; its texts are `printable`: a log may hold what no database takes."""
         time, line = datetime.fromtimestamp(now, UTC), int(row["line"])
         texts: dict[str, Any] = {"template": "", "new": (), "reason": "", "what": "unusual lines"}
-        if not self.private:
+        if not row.get("sensitive"):  # else incidents say nothing of what is in the data
             texts = {
                 "template": printable(row.get("template", "")),
                 "new": tuple(map(_short, _news(row)))[:TOLD],

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -43,7 +43,6 @@ class Outbox:
         path: of the JSON lines; with `stdout` nothing is there, and what is kept beside it has its name.
         request: what decides the rows; see `watch.request`.
         follow: begins to follow the files, from the states of an earlier follower.
-        private: only the owner may read the file, and a database that is a file.
         tell: takes what happened to incidents, after it was committed.
         notify: makes notices of it for the webhook.
         stdout: takes the rows in place of a file.
@@ -72,17 +71,16 @@ class Outbox:
         request: Mapping[str, Any],
         follow: Callable[[Sequence[FileState]], Follower],
         *,
-        private: bool = False,
         grouping: Grouping | None = None,
         tell: Callable[[Change], None] = lambda change: None,
         clock: Callable[[], float] = time.time,
         notify: Callable[[Sequence[Change]], Sequence[Notice]] = lambda changes: (),
         stdout: TextIO | None = None,
     ) -> None:
-        self._private, self._stdout, self.notes = private, stdout, list[str]()
+        self._stdout, self.notes = stdout, list[str]()
         self._lock = output_lock(path)
         self._lock.acquire()
-        self._grouping = replace(grouping or Grouping(model=""), private=private)
+        self._grouping = grouping or Grouping(model="")
         self._tell, self._clock = tell, clock
         self._open: dict[int, Incident] = {}
         self._out, self._registry, self._follow, self._notify = path, registry, follow, notify
@@ -100,8 +98,7 @@ class Outbox:
         Raises:
             StateError: its settings were others, or the file is not what was written.
         """
-        if self._private:
-            self._registry.protect()
+        self._registry.protect(self._request)
         entry, resumed = self._entry()
         self.stream = entry.id
         standing = self._registry.incidents(stream=entry.id, standing=True)
@@ -155,7 +152,7 @@ class Outbox:
                 )
         try:
             if self._stdout is None:
-                self._lines = LinesSink(self._out, private=self._private, mark=mark)
+                self._lines = LinesSink(self._out, mark=mark)
             else:
                 self._lines = StreamSink(self._stdout, json_lines)
         except StateError as error:

@@ -20,8 +20,8 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.signals import StopSignals
 from seqmlm.errors import UsageError, number_of, p_value_text
+from seqmlm.reports.summary import NoProgress, Progress, Summary
 from seqmlm.scoring.live import LiveModel
-from seqmlm.tasks.task import NoProgress, Progress, Summary
 from seqmlm.watch.config import WatchConfig
 from seqmlm.watch.follower import PATIENCE, Follower, absolute
 from seqmlm.watch.generations import FileState, Gap
@@ -89,6 +89,7 @@ def watch_files(
             server = stack.enter_context(MetricsServer(config.metrics_host, config.metrics_port))
             progress.message(f"counters are at {server.address}/metrics")
         model = LiveModel(config, progress.message)
+        stack.enter_context(model.data_rules())
         registry = stack.enter_context(Streams.here())
         if config.out is None:
             config = replace(config, out=_stream_name(config, registry.root))
@@ -117,7 +118,7 @@ class Watching:
         self.config, self.model, self.registry = config, model, registry
         self._progress, self._stack, self.lag = progress, stack, Lag()
         self.signals = stack.enter_context(StopSignals())
-        self.problems = stack.enter_context(Problems("skip", sensitive=model.sensitive))
+        self.problems = stack.enter_context(Problems("skip"))
         self.problems.listener = progress.message
 
     def begin(self, grouping: Grouping, webhook: Webhook | None, stdout: TextIO | None) -> None:
@@ -125,13 +126,12 @@ class Watching:
         config, model, out = self.config, self.model, self.config.out
         assert out is not None
         patterns = [absolute(path) for path in config.sources]
-        origin = Origin(output=absolute(str(out)), sensitive=model.sensitive)
+        origin = Origin(output=absolute(str(out)), sensitive=self.problems.sensitive)
         self.outbox = Outbox(
             out,
             self.registry,
             stream_request(config, patterns, model),
             partial(self._follow, out, patterns),
-            private=model.sensitive,
             grouping=grouping,
             tell=_announcer(self._progress),
             notify=notices(webhook, origin),

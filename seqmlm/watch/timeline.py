@@ -252,7 +252,7 @@ class Timeline:
         """Write the page; of sensitive data only the owner may read it; StateError: it cannot be written."""
         check_outputs({"--report": path})
         title = "What was judged of followed files" + (f" by {self.model}" if self.model else "")
-        page = Page(title, " ".join(self.verdict()))
+        page = Page(title, " ".join(self.verdict()), sensitive=self.sensitive)
         if warnings := self.warnings():
             page.warnings(warnings)
         running = sum(stream.entry.running for stream in self.streams)
@@ -273,7 +273,7 @@ class Timeline:
             page.facts(f"Incident {incident.id}", {**state, **columns(incident, format_time)})
             if rows := self.first_rows[incident.id]:
                 page.table("", ["first rows", "time in the log", "p", "what they say"], list(map(_row, rows)))
-        page.write(path, private=self.sensitive)
+        page.write(path)
 
     def _draw(self, page: Page) -> None:
         """Rows, incidents and p-values in time, and the streams."""

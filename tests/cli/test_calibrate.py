@@ -15,9 +15,9 @@ from histories import histories, table
 from tiny_models import proteins
 from written import rows as rows_of
 
-from seqmlm.data.privacy import PERSONAL
 from seqmlm.inference import model_folder
 from seqmlm.inference.calibrations import CALIBRATION, stored_calibrations, stored_trained_on
+from seqmlm.privacy import PERSONAL
 from seqmlm.registry.store import Registry
 from seqmlm.scoring.output import TRAINED_ON
 from seqmlm.workspace import Workspace
@@ -75,7 +75,7 @@ def test_train_then_calibrate(seqmlm: Run, workspace: Path) -> None:
     written = (folder / CALIBRATION).read_bytes()
     older = written.replace(b'\\"format\\": 5', b'\\"format\\": 1')
     assert older != written
-    model_folder.put_file(folder / CALIBRATION, older, private=False)
+    model_folder.put_file(folder / CALIBRATION, older)
     seqmlm("score", "mine", normal, "--fpr", "0.2").refused(
         4, f"{CALIBRATION} cannot be read (format 1; this version of seqmlm reads 5)", "seqmlm calibrate"
     )

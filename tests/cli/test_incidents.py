@@ -40,11 +40,10 @@ def _stream(
             registry,
             {},
             NoFiles,  # type: ignore[arg-type]
-            private=private,
             grouping=Grouping(model="app:1"),
             clock=lambda: clock[0],
         )
-        outbox.begin(Problems())
+        outbox.begin(Problems(sensitive=private))
         outbox.write(rows)
         outbox.commit({}, Problems())
         clock[0] += 600 * over

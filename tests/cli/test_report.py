@@ -56,9 +56,8 @@ def stream(
             NoFiles,  # type: ignore[arg-type]
             grouping=Grouping(model="web:1"),
             clock=lambda: clock[0],
-            private=private,
         )
-        outbox.begin(Problems())
+        outbox.begin(Problems(sensitive=private))
         for ago, one in rows:
             clock[0] = (NOW - timedelta(hours=ago)).timestamp()
             outbox.write([one])

@@ -16,7 +16,7 @@ from fork_server import Finished, ForkServer, Run
 from tiny_models import protein_model, proteins, random_model, saved
 from written import rows
 
-from seqmlm.data.privacy import redact_small_counts
+from seqmlm.data.counts import redacted
 from seqmlm.data.problems import Problems
 from seqmlm.domains.dna.bases import BaseTokenizer
 from seqmlm.inference.calibrations import Stored, store
@@ -158,7 +158,7 @@ def test_alarms_of_parts_of_records_are_no_people(people: bool, shown: object) -
         found = {"units": 4, "score": 1.0, "source": "f", "line": number, "place": (f"{number}", 0.0, 1.0)}
         tally.add({**found, "alarm": True})
     plan: Any = SimpleNamespace(level=SimpleNamespace(counts_people=people), alpha=0.05, stored=None)
-    told = redact_small_counts(tally.figures(plan), True)
+    told = redacted(tally.figures(plan))
     assert (told["rows"], told["alarms"], told["incidents"], told["units"]) == (shown, shown, shown, 12)
 
 

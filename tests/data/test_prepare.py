@@ -21,8 +21,8 @@ import numpy as np
 import pytest
 
 from seqmlm.data import store
+from seqmlm.data.counts import Things, redacted
 from seqmlm.data.prepare import Plan, prepare
-from seqmlm.data.privacy import Things, redact_small_counts
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.splits import PARTS, ByKey, Marks, Parts, Split, neighbours
@@ -126,7 +126,7 @@ def test_prepared_data_know_which_notes_count_no_people(tmp_path: Path) -> None:
     for _ in range(2):  # made, then read again
         told = made(words(20), tmp_path, problems=problems).statistics
         assert "things" not in told
-        assert redact_small_counts(told["problems"], True) == {"no table visits": 1, "no time": "<11"}
+        assert redacted(told["problems"]) == {"no table visits": 1, "no time": "<11"}
 
 
 def test_names_that_are_not_utf_8_are_kept_as_escapes(tmp_path: Path) -> None:

@@ -7,10 +7,11 @@ import pickle
 import pytest
 
 from seqmlm import plugins
-from seqmlm.data.privacy import PERSONAL, Things, redact_small_counts, redacted_counts
+from seqmlm.data.counts import Things, redacted, redacted_counts, released
 from seqmlm.data.problems import Problems
 from seqmlm.inference.calibrations import BACKGROUND, CALIBRATION, TRAINED_ON
 from seqmlm.inference.model_folder import COUNTS
+from seqmlm.privacy import PERSONAL, handling_sensitive_data
 
 FACTS = {
     "records": 10,
@@ -24,7 +25,7 @@ FACTS = {
 
 
 def test_sensitive_counts():
-    told = redact_small_counts(FACTS, True)
+    told = redacted(FACTS)
     assert told["records"] == "<11"
     assert told["tokens"] == 11
     assert told["unknown_tokens"] == 0
@@ -35,7 +36,9 @@ def test_sensitive_counts():
 
 
 def test_other_data_are_told_as_they_are():
-    assert redact_small_counts(FACTS, False) == FACTS
+    assert released(FACTS) == FACTS
+    with handling_sensitive_data():
+        assert released(FACTS) == redacted(FACTS)
 
 
 def test_files_about_records_are_known_by_name():
@@ -43,7 +46,7 @@ def test_files_about_records_are_known_by_name():
 
 
 def test_counts_of_things_are_told_however_small():
-    told = redact_small_counts({"alarms": Things(3), "people": 3, "more": {"files": Things(1)}}, True)
+    told = redacted({"alarms": Things(3), "people": 3, "more": {"files": Things(1)}})
     assert told == {"alarms": 3, "people": "<11", "more": {"files": 1}}
     parts = redacted_counts({"train": 56, "tables": Things(2)}, parts=True)
     assert parts == {"train": 56, "tables": 2}, "a count of things gives no person away"
@@ -70,7 +73,7 @@ def test_a_note_says_once_for_all_whether_it_counts_things(way: str):
         problems.add(pickle.loads(pickle.dumps(other.taken())))
     else:
         read(problems)
-    told = redact_small_counts(problems.counts, True)
+    told = redacted(problems.counts)
     assert told == {"no table visits in the folder": 1, "no time": "<11"}
 
 

@@ -233,7 +233,7 @@ def test_what_a_field_does_not_declare_is_refused_in_its_name(tmp_path: Path) ->
         VISITS.sample.draw(tmp_path)
     for level in VISITS.levels:
         with pytest.raises(UsageError, match=f"rows of level {level.name} have no place"):
-            level.track(tmp_path / "t.bedgraph", name="t", private=False)
+            level.track(tmp_path / "t.bedgraph", name="t")
 
 
 def test_pictures_are_new_for_every_report() -> None:

@@ -7,17 +7,21 @@ that their owner asked for, and that nobody else may read. What looks like a sec
 from __future__ import annotations
 
 import json
+import re
 import stat
 import traceback
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import histories as patients
 import pytest
 from fork_server import Run
-from tiny_models import TINY
+from tiny_models import TINY, protein_model, proteins, saved
 
+from seqmlm.cli import main
+from seqmlm.data.counts import redacted
 from seqmlm.errors import SeqmlmError
 
 SHORT = (*TINY, "--max-steps", 2, "--set", "model.max_length=64")
@@ -166,3 +170,77 @@ def test_what_few_subjects_have_is_found_nowhere(kind, seqmlm, workspace, tmp_pa
     assert model or kind == "log words"
     assert holding(elsewhere, SECRETS)
     assert json.loads((workspace / "runs/m/model/seqmlm.json").read_text())["sensitive"]
+
+
+def _never() -> bool:
+    return False
+
+
+EXITS: dict[str, dict[str, Any]] = {
+    "files": {"seqmlm.privacy.owner_only": nullcontext},
+    "summary": {"seqmlm.reports.summary.released": dict},
+    "page": {"seqmlm.reports.page.sensitive_data": _never},
+    "tracked run": {
+        "seqmlm.tracking.run.sensitive_data": _never,
+        "seqmlm.data.sources.sensitive_data": _never,
+    },
+    "errors": {"seqmlm.data.problems.sensitive_data": _never},
+    "counts in sentences": {
+        "seqmlm.data.counts.sensitive_data": _never,
+        "seqmlm.reports.summary.released": redacted,
+    },
+}
+"""What each exit of the process asks before it lets something out, and what disables it."""
+
+
+def leaking_exits(workspace: Path, capsys: pytest.CaptureFixture[str]) -> set[str]:
+    """Score three sequences, and one that no model can read, by a sensitive model; the exits that leak."""
+    model = saved(protein_model(), workspace / "model", sensitive=True)
+    records = proteins(workspace / "canaryname.fasta", 3, seed=0)
+    with records.open("a") as file:
+        file.write(">bad\nCANARYCANARY1\n")
+    rows, report = workspace / "rows.jsonl", workspace / "r.html"
+    shown = []
+    for more in (["--json"], []):
+        words = [
+            "score",
+            model,
+            records,
+            "--out",
+            rows,
+            "--report",
+            report,
+            "--on-error",
+            "quarantine",
+            *more,
+        ]
+        with pytest.raises(SystemExit) as stop:
+            main([*map(str, words), "--on-error", "quarantine"])
+        assert not stop.value.code
+        shown.append(capsys.readouterr())
+        rows.unlink()
+    tracked = [path for path in workspace.rglob("*") if path.is_file() and "runs" in path.parts]
+    tracked += [workspace / "mlflow.db"]
+    quarantine = next(workspace.rglob("*quarantine*")).read_text()
+    leaks = {
+        "files": report.stat().st_mode & 0o077 != 0,
+        "summary": json.loads(shown[0].out)["items"] != "<11",
+        "page": b"seqmlm score" in report.read_bytes(),
+        "tracked run": any(b"canaryname" in path.read_bytes() for path in tracked),
+        "errors": "CANARY" in quarantine or "CANARY" in shown[0].err + shown[1].err,
+        "counts in sentences": re.search(r"\b3 records|records/s", shown[1].err) is not None,
+    }
+    return {name for name, leaked in leaks.items() if leaked}
+
+
+@pytest.mark.parametrize("disabled", [None, *EXITS])
+def test_each_exit_withholds_what_no_other_would(
+    disabled: str | None,
+    tracked_workspace: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """With an exit disabled, the search finds what that exit lets out, and nothing else."""
+    for place, stand_in in EXITS.get(disabled or "", {}).items():
+        monkeypatch.setattr(place, stand_in)
+    assert leaking_exits(tracked_workspace, capsys) == ({disabled} if disabled else set())

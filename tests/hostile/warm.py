@@ -98,7 +98,7 @@ def models(formats: Sequence[Hostile], root: Path) -> None:
         if level.background is not None:
             encodings = tokenizer.encode_batch([record.raw for record in records])
             known = level.background.fit(encodings, tokenizer, seed=0)
-            store_backgrounds(root / domain, {level.name: known}, private=True)
+            store_backgrounds(root / domain, {level.name: known})
 
 
 def warm_up(one: Hostile, root: Path) -> None:

@@ -28,7 +28,7 @@ EXTRA = "log_templates.json"
 @pytest.fixture
 def folder(model: LoadedModel, tmp_path: Path) -> Path:
     path = saved(model, tmp_path / "model")
-    put_file(path / EXTRA, b'{"seen": 0.5}', private=False)
+    put_file(path / EXTRA, b'{"seen": 0.5}')
     return path
 
 
@@ -120,12 +120,12 @@ class Snapshots(durable.Disk):
 def test_a_kill_at_any_moment_leaves_a_folder_that_loads(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bytes | None, after: bytes | None
 ) -> None:
-    put_file(folder / EXTRA, before, private=False)
+    put_file(folder / EXTRA, before)
     disk = Snapshots(folder, tmp_path / "kept")
     with monkeypatch.context() as patched:
         patched.setattr(durable, "DISK", disk)
         patched.setattr(model_folder, "DISK", disk)
-        put_file(folder / EXTRA, after, private=False)
+        put_file(folder / EXTRA, after)
     assert disk.count >= 8
     seen = set()
     for number in range(disk.count):
@@ -135,7 +135,7 @@ def test_a_kill_at_any_moment_leaves_a_folder_that_loads(
         assert found in (before, after)
         seen.add(found)
         # Who comes next finishes it.
-        put_file(there / EXTRA, b"[]", private=False)
+        put_file(there / EXTRA, b"[]")
         checked(there)
         card = read_card(there)
         assert card.files[EXTRA] == [durable.entry_of(there / EXTRA)]
@@ -147,7 +147,7 @@ def test_a_file_that_is_replaced_while_a_model_is_loaded_is_not_damaged(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cards = [read_card(folder)]
-    put_file(folder / EXTRA, b"new", private=False)
+    put_file(folder / EXTRA, b"new")
     monkeypatch.setattr(model_folder, "read_card", lambda path: cards.pop() if cards else read_card(path))
     loaded = model_folder.load(folder)
     assert not cards
@@ -163,7 +163,7 @@ def test_a_full_disk_leaves_the_old_file_and_a_folder_that_loads(
     with monkeypatch.context() as patched:
         patched.setattr(durable.DISK, "rename", full)
         with pytest.raises(StateError, match=r"log_templates\.json: No space left .* copy the model"):
-            put_file(folder / EXTRA, b"new", private=False)
+            put_file(folder / EXTRA, b"new")
     assert (folder / EXTRA).read_bytes() == b'{"seen": 0.5}'
     checked(folder)
 
@@ -217,7 +217,7 @@ def test_modes(model: LoadedModel, tmp_path: Path, sensitive: bool, file: int, d
     before = os.umask(0o002)
     try:
         saved(model, tmp_path / "model", sensitive=sensitive)
-        put_file(tmp_path / "model" / EXTRA, b"{}", private=sensitive)
+        put_file(tmp_path / "model" / EXTRA, b"{}")
         export_model(str(tmp_path / "model"), tmp_path / "out")
         assert os.umask(0o002) == 0o002, "as it was"
     finally:

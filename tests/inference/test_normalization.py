@@ -15,6 +15,7 @@ from seqmlm.inference import normalization
 from seqmlm.inference.calibrations import HEADER, saved, tensors
 from seqmlm.inference.normalization import Normalization
 from seqmlm.inference.senses import Senses
+from seqmlm.privacy import handling_sensitive_data
 
 FACTS = {"layers": "last", "of": "record", "pool": "mean"}
 
@@ -52,7 +53,8 @@ def test_whitened_has_no_covariance_left(vectors: np.ndarray, fitted: Normalizat
 
 
 def test_what_is_kept_comes_back(fitted: Normalization, tmp_path: Path) -> None:
-    fitted.keep(tmp_path, private=True)
+    with handling_sensitive_data():
+        fitted.keep(tmp_path)
     (file,) = [one for one in tmp_path.iterdir() if one.suffix == ".safetensors"]
     assert file.stat().st_mode & 0o777 == 0o600
     again = Normalization.stored(tmp_path, FACTS)
@@ -68,7 +70,7 @@ def kept(request: pytest.FixtureRequest, vectors: np.ndarray) -> tuple[type[Any]
     """What is kept of vectors, and how."""
     if request.param == "normalization":
         fitted = Normalization.fit(iter(vectors), FACTS)
-        return Normalization, lambda folder: fitted.keep(folder, private=False)
+        return Normalization, fitted.keep
     return Senses, Senses.of((("dog", str(n % 2), one) for n, one in enumerate(vectors)), FACTS).keep
 
 

@@ -43,7 +43,7 @@ def test_a_folder_is_opened_and_refused_for_what_it_is_not(workspace: Path) -> N
 def test_scores_of_sensitive_data_are_not_shown(workspace: Path) -> None:
     name = folder(workspace / "secret", sensitive=True)
     assert Session.open(name).card.sensitive
-    with pytest.raises(UsageError, match=r"not shown on the console$"):
+    with pytest.raises(UsageError, match=r"not shown on the console: name a file with --out"):
         Session.open(name, shows_records=True)
     with pytest.raises(UsageError, match=r"console: name a file$"):
         Session.open(name, shows_records=True, remedy="name a file")

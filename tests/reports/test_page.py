@@ -14,6 +14,7 @@ from markupsafe import Markup
 from pages import Reading
 
 from seqmlm.errors import StateError
+from seqmlm.privacy import handling_sensitive_data
 from seqmlm.reports import page as module
 from seqmlm.reports.drawing import Bar
 from seqmlm.reports.page import Page
@@ -107,7 +108,8 @@ def test_a_private_report_is_its_owners_alone(tmp_path: Path) -> None:
     page, path = Page("t"), tmp_path / "new" / "r.html"
     page.write(path)
     path.chmod(0o666)
-    page.write(path, private=True)
+    with handling_sensitive_data():
+        page.write(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert path.read_text(encoding="utf-8") == page.html()
     assert [file.name for file in path.parent.iterdir()] == ["r.html"]

@@ -20,6 +20,7 @@ from seqmlm.data.files import UNDER_WAY
 from seqmlm.data.problems import Problems
 from seqmlm.data.rows import read_rows
 from seqmlm.errors import StateError, UsageError
+from seqmlm.privacy import handling_sensitive_data
 from seqmlm.rows.file import Rows
 from seqmlm.streams import sinks
 from seqmlm.streams.cursor import Cursor
@@ -54,9 +55,9 @@ def _opened(path: Path | None, kind: str, schema: Schema = SCHEMA, **given: Any)
     return Rows(path, {"of": "x"}, Problems(), format=kind, columns=schema, **given)
 
 
-def _write(path: Path, kind: str, *, commit: int | None = None, private: bool = False) -> None:
+def _write(path: Path, kind: str, *, commit: int | None = None) -> None:
     """Write the rows, committing after a number of them; only as far as that, if there is one."""
-    with _opened(path, kind, private=private) as rows:
+    with _opened(path, kind) as rows:
         rows.write([[one] for one in ROWS[:commit]])
         rows.commit()
         if commit is None:
@@ -346,7 +347,8 @@ def test_a_value_that_its_column_cannot_hold_is_said_without_it(
 def test_private_files_are_the_owners(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"a.{kind}"
     path.touch(mode=0o644)
-    _write(path, kind, private=True)
+    with handling_sensitive_data():
+        _write(path, kind)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 

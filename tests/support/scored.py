@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TextIO
 
+from seqmlm.reports.summary import Progress, Summary
 from seqmlm.scoring.config import ScoreConfig
 from seqmlm.scoring.score import Score
 from seqmlm.tasks.run import run
-from seqmlm.tasks.task import Progress, Summary
 
 
 def score_files(config: ScoreConfig, stdout: TextIO | None, progress: Progress | None = None) -> Summary:

@@ -20,9 +20,9 @@ from registered import origin
 
 from seqmlm.inference import model_folder
 from seqmlm.registry.entries import ModelEntry
+from seqmlm.reports.summary import NoProgress, Summary
 from seqmlm.scoring.calibrate import CalibrateConfig, calibrate_files
 from seqmlm.scoring.config import ScoreConfig, ScoringRequest
-from seqmlm.tasks.task import NoProgress, Summary
 from seqmlm.watch.config import WatchConfig
 from seqmlm.watch.scoring import watch_files
 from seqmlm.watch.store import Streams

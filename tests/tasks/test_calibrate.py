@@ -40,6 +40,7 @@ from seqmlm.inference.detector import Detector
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
+from seqmlm.privacy import handling_sensitive_data
 from seqmlm.scoring import calibrate
 from seqmlm.scoring.calibrate import Calibrator, Records, default_modes
 from seqmlm.scoring.output import line
@@ -186,7 +187,8 @@ def test_what_teaches_a_background_does_not_calibrate(model: LoadedModel, tmp_pa
     assert [record.id for record in rest.records] == [str(n) for n in range(2, 61, 2)]
     found = one.calibrate(level, [str(EXACT)], rest, background)
     assert found["beyond", "exact"].rows == 30
-    store_backgrounds(tmp_path, {level.name: background}, private=True)
+    with handling_sensitive_data():
+        store_backgrounds(tmp_path, {level.name: background})
     back = stored_background(model, level)
     assert isinstance(back, Lengths)
     assert back.arrays()["values"].tolist() == background.arrays()["values"].tolist()

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from seqmlm.data.counts import People
+from seqmlm.privacy import handling_sensitive_data
 from seqmlm.tasks.fill import Fill
 from seqmlm.tasks.joint import JointTask
 from seqmlm.tasks.structure import Structure
@@ -26,8 +28,8 @@ def test_an_answer_tells_no_small_number_of_people(
     kind: type[Task[Any, Any]], figures: dict[str, Any], sensitive: bool, shown: str
 ) -> None:
     task: Any = object.__new__(kind)
-    task.session = SimpleNamespace(card=SimpleNamespace(sensitive=sensitive))
     task.config = SimpleNamespace(dry_run=True)
     task.output = Output(unit="item")
-    assert shown in task.conclusion(figures, 3, tuple).sentence
-    assert Task.conclusion(task, {}, 3, tuple).sentence == f"{shown}items"
+    with handling_sensitive_data(sensitive):
+        assert shown in task.conclusion(figures, People(3), tuple).sentence
+        assert Task.conclusion(task, {}, People(3), tuple).sentence == f"{shown}items"

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from seqmlm.privacy import handling_sensitive_data
 from seqmlm.training.page import _curves, described, score_command
 
 STEPS = [{"step": n, "train/loss": 5.0 - n / 10, "bits": 9.0 - n, "floor": 9.5} for n in range(4)]
@@ -52,8 +53,9 @@ def test_a_description_is_of_sentences() -> None:
 )
 def test_the_next_command_has_a_rate_that_the_calibrations_support(rates: list[float], asked: str) -> None:
     values = {f"calibration/mode{n}_smallest_rate": rate for n, rate in enumerate(rates)}
-    command = score_command("cohort", values, sensitive=False)
+    command = score_command("cohort", values)
     assert command == f"seqmlm score cohort NEW{asked} --report new.html"
-    assert score_command("cohort", values, sensitive=True) == f"{command} --out new.jsonl"
+    with handling_sensitive_data():
+        assert score_command("cohort", values) == f"{command} --out new.jsonl"
     if asked:
         assert float(command.split("--fpr ")[1].split()[0]) >= min(rates)

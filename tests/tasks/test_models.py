@@ -189,7 +189,7 @@ def test_an_exported_model_answers_alike_in_plain_transformers(home: Workspace, 
 
 def test_counts_stay_behind(home: Workspace, make: Make, tmp_path: Path) -> None:
     make("a")
-    put_file(home.run_dir("a") / "model" / COUNTS, b"counts", private=False)
+    put_file(home.run_dir("a") / "model" / COUNTS, b"counts")
     said: list[str] = []
     files = export_model("a", tmp_path / "out", said.append)
     assert COUNTS not in {path.name for path in files}

@@ -28,10 +28,10 @@ from seqmlm.inference.batches import Budget
 from seqmlm.inference.estimate import about
 from seqmlm.inference.maps import Maps
 from seqmlm.inference.session import Session
+from seqmlm.reports.summary import Summary
 from seqmlm.structure.maps import DependenceMap
 from seqmlm.tasks.run import run
 from seqmlm.tasks.structure import EDGES_ALONE, NEAR, TOPK, Structure, StructureConfig, usual_settings
-from seqmlm.tasks.task import Summary
 from seqmlm.tracking import Tracker
 from seqmlm.workspace import Workspace
 

@@ -22,6 +22,7 @@ from seqmlm.cli import main
 from seqmlm.data.problems import Problems
 from seqmlm.errors import StateError
 from seqmlm.inference.calibrations import Stored
+from seqmlm.privacy import handling_sensitive_data
 from seqmlm.scoring.live import LiveCounts, LiveModel
 from seqmlm.scoring.plan import _few
 from seqmlm.watch.config import WatchConfig
@@ -237,11 +238,12 @@ def test_a_calibration_of_few_records_is_said_at_the_start() -> None:
         fitted: Any = SimpleNamespace(rows=rows)
         return Stored(fitted=fitted, records=records)
 
-    (told,) = _few(stored(29), sensitive=False)
+    (told,) = _few(stored(29))
     assert told.startswith("the model was calibrated with 90 rows of 29 records only")
-    assert "rows of 29 records" in _few(stored(29), sensitive=True)[0]
-    assert " 7 " not in _few(stored(7), sensitive=True)[0]
-    assert [_few(stored(*one), sensitive=False) for one in ((30,), (0,), (29, 29))] == [[], [], []]
+    with handling_sensitive_data():
+        assert "rows of 29 records" in _few(stored(29))[0]
+        assert " 7 " not in _few(stored(7))[0]
+    assert [_few(stored(*one)) for one in ((30,), (0,), (29, 29))] == [[], [], []]
 
 
 def _locked(**_: Any) -> Any:

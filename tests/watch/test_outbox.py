@@ -149,7 +149,7 @@ def test_the_worst_severity_and_where_the_row_that_says_most_comes_from() -> Non
     assert (one.severity, one.host, one.service) == ("ERROR", "b", None)
     first = grouping.incident(*rows[0], 0.0)
     assert (first.severity, first.host, first.service) == ("ERROR", "a and 2 others", "api")
-    hidden = replace(grouping, private=True).incident(*rows[0], 0.0)
+    hidden = grouping.incident(1, rows[0][1] | {"sensitive": True}, 0.0)
     assert (hidden.severity, hidden.host, hidden.service) == (None, None, None)
 
 
@@ -246,7 +246,8 @@ def test_rules_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
 
 def test_incidents_of_sensitive_data_quote_nothing() -> None:
     secret = {"what": "'ann fell ill' was never seen", "template": "ann", "message": "ann", "reason": "ann"}
-    stream = Stream(private=True)
+    secret |= {"sensitive": True}
+    stream = Stream()
     stream.turn(0, row(1, never_seen=["ann=1"], expected=["ann"], **secret))
     assert "ann" not in repr(stream.incidents)
     assert stream.incidents[0].title == "unusual lines: 1 of 4 lines, app.log:1-4"

@@ -130,7 +130,7 @@ def parsed(
             at = _AT_LINE.search(str(error))
             line = entry.line + int(at[1]) - 1 if at else entry.line
             said = " ".join(str(error.args[0] if error.args else error).split())[:200].rstrip(".")
-            said = "" if problems.sensitive or not str(error) else f"Biopython says: {said}; "
+            said = problems.quoted(f"Biopython says: {said}; ") if str(error) else ""
             remedy = f"{said}correct it, or name the format the file really has"
             reason = f"{kind} that cannot be read"
             problems.bad(DataError(reason, source=source, line=line, remedy=remedy), entry.text[:1000])

@@ -125,9 +125,9 @@ def labelled(source: str, problems: Problems, kinds: Sequence[str] = ()) -> dict
             stretches.setdefault(feature.name, []).append((feature.start, feature.end, line, label))
     absent = {*kinds} - {label for labelled_parts in stretches.values() for *_, label in labelled_parts}
     if absent or not stretches:
-        there = "" if problems.sensitive else ", ".join(name for name, _ in skipped.most_common(20))
+        there = problems.quoted(", ".join(name for name, _ in skipped.most_common(20)))
         remedy = f"other labels there are: {there}" if there else "give lines that name places and labels"
-        which = "" if problems.sensitive or not stretches else f" {min(absent)!r}"
+        which = problems.quoted(f" {min(absent)!r}") if stretches else ""
         raise DataError(f"no features{which} to label with", source=source, remedy=remedy)
     problems.note("a feature of another kind, left out", skipped.total(), source=source)
     return {
@@ -145,8 +145,8 @@ def _without_overlap(
         elif stretches[-1].label == label:
             stretches[-1] = stretches[-1]._replace(end=max(end, stretches[-1].end))
         else:
-            which = ("", "") if problems.sensitive else (f", {label},", f", {stretches[-1].label}")
-            reason = f"a feature{which[0]} that overlaps one of another label{which[1]}"
+            first, second = problems.quoted(f", {label},"), problems.quoted(f", {stretches[-1].label}")
+            reason = f"a feature{first} that overlaps one of another label{second}"
             remedy = "name the labels that count with --label"
             problems.bad(DataError(reason, source=source, line=line, remedy=remedy))
     return stretches

@@ -12,9 +12,9 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from seqmlm.data.counts import Things
 from seqmlm.data.files import MAX_BYTES, source_of
 from seqmlm.data.lines import lines
-from seqmlm.data.privacy import Things
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.objects import json_rows
 from seqmlm.data.record import Record
@@ -39,11 +39,11 @@ def missing(
 ) -> DataError:
     """The error for a row or table without a wanted field; with `header` a first line says which there are.
 
-    It lists those there are, except for sensitive data: a header that is missing would make them values.
+    It quotes those there are only where data may be quoted: in a table without a header they are values.
     """
     there = [str(p) for p in present]
     omitted = f" and {len(there) - _LISTED} more" if len(there) > _LISTED else ""
-    listed = "" if problems.sensitive else f"there are: {', '.join(there[:_LISTED])}{omitted}; "
+    listed = problems.quoted(f"there are: {', '.join(there[:_LISTED])}{omitted}; ")
     remedy = f"{listed}choose one with --option {option}=NAME"
     remedy += "; if the first line holds data, --option header=false" if header else ""
     return DataError(f"no {option} of this name", source=source, line=line, field=name, remedy=remedy)

@@ -24,7 +24,7 @@ from unidiff.errors import UnidiffParseError
 from unidiff.patch import Hunk, PatchSet
 
 from seqmlm.anomaly.values import Row
-from seqmlm.data.privacy import Things
+from seqmlm.data.counts import Things
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.code.git import WorkTree, own_file

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Literal
 
+from seqmlm.data.counts import Things
 from seqmlm.data.files import blocks, source_of
-from seqmlm.data.privacy import Things
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.code.lexers.python import parsed

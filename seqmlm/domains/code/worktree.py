@@ -7,9 +7,9 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path, PurePath
 
+from seqmlm.data.counts import Things
 from seqmlm.data.duplicates import NearDuplicates
 from seqmlm.data.files import expand, stem_suffix
-from seqmlm.data.privacy import Things
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.code.collections import read_code_json, read_notebook

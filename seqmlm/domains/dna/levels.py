@@ -265,8 +265,8 @@ class DnaLevel(Level):
     second = BothStrands()
     sampling: Sampling = StretchSampling()
 
-    def track(self, path: Path, *, name: str, private: bool) -> Track:
-        return GenomeTrack(path, name=name, private=private)
+    def track(self, path: Path, *, name: str) -> Track:
+        return GenomeTrack(path, name=name)
 
     def measured(self, scored: Scored, background: Background | None) -> Measured:
         """The statistics of some units of a record; a unit of several bases has their sum."""

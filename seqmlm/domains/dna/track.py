@@ -54,14 +54,13 @@ class GenomeTrack:
         path: ends in .bedgraph or .bg, in .bed, or in .bw or .bigwig (needs pyBigWig). With .gz or .bgz
             behind it, a text is packed by bgzip, and its first line is a comment: then tabix can index it.
         name: of the track, as a browser shows it.
-        private: only the owner may read the file.
 
     Raises:
         UsageError: another ending, or pyBigWig is not installed.
         StateError: the file cannot be written.
     """
 
-    def __init__(self, path: Path, *, name: str = "seqmlm", private: bool = False) -> None:
+    def __init__(self, path: Path, *, name: str = "seqmlm") -> None:
         if ending(path) not in TRACKS:
             endings = ", ".join(TRACKS)
             raise UsageError(f"a track is a file ending in {endings}; got {path.name or str(path)!r}")
@@ -69,7 +68,7 @@ class GenomeTrack:
         suffix = (Path(path.stem) if self._indexed else path).suffix.lower()
         self._bed, self._highest = suffix in BED, 0.0
         self._bigwig = _bigwig_library() if suffix in BIGWIG else None
-        self._path, self._name, self._mode = path, name, 0o600 if private else 0o666
+        self._path, self._name = path, name
         self._rows: list[tuple[int, int, float]] = []
         self._names: list[str] = []
         self._record: Sequence[Any] = ()
@@ -102,7 +101,7 @@ class GenomeTrack:
                 self._file.flush()
                 if self._bigwig is None:
                     write = self._write_bed if self._bed else self._write_bedgraph
-                    replace_file(self._path, packing(self._path, write, blocks=True), mode=self._mode)
+                    replace_file(self._path, packing(self._path, write, blocks=True))
                 else:
                     self._write_bigwig(self._bigwig)
         finally:
@@ -196,7 +195,7 @@ class GenomeTrack:
             sizes[contig] = one.end
         with tempfile.TemporaryDirectory(prefix=f".{self._path.name}.", dir=self._path.parent) as folder:
             target = Path(folder) / "track.bw"
-            os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, self._mode))
+            os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
             self._fill_bigwig(library, target, sizes)
             move_into_place(target, self._path)
 

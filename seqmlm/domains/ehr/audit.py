@@ -1,6 +1,6 @@
 """What is in a collection of patient histories, in figures that can be shown: no count of few people.
 
-Counts from 1 to 10 are withheld, together with what they could be computed from; see `seqmlm.data.privacy`.
+Counts from 1 to 10 are withheld, together with what they could be computed from; see `seqmlm.privacy`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from seqmlm.data.counts import SMALLEST, redacted_count, redacted_counts
 from seqmlm.data.duplicates import SeenHashes, hash128
-from seqmlm.data.privacy import SMALLEST, redacted_count, redacted_counts
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr.history import History, is_birth, is_death, iso

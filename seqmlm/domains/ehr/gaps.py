@@ -35,8 +35,7 @@ class Histories(Text):
     def show(self, tokenizer: Tokenizer, raw: Any, encoding: Encoding, asked: Ids, predicted: Ids) -> str:
         """Three lines of tokens in order, since a history's own lines would be pages; see `Text.show`.
 
-        For the eyes of those who may see the records: callers do not ask where data are sensitive, unless the
-        user does.
+        It is for those who may see the records. Callers show it only where a user asks for it.
         """
         true = [tokenizer.spelling.surface(int(token)) for token in encoding.ids]
         guessed = [tokenizer.spelling.surface(int(token)) for token in predicted]

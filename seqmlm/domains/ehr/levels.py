@@ -43,7 +43,7 @@ from seqmlm.anomaly.levels import (
 from seqmlm.anomaly.reasons import Reasons
 from seqmlm.anomaly.statistics import Statistics
 from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, Scored
-from seqmlm.data.privacy import SMALLEST
+from seqmlm.data.counts import SMALLEST
 from seqmlm.domains.ehr.history import iso
 from seqmlm.domains.ehr.layout import CLS, SEP, UNK, visit_starts
 from seqmlm.engine.query import Query

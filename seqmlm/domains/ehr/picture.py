@@ -1,6 +1,6 @@
 """How findings in patient histories are shown: visits along time, then every visit with its codes on colours.
 
-It names single events of a person: reports of sensitive data stay where only their owner reads them.
+It names single events of a person. Only the owner may read a report with it.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.data.privacy import SMALLEST
+from seqmlm.data.counts import SMALLEST
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.networks import NetworkDecoder

@@ -186,7 +186,7 @@ class EventsTokenizer(Tokenizer):
             values = read_json(path)
             vocabulary = Vocabulary.from_dict(values)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            what = type(error).__name__  # the error itself may quote a code of sensitive data
+            what = type(error).__name__  # the error itself may quote a code of a patient
             raise StateError(f"{path} is not the vocabulary of an events tokenizer ({what})") from None
         return cls(vocabulary, kept_options(EventOptions, card, cls.name))
 

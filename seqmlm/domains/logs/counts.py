@@ -435,7 +435,7 @@ class LogCounting:
 
 def counts_of(encodings: Iterable[Encoding], tokenizer: Tokenizer) -> LogCounts:
     """Count normal records, read once; where their tokenizer keeps what at least so many sessions have
-    (`min_sessions`, of sensitive logs), so do the counts.
+    (`min_sessions`), so do the counts.
 
     Raises:
         DataError: no record has a line.

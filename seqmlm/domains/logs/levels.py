@@ -699,7 +699,7 @@ def _quoted(template: str) -> str:
 
 
 def _from(scored: Scored, lines: range) -> dict[str, Any]:
-    """When some lines were written, and what they say of where they come from; nothing of sensitive logs."""
+    """When some lines were written, and what they say of where they come from, if the reader kept that."""
     record = scored.record
     if "origins" not in record.meta:
         return {}

@@ -468,5 +468,5 @@ def test_a_table_is_not_read_as_one_source_file(name: str, tmp_path: Path) -> No
         list(DOMAIN.read([table], Problems()))
     assert met.value.source == str(table)
     with pytest.raises(DataError, match="not from such tables"):
-        reading(DOMAIN, Labelling(labels=("kind",)), str(table), sensitive=False)
+        reading(DOMAIN, Labelling(labels=("kind",)), str(table))
     assert [one.id for one in DOMAIN.read([folder], Problems())] == ["a.py"]

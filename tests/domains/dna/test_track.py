@@ -16,6 +16,7 @@ from written import written
 
 from seqmlm.domains.dna.track import GenomeTrack, averaged
 from seqmlm.errors import StateError, UsageError
+from seqmlm.privacy import handling_sensitive_data
 
 
 def row(contig: str | None, start: int, end: int, score: float | None, line: int = 1) -> dict[str, Any]:
@@ -97,7 +98,7 @@ def test_rows_without_a_place_are_refused_and_the_old_track_stays(tmp_path: Path
 
 
 def test_a_private_track_is_its_owners_alone(tmp_path: Path) -> None:
-    with GenomeTrack(tmp_path / "t.bg", private=True) as track:
+    with handling_sensitive_data(), GenomeTrack(tmp_path / "t.bg") as track:
         track.add(row("c", 0, 10, 1.0))
     assert stat.S_IMODE((tmp_path / "t.bg").stat().st_mode) == 0o600
 

@@ -189,7 +189,7 @@ def test_a_stream_is_kept_whole_or_not_at_all(registry: Streams) -> None:
 
 def test_a_database_with_sensitive_rows_is_its_owners(registry: Streams, home: Workspace) -> None:
     registry.begin_stream("/out.jsonl", {})
-    registry.protect()
+    registry.protect({"sensitive": True})
     if home.database_url.startswith("sqlite"):
         file = Path(home.database_url.removeprefix("sqlite:///"))
         assert {one.stat().st_mode & 0o077 for one in file.parent.glob(f"{file.name}*")} == {0}

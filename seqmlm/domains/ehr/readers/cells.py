@@ -10,7 +10,7 @@ from itertools import chain, islice
 from typing import Any, Literal
 
 from seqmlm.data.clock import When, common, is_date, orders, read_as, time_reader, unsettled, when
-from seqmlm.data.privacy import Things
+from seqmlm.data.counts import Things
 from seqmlm.data.problems import Problems
 from seqmlm.errors import DataError
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from seqmlm.data import clock
+from seqmlm.data.counts import Things
 from seqmlm.data.files import source_of
-from seqmlm.data.privacy import Things
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr.readers import cells

@@ -17,7 +17,7 @@ from operator import itemgetter
 from typing import Any
 
 from seqmlm.data.clock import until_seconds
-from seqmlm.data.privacy import SMALLEST, redacted_count
+from seqmlm.data.counts import SMALLEST, redacted_count
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr.history import Event, History, is_birth, is_death

@@ -8,9 +8,9 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from seqmlm.data.counts import Things
 from seqmlm.data.files import source_of, stem_suffix
 from seqmlm.data.lines import lines
-from seqmlm.data.privacy import Things
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import is_table, open_table, rows_of_batches
 from seqmlm.data.readers.tables import decimal_points, delimiter_of, table_rows, too_few_fields
@@ -166,7 +166,7 @@ def _scan_csv(
     where = present(columns, names)
     lacking = next((field for field in needed if field not in where), None)
     if lacking is not None:
-        problems.bad(_absent(lacking, columns, names, source, line, option, not problems.sensitive))
+        problems.bad(_absent(lacking, columns, names, source, line, option, bool(problems.quoted(option))))
         return
     if any(names.count(name) > 1 for name in where.values()):
         problems.note("two columns of one name: the first is read", Things(1), source=source, line=line)

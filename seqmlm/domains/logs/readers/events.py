@@ -34,7 +34,7 @@ class LogLines:
         times: seconds since 1970-01-01 UTC of each line, or None where they are unknown.
         keys: the lines are event ids of a session file, not messages.
         subject: whose lines they are, the session or the file with its rotations; None where nobody says.
-            Vocabularies of sensitive logs keep what enough subjects have. No part of what the lines say.
+            A vocabulary may keep only what enough subjects have. No part of what the lines say.
         windowed: the log was cut after a number of lines, or where it paused: another cut would do as well.
 
     >>> raw = LogLines(lines=("started", "ready"), times=(0.0, 1.5))

@@ -16,7 +16,7 @@ from math import isnan
 from typing import Any
 
 from seqmlm.data.clock import NAN, Clock, Moment, common, epoch, is_date, moments, orders, read_as, unsettled
-from seqmlm.data.privacy import Things
+from seqmlm.data.counts import Things
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.objects import json_object
 from seqmlm.data.readers.tables import missing, rows_of, too_few_fields
