@@ -24,7 +24,7 @@ from planted_ehr import CodeFrequencies, WrongCode, wrong_code
 from seqmlm.anomaly.values import Row
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.ehr.levels import CodeCounts, codes
+from seqmlm.domains.ehr.levels import CodeCounts, code_places
 from seqmlm.inference.detector import Detector
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
@@ -128,7 +128,7 @@ def _compared(
                 at = wrong.history.code_spans()[wrong.event][0]
                 patient.append(number)
                 labels.append(row.start <= at < row.end)
-                ids = scored.encoding.ids[codes(scored)[row.units]]
+                ids = scored.encoding.ids[code_places(scored)[row.units]]
                 rarity = -np.log2((tokens[ids].min() + 1) / (tokens.sum() + len(tokens)))
                 values.append([*(row.statistics[name] for name in MODEL), rarity, *floors])
     return _halves(level, np.array(patient), np.array(labels), np.array(values))

@@ -23,7 +23,7 @@ from typing import Any
 from seqmlm import plugins
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.dna.nucleotides import Contig, spelled
+from seqmlm.domains.dna.nucleotides import Contig, plain_letters
 from seqmlm.tokenizers.base import Tokenizer
 
 BATCH = 512
@@ -102,7 +102,7 @@ def theirs(asked: dict[str, Any]) -> Iterator[Record]:
                 yield Record(id=one.id, raw=raw, meta={"description": one.description}, **where)
             elif asked["peer"] == "fastq":
                 quality = one.letter_annotations["phred_quality"]
-                raw = (spelled(bytes(one.seq), problems) or b"").decode()
+                raw = (plain_letters(bytes(one.seq), problems) or b"").decode()
                 meta = {"quality": round(sum(quality) / len(quality), 2)}
                 yield Record(id=one.id, raw=raw, meta=meta, **where)
             else:

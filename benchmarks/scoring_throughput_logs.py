@@ -63,11 +63,11 @@ def window(rng: np.random.Generator) -> list[str]:
 
 def write(path: Path, windows: int, share: float, seed: int) -> None:
     """A log of so many windows, `share` of them distinct; each is there at least once."""
-    from seqmlm.domains.logs.sample import TEXT_OF, _filled
+    from seqmlm.domains.logs.sample import TEXT_OF, _fill_fields
 
     rng = np.random.default_rng(seed)
     texts = {
-        name: [f"shop1 {one.component}[7]: {_filled(one.text, rng)}" for _ in range(VARIANTS)]
+        name: [f"shop1 {one.component}[7]: {_fill_fields(one.text, rng)}" for _ in range(VARIANTS)]
         for name, one in TEXT_OF.items()
     }
     distinct = max(1, round(share * windows))

@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.dna.structure import StemsDecoder, complementary, longest_stem, ranking, stacked
+from seqmlm.domains.dna.structure import StemsDecoder, longest_stem, pair_scores, pairing_matrix, stem_lengths
 from seqmlm.domains.structure import Pair
 from seqmlm.evaluation.detection import Detection
 from seqmlm.evaluation.intervals import bootstrap_weights
@@ -208,13 +208,13 @@ Method = Callable[[Rna], Answer]
 
 
 def of_longest_stem(one: Rna) -> Answer:
-    can = complementary(list(one.letters))
-    return Answer(stacked(can).astype(np.float64), longest_stem(can))
+    can = pairing_matrix(list(one.letters))
+    return Answer(stem_lengths(can).astype(np.float64), longest_stem(can))
 
 
 def of_most_pairs(one: Rna, least: int) -> Answer:
     """As many nested pairs as there can be, in stems of so many at least."""
-    can = complementary(list(one.letters))
+    can = pairing_matrix(list(one.letters))
     pairs = frozenset(nested(np.where(can, 1.0, -np.inf), least=least))
     values = np.zeros(can.shape)
     for pair in pairs:
@@ -243,7 +243,7 @@ def of_template(training: Sequence[Rna]) -> Method:
         return shares / max(total, 1e-300)
 
     def answer(one: Rna) -> Answer:
-        values = np.where(complementary(list(one.letters)), table(len(one.letters)), 0.0)
+        values = np.where(pairing_matrix(list(one.letters)), table(len(one.letters)), 0.0)
         return Answer(values, frozenset((int(i), int(j)) for i, j in np.argwhere(values > 0.5)))
 
     return answer
@@ -283,7 +283,7 @@ def of_covariation(training: Sequence[Rna]) -> Method:
         own = values[np.ix_(columns, columns)]
         units, record = list(one.letters), Record(id=one.id, raw=one.letters, source="", line=1)
         taken = StemsDecoder().decode(record, units, DependenceMap(values=own, method="mi", passes=0))
-        return Answer(own, taken, ranking(own, complementary(units), taken))
+        return Answer(own, taken, pair_scores(own, pairing_matrix(units), taken))
 
     return answer
 
@@ -301,7 +301,7 @@ def of_maps(
         known = np.where(np.isfinite(own), own, own.T)
         whole = np.where(np.isfinite(known), known, np.nan)
         taken = frozenset(pairs[one.id])
-        return Answer(own, taken, ranking(whole, complementary(list(one.letters)), taken))
+        return Answer(own, taken, pair_scores(whole, pairing_matrix(list(one.letters)), taken))
 
     return answer
 
@@ -311,7 +311,7 @@ def judged(one: Rna, answer: Answer) -> Row:
     places = np.triu_indices(len(one.letters), APART)
     labels = np.array([pair in one.pairs for pair in zip(*(at.tolist() for at in places), strict=True)])
     stems = answer.values if answer.stems is None else answer.stems
-    allowed = np.where(complementary(list(one.letters)), stems, -np.inf)
+    allowed = np.where(pairing_matrix(list(one.letters)), stems, -np.inf)
     by_values, by_stems = (Detection(labels, own[places]).curve() for own in (answer.values, allowed))
     return {
         "cluster": one.cluster,

@@ -103,8 +103,8 @@ domains/code/git.py _copied copy2
 domains/dna/track.py GenomeTrack._write_bigwig open
 domains/dna/track.py GenomeTrack._fill_bigwig open
 rows/file.py Rows._write_all open
-domains/ehr/sample.py _csv open
-domains/ehr/sample.py _parquet write_table
+domains/ehr/sample.py _write_csv open
+domains/ehr/sample.py _write_parquet write_table
 domains/samples.py write_lines open
 domains/samples.py write_truth write_text
 reports/drawing.py picture savefig

@@ -20,7 +20,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.logs.readers import KINDS, READERS
 from seqmlm.domains.logs.readers.events import STAND_INS
-from seqmlm.domains.logs.readers.origins import told
+from seqmlm.domains.logs.readers.origins import origin_facts
 from seqmlm.errors import DataError, number_of
 from seqmlm.watch.generations import ARCHIVE, Gap
 
@@ -140,7 +140,7 @@ def test_whatever_comes_is_read_on_and_each_line_is_accounted_for(kind: str, dat
     messages = [line for row, _ in world.rows for line in row.split("\0")[0].split("\n")]
     begun = {number for record in world.records for number in record.meta["lines"]}
     for record in world.records:
-        told(record.raw.lines, record.meta.get("origins"))  # each line has an origin, or none has
+        origin_facts(record.raw.lines, record.meta.get("origins"))  # each line has an origin, or none has
     everything = shown("".join(messages).encode())
     for number, line in enumerate(lines[kind in HEADS :], 1 + (kind in HEADS)):
         found = shown(line)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.domains.dna.bases import BaseTokenizer
-from seqmlm.domains.dna.tokenizer import BASES, FIRST, Bases, Flat, checked, read_shares
+from seqmlm.domains.dna.tokenizer import BASES, FIRST, Bases, Flat, check_counts, read_shares
 from seqmlm.engine.masking.base import Outcome, RateMasker, check_share, draw, eligible_tokens
 from seqmlm.engine.query import Answer, Query
 from seqmlm.engine.reductions import Reduction, Rows
@@ -172,7 +172,7 @@ class OverlappingUnits(Bases):
 
     def frequencies(self, counts: NDArray[Any]) -> Doubles:
         """(4,) add-one frequencies of the bases in the training split, where each shows in k tokens."""
-        checked(counts, self.space)
+        check_counts(counts, self.space)
         kmers = np.arange(_FOUR**self.k)
         own = counts[self._first : self._first + len(kmers)]
         seen = sum(np.bincount(kmers // worth % _FOUR, weights=own, minlength=_FOUR) for worth in self._place)

@@ -21,7 +21,15 @@ from seqmlm.domains.dna.bed import read_bed
 from seqmlm.domains.dna.fastq import read_fastq
 from seqmlm.domains.dna.genbank import read_embl, read_genbank, read_rna_families
 from seqmlm.domains.dna.levels import BaseLevel, RecordLevel, WindowLevel
-from seqmlm.domains.dna.nucleotides import BLOCK, CONTEXT, Contig, own, read_genome, read_rows, spelled
+from seqmlm.domains.dna.nucleotides import (
+    BLOCK,
+    CONTEXT,
+    Contig,
+    own_range,
+    plain_letters,
+    read_genome,
+    read_rows,
+)
 from seqmlm.domains.dna.tokenizer import reverse_complement
 from seqmlm.domains.field import LETTER_GAPS, Defaults, Field, Gaps, Keys, Letters, Sampling, chapter
 from seqmlm.domains.files import Format, Reading, dataset_format, table_formats
@@ -39,8 +47,8 @@ REGION = 2 * BLOCK
 def _contig(record: Record, problems: Problems) -> Iterator[Record]:
     """The records of a table's cell, spelled and cut as a contig of a FASTA file is."""
     contig = Contig(record.id, source=record.source, line=record.line, problems=problems, meta=record.meta)
-    for one in contig.whole(record.raw.encode("utf-8")):
-        yield one if record.document is None else replace(one, document=record.document)
+    for block in contig.records(record.raw.encode("utf-8")):
+        yield block if record.document is None else replace(block, document=record.document)
 
 
 class Bases(Letters):
@@ -50,17 +58,17 @@ class Bases(Letters):
 
     def of_text(self, text: str, fields: Mapping[str, Any]) -> str:
         """Bases; a text with foreign letters stays, to be refused where it is used."""
-        plain = spelled(text.encode("utf-8"), Problems("skip"))
+        plain = plain_letters(text.encode("utf-8"), Problems("skip"))
         return text if plain is None else plain.decode()
 
 
-def _own(record: Record) -> str:
-    """The bases that are its own: a model was trained on these, whatever stands beside them now."""
-    return str(record.raw)[slice(*own(record))]
+def _own_bases(record: Record) -> str:
+    """The bases of a record without its context: training knows these, whatever is beside them now."""
+    return str(record.raw)[slice(*own_range(record))]
 
 
 def _region(record: Record) -> str:
-    """The part of the genome a record comes from, so that neighbours stay together; else its sequence.
+    """The part of the genome a record comes from, so that neighbours stay together; else its bases.
 
     A sequence and its reverse complement have one key: training reads both strands.
     """
@@ -83,7 +91,7 @@ def _pictures(level: Level) -> Sequence[Picture]:
 
 
 def _shows(row: Mapping[str, Any], anomaly: Mapping[str, Any]) -> bool:
-    """Places of anomalies are those of the contig."""
+    """Whether a row shows an anomaly: both have places of the contig."""
     return overlap(row["contig_start"], row["contig_end"], anomaly)
 
 
@@ -120,7 +128,7 @@ DNA = Field(
         mode=Mode("partition", 4),
     ),
     text=Bases(),
-    keys=Keys(identity=_own, split=_region, order=_place),
+    keys=Keys(identity=_own_bases, split=_region, order=_place),
     levels=(WindowLevel(), BaseLevel(), RecordLevel()),
     pictures=_pictures,
     gaps=Gaps(forms=LETTER_GAPS, text=Bases()),

@@ -19,8 +19,8 @@ from seqmlm.domains.dna.tokenizer import (
     N,
     NucleotideTokenizer,
     kmer_complements,
+    kmer_numbers,
     kmers,
-    numbers,
 )
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Floats, Ids
 from seqmlm.engine.units import Units
@@ -59,7 +59,7 @@ class BaseTokenizer(NucleotideTokenizer):
 
     def _encode(self, raws: Sequence[str], flat: Flat) -> list[Encoding]:
         k, total = self.k, len(flat.codes)
-        ids = numbers(flat.codes, k) + np.int32(FIRST)
+        ids = kmer_numbers(flat.codes, k) + np.int32(FIRST)
         at = np.unique(np.flatnonzero(flat.codes == 4)[:, None] - np.arange(k))
         ids[at[(at >= 0) & (at <= total - k)]] = N
         first, last = flat.starts - 1, flat.starts + flat.lengths - k + 1
@@ -93,7 +93,7 @@ class BaseTokenizer(NucleotideTokenizer):
         first = np.arange(start, start + len(ids), dtype=np.int32)
         return np.stack([first, first + np.int32(self.k)], axis=1)
 
-    def _turned_weights(self, weights: Floats, ids: Ids, turned: Ids) -> Floats:
+    def _strand_weights(self, weights: Floats, ids: Ids, turned: Ids) -> Floats:
         return weights[::-1]
 
     def hf(self) -> PreTrainedTokenizerFast:

@@ -50,17 +50,17 @@ def read_bed(
     source = source_of(path)
     if genome is None:
         raise UsageError("a BED file names windows of a genome: add --option genome=FILE.fasta")
-    with indexed(genome) as fasta:
+    with open_genome(genome) as fasta:
         for number, feature in bed_features(source, problems):
             window = _window(feature, source, number, fasta, problems)
             if window is not None:
                 cutter = Contig(
                     window.name, source=source, line=number, problems=problems, block=block, max_n=max_n
                 )
-                near = None if genes is None else genes_of(genes, window.contig, problems)
+                over = None if genes is None else genes_of(genes, window.contig, problems)
                 for letters in _letters(fasta, window):
-                    yield from (window.record(one, near) for one in cutter.add(letters))
-                yield from (window.record(one, near) for one in cutter.finish())
+                    yield from (window.record(record, over) for record in cutter.add(letters))
+                yield from (window.record(record, over) for record in cutter.finish())
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +78,12 @@ class _Window:
         return self.strand == "-"
 
     def record(self, record: Record, genes: Genes | None) -> Record:
-        """The record with its place in the genome in place of that in the window."""
+        """A record of the window, with its place in the genome."""
         inside = int(record.meta.get("start", 0))
         first = self.end - inside - len(record.raw) if self.reverse else self.start + inside
         meta: dict[str, Any] = {"contig": self.contig, "start": first, "strand": self.strand}
         if genes is not None:
-            meta[GENES] = genes.over(first, first + len(record.raw))
+            meta[GENES] = genes.overlapping(first, first + len(record.raw))
         return replace(record, document=self.contig, meta=meta)
 
 
@@ -92,35 +92,36 @@ def _letters(fasta: Any, window: _Window) -> Iterator[bytes]:
     starts = range(window.start, window.end, _STRETCH)
     for start in reversed(starts) if window.reverse else starts:
         letters = str(fasta[window.contig][start : min(start + _STRETCH, window.end)])
-        found = letters.encode("ascii", "replace")
-        yield found[::-1].translate(_OTHER_STRAND) if window.reverse else found
+        encoded = letters.encode("ascii", "replace")
+        yield encoded[::-1].translate(_OTHER_STRAND) if window.reverse else encoded
 
 
-def _window(one: Feature, source: str, line: int, fasta: Any, problems: Problems) -> _Window | None:
-    """What a line says, or None for a bad one."""
+def _window(feature: Feature, source: str, line: int, fasta: Any, problems: Problems) -> _Window | None:
+    """The window that a line names, or None for a bad one."""
 
-    def bad(reason: str, remedy: str) -> None:
+    def refuse(reason: str, remedy: str) -> None:
+        """Hand the line to the problems."""
         error = DataError(reason, source=source, line=line, remedy=remedy)
-        problems.bad(error, "\t".join(one.columns)[:1000])
+        problems.bad(error, "\t".join(feature.columns)[:1000])
 
-    contig = known_as(one.name, fasta)
+    contig = known_as(feature.name, fasta)
     if contig is None:
-        bad("a contig that the genome does not have", "give the genome that the windows were made for")
+        refuse("a contig that the genome does not have", "give the genome that the windows were made for")
         return None
     size = len(fasta[contig])
-    if one.start >= one.end or one.start >= size:
-        bad("an empty window, or one behind the end of its contig", "BED counts from 0, end excluded")
+    if feature.start >= feature.end or feature.start >= size:
+        refuse("an empty window, or one behind the end of its contig", "BED counts from 0, end excluded")
         return None
-    if one.end > size:
+    if feature.end > size:
         problems.note("a window clipped at the end of its contig")
-    _, _, _, name, _, strand, *_ = [*one.columns, *[""] * 6]
-    strand, end = "-" if strand.strip() == "-" else "+", min(one.end, size)
-    place = f"{contig}:{one.start}-{end}({strand})"
-    return _Window(contig, one.start, end, strand, place if name in ("", ".") else name)
+    _, _, _, name, _, strand, *_ = [*feature.columns, *[""] * 6]
+    strand, end = "-" if strand.strip() == "-" else "+", min(feature.end, size)
+    place = f"{contig}:{feature.start}-{end}({strand})"
+    return _Window(contig, feature.start, end, strand, place if name in ("", ".") else name)
 
 
 @contextmanager
-def indexed(genome: str, option: str = "--option genome=FILE") -> Iterator[Any]:
+def open_genome(genome: str, option: str = "--option genome=FILE") -> Iterator[Any]:
     """The genome for random access: contig name to letters.
 
     Args:
@@ -133,7 +134,7 @@ def indexed(genome: str, option: str = "--option genome=FILE") -> Iterator[Any]:
     if not path.is_file():
         raise DataError("no such genome file", source=genome, remedy=f"check {option}")
     try:
-        fasta = pyfaidx.Fasta(str(_indexable(path)), as_raw=True, rebuild=True)
+        fasta = pyfaidx.Fasta(str(_indexable_path(path)), as_raw=True, rebuild=True)
     except Exception as error:  # pyfaidx and bgzf raise whatever they meet
         reason = f"the genome cannot be indexed ({type(error).__name__})"
         remedy = "it must be FASTA with lines of equal length, plain or packed by bgzip (gzip does not do)"
@@ -145,7 +146,7 @@ def indexed(genome: str, option: str = "--option genome=FILE") -> Iterator[Any]:
         yield fasta
 
 
-def _indexable(path: Path) -> Path:
+def _indexable_path(path: Path) -> Path:
     """The genome, or where no index can be written beside it a link to it in a folder for temporary files."""
     needed = [".fai", ".gzi"] if path.suffix in COMPRESSED else [".fai"]
     if os.access(path.parent, os.W_OK) or all(Path(f"{path}{ending}").exists() for ending in needed):

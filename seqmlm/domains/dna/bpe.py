@@ -75,27 +75,27 @@ class DnaBpeTokenizer(SeveralBaseTokenizer):
         """
         if options:
             raise UsageError(f"{cls.name} has no option {min(options)!r}; known: soft_mask_weight")
-        pieces, bases = _sampled(texts)
+        pieces, bases = _sample_pieces(texts)
         if not pieces:
             reason = "there are no bases to learn a vocabulary from"
             raise DataError(reason, remedy="give files that contain DNA")
         size = vocabulary_size or min(max(math.ceil(2 * math.sqrt(bases) / 8) * 8, SMALLEST), LARGEST)
-        if size < (least := FIRST + len(BASES)):
-            raise UsageError(f"{cls.name} needs a vocabulary_size of at least {least}; got {size}")
+        if size < (smallest := FIRST + len(BASES)):
+            raise UsageError(f"{cls.name} needs a vocabulary_size of at least {smallest}; got {size}")
         return cls(_learn(pieces, size - len(SPECIALS)), soft_mask_weight=soft_mask_weight)
 
     def _encode(self, raws: Sequence[str], flat: Flat) -> list[Encoding]:
-        found = self._backend.encode_batch_fast([raw.upper() for raw in raws])
-        tokens = [[CLS, *one.ids, SEP] for one in found]
+        encodings = self._backend.encode_batch_fast([raw.upper() for raw in raws])
+        tokens = [[CLS, *encoding.ids, SEP] for encoding in encodings]
         bounds = [0, *accumulate(map(len, tokens))]
         ids = np.fromiter(chain.from_iterable(tokens), dtype=np.int32, count=bounds[-1])
-        return self._encoded(ids, bounds, flat)
+        return self._make_encodings(ids, bounds, flat)
 
     def _other_strand(self, ids: Ids) -> Ids | None:
         """The other strand, encoded again, if it has the same number of tokens."""
         turned = reverse_complement("".join([self.tokens[token] for token in ids.tolist()]))
-        found = self._backend.encode(turned).ids
-        return np.array(found, dtype=np.int32) if len(found) == len(ids) else None
+        ids_of_strand = self._backend.encode(turned).ids
+        return np.array(ids_of_strand, dtype=np.int32) if len(ids_of_strand) == len(ids) else None
 
     def hf(self) -> PreTrainedTokenizerFast:
         from seqmlm.domains.dna.fast import bpe
@@ -112,12 +112,13 @@ class DnaBpeTokenizer(SeveralBaseTokenizer):
 
 
 def _merges_of(backend: tokenizers.Tokenizer) -> Merges:
+    """The merges of a trained tokenizer, in their order."""
     merges = json.loads(backend.to_str())["model"]["merges"]
     return [(a, b) for a, b in merges]
 
 
 def _learn(pieces: Sequence[str], size: int) -> Merges:
-    """At most `size` - 4 merges."""
+    """The merges of a vocabulary of `size` tokens, four of them bases; at most `size` - 4."""
     scratch = tokenizers.Tokenizer(models.BPE())
     scratch.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.BpeTrainer(
@@ -128,20 +129,21 @@ def _learn(pieces: Sequence[str], size: int) -> Merges:
     return _merges_of(scratch)
 
 
-def _sampled(texts: Iterable[str]) -> tuple[list[str], int]:
-    """Pieces of runs of bases, every so-many-th of them so that they are not too many, and all bases seen."""
-    kept: list[str] = []
-    bases, every = 0, 1
-    for seen, piece in enumerate(_pieces(texts)):
+def _sample_pieces(texts: Iterable[str]) -> tuple[list[str], int]:
+    """A sample of pieces of runs of bases, evenly over all texts, and the number of all bases."""
+    sample: list[str] = []
+    bases, step = 0, 1
+    for number, piece in enumerate(_pieces(texts)):
         bases += len(piece)
-        if seen % every == 0:
-            kept.append(piece)
-            if len(kept) > _PIECES:
-                kept, every = kept[::2], every * 2
-    return kept, bases
+        if number % step == 0:
+            sample.append(piece)
+            if len(sample) > _PIECES:
+                sample, step = sample[::2], step * 2
+    return sample, bases
 
 
 def _pieces(texts: Iterable[str]) -> Iterator[str]:
+    """Pieces of runs of bases without N, in their order."""
     for text in texts:
         for run in text.upper().split("N"):
             for start in range(0, len(run), _PIECE):

@@ -29,6 +29,8 @@ def bpe(tokens: Sequence[str], merges: Sequence[tuple[str, str]]) -> PreTrainedT
     return with_bracket_tokens(backend, tokens)
 
 
-def uppercase(further: Sequence[Any]) -> Any:
-    """The normalizer that gives soft-masked bases the ids of others, and then does what `further` ones do."""
-    return normalizers.Sequence([*(normalizers.Replace(one.lower(), one) for one in LETTERS), *further])
+def uppercase(later: Sequence[Any]) -> Any:
+    """The normalizer that gives soft-masked bases the ids of others; then come the `later` normalizers."""
+    return normalizers.Sequence(
+        [*(normalizers.Replace(letter.lower(), letter) for letter in LETTERS), *later]
+    )

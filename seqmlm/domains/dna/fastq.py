@@ -15,7 +15,7 @@ from seqmlm.data.files import MAX_BYTES, source_of
 from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.dna.nucleotides import foreign, spelled
+from seqmlm.domains.dna.nucleotides import foreign_letter_error, plain_letters
 from seqmlm.errors import DataError
 
 _ZERO = 33  # "!" is a quality of 0 (Sanger, Illumina 1.8 and later)
@@ -49,17 +49,17 @@ def read_fastq(
         max_bytes: longest line.
     """
     source = source_of(path)
-    for line, read in _reads(source, problems, max_bytes):
-        header, letters, _, quality = read
+    for line, record_lines in _reads(source, problems, max_bytes):
+        header, letters, _, quality = record_lines
         name = (header[1:].split(maxsplit=1) or [f"{Path(source).name}:{line}"])[0]
         if len(letters) != len(quality):
             reason = "sequence and quality of a read differ in length"
             remedy = "fetch the file again, or leave the read out"
-            problems.bad(_error(reason, source, line, remedy), "\n".join(read))
+            problems.bad(_error(reason, source, line, remedy), "\n".join(record_lines))
             continue
-        bases = spelled(letters.replace(".", "N").encode("utf-8", "replace"), problems)
+        bases = plain_letters(letters.replace(".", "N").encode("utf-8", "replace"), problems)
         if bases is None or len(bases) != len(letters):
-            problems.bad(foreign(source, line), "\n".join(read))
+            problems.bad(foreign_letter_error(source, line), "\n".join(record_lines))
             continue
         phred = quality.encode("latin-1", "replace")
         begin, end = _ends(phred, trim) if trim > 0 else (0, len(phred))
@@ -81,29 +81,29 @@ def _reads(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[in
 
     A read of which a line was refused goes with that line.
     """
-    held: list[tuple[int, str]] = []
-    stray = _Stray(source, problems)
+    waiting: list[tuple[int, str]] = []
+    stray = _StrayLines(source, problems)
     due, gap = 1, False
-    for came in lines(source, problems, max_bytes=max_bytes):
-        gap = gap or came[0] != due
-        for number, text in (came,) if came[0] == due else _with_refused(due, came):
-            if not text and not held:
+    for numbered in lines(source, problems, max_bytes=max_bytes):
+        gap = gap or numbered[0] != due
+        for number, text in (numbered,) if numbered[0] == due else _with_refused(due, numbered):
+            if not text and not waiting:
                 continue
-            held.append((number, text))
-            if len(held) < 4:
+            waiting.append((number, text))
+            if len(waiting) < 4:
                 continue
-            first, third = held[0][1], held[2][1]
+            first, third = waiting[0][1], waiting[2][1]
             if (first.startswith("@") or first == _REFUSED) and (third.startswith("+") or third == _REFUSED):
                 stray.tell(_NO_READ)
-                texts = [line for _, line in held]
+                texts = [line for _, line in waiting]
                 if not gap or _REFUSED not in texts:
-                    yield held[0][0], texts
-                held, gap = [], False
+                    yield waiting[0][0], texts
+                waiting, gap = [], False
             else:
-                stray.add(*held.pop(0), _NO_READ)
-        due = came[0] + 1
-    last = _NO_READ if stray.held else _TORN
-    for number, text in held:
+                stray.add(*waiting.pop(0), _NO_READ)
+        due = numbered[0] + 1
+    last = _NO_READ if stray.lines else _TORN
+    for number, text in waiting:
         stray.add(number, text, last)
     stray.tell(last)
 
@@ -112,40 +112,42 @@ _REFUSED = "\0"  # stands for a line that was refused; no line holds it
 
 
 def _with_refused(due: int, came: tuple[int, str]) -> Iterator[tuple[int, str]]:
+    """A numbered line, and before it the lines that were refused since `due`."""
     yield from ((number, _REFUSED) for number in range(due, came[0]))
     yield came
 
 
-class _Stray:
+class _StrayLines:
     """Lines in a row that belong to no read: one bad record, or several where they are very many."""
 
     def __init__(self, source: str, problems: Problems) -> None:
         self._source, self._problems = source, problems
-        self.held: list[str] = []
+        self.lines: list[str] = []
         self._line = self._size = 0
 
     def add(self, line: int, text: str, why: tuple[str, str]) -> None:
         """Keep a line for the dead letters; where nothing is kept, say at once what is wrong."""
         if text == _REFUSED:
             return  # it has been told
-        self._line = self._line if self.held else line
-        self.held.append(text)
+        self._line = self._line if self.lines else line
+        self.lines.append(text)
         self._size += len(text)
         if self._size > _STRAY_KEPT or self._problems.on_error == "raise":
             self.tell(why)
 
     def tell(self, why: tuple[str, str]) -> None:
-        """Hand what is held to the problems."""
-        if self.held:
-            text, self.held, self._size = "\n".join(self.held), [], 0
+        """Hand the lines so far to the problems, as one bad record."""
+        if self.lines:
+            text, self.lines, self._size = "\n".join(self.lines), [], 0
             self._problems.bad(_error(why[0], self._source, self._line, why[1]), text)
 
 
 def _ends(phred: bytes, trim: int) -> tuple[int, int]:
-    """Where the first and behind the last base of sufficient quality are."""
+    """Begin and end (half open) of the bases between the first and the last one of sufficient quality."""
     good = np.flatnonzero(np.frombuffer(phred, dtype=np.uint8) >= trim + _ZERO)
     return (int(good[0]), int(good[-1]) + 1) if len(good) else (0, 0)
 
 
 def _error(reason: str, source: str, line: int, remedy: str) -> DataError:
+    """The error for a read at a line."""
     return DataError(reason, source=source, line=line, remedy=remedy)

@@ -12,7 +12,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.readers.biopython import Entry, entries, flat, read_stockholm
 from seqmlm.data.readers.fasta import Gaps
 from seqmlm.data.record import Record
-from seqmlm.domains.dna.genes import LARGEST, MOST_GENES, Gene, Genes, is_gene, name_of, placed
+from seqmlm.domains.dna.genes import LARGEST, MOST_GENES, Gene, Genes, is_gene, local_parts, name_of
 from seqmlm.domains.dna.nucleotides import BLOCK, LONGEST_GAP, Contig, sequences
 from seqmlm.errors import DataError
 
@@ -47,8 +47,8 @@ def read_genbank(
             problems.bad(_error("an entry without an end", source, line), text[:1000])
             line += text.count("\n") + 1
         for text in begun[-1:]:
-            whole = Entry(line, f"LOCUS{text}")
-            yield from _records(whole, "genbank", source, problems, block, max_n, context)
+            last_entry = Entry(line, f"LOCUS{text}")
+            yield from _records(last_entry, "genbank", source, problems, block, max_n, context)
 
 
 def read_embl(
@@ -76,43 +76,45 @@ def read_embl(
 def _records(
     entry: Entry, form: str, source: str, problems: Problems, block: int, max_n: int, context: int
 ) -> Iterator[Record]:
-    what = "an EMBL entry" if form == "embl" else "an entry"
-    for found in flat(entry, form, what, source, problems):
+    """The records of the sequences of an entry."""
+    noun = "an EMBL entry" if form == "embl" else "an entry"
+    for sequence in flat(entry, form, noun, source, problems):
         contig = Contig(
-            found.id,
+            sequence.id,
             source=source,
             line=entry.line,
             problems=problems,
             block=block,
             max_n=max_n,
-            meta={"description": found.description} if found.description else None,
-            genes=_genes(found, entry, source, problems),
+            meta={"description": sequence.description} if sequence.description else None,
+            genes=_genes(sequence, entry, source, problems),
             context=context,
         )
-        yield from contig.whole(bytes(found.seq))
+        yield from contig.records(bytes(sequence.seq))
 
 
-def _genes(found: Any, entry: Entry, source: str, problems: Problems) -> Genes | None:
-    """Those of an entry; None where it has none."""
+def _genes(sequence: Any, entry: Entry, source: str, problems: Problems) -> Genes | None:
+    """The genes of an entry; None where it has none."""
     genes = set[Gene]()
-    for number, feature in enumerate(found.features):
+    for number, feature in enumerate(sequence.features):
         first = {key: values[0] for key, values in feature.qualifiers.items() if key in ("gene", "locus_tag")}
         name = name_of(feature.type, first) if is_gene(feature.type) else None
         if name is None:
             continue
-        own = {Gene(int(x.start), int(x.end), name) for x in placed(feature) if x.start < x.end}
-        if not own:
+        places = {Gene(int(x.start), int(x.end), name) for x in local_parts(feature) if x.start < x.end}
+        if not places:
             begins = [match.start() for match in _FEATURE.finditer(entry.text)]
             line = entry.line + entry.text.count("\n", 0, begins[number] if number < len(begins) else 0)
             problems.note("a gene without a place, left out", source=source, line=line)
-        elif len(genes) + len(own) <= MOST_GENES:
-            genes |= own
+        elif len(genes) + len(places) <= MOST_GENES:
+            genes |= places
         else:
             problems.note(f"a gene after {MOST_GENES:,} others of its entry, left out")
     return Genes(genes) if genes else None
 
 
 def _error(reason: str, source: str, line: int) -> DataError:
+    """The error for an entry at a line."""
     remedy = "check that this is GenBank, and fetch the entry again with its sequence"
     return DataError(reason, source=source, line=line, remedy=remedy)
 

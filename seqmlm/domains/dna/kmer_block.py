@@ -20,8 +20,8 @@ from seqmlm.domains.dna.tokenizer import (
     NucleotideTokenizer,
     SeveralBases,
     kmer_complements,
+    kmer_numbers,
     kmers,
-    numbers,
 )
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Floats, Ids
 from seqmlm.engine.units import Units
@@ -47,7 +47,7 @@ class SeveralBaseTokenizer(NucleotideTokenizer):
     def units(self) -> Units:
         return self._stranded(SeveralBases(self.space, self.tokens))
 
-    def _encoded(self, ids: Ids, bounds: Sequence[int], flat: Flat) -> list[Encoding]:
+    def _make_encodings(self, ids: Ids, bounds: Sequence[int], flat: Flat) -> list[Encoding]:
         """Encodings of concatenated token ids (T,), [CLS] and [SEP] included, which begin at `bounds` (R +
         1,)."""
         sizes = self._sizes[ids].astype(np.int64)
@@ -72,7 +72,7 @@ class SeveralBaseTokenizer(NucleotideTokenizer):
         ends = start + np.cumsum(self._sizes[ids])
         return np.stack([ends - self._sizes[ids], ends], axis=1).astype(np.int32)
 
-    def _turned_weights(self, weights: Floats, ids: Ids, turned: Ids) -> Floats:
+    def _strand_weights(self, weights: Floats, ids: Ids, turned: Ids) -> Floats:
         return _means(np.repeat(weights, self._sizes[ids])[::-1], self._sizes[turned])
 
 
@@ -110,15 +110,15 @@ class KmerBlockTokenizer(SeveralBaseTokenizer):
         offset[bases] = np.flatnonzero(bases) - np.repeat(starts, lengths)
         covered[bases] = np.repeat(lengths // self.k * self.k, lengths)
         heads = bases & (offset < covered) & (offset % self.k == 0)
-        kept = ~bases | heads | (offset >= covered)
+        is_token = ~bases | heads | (offset >= covered)
         ids = np.where(bases, codes + np.int32(FIRST), np.int32(N)).astype(np.int32)
         at = np.flatnonzero(heads)
-        ids[at] = _FIRST_KMER + numbers(codes, self.k)[at]
+        ids[at] = _FIRST_KMER + kmer_numbers(codes, self.k)[at]
         ids[flat.starts - 1], ids[flat.starts + flat.lengths] = CLS, SEP
-        kept[0] = kept[-1] = False
-        before = np.concatenate([[0], np.cumsum(kept)])
-        bounds = [*before[flat.starts - 1].tolist(), int(before[-1])]
-        return self._encoded(ids[kept], bounds, flat)
+        is_token[0] = is_token[-1] = False
+        tokens_before = np.concatenate([[0], np.cumsum(is_token)])
+        bounds = [*tokens_before[flat.starts - 1].tolist(), int(tokens_before[-1])]
+        return self._make_encodings(ids[is_token], bounds, flat)
 
     @cached_property
     def _complement(self) -> Ids:

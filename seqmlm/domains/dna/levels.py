@@ -31,8 +31,8 @@ from seqmlm.anomaly.levels import (
 from seqmlm.anomaly.statistics import Statistics
 from seqmlm.anomaly.values import Bools, Doubles, Longs, Place, Row, Scored
 from seqmlm.data.record import Record
-from seqmlm.domains.dna.genes import named_over
-from seqmlm.domains.dna.nucleotides import CONTEXT, GENES, OWN, own
+from seqmlm.domains.dna.genes import overlapping_names
+from seqmlm.domains.dna.nucleotides import CONTEXT, GENES, OWN, own_range
 from seqmlm.domains.dna.tokenizer import letter_codes, reverse_complement
 from seqmlm.domains.dna.track import GenomeTrack
 from seqmlm.engine.types import Encoding, Sequences
@@ -76,13 +76,13 @@ class Composition(Background):
 
     @classmethod
     def uniform(cls) -> Composition:
-        """Of a genome that nothing is known of."""
+        """The composition of a genome about which nothing is known: all bases alike."""
         return cls([np.log(np.full((1, 4), 0.25))])
 
     @classmethod
     def fit(cls, train: Sequences, tokenizer: Tokenizer, *, seed: int) -> Self:
         """Count k-mers in sequences in a drawn order, until there are four million bases."""
-        return cls.counted(_drawn(train, tokenizer, seed))
+        return cls.from_codes(_sampled_codes(train, tokenizer, seed))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         return {f"order-{k}": table for k, table in enumerate(self.tables)}
@@ -92,19 +92,19 @@ class Composition(Background):
         return cls([arrays[f"order-{k}"] for k in range(len(arrays))])
 
     @classmethod
-    def counted(cls, sequences: Iterable[Longs], order: int = ORDER) -> Self:
+    def from_codes(cls, sequences: Iterable[Longs], order: int = ORDER) -> Self:
         """Count codes of sequences, as `base_codes` gives them, and smooth; a chain of an order of 0 to 8."""
         counts = [np.zeros(4 ** (k + 1)) for k in range(order + 1)]
         for codes in sequences:
-            for strand in (codes, _turned(codes)):
-                for k, words, known in _words(strand, order):
-                    counts[k] += np.bincount(words[known], minlength=4 ** (k + 1))
+            for strand in (codes, _other_strand(codes)):
+                for k, words, is_known in _context_words(strand, order):
+                    counts[k] += np.bincount(words[is_known], minlength=4 ** (k + 1))
         tables: list[Doubles] = []
         below = np.full((1, 4), 0.25)
         for k, flat in enumerate(counts):
-            own = flat.reshape(4**k, 4)
+            table = flat.reshape(4**k, 4)
             prior = np.tile(below, (4 if k else 1, 1))  # the context without its farthest base
-            shares = (own + _STRENGTH * prior) / (own.sum(axis=1, keepdims=True) + _STRENGTH)
+            shares = (table + _STRENGTH * prior) / (table.sum(axis=1, keepdims=True) + _STRENGTH)
             tables.append(np.log(shares))
             below = shares
         return cls(tables)
@@ -112,7 +112,7 @@ class Composition(Background):
     def bits(self, text: str) -> Doubles:
         """(L,) surprisal of each base in bits, the mean of both directions; NaN where there is no base."""
         codes = base_codes(text)
-        forward, backward = self._one_way(codes), self._one_way(_turned(codes))[::-1]
+        forward, backward = self._direction_bits(codes), self._direction_bits(_other_strand(codes))[::-1]
         return np.asarray((forward + backward) / 2)
 
     def own_bits(self, text: str) -> Doubles:
@@ -125,39 +125,42 @@ class Composition(Background):
         """
         codes = base_codes(text)
         length = len(codes)
-        shown = (codes[:, None] == np.arange(_UNKNOWN)).astype(np.float64)
-        total = np.concatenate([np.zeros((1, _UNKNOWN)), np.cumsum(shown, axis=0)])
+        one_hot = (codes[:, None] == np.arange(_UNKNOWN)).astype(np.float64)
+        total = np.concatenate([np.zeros((1, _UNKNOWN)), np.cumsum(one_hot, axis=0)])
         places = np.arange(length)
-        around = total[np.minimum(places + REACH + 1, length)] - total[np.maximum(places - REACH, 0)] - shown
+        around = (
+            total[np.minimum(places + REACH + 1, length)] - total[np.maximum(places - REACH, 0)] - one_hot
+        )
         prior = _OWN_STRENGTH * np.exp(self.tables[0][0])
         shares = (around + prior) / (around.sum(axis=1, keepdims=True) + _OWN_STRENGTH)
         bits = np.full(length, np.nan)
-        known = codes < _UNKNOWN
-        bits[known] = -np.log2(shares[known, codes[known]])
+        is_known = codes < _UNKNOWN
+        bits[is_known] = -np.log2(shares[is_known, codes[is_known]])
         return bits
 
-    def _one_way(self, codes: Longs) -> Doubles:
-        found = np.full(len(codes), np.nan)
-        for k, words, known in _words(codes, len(self.tables) - 1):
-            found[known] = -self.tables[k].ravel()[words[known]] / np.log(2)
-        return found
+    def _direction_bits(self, codes: Longs) -> Doubles:
+        """(L,) surprisal of each base in bits after the bases before it; NaN where there is no base."""
+        bits = np.full(len(codes), np.nan)
+        for k, words, is_known in _context_words(codes, len(self.tables) - 1):
+            bits[is_known] = -self.tables[k].ravel()[words[is_known]] / np.log(2)
+        return bits
 
 
-def _turned(codes: Longs) -> Longs:
-    """The other strand, in its own direction."""
-    back = codes[::-1]
-    return np.where(back < _UNKNOWN, 3 - back, _UNKNOWN)
+def _other_strand(codes: Longs) -> Longs:
+    """(L,) codes of the other strand, in its own direction."""
+    backwards = codes[::-1]
+    return np.where(backwards < _UNKNOWN, 3 - backwards, _UNKNOWN)
 
 
-def _words(codes: Longs, order: int) -> Iterable[tuple[int, Longs, NDArray[np.bool_]]]:
+def _context_words(codes: Longs, order: int) -> Iterable[tuple[int, Longs, NDArray[np.bool_]]]:
     """For k = 0..order: k, (L,) the word of k + 1 bases that ends at each place, and where it is one."""
     wide = np.pad(codes, (order, 0), constant_values=_UNKNOWN)
-    words, known = np.zeros(len(codes), dtype=np.int64), np.ones(len(codes), dtype=np.bool_)
+    words, is_known = np.zeros(len(codes), dtype=np.int64), np.ones(len(codes), dtype=np.bool_)
     for k in range(order + 1):
-        there = wide[order - k : len(wide) - k]
-        words = words + np.minimum(there, _UNKNOWN - 1) * 4**k
-        known = known & (there < _UNKNOWN)
-        yield k, words, known
+        letters = wide[order - k : len(wide) - k]
+        words = words + np.minimum(letters, _UNKNOWN - 1) * 4**k
+        is_known = is_known & (letters < _UNKNOWN)
+        yield k, words, is_known
 
 
 # Both strands
@@ -179,37 +182,40 @@ class BothStrands(SecondReading):
         that the other strand does not score in full keeps its own values. What is left are the record's own
         units: bases that stand beside a block are only shown.
         """
-        begin, stop = own(first.record)
-        kept = (first.spans[:, 0] >= begin) & (first.spans[:, 0] < stop)
-        left = {name: values[kept] for name, values in first.values.items()}
-        first = replace(first, number=first.number[kept], surprisal=first.surprisal[kept], values=left)
+        begin, stop = own_range(first.record)
+        own_units = (first.spans[:, 0] >= begin) & (first.spans[:, 0] < stop)
+        own_values = {name: values[own_units] for name, values in first.values.items()}
+        first = replace(
+            first, number=first.number[own_units], surprisal=first.surprisal[own_units], values=own_values
+        )
         length = len(str(first.record.raw))
 
-        def averaged(own: Doubles, other: Doubles) -> Doubles:
-            sums = _sums(_spread(second, other, length)[::-1], first)
-            return np.where(np.isnan(sums), own, (own + sums) / 2)
+        def averaged(first_values: Doubles, second_values: Doubles) -> Doubles:
+            """(U,) means over both strands; the value of the first where the second has none."""
+            sums = _unit_sums(_spread_on_bases(second, second_values, length)[::-1], first)
+            return np.where(np.isnan(sums), first_values, (first_values + sums) / 2)
 
         values = {
-            name: averaged(first.values[name], other)
-            for name, other in second.values.items()
-            if name in first.values and other.ndim == 1
+            name: averaged(first.values[name], second_values)
+            for name, second_values in second.values.items()
+            if name in first.values and second_values.ndim == 1
         }
         surprisal = averaged(first.surprisal, second.surprisal)
         return replace(first, surprisal=surprisal, values={**first.values, **values})
 
 
-def _spread(scored: Scored, values: Doubles, length: int) -> Doubles:
+def _spread_on_bases(scored: Scored, values: Doubles, length: int) -> Doubles:
     """(length,) each unit's value in equal parts on its bases, NaN between units."""
-    found = np.full(length, np.nan)
+    base_values = np.full(length, np.nan)
     starts, ends = scored.spans.T
     sizes = ends - starts
     for offset in range(int(sizes.max(initial=0))):
         inside = sizes > offset
-        found[starts[inside] + offset] = values[inside] / sizes[inside]
-    return found
+        base_values[starts[inside] + offset] = values[inside] / sizes[inside]
+    return base_values
 
 
-def _sums(bases: Doubles, scored: Scored) -> Doubles:
+def _unit_sums(bases: Doubles, scored: Scored) -> Doubles:
     """(U,) the sum over the bases of each unit, NaN where one of them has no value."""
     holes = _per_unit(np.isnan(bases).astype(np.float64), scored.spans)
     return np.where(holes == 0, _per_unit(bases, scored.spans), np.nan)
@@ -220,7 +226,7 @@ def _sums(bases: Doubles, scored: Scored) -> Doubles:
 WINDOW, STEP = 100, 50
 """Bases of a window, and from one window to the next."""
 
-Measured = Callable[[slice], dict[str, float]]
+UnitStatistics = Callable[[slice], dict[str, float]]
 """Statistics of the units from one to another."""
 
 STRETCH = 10 * WINDOW
@@ -230,7 +236,7 @@ _BASES_COUNTED = 4_000_000
 
 
 def place(record: Record, start: int, end: int) -> Place:
-    """Where bases start to end of a record lie in their contig, as its reader says in `meta`."""
+    """The place in the contig of bases start to end of a record, as its reader says in `meta`."""
     first = int(record.meta.get("start", 0))
     if record.meta.get("strand") == "-":
         start, end = len(record.raw) - end, len(record.raw) - start
@@ -245,7 +251,7 @@ class StretchSampling(Sampling):
 
 
 class DnaLevel(Level):
-    """What the levels of DNA share.
+    """A level of DNA.
 
     Statistics:
         excess: bits per base of the model above those of the place's own composition
@@ -268,26 +274,28 @@ class DnaLevel(Level):
     def track(self, path: Path, *, name: str) -> Track:
         return GenomeTrack(path, name=name)
 
-    def measured(self, scored: Scored, background: Background | None) -> Measured:
-        """The statistics of some units of a record; a unit of several bases has their sum."""
+    def unit_statistics(self, scored: Scored, background: Background | None) -> UnitStatistics:
+        """A function that gives the statistics of a slice of a record's units, means over these units; a unit
+        of several bases has their sum."""
         text, spans = str(scored.record.raw), scored.spans
-        known = background if isinstance(background, Composition) else None
-        own = _per_unit((known or Composition.uniform()).own_bits(text), spans)
-        usual = None if known is None else _per_unit(known.bits(text), spans)
+        composition = background if isinstance(background, Composition) else None
+        own_bits = _per_unit((composition or Composition.uniform()).own_bits(text), spans)
+        chain_bits = None if composition is None else _per_unit(composition.bits(text), spans)
 
         def statistics(units: slice) -> dict[str, float]:
+            """The statistics of the units of a slice."""
             if not len(scored.surprisal[units]):
                 return {"excess": float("nan")}
             bits = float(scored.surprisal[units].mean())
-            further = {} if usual is None else {"composition": float(usual[units].mean())}
-            return {"excess": bits - float(own[units].mean()), "bits": bits, **further}
+            chain = {} if chain_bits is None else {"composition": float(chain_bits[units].mean())}
+            return {"excess": bits - float(own_bits[units].mean()), "bits": bits, **chain}
 
         return statistics
 
 
 class StretchLevel(DnaLevel):
-    """Of several bases some may be unknown: their share is a statistic, of which no other one says
-    anything."""
+    """A level of stretches of bases, of which some may be unknown: their share is a statistic, which no other
+    statistic shows."""
 
     statistics: ClassVar[Statistics] = Statistics(
         {**DnaLevel.statistics, UNKNOWN: "bases that are not known (N)"},
@@ -308,16 +316,18 @@ class WindowLevel(StretchLevel):
     name = "window"
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
-        measured = self.measured(scored, background)
-        spans, (begin, stop) = scored.spans, own(scored.record)
-        known = np.concatenate([[0], np.cumsum(base_codes(str(scored.record.raw)) < 4)])
-        found = []
-        for start, end in ((begin + one, begin + other) for one, other in windows(stop - begin)):
+        statistics_of = self.unit_statistics(scored, background)
+        spans, (begin, stop) = scored.spans, own_range(scored.record)
+        known_before = np.concatenate([[0], np.cumsum(base_codes(str(scored.record.raw)) < 4)])
+        window_rows = []
+        for start, end in (
+            (begin + offset, begin + offset_end) for offset, offset_end in windows(stop - begin)
+        ):
             first, last = np.searchsorted(spans[:, 0], [start, end]).tolist()
-            if last > first and 2 * (known[end] - known[start]) >= end - start:
+            if last > first and 2 * (known_before[end] - known_before[start]) >= end - start:
                 units = np.arange(first, last)
-                found.append(_part(scored, units, start, end, measured(slice(first, last))))
-        return found or [_whole(scored, measured)]
+                window_rows.append(_stretch_row(scored, units, start, end, statistics_of(slice(first, last))))
+        return window_rows or [_whole_row(scored, statistics_of)]
 
 
 class BaseLevel(DnaLevel):
@@ -326,9 +336,9 @@ class BaseLevel(DnaLevel):
     name = "base"
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
-        measured = self.measured(scored, background)
+        statistics_of = self.unit_statistics(scored, background)
         return [
-            _part(scored, np.array([unit]), start, end, measured(slice(unit, unit + 1)))
+            _stretch_row(scored, np.array([unit]), start, end, statistics_of(slice(unit, unit + 1)))
             for unit, (start, end) in enumerate(scored.spans.tolist())
         ]
 
@@ -351,20 +361,20 @@ class RecordLevel(StretchLevel):
         return True
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
-        return [_whole(scored, self.measured(scored, background))]
+        return [_whole_row(scored, self.unit_statistics(scored, background))]
 
 
 def stretches(record: Record) -> list[Record]:
     """A record in stretches of `STRETCH` bases or a little more, each with the bases next to it, as blocks of
     a genome come to be scored."""
-    begin, stop = own(record)
+    begin, stop = own_range(record)
     ends = np.linspace(begin, stop, max(1, (stop - begin) // STRETCH) + 1).astype(np.int64).tolist()
-    found = []
+    records = []
     for first, last in pairwise(ends):
-        left, right = max(0, first - CONTEXT), last + CONTEXT
-        meta = {**record.meta, OWN: (first - left, last - left)}
-        found.append(replace(record, raw=str(record.raw)[left:right], meta=meta))
-    return found
+        context_begin, context_end = max(0, first - CONTEXT), last + CONTEXT
+        meta = {**record.meta, OWN: (first - context_begin, last - context_begin)}
+        records.append(replace(record, raw=str(record.raw)[context_begin:context_end], meta=meta))
+    return records
 
 
 def windows(length: int) -> Iterator[tuple[int, int]]:
@@ -379,19 +389,21 @@ def windows(length: int) -> Iterator[tuple[int, int]]:
             yield start, min(start + WINDOW, length)
 
 
-def _whole(scored: Scored, measured: Measured) -> Row:
-    begin, stop = own(scored.record)
-    row = replace(record_row(scored, measured(slice(None))), start=begin, end=stop)
-    return _placed(row, scored.record, begin, stop)
+def _whole_row(scored: Scored, statistics_of: UnitStatistics) -> Row:
+    """The row of a whole record."""
+    begin, stop = own_range(scored.record)
+    row = replace(record_row(scored, statistics_of(slice(None))), start=begin, end=stop)
+    return _with_place(row, scored.record, begin, stop)
 
 
-def _part(scored: Scored, units: Longs, start: int, end: int, statistics: dict[str, float]) -> Row:
+def _stretch_row(scored: Scored, units: Longs, start: int, end: int, statistics: dict[str, float]) -> Row:
+    """The row of some units of a record, which are its bases start to end."""
     at = place(scored.record, start, end)
     row = part_row(scored, units, f"{at.start}-{at.end}", statistics)
-    return _placed(replace(row, start=start, end=end), scored.record, start, end)
+    return _with_place(replace(row, start=start, end=end), scored.record, start, end)
 
 
-def _placed(row: Row, record: Record, start: int, end: int) -> Row:
+def _with_place(row: Row, record: Record, start: int, end: int) -> Row:
     """The row with its place, its genes, and the share of it that is soft-masked (repeats, in lower case)."""
     bases = str(record.raw)[start:end]
     masked = sum(map(bases.count, "acgt")) / max(1, len(bases))
@@ -399,7 +411,7 @@ def _placed(row: Row, record: Record, start: int, end: int) -> Row:
     extra: dict[str, Any] = {"contig": contig, "contig_start": first, "contig_end": stop}
     extra["soft_masked"] = round(masked, 3)
     if GENES in record.meta:
-        extra["genes"] = named_over(record.meta[GENES], first, stop)
+        extra["genes"] = overlapping_names(record.meta[GENES], first, stop)
     if "strand" in record.meta:
         extra["strand"] = record.meta["strand"]
     backwards = record.meta.get("strand") == "-"
@@ -407,17 +419,19 @@ def _placed(row: Row, record: Record, start: int, end: int) -> Row:
 
 
 def _per_unit(bases: Doubles, spans: Longs) -> Doubles:
+    """(U,) sums of (L,) values of bases over the spans of U units; NaN counts as 0."""
     total = np.concatenate([[0.0], np.cumsum(np.nan_to_num(bases))])
     return np.asarray(total[spans[:, 1]] - total[spans[:, 0]])
 
 
-def _drawn(train: Sequences, tokenizer: Tokenizer, seed: int) -> Iterator[Longs]:
-    left = _BASES_COUNTED
+def _sampled_codes(train: Sequences, tokenizer: Tokenizer, seed: int) -> Iterator[Longs]:
+    """Codes of training sequences in a drawn order, of about four million bases together."""
+    remaining = _BASES_COUNTED
     for index in np.random.default_rng(seed).permutation(len(train)).tolist():
         codes = _codes(train[index], tokenizer)
         yield codes
-        left -= len(codes)
-        if left <= 0:
+        remaining -= len(codes)
+        if remaining <= 0:
             return
 
 

@@ -46,32 +46,32 @@ _KNOWN = _PLAIN + b"Uu" + _AMBIGUOUS
 FOREIGN = "a letter that stands for no nucleotide"
 
 
-def spelled(letters: bytes, problems: Problems, *, stay: bytes = b"") -> bytes | None:
+def plain_letters(letters: bytes, problems: Problems, *, stay: bytes = b"") -> bytes | None:
     """The letters in `ACGTNacgtn`, white space and gaps removed; None where one stands for no nucleotide.
     Others may `stay`: `_`, a base that is to be filled in, or `-`, a gap."""
     plain = letters.translate(None, _DROPPED.translate(None, stay))
-    others = plain.translate(None, _PLAIN + stay)
-    if not others:
+    other_letters = plain.translate(None, _PLAIN + stay)
+    if not other_letters:
         return plain
-    if others.translate(None, _KNOWN):
+    if other_letters.translate(None, _KNOWN):
         return None
-    problems.note("ambiguous bases (IUPAC codes), read as N", len(others.translate(None, b"Uu")))
+    problems.note("ambiguous bases (IUPAC codes), read as N", len(other_letters.translate(None, b"Uu")))
     return plain.translate(_SPELLING)
 
 
-def aligned(rows: Iterable[Record], problems: Problems) -> Iterator[Record]:
+def aligned_rows(rows: Iterable[Record], problems: Problems) -> Iterator[Record]:
     """Rows of an alignment, spelled as other sequences are, each gap as `-`, which is read as N is; one with
     foreign letters goes to `problems`."""
     for row in rows:
-        plain = spelled(row.raw.replace(".", "-").encode("utf-8"), problems, stay=b"-")
+        plain = plain_letters(row.raw.replace(".", "-").encode("utf-8"), problems, stay=b"-")
         if plain is None:
-            problems.bad(foreign(row.source, row.line), f">{row.id}\n{row.raw}")
+            problems.bad(foreign_letter_error(row.source, row.line), f">{row.id}\n{row.raw}")
         else:
             yield replace(row, raw=plain.decode("ascii"))
 
 
-def foreign(source: str, line: int) -> DataError:
-    """The error for letters that `spelled` refuses."""
+def foreign_letter_error(source: str, line: int) -> DataError:
+    """The error for letters that `plain_letters` refuses."""
     remedy = "DNA and RNA are spelled in ACGTUN and IUPAC codes; for proteins use --domain protein"
     return DataError(FOREIGN, source=source, line=line, remedy=remedy)
 
@@ -122,17 +122,17 @@ class Contig:
         """Add letters as they stand in the file; yield the blocks that are complete."""
         if self._refused:
             return
-        plain = spelled(letters, self._problems, stay=self._stay)
+        plain = plain_letters(letters, self._problems, stay=self._stay)
         if plain is None:
-            shown = (self._held + letters).decode("utf-8", "backslashreplace")
+            text = (self._held + letters).decode("utf-8", "backslashreplace")
             self._refused, self._held = True, b""
-            self._problems.bad(foreign(self._source, self._line), f">{self._name}\n{shown}")
+            self._problems.bad(foreign_letter_error(self._source, self._line), f">{self._name}\n{text}")
             return
         self._held += plain
         yield from self._blocks(self._block + self._context)
 
     def finish(self) -> Iterator[Record]:
-        """Yield what is left."""
+        """Yield the records of the bases that wait."""
         if self._refused:
             return
         yield from self._blocks(self._block)
@@ -146,14 +146,14 @@ class Contig:
         if not self._given:
             self._problems.note("a sequence of N alone, left out", source=self._source, line=self._line)
 
-    def whole(self, letters: bytes) -> Iterator[Record]:
-        """All of it at once."""
+    def records(self, letters: bytes) -> Iterator[Record]:
+        """The records of a contig whose letters are given at once."""
         yield from self.add(letters)
         yield from self.finish()
 
-    def _blocks(self, more: int) -> Iterator[Record]:
-        """The next blocks, as long as more bases than these are held."""
-        while len(self._held) - self._done > more:
+    def _blocks(self, limit: int) -> Iterator[Record]:
+        """The records of the next blocks, as long as more than `limit` bases wait."""
+        while len(self._held) - self._done > limit:
             self._cut = True
             end = self._done + self._block
             yield from self._records(self._done, end)
@@ -167,48 +167,51 @@ class Contig:
         if b"N" not in bases and b"n" not in bases:
             yield self._record(first, stop, first, stop)
             return
-        found = 0
+        kept_bases = 0
         for begin, end in self._without_gaps(bases):
             yield self._record(first + begin, first + end, first, stop)
-            found += end - begin
-        self._problems.note("N left out: long runs, and those at the ends of a block", len(bases) - found)
+            kept_bases += end - begin
+        self._problems.note(
+            "N left out: long runs, and those at the ends of a block", len(bases) - kept_bases
+        )
 
     def _without_gaps(self, bases: bytes) -> Iterator[tuple[int, int]]:
+        """Begin and end (half open) of each stretch between long runs of N, without N at its ends."""
         begin = 0
         for run in [*self._gap.finditer(bases), None]:
             end = run.start() if run else len(bases)
             part = bases[begin:end]
-            left = len(part) - len(part.lstrip(b"Nn"))
-            right = len(part.rstrip(b"Nn"))
-            if left < right:
-                yield begin + left, begin + right
+            head = len(part) - len(part.lstrip(b"Nn"))
+            tail = len(part.rstrip(b"Nn"))
+            if head < tail:
+                yield begin + head, begin + tail
             begin = run.end() if run else end
 
     def _record(self, begin: int, end: int, first: int, stop: int) -> Record:
         """The record of the held bases begin to end, of a block from first to stop."""
         self._given = True
-        whole = not self._cut and (begin, end) == (first, stop)
-        before = self._held[max(0, begin - self._context) : begin] if begin == first else b""
-        after = self._held[end : end + self._context] if end == stop else b""
-        before, after = _UNKNOWN.split(before)[-1], _UNKNOWN.split(after)[0]
-        start = self._at + begin - len(before)
-        where: dict[str, Any] = {} if whole else {"contig": self._name, "start": start}
-        if before or after:
-            where[OWN] = len(before), len(before) + end - begin
+        is_whole = not self._cut and (begin, end) == (first, stop)
+        bases_before = self._held[max(0, begin - self._context) : begin] if begin == first else b""
+        bases_after = self._held[end : end + self._context] if end == stop else b""
+        bases_before, bases_after = _UNKNOWN.split(bases_before)[-1], _UNKNOWN.split(bases_after)[0]
+        start = self._at + begin - len(bases_before)
+        place: dict[str, Any] = {} if is_whole else {"contig": self._name, "start": start}
+        if bases_before or bases_after:
+            place[OWN] = len(bases_before), len(bases_before) + end - begin
         if self._genes is not None:
-            where[GENES] = self._genes.over(start, self._at + end + len(after))
+            place[GENES] = self._genes.overlapping(start, self._at + end + len(bases_after))
         return Record(
-            id=self._name if whole else f"{self._name}:{self._at + begin}-{self._at + end}",
-            raw=(before + self._held[begin:end] + after).decode("ascii"),
+            id=self._name if is_whole else f"{self._name}:{self._at + begin}-{self._at + end}",
+            raw=(bases_before + self._held[begin:end] + bases_after).decode("ascii"),
             source=self._source,
             line=self._line,
             document=self._name,
-            meta={**self._meta, **where},
+            meta={**self._meta, **place},
         )
 
 
-def own(record: Record) -> tuple[int, int]:
-    """Which bases of a record are its own, half open: all, unless it comes with its neighbours."""
+def own_range(record: Record) -> tuple[int, int]:
+    """Begin and end (half open) of the bases of a record that are its own, not context beside them."""
     first, stop = record.meta.get(OWN, (0, len(str(record.raw))))
     return int(first), int(stop)
 
@@ -239,13 +242,13 @@ def read_genome(
         genes: a GFF3 file (also .gz, .zst) of the same contigs: rows of scores name its genes.
         context: bases of its neighbours that a block comes with; to be scored, 256.
         holes: `_` is a base that is to be filled in.
-        gaps: "keep" reads the rows of an alignment, upper case, which are not cut; see `aligned`.
+        gaps: "keep" reads the rows of an alignment, upper case, which are not cut; see `aligned_rows`.
 
     Raises:
         DataError: a file of genes that cannot be read.
     """
     if gaps == "keep":
-        yield from aligned(read_fasta(path, problems, gaps=gaps), problems)
+        yield from aligned_rows(read_fasta(path, problems, gaps=gaps), problems)
         return
     source, name = source_of(path), Path(path).name
     contig: Contig | None = None
@@ -290,8 +293,8 @@ def read_rows(
 def sequences(rows: Iterable[Record], problems: Problems, gaps: Gaps) -> Iterator[Record]:
     """Rows of an alignment as they are, or as sequences without gaps, cut as any contig is."""
     if gaps == "keep":
-        yield from aligned(rows, problems)
+        yield from aligned_rows(rows, problems)
         return
     for row in rows:
         contig = Contig(row.id, source=row.source, line=row.line, problems=problems, meta=row.meta)
-        yield from contig.whole(row.raw.encode())
+        yield from contig.records(row.raw.encode())

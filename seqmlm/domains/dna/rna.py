@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any, NamedTuple
 
-from seqmlm.domains.dna.structure import bracketed
+from seqmlm.domains.dna.structure import parse_brackets
 from seqmlm.domains.dna.tokenizer import BASES, reverse_complement
 
 FILE = "rna.genes"
@@ -58,10 +58,10 @@ class Gene(NamedTuple):
     motif_pairs: list[list[int]]
 
     def truth(self) -> dict[str, Any]:
-        """As it stands in `truth.json`."""
-        own = self._asdict()
-        del own["sequence"]
-        return own | {"length": len(self.sequence)}
+        """The gene as `truth.json` holds it."""
+        facts = self._asdict()
+        del facts["sequence"]
+        return facts | {"length": len(self.sequence)}
 
 
 def draw(n: int, seed: int) -> Iterator[Gene]:
@@ -70,7 +70,7 @@ def draw(n: int, seed: int) -> Iterator[Gene]:
     for number in range(n):
         family = random.choice(list(FOLDS))
         structure, consensus = FOLDS[family]
-        pairs = sorted(bracketed(structure))
+        pairs = sorted(parse_brackets(structure))
         stems, motifs = ([(i, j) for i, j in pairs if structure[i] == mark] for mark in "(A")
         first = {i for i, _ in pairs}
         shares = [PREFERRED_PAIR if place in first else PREFERRED for place in range(len(consensus))]
@@ -80,13 +80,15 @@ def draw(n: int, seed: int) -> Iterator[Gene]:
         ]
         for i, j in pairs:
             letters[j] = reverse_complement(letters[i])
-        before, after = ("".join(random.choices(BASES, k=random.randint(0, MOST_BESIDE))) for _ in range(2))
-        both = ([[i + len(before), j + len(before)] for i, j in own] for own in (stems, motifs))
-        yield Gene(f"gene-{number}", family, before + "".join(letters) + after, *both)
+        prefix, suffix = ("".join(random.choices(BASES, k=random.randint(0, MOST_BESIDE))) for _ in range(2))
+        shifted_pairs = (
+            [[i + len(prefix), j + len(prefix)] for i, j in kind_pairs] for kind_pairs in (stems, motifs)
+        )
+        yield Gene(f"gene-{number}", family, prefix + "".join(letters) + suffix, *shifted_pairs)
 
 
-def truth(genes: list[Gene]) -> dict[str, Any]:
-    """The keys of `truth.json` that are about genes."""
+def genes_truth(genes: list[Gene]) -> dict[str, Any]:
+    """The families and genes, as `truth.json` holds them."""
     return {
         "families": [{"name": name, **fold._asdict()} for name, fold in FOLDS.items()],
         "genes": [gene.truth() for gene in genes],

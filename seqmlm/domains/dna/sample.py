@@ -45,7 +45,7 @@ def motif_matrix(name: str) -> list[Column]:
 
 
 def entropy(shares: Sequence[float]) -> float:
-    """In bits."""
+    """The entropy of shares that sum to 1, in bits."""
     return -sum(p * math.log2(p) for p in shares if p > 0)
 
 
@@ -61,7 +61,7 @@ class Planted:
     inserts: list[list[int]] = field(default_factory=list)
 
     def truth(self) -> dict[str, Any]:
-        """As it stands in `truth.json`."""
+        """The contig as `truth.json` holds it."""
         planted = {name: getattr(self, name) for name in ("motifs", "pairs", "repeats", "inserts")}
         return {"id": self.id, "length": len(self.sequence), **planted}
 
@@ -76,8 +76,8 @@ def _contig(random: Random, number: int) -> Planted:
     elements = [(kind, *_element(random, kind)) for kind in kinds]
     room = max(0, random.randint(*_LENGTHS) - sum(len(element) for _, element, _ in elements))
     cuts = sorted(random.randint(0, room) for _ in elements)
-    for (kind, element, strand), before, cut in zip(elements, [0, *cuts], cuts, strict=False):
-        planted.sequence += _bases(random, BACKGROUND, cut - before)
+    for (kind, element, strand), previous, cut in zip(elements, [0, *cuts], cuts, strict=False):
+        planted.sequence += _bases(random, BACKGROUND, cut - previous)
         _note(planted, kind, len(planted.sequence), element, strand)
         planted.sequence += element
     planted.sequence += _bases(random, BACKGROUND, room - cuts[-1])
@@ -89,8 +89,8 @@ def _element(random: Random, kind: str) -> tuple[str, str]:
     if kind == "insert":
         return _bases(random, FOREIGN, random.randint(*_INSERT_LENGTHS)), "+"
     if kind == "stem":
-        left = "".join(random.choices(BASES, k=STEM_PAIRS))
-        letters = left + LOOP + reverse_complement(left)
+        arm = "".join(random.choices(BASES, k=STEM_PAIRS))
+        letters = arm + LOOP + reverse_complement(arm)
     elif kind == "repeat":
         copy = (random.choice(BASES.replace(x, "")) if random.random() < MUTATION else x for x in REPEAT)
         letters = "".join(copy).lower()
@@ -101,10 +101,12 @@ def _element(random: Random, kind: str) -> tuple[str, str]:
 
 
 def _bases(random: Random, shares: Sequence[float], count: int) -> str:
+    """Bases drawn with these probabilities of A C G T, `count` of them."""
     return "".join(random.choices(BASES, shares, k=count))
 
 
 def _note(planted: Planted, kind: str, start: int, element: str, strand: str) -> None:
+    """Note where an element stands in a contig."""
     end = start + len(element)
     if kind == "insert":
         planted.inserts.append([start, end])
@@ -138,14 +140,19 @@ def write(out: Path, n: int | None, seed: int) -> Sample:
         "repeat_entropy_bits": round(entropy(mutated), 6),
         "foreign": list(FOREIGN),
         "contigs": [contig.truth() for contig in contigs],
-        "anomalies": [{"id": one.id, "start": a, "end": b} for one in contigs for a, b in one.inserts],
+        "anomalies": [
+            {"id": contig.id, "start": a, "end": b} for contig in contigs for a, b in contig.inserts
+        ],
     }
-    lines = [line for one in contigs for line in (f">{one.id}", one.sequence)]
-    apart = {rna.FILE: [line for one in genes for line in (f">{one.id} family={one.family}", one.sequence)]}
-    return write_sample(out, "dna.fasta", lines, truth | rna.truth(genes), apart)
+    lines = [line for contig in contigs for line in (f">{contig.id}", contig.sequence)]
+    other_files = {
+        rna.FILE: [line for gene in genes for line in (f">{gene.id} family={gene.family}", gene.sequence)]
+    }
+    return write_sample(out, "dna.fasta", lines, truth | rna.genes_truth(genes), other_files)
 
 
 def _describe(name: str) -> dict[str, Any]:
+    """A motif with its matrix and its entropy."""
     matrix = motif_matrix(name)
     return {
         "name": name,
@@ -155,7 +162,7 @@ def _describe(name: str) -> dict[str, Any]:
 
 
 def _column(favourites: str) -> Column:
-    """One favourite, or two that share."""
-    rest = (1 - _SURE) / 3
-    share = _SURE if len(favourites) == 1 else (1 - 2 * rest) / 2
-    return tuple(round(share if base in favourites else rest, 6) for base in BASES)
+    """Probabilities of A C G T in a column with one favourite base, or with two that share."""
+    other_share = (1 - _SURE) / 3
+    share = _SURE if len(favourites) == 1 else (1 - 2 * other_share) / 2
+    return tuple(round(share if base in favourites else other_share, 6) for base in BASES)

@@ -1,4 +1,4 @@
-"""What maps of dependence mean in DNA and RNA: stems, bases that pair around a loop.
+"""Maps of dependence in DNA and RNA: stems, bases that pair around a loop.
 
 Of all sets of complementary pairs that do not cross, the one is taken whose values stand out most in sum
 (`seqmlm.structure.nested`). Its rivals need no model: the longest stem that the letters allow, and the pairs
@@ -55,15 +55,15 @@ _OPEN, _CLOSED = "([{<", ")]}>"
 _STOCKHOLM = (".sto", ".stk", ".stockholm")
 
 
-def complementary(units: Sequence[str]) -> Bools:
-    """(N, N) bases that can pair, with room for a loop; the upper triangle alone."""
+def pairing_matrix(units: Sequence[str]) -> Bools:
+    """(N, N) True for bases that can pair, with room for a loop; the upper triangle alone."""
     spelled = [unit.upper().replace("U", "T") for unit in units]
     can = np.array([[a + b in _PAIRING for b in spelled] for a in spelled], dtype=np.bool_)
     return np.triu(can.reshape(len(spelled), len(spelled)), LOOP + 1)
 
 
-def stacked(can: Bools) -> NDArray[np.int64]:
-    """(N, N) of each pair that can be, how many stacked pairs are in the longest stem through it."""
+def stem_lengths(can: Bools) -> NDArray[np.int64]:
+    """(N, N) stacked pairs in the longest stem through each pair that can be; 0 for other pairs."""
     size = len(can)
     outer = np.zeros((size + 2, size + 2), dtype=np.int64)  # with a border of nothing
     inner = np.zeros_like(outer)
@@ -77,15 +77,15 @@ def stacked(can: Bools) -> NDArray[np.int64]:
 
 def longest_stem(can: Bools) -> frozenset[Pair]:
     """The longest stem that the letters allow, the first of several; nothing where none is long enough."""
-    length = stacked(can)
+    length = stem_lengths(can)
     if not length.size or length.max() < LEAST:
         return frozenset()
     i, j = divmod(int(length.argmax()), len(can))
     return frozenset((i + k, j - k) for k in range(int(length[i, j])))
 
 
-def supported(values: Doubles, can: Bools) -> Doubles:
-    """(N, N) how much pairs and those stacked on them stand out of a map; the upper triangle alone.
+def stem_evidence(values: Doubles, can: Bools) -> Doubles:
+    """(N, N) evidence for pairs: how much they and those stacked on them stand out; the upper triangle alone.
 
     A stem is several pairs, so that each vouches for the next ones, while what depends on each other for
     another reason (neighbours, bases of one motif) rarely does so in pairs that can stack. Added up are what
@@ -94,43 +94,45 @@ def supported(values: Doubles, can: Bools) -> Doubles:
 
     Args:
         values: (N, N) symmetric; NaN where nothing is known.
-        can: (N, N) pairs that can be, see `complementary`; the upper triangle alone.
+        can: (N, N) pairs that can be, see `pairing_matrix`; the upper triangle alone.
     """
-    above, size, most = _above(values, can), len(values), len(STACKED) - 1
-    wide = np.pad(above, most)
-    found = np.zeros_like(above)
-    for apart, weight in enumerate(STACKED):
-        for shift in {apart, -apart}:
-            rows, columns = most + shift, most - shift
-            found += weight * wide[rows : rows + size, columns : columns + size]
-    made: Doubles = np.triu(found, LOOP + 1) / (2 * sum(STACKED) - STACKED[0])
-    return made
+    above, size, reach = _excess(values, can), len(values), len(STACKED) - 1
+    wide = np.pad(above, reach)
+    sums = np.zeros_like(above)
+    for distance, weight in enumerate(STACKED):
+        for shift in {distance, -distance}:
+            rows, columns = reach + shift, reach - shift
+            sums += weight * wide[rows : rows + size, columns : columns + size]
+    evidence: Doubles = np.triu(sums, LOOP + 1) / (2 * sum(STACKED) - STACKED[0])
+    return evidence
 
 
-def ranking(values: Doubles, can: Bools, pairs: Iterable[Pair]) -> Doubles:
-    """(N, N) by which all pairs that can be are ranked: those of the stems that were taken come first, each
-    kind by its evidence, of values and `can` as of `supported`.
+def pair_scores(values: Doubles, can: Bools, pairs: Iterable[Pair]) -> Doubles:
+    """(N, N) scores that rank all pairs that can be: the given `pairs` come first, each kind by its
+    `stem_evidence`.
 
     A base pairs once, so that evidence e counts e / (e + o) times as much for each of the two bases, o being
     that for the base's best other partner.
     """
-    found = np.maximum(supported(values, can), 0.0)
-    both = found + found.T
+    evidence = np.maximum(stem_evidence(values, can), 0.0)
+    symmetric = evidence + evidence.T
     # The best other partner is the best of all, or for that one the second.
-    best, order = np.zeros_like(both), np.argsort(both, axis=1)
-    if len(both) > 1:
-        rows = np.arange(len(both))
-        best[:] = both[rows, order[:, -1]][:, None]
-        best[rows, order[:, -1]] = both[rows, order[:, -2]]
-    for other in (best, best.T):
-        found = found * np.divide(both, both + other, out=np.zeros_like(both), where=both > 0)
-    top = float(found.max(initial=0.0)) + 1.0
+    best, order = np.zeros_like(symmetric), np.argsort(symmetric, axis=1)
+    if len(symmetric) > 1:
+        rows = np.arange(len(symmetric))
+        best[:] = symmetric[rows, order[:, -1]][:, None]
+        best[rows, order[:, -1]] = symmetric[rows, order[:, -2]]
+    for rival in (best, best.T):
+        evidence = evidence * np.divide(
+            symmetric, symmetric + rival, out=np.zeros_like(symmetric), where=symmetric > 0
+        )
+    top = float(evidence.max(initial=0.0)) + 1.0
     for pair in pairs:
-        found[pair] += top
-    return found
+        evidence[pair] += top
+    return evidence
 
 
-def _above(values: Doubles, can: Bools) -> Doubles:
+def _excess(values: Doubles, can: Bools) -> Doubles:
     """(N, N) how much a pair itself stands above the median of the corrected map; 0 if it cannot be."""
     corrected = apc(values)
     far = np.triu(np.isfinite(corrected), LOOP + 1)
@@ -140,33 +142,34 @@ def _above(values: Doubles, can: Bools) -> Doubles:
 
 
 def brackets(size: int, pairs: Iterable[Pair]) -> str:
-    """Pairs in dot-bracket notation; those that cross more others are letters, as `bracketed` reads them.
+    """Pairs in dot-bracket notation, which `parse_brackets` reads; those that cross more others are letters.
 
     >>> brackets(6, [(0, 4), (1, 3), (2, 5)])
     '((A))a'
     """
-    every = set(pairs)
-    crossed = {pair: [other for other in every if _cross(pair, other)] for pair in every}
+    all_pairs = set(pairs)
+    crossed = {pair: [rival for rival in all_pairs if _cross(pair, rival)] for pair in all_pairs}
     level: dict[Pair, int] = {}
-    for pair in sorted(every, key=lambda one: (len(crossed[one]), one)):
-        taken = {level.get(other) for other in crossed[pair]}
-        level[pair] = next(number for number in count() if number not in taken)
+    for pair in sorted(all_pairs, key=lambda candidate: (len(crossed[candidate]), candidate)):
+        used = {level.get(rival) for rival in crossed[pair]}
+        level[pair] = next(number for number in count() if number not in used)
     letters = ["."] * size
     for (i, j), number in level.items():
         letters[i], letters[j] = "()" if number == 0 else (chr(64 + number), chr(96 + number))
     return "".join(letters)
 
 
-def _cross(one: Pair, other: Pair) -> bool:
-    (a, b), (c, d) = sorted((one, other))
+def _cross(first: Pair, second: Pair) -> bool:
+    """Whether two pairs cross: one begins within the other and ends behind it."""
+    (a, b), (c, d) = sorted((first, second))
     return a < c < b < d
 
 
-def bracketed(text: str) -> frozenset[Pair]:
+def parse_brackets(text: str) -> frozenset[Pair]:
     """The pairs of a structure in dot-bracket or WUSS notation; letters (Aa) are pairs that cross others. A
     bracket without its partner is a ValueError."""
     waiting: dict[str, list[int]] = {}
-    found: set[Pair] = set()
+    pairs: set[Pair] = set()
     for place, letter in enumerate(text):
         if letter in _OPEN or (letter.isalpha() and letter.isupper()):
             waiting.setdefault(letter, []).append(place)
@@ -174,10 +177,10 @@ def bracketed(text: str) -> frozenset[Pair]:
             partner = _OPEN[_CLOSED.index(letter)] if letter in _CLOSED else letter.upper()
             if not waiting.get(partner):
                 raise ValueError(f"place {place + 1} closes what is not open")
-            found.add((waiting[partner].pop(), place))
-    if left := [own[-1] for own in waiting.values() if own]:
-        raise ValueError(f"place {min(left) + 1} opens what is not closed")
-    return frozenset(found)
+            pairs.add((waiting[partner].pop(), place))
+    if unclosed := [places[-1] for places in waiting.values() if places]:
+        raise ValueError(f"place {min(unclosed) + 1} opens what is not closed")
+    return frozenset(pairs)
 
 
 class StemsDecoder(Decoder):
@@ -187,23 +190,23 @@ class StemsDecoder(Decoder):
     measure: str = "pair_f1"
 
     def decode(self, record: Record, units: Sequence[str], dependence: DependenceMap) -> frozenset[Pair]:
-        """The nested stems whose values stand out most, in sum, with those stacked on them (`supported`).
+        """The nested stems whose values stand out most, in sum, with those stacked on them (`stem_evidence`).
 
         A pair that does not stand out costs as much as one that does usually brings, and none brings more
         than two of these: a stem may have a weak pair, but one strong pair does not make a stem.
         """
-        values, can = dependence.values, complementary(units)
+        values, can = dependence.values, pairing_matrix(units)
         far = np.triu(np.ones_like(can), self.separation)
         if dependence.z is not None:
             excess = dependence.z - Z
         else:
             # Values of neighbours have a long tail: as contacts, no more than N pairs can stand out.
-            evidence = np.where(np.isfinite(values), supported(values, can), np.nan)
-            found = np.sort(evidence[can & far & np.isfinite(evidence)])
-            least = float(found[-len(units) - 1]) if len(found) > len(units) else -np.inf
-            excess = evidence - max(outstanding(evidence, can & far, DEVIATIONS), least)
+            evidence = np.where(np.isfinite(values), stem_evidence(values, can), np.nan)
+            ordered = np.sort(evidence[can & far & np.isfinite(evidence)])
+            floor = float(ordered[-len(units) - 1]) if len(ordered) > len(units) else -np.inf
+            excess = evidence - max(outstanding(evidence, can & far, DEVIATIONS), floor)
             # A pair next to a stem has its evidence from the stem alone.
-            excess = np.where(_above(values, can) > OWN * evidence, excess, -np.inf)
+            excess = np.where(_excess(values, can) > OWN * evidence, excess, -np.inf)
         strong = can & far & (excess > 0)
         if not strong.any():
             return frozenset()
@@ -219,44 +222,49 @@ class StemsDecoder(Decoder):
         two motifs count, too ("motif pair"), though they cross stems.
         """
         if path.is_dir() or (suffix := stem_suffix(path)) == ".json":
-            return _of_sample(read_truth(path, SCHEMA, ("contigs", "genes", "motifs")))
-        read = _of_alignment if suffix in _STOCKHOLM else _of_brackets
-        if not (known := dict(read(path, problems))):
+            return _sample_truths(read_truth(path, SCHEMA, ("contigs", "genes", "motifs")))
+        reader = _alignment_pairs if suffix in _STOCKHOLM else _bracket_pairs
+        if not (structures := dict(reader(path, problems))):
             remedy = "give truth.json, a Stockholm alignment with SS_cons, or a file in dot-bracket notation"
             raise DataError("no structure is in this file", source=str(path), remedy=remedy)
 
-        def knows(record: Record, units: Sequence[str]) -> Truth | None:
+        def truth_of(record: Record, units: Sequence[str]) -> Truth | None:
+            """The known structure of the sequence a record is of; None where there is none."""
             name, start = _contig(record)
-            return _shifted(known[name], start, len(units)) if name in known else None
+            return _shift_pairs(structures[name], start, len(units)) if name in structures else None
 
-        return knows
+        return truth_of
 
     def measures(self, decoded: Iterable[Decoded]) -> dict[str, float]:
         """F1 of pairs and AUPRC, beside the longest stem and what the other sequences have there."""
-        judged = [_Judged.of(one) for one in decoded if one.truth is not None]
-        if not judged:
+        comparisons = [_Comparison.of(sequence) for sequence in decoded if sequence.truth is not None]
+        if not comparisons:
             return {}
-        places = Counter(pair for one in judged for pair in one.true)
-        found: dict[str, float] = {}
-        rivals: dict[str, Callable[[_Judged], frozenset[Pair]]] = {
-            "": lambda one: one.predicted,
-            "_of_longest_stem": lambda one: one.longest,
-            "_of_template": lambda one: _template(one, places, len(judged)),
+        places = Counter(pair for comparison in comparisons for pair in comparison.true)
+        figures: dict[str, float] = {}
+        rivals: dict[str, Callable[[_Comparison], frozenset[Pair]]] = {
+            "": lambda comparison: comparison.predicted,
+            "_of_longest_stem": lambda comparison: comparison.longest,
+            "_of_template": lambda comparison: _template_pairs(comparison, places, len(comparisons)),
         }
         for name, pairs in rivals.items():
-            hits = np.array([len(pairs(one) & one.true) for one in judged])
-            sizes = np.array([len(pairs(one)) + len(one.true) for one in judged])
+            hits = np.array([len(pairs(comparison) & comparison.true) for comparison in comparisons])
+            sizes = np.array([len(pairs(comparison)) + len(comparison.true) for comparison in comparisons])
             f1 = ratio(2 * hits, sizes)
-            found[f"pair_f1{name}"] = f1.value
+            figures[f"pair_f1{name}"] = f1.value
             if not name:
-                found |= {"pair_f1_low": f1.low, "pair_f1_high": f1.high}
-        whole = [one for one in judged if one.true]
+                figures |= {"pair_f1_low": f1.low, "pair_f1_high": f1.high}
+        with_pairs = [comparison for comparison in comparisons if comparison.true]
         kinds = {"": "value", "_of_stems": "stems", "_of_longest_stem": "longest", "_of_template": "template"}
         for name, kind in kinds.items():
-            own = [_precision(one, places) if kind == "template" else one.precisions[kind] for one in whole]
-            found[f"auprc{name}"] = float(np.mean(own)) if own else float("nan")
-        found["prevalence"] = float(np.mean([one.labels.mean() for one in whole])) if whole else float("nan")
-        return found
+            precisions = [
+                _template_precision(comparison, places) if kind == "template" else comparison.precisions[kind]
+                for comparison in with_pairs
+            ]
+            figures[f"auprc{name}"] = float(np.mean(precisions)) if precisions else float("nan")
+        shares = [comparison.labels.mean() for comparison in with_pairs]
+        figures["prevalence"] = float(np.mean(shares)) if shares else float("nan")
+        return figures
 
     def picture(self, decoded: Decoded) -> str | None:
         """The sequence with its pairs below it, and those of the truth."""
@@ -269,20 +277,22 @@ class StemsDecoder(Decoder):
     def files(self, decoded: Iterable[Decoded]) -> Mapping[str, Iterator[str]]:
         """`structure.dbn`: name, letters and brackets of each sequence."""
 
-        def written() -> Iterator[str]:
-            for one in decoded:
-                letters = "".join(unit[:1] for unit in one.units)
-                yield f">{one.record.id}\n{letters}\n{brackets(len(one.units), one.predicted)}\n"
+        def text_blocks() -> Iterator[str]:
+            """Three lines for each sequence."""
+            for sequence in decoded:
+                letters = "".join(unit[:1] for unit in sequence.units)
+                pairs = brackets(len(sequence.units), sequence.predicted)
+                yield f">{sequence.record.id}\n{letters}\n{pairs}\n"
 
-        return {"structure.dbn": written()}
+        return {"structure.dbn": text_blocks()}
 
 
-class _Judged(NamedTuple):
-    """What of one sequence is needed for figures over all.
+class _Comparison(NamedTuple):
+    """One decoded sequence compared with its truth, as figures over all sequences need it.
 
     true, predicted, longest: pairs of the truth, of the decoder, and of the longest stem; known ones alone.
     first, second, labels: (P,) the known pairs, and whether the truth has them. precisions: average precision
-    of the values, of `ranking`, and of the length of the longest stem through a pair.
+    of the values, of `pair_scores`, and of the length of the longest stem through a pair.
     """
 
     true: frozenset[Pair]
@@ -294,47 +304,54 @@ class _Judged(NamedTuple):
     precisions: Mapping[str, float]
 
     @classmethod
-    def of(cls, one: Decoded) -> _Judged:
-        assert one.truth is not None
-        first, second = np.triu_indices(len(one.units), LOOP + 1)
-        told, labels = one.truth.of(first, second)
-        first, second, labels = first[told], second[told], labels[told]
-        can = complementary(one.units)
-        length = stacked(can)
-        values = np.nan_to_num(one.dependence.values[first, second], nan=-np.inf)
-        stems = ranking(one.dependence.values, can, one.predicted)
+    def of(cls, decoded: Decoded) -> _Comparison:
+        assert decoded.truth is not None
+        first, second = np.triu_indices(len(decoded.units), LOOP + 1)
+        is_known, labels = decoded.truth.of(first, second)
+        first, second, labels = first[is_known], second[is_known], labels[is_known]
+        can = pairing_matrix(decoded.units)
+        length = stem_lengths(can)
+        values = np.nan_to_num(decoded.dependence.values[first, second], nan=-np.inf)
+        stems = pair_scores(decoded.dependence.values, can, decoded.predicted)
         allowed = np.where(can, stems, -np.inf)[first, second]
         scores = {"value": values, "stems": allowed, "longest": length[first, second].astype(np.float64)}
-        within = set(zip(first.tolist(), second.tolist(), strict=True))
+        known_pairs = set(zip(first.tolist(), second.tolist(), strict=True))
         return cls(
-            true=one.truth.edges & within,
-            predicted=one.predicted & within,
-            longest=longest_stem(can) & within,
+            true=decoded.truth.edges & known_pairs,
+            predicted=decoded.predicted & known_pairs,
+            longest=longest_stem(can) & known_pairs,
             first=first,
             second=second,
             labels=labels,
-            precisions={name: _average(labels, own) for name, own in scores.items()} if labels.any() else {},
+            precisions={
+                name: _average_precision(labels, scores_of_kind) for name, scores_of_kind in scores.items()
+            }
+            if labels.any()
+            else {},
         )
 
 
-def _template(one: _Judged, places: Counter[Pair], count: int) -> frozenset[Pair]:
+def _template_pairs(comparison: _Comparison, places: Counter[Pair], count: int) -> frozenset[Pair]:
     """The pairs that at least half of the other sequences have."""
-    known = set(zip(one.first.tolist(), one.second.tolist(), strict=True))
-    least = max(count - 1, 1)
-    return frozenset(pair for pair in known if 2 * (places[pair] - (pair in one.true)) >= least)
+    known_pairs = set(zip(comparison.first.tolist(), comparison.second.tolist(), strict=True))
+    required = max(count - 1, 1)
+    return frozenset(
+        pair for pair in known_pairs if 2 * (places[pair] - (pair in comparison.true)) >= required
+    )
 
 
-def _precision(one: _Judged, places: Counter[Pair]) -> float:
-    """Average precision of how many other sequences have a pair."""
-    size = int(one.second.max()) + 1
+def _template_precision(comparison: _Comparison, places: Counter[Pair]) -> float:
+    """Average precision of a ranking by how many other sequences have a pair."""
+    size = int(comparison.second.max()) + 1
     table = np.zeros((size, size))
     for (i, j), number in places.items():
         if j < size:
-            table[i, j] = number - ((i, j) in one.true)
-    return _average(one.labels, table[one.first, one.second])
+            table[i, j] = number - ((i, j) in comparison.true)
+    return _average_precision(comparison.labels, table[comparison.first, comparison.second])
 
 
-def _average(labels: Bools, scores: Doubles) -> float:
+def _average_precision(labels: Bools, scores: Doubles) -> float:
+    """Average precision of scores, of pairs with and without a label."""
     return Detection(labels, scores).curve().average_precision
 
 
@@ -348,40 +365,46 @@ def _contig(record: Record) -> tuple[str, int]:
     return record.id, 0
 
 
-def _shifted(pairs: Iterable[Pair], start: int, size: int) -> Truth:
-    own = ((i - start, j - start) for i, j in pairs)
-    return Truth(edges=frozenset((i, j) for i, j in own if i >= 0 and j < size))
+def _shift_pairs(pairs: Iterable[Pair], start: int, size: int) -> Truth:
+    """The pairs of a sequence within a record that begins at base `start`."""
+    moved = ((i - start, j - start) for i, j in pairs)
+    return Truth(edges=frozenset((i, j) for i, j in moved if i >= 0 and j < size))
 
 
-def _of_sample(truth: Mapping[str, Any]) -> Callable[[Record, Sequence[str]], Truth | None]:
-    width = {one["name"]: len(one["matrix"]) for one in truth["motifs"]}
-    contigs = {one["id"]: one for one in (*truth["contigs"], *truth["genes"])}
+def _sample_truths(truth: Mapping[str, Any]) -> Callable[[Record, Sequence[str]], Truth | None]:
+    """A function that finds the planted pairs of a record of the sample."""
+    width = {motif["name"]: len(motif["matrix"]) for motif in truth["motifs"]}
+    contigs = {sequence["id"]: sequence for sequence in (*truth["contigs"], *truth["genes"])}
 
-    def knows(record: Record, units: Sequence[str]) -> Truth | None:
+    def truth_of(record: Record, units: Sequence[str]) -> Truth | None:
+        """The planted pairs of a record; None where it is of no contig or gene of the sample."""
         name, start = _contig(record)
-        if (found := contigs.get(name)) is None:
+        if (planted := contigs.get(name)) is None:
             return None
         stems, between = (
-            _shifted(map(tuple, found.get(key, ())), start, len(units)).edges
+            _shift_pairs(map(tuple, planted.get(key, ())), start, len(units)).edges
             for key in ("pairs", "motif_pairs")
         )
         motif = np.full(len(units), -1)
-        for number, (kind, begin, _) in enumerate(found.get("motifs", ())):
+        for number, (kind, begin, _) in enumerate(planted.get("motifs", ())):
             motif[max(begin - start, 0) : max(begin - start + width[kind], 0)] = number
-        own: list[int] = motif.tolist()
+        motif_of: list[int] = motif.tolist()
 
-        def known(pair: Pair) -> bool:
-            return own[pair[0]] < 0 or own[pair[0]] != own[pair[1]]
+        def is_known(pair: Pair) -> bool:
+            """Whether a pair is known: not of two bases of one motif."""
+            return motif_of[pair[0]] < 0 or motif_of[pair[0]] != motif_of[pair[1]]
 
         same = np.argwhere(np.triu((motif[:, None] == motif[None, :]) & (motif >= 0), 1))
-        within: list[Pair] = [(i, j) for i, j in same.tolist()]
-        kinds = dict.fromkeys(within, "motif") | dict.fromkeys(stems, "stem")
-        return Truth(edges=stems | between, kinds=kinds | dict.fromkeys(between, "motif pair"), known=known)
+        motif_pairs: list[Pair] = [(i, j) for i, j in same.tolist()]
+        kinds = dict.fromkeys(motif_pairs, "motif") | dict.fromkeys(stems, "stem")
+        return Truth(
+            edges=stems | between, kinds=kinds | dict.fromkeys(between, "motif pair"), known=is_known
+        )
 
-    return knows
+    return truth_of
 
 
-def _of_alignment(path: Path, problems: Problems) -> Iterator[tuple[str, frozenset[Pair]]]:
+def _alignment_pairs(path: Path, problems: Problems) -> Iterator[tuple[str, frozenset[Pair]]]:
     """The pairs of each row of alignments with a common structure, in places of the row without gaps."""
     from Bio import AlignIO
 
@@ -393,14 +416,14 @@ def _of_alignment(path: Path, problems: Problems) -> Iterator[tuple[str, frozens
             if common is None:
                 problems.note("an alignment without a common structure (SS_cons), left out", source=source)
                 continue
-            pairs = _parsed(common, source, entry.line, problems)
+            pairs = _parse_structure(common, source, entry.line, problems)
             for row in alignment:
                 there = np.array([letter not in "-.~" for letter in str(row.seq)])
                 place = (np.cumsum(there) - 1).tolist()
                 yield row.id, frozenset((place[i], place[j]) for i, j in pairs if there[i] and there[j])
 
 
-def _of_brackets(path: Path, problems: Problems) -> Iterator[tuple[str, frozenset[Pair]]]:
+def _bracket_pairs(path: Path, problems: Problems) -> Iterator[tuple[str, frozenset[Pair]]]:
     """The pairs of each sequence of a file with its name (`>name`), letters and brackets on three lines."""
     name, source = "", source_of(path)
     for number, text in lines(source, problems, max_bytes=MAX_BYTES):
@@ -408,12 +431,13 @@ def _of_brackets(path: Path, problems: Problems) -> Iterator[tuple[str, frozense
         if line.startswith(">"):
             name = line[1:].split()[0] if line[1:].split() else ""
         elif name and line and not line[0].isalpha():
-            yield name, _parsed(line.split()[0], source, number, problems)
+            yield name, _parse_structure(line.split()[0], source, number, problems)
 
 
-def _parsed(text: str, source: str, line: int, problems: Problems) -> frozenset[Pair]:
+def _parse_structure(text: str, source: str, line: int, problems: Problems) -> frozenset[Pair]:
+    """The pairs of a structure; none for one whose brackets do not match, which goes to `problems`."""
     try:
-        return bracketed(text)
+        return parse_brackets(text)
     except ValueError as error:
         reason = f"a structure whose brackets do not match: {error}"
         problems.bad(DataError(reason, source=source, line=line, remedy="correct it"), text)

@@ -1,4 +1,4 @@
-"""What the DNA tokenizers share: the alphabet, soft-masked bases, the other strand, and bits per base.
+"""The base of the DNA tokenizers: the alphabet, soft-masked bases, the other strand, and bits per base.
 
 `A C G T` are ordinary. `N` has an id of its own and is special: it is never masked, inserted, predicted or
 counted, but the model sees that a base of unknown kind is there. Lower case is a soft-masked repeat: the same
@@ -119,8 +119,8 @@ class NucleotideTokenizer(Tokenizer):
             flat = _flatten(part)
             if np.count_nonzero(flat.codes == _OTHER) > 2 * len(part) + 2:
                 index = next(i for i, raw in enumerate(part) if self.unknown(raw))
-                found = self.unknown(part[index])[0]
-                raise UnknownUnit(found, alphabet=LETTERS, index=len(encodings) + index)
+                unknown_letter = self.unknown(part[index])[0]
+                raise UnknownUnit(unknown_letter, alphabet=LETTERS, index=len(encodings) + index)
             encodings += self._encode(part, flat)
         return encodings
 
@@ -149,7 +149,7 @@ class NucleotideTokenizer(Tokenizer):
             if turned is None:
                 return encoding
             if weights is not None:
-                weights[part] = self._turned_weights(weights[part], ids[part], turned)
+                weights[part] = self._strand_weights(weights[part], ids[part], turned)
             inside = np.flatnonzero(groups[part] >= 0)
             shift = int(groups[part][inside[0]] - spans[part][inside[0], 0]) if len(inside) else 0
             spans[part] = self._spans(turned, int(spans[part][0, 0]))
@@ -171,7 +171,7 @@ class NucleotideTokenizer(Tokenizer):
         """(L, 2) spans of tokens of which the first begins at base `start`."""
 
     @abstractmethod
-    def _turned_weights(self, weights: Floats, ids: Ids, turned: Ids) -> Floats:
+    def _strand_weights(self, weights: Floats, ids: Ids, turned: Ids) -> Floats:
         """(L,) the weights of the reversed tokens."""
 
     @classmethod
@@ -193,14 +193,14 @@ def kmers(k: int) -> list[str]:
     return ["".join(bases) for bases in product(BASES, repeat=k)]
 
 
-def numbers(codes: NDArray[np.int32], k: int) -> Ids:
+def kmer_numbers(codes: NDArray[np.int32], k: int) -> Ids:
     """(T - k + 1,) the number of the k-mer that begins at each of T letters; undefined across N and ends."""
     count = len(codes) - k + 1
-    found = codes[:count].copy()
+    totals = codes[:count].copy()
     for offset in range(1, k):
-        found *= 4
-        found += codes[offset : offset + count]
-    return found
+        totals *= 4
+        totals += codes[offset : offset + count]
+    return totals
 
 
 def kmer_complements(k: int) -> Ids:
@@ -226,6 +226,7 @@ def _parts(raws: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _flatten(raws: Sequence[str]) -> Flat:
+    """Sequences as flat arrays."""
     text = "\0\0".join(["", *raws, ""])
     letters = np.frombuffer(text.encode("latin-1", errors="replace"), dtype=np.uint8)
     lengths = np.fromiter(map(len, raws), dtype=np.int64, count=len(raws))
@@ -260,14 +261,14 @@ class Bases(Units, ABC):
     def open(
         self, encoding: Encoding, spans: Sequence[tuple[int, int]], counts: Sequence[int] | None = None
     ) -> Gapped:
-        """As `Units.open`; a gap is the bases that stand there, whatever their tokens, and a UsageError if it
-        has none, or another number than `counts` asks for."""
+        """The gaps that `Units.open` makes, of bases, whatever their tokens; a UsageError for a gap without
+        bases, or with another number of them than `counts` asks for."""
         starts = self.spans(encoding)[:, 0]
         gaps = tuple(np.flatnonzero((starts >= start) & (starts < end)) for start, end in spans)
         for number, (units, (start, end)) in enumerate(zip(gaps, spans, strict=True)):
-            wanted = end - start if counts is None else counts[number]
-            if len(units) != wanted:
-                raise UsageError(f"gap {number + 1} has {len(units)} bases that can be asked, not {wanted}")
+            required = end - start if counts is None else counts[number]
+            if len(units) != required:
+                raise UsageError(f"gap {number + 1} has {len(units)} bases that can be asked, not {required}")
         return Gapped(encoding=encoding, gaps=gaps)
 
     @abstractmethod
@@ -286,7 +287,7 @@ class SeveralBases(Bases):
 
     def frequencies(self, counts: NDArray[Any]) -> Doubles:
         """(4,) add-one frequencies of the bases in the training split."""
-        checked(counts, self.space)
+        check_counts(counts, self.space)
         bases = np.bincount(self._flat, weights=np.repeat(counts, self._sizes), minlength=_FOUR) + 1.0
         return np.asarray(bases / bases.sum())
 
@@ -319,8 +320,8 @@ class SeveralBases(Bases):
         hidden_in: Longs | None = None,
         asked_in: Longs | None = None,
     ) -> Query:
-        """As `Units.ask`; a base is hidden with all bases of its token, of whose log-probability it has an
-        equal part, while what is read beside it is of the base itself."""
+        """The query that `Units.ask` makes. A base is hidden with all bases of its token, of whose
+        log-probability it has an equal part, while what is read beside it is of the base itself."""
         query = super().ask(encoding, hidden, asked, hidden_in=hidden_in, asked_in=asked_in)
         inside = np.zeros_like(asked) if asked_in is None else asked_in
         return replace(query, key=inside * len(self.places(encoding)) + asked)
@@ -328,24 +329,24 @@ class SeveralBases(Bases):
     def read(self, query: Query, answer: Answer, want: Collection[Reduction] = ()) -> UnitLogProbs:
         sizes = self._sizes[query.encoding.ids]
         first = np.cumsum(sizes) - sizes
-        asked, count = query.asked, sizes[query.asked]
-        symbol = self._flat[ranges(self._first[query.encoding.ids[asked]], count)]
-        unit = ranges(first[asked], count)
+        places, count = query.asked, sizes[query.asked]
+        symbol = self._flat[ranges(self._first[query.encoding.ids[places]], count)]
+        unit = ranges(first[places], count)
         variant = np.repeat(variants(query), count)
         # A base was asked alone by `ask` only: its neighbours in the token are left out.
-        kept: Any = slice(None)
+        is_asked: Any = slice(None)
         if query.key is not None:
-            kept = np.isin(variant * sizes.sum() + unit, query.key)
+            is_asked = np.isin(variant * sizes.sum() + unit, query.key)
         log_probs = np.repeat(answer.values[TargetLogProb.name].astype(np.float64) / count, count)
-        shares = self._marginals(answer.values[Rows.name], count)[kept] if want else np.zeros((0, _FOUR))
+        shares = self._marginals(answer.values[Rows.name], count)[is_asked] if want else np.zeros((0, _FOUR))
         return UnitLogProbs(
-            position=np.repeat(asked, count)[kept],
-            unit=unit[kept],
-            symbol=symbol[kept],
-            log_probs=log_probs[kept],
-            variant=variant[kept],
-            tokens=np.repeat(1.0 / count, count)[kept],
-            values=read_shares(want, shares, symbol[kept], answer),
+            position=np.repeat(places, count)[is_asked],
+            unit=unit[is_asked],
+            symbol=symbol[is_asked],
+            log_probs=log_probs[is_asked],
+            variant=variant[is_asked],
+            tokens=np.repeat(1.0 / count, count)[is_asked],
+            values=read_shares(want, shares, symbol[is_asked], answer),
         )
 
     def _tokens(self, encoding: Encoding) -> tuple[Longs, Longs]:
@@ -353,9 +354,9 @@ class SeveralBases(Bases):
         return np.arange(len(places) + 1), places
 
     def _marginals(self, rows: NDArray[np.float32], count: Longs) -> Doubles:
-        """(E, 4) what the tokens of as many bases as the true one say of each of its bases; of (A, V)
-        log-probabilities and (A,) bases of each true token."""
-        found = np.zeros((int(count.sum()), _FOUR))
+        """(E, 4) probabilities of each base of the true tokens, by all tokens of as many bases as the true
+        one; of (A, V) log-probabilities and (A,) bases of each true token."""
+        marginals = np.zeros((int(count.sum()), _FOUR))
         first = np.cumsum(count) - count
         for size in np.unique(count[count > 0]).tolist():
             members, tokens = np.flatnonzero(count == size), np.flatnonzero(self._sizes == size)
@@ -364,19 +365,19 @@ class SeveralBases(Bases):
             weights /= weights.sum(axis=1, keepdims=True)
             for offset in range(size):
                 shows = self._flat[self._first[tokens] + offset][:, None] == np.arange(_FOUR)
-                found[first[members] + offset] = weights @ shows
-        return found
+                marginals[first[members] + offset] = weights @ shows
+        return marginals
 
 
 def read_shares(
     want: Collection[Reduction], shares: Doubles, symbol: Longs, answer: Answer
 ) -> dict[str, NDArray[Any]]:
-    """What is wanted beside log-probabilities, over (E, 4) probabilities of the bases instead of tokens."""
+    """The reductions in `want`, by name, of (E, 4) probabilities of the bases instead of those of tokens."""
     draw = np.stack([np.full(len(symbol), answer.stream), np.arange(len(symbol))], axis=1)
     return of_shares(want, shares, symbol, draw) if want else {}
 
 
-def checked(counts: NDArray[Any], space: TokenSpace) -> None:
-    """Refuse token counts of another vocabulary."""
+def check_counts(counts: NDArray[Any], space: TokenSpace) -> None:
+    """Raise a UsageError for token counts of another vocabulary."""
     if counts.shape != (space.size,):
         raise UsageError(f"token counts have shape {counts.shape} for a vocabulary of {space.size}")

@@ -96,7 +96,7 @@ class GenomeTrack:
     def close(self) -> None:
         """Write the file, whole or not at all; a StateError says what stands in the way."""
         try:
-            with self._written():
+            with self._report_failure():
                 self._flush()
                 self._file.flush()
                 if self._bigwig is None:
@@ -108,7 +108,7 @@ class GenomeTrack:
             self._discard()
 
     def __enter__(self) -> Self:
-        with self._written():
+        with self._report_failure():
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file: IO[bytes] = tempfile.TemporaryFile(dir=self._path.parent)
         return self
@@ -129,42 +129,47 @@ class GenomeTrack:
             named = sorted(zip(self._rows, self._names, strict=True))
             drafted = [f"{start}\t{end}\t{value!r}\t{name}\n" for (start, end, value), name in named]
         else:
-            drafted = [f"{one.start}\t{one.end}\t{one.value!r}\n" for one in averaged(self._rows)]
+            drafted = [
+                f"{segment.start}\t{segment.end}\t{segment.value!r}\n"
+                for segment in merge_overlaps(self._rows)
+            ]
         lines, first = "".join(drafted).encode(), min(start for start, _, _ in self._rows)
         last = max(end for _, end, _ in self._rows)
-        with self._written():
+        with self._report_failure():
             self._file.write(lines)
         self._groups.append(_Group(printable(self._contig), first, self._size, len(lines), last))
         self._size += len(lines)
         self._rows, self._names = [], []
 
-    def _drafted(self) -> Iterator[tuple[str, list[str]]]:
+    def _draft_lines(self) -> Iterator[tuple[str, list[str]]]:
         """The fields of every drafted line with its contig, records by contig and place."""
         for group in sorted(self._groups):
             yield from self._lines(group)
 
     def _lines(self, group: _Group) -> Iterator[tuple[str, list[str]]]:
+        """The contig and the fields of each drafted line of a record."""
         self._file.seek(group.offset)
         for text in self._file.read(group.size).decode().split("\n")[:-1]:
             yield group.contig, text.split("\t")
 
-    def _sorted(self) -> Iterator[tuple[str, list[str]]]:
-        """As `_drafted`, by contig and place also where records overlap; those that do are held together."""
-        held: list[tuple[str, list[str]]] = []
+    def _sorted_lines(self) -> Iterator[tuple[str, list[str]]]:
+        """The lines of `_draft_lines` by contig and place, also where records overlap; these wait in
+        memory."""
+        overlapping: list[tuple[str, list[str]]] = []
         reach: tuple[str, int] = ("", 0)
         for group in sorted(self._groups):
-            if held and (group.contig, group.start) >= reach:
-                yield from sorted(held, key=_place)
-                held, reach = [], ("", 0)
-            held += self._lines(group)
+            if overlapping and (group.contig, group.start) >= reach:
+                yield from sorted(overlapping, key=_place)
+                overlapping, reach = [], ("", 0)
+            overlapping += self._lines(group)
             reach = max(reach, (group.contig, group.end))
-        yield from sorted(held, key=_place)
+        yield from sorted(overlapping, key=_place)
 
     def _contigs(self) -> Iterator[tuple[str, Segment]]:
         """All segments, by contig and place, each base once."""
         self.repeated = 0
         contig, done = "", 0
-        for name, (first, last, value) in self._drafted():
+        for name, (first, last, value) in self._draft_lines():
             if name != contig:
                 contig, done = name, 0
             start, end = max(int(first), done), int(last)
@@ -174,25 +179,26 @@ class GenomeTrack:
                 done = end
 
     def _heading(self, settings: str) -> bytes:
+        """The line that names the track."""
         label = printable(self._name).replace('"', "'")
         comment = "#" * self._indexed
         return f'{comment}track {settings} name="{label}" description="higher is more unusual"\n'.encode()
 
     def _write_bed(self, file: IO[bytes]) -> None:
         file.write(self._heading("useScore=1"))
-        for contig, (start, end, value, name) in self._sorted():
+        for contig, (start, end, value, name) in self._sorted_lines():
             share = max(float(value), 0.0) / self._highest if self._highest else 0.0
             file.write(f"{contig}\t{start}\t{end}\t{name}\t{round(_STRONGEST * share)}\n".encode())
 
     def _write_bedgraph(self, file: IO[bytes]) -> None:
         file.write(self._heading("type=bedGraph"))
-        for contig, one in self._contigs():
-            file.write(f"{contig}\t{one.start}\t{one.end}\t{one.value:.5g}\n".encode())
+        for contig, segment in self._contigs():
+            file.write(f"{contig}\t{segment.start}\t{segment.end}\t{segment.value:.5g}\n".encode())
 
     def _write_bigwig(self, library: Any) -> None:
         sizes: dict[str, int] = {}
-        for contig, one in self._contigs():
-            sizes[contig] = one.end
+        for contig, segment in self._contigs():
+            sizes[contig] = segment.end
         with tempfile.TemporaryDirectory(prefix=f".{self._path.name}.", dir=self._path.parent) as folder:
             target = Path(folder) / "track.bw"
             os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
@@ -203,19 +209,20 @@ class GenomeTrack:
         file = library.open(str(target), "w")
         if sizes:
             file.addHeader(list(sizes.items()))
-            for contig, own in groupby(self._contigs(), key=itemgetter(0)):
-                while some := [one for _, one in islice(own, _TOGETHER)]:
-                    starts, ends, values = (list(column) for column in zip(*some, strict=True))
-                    file.addEntries([contig] * len(some), starts, ends=ends, values=values)
+            for contig, segments in groupby(self._contigs(), key=itemgetter(0)):
+                while chunk := [segment for _, segment in islice(segments, _TOGETHER)]:
+                    starts, ends, values = (list(column) for column in zip(*chunk, strict=True))
+                    file.addEntries([contig] * len(chunk), starts, ends=ends, values=values)
         file.close()
 
     def _discard(self) -> None:
+        """Close the draft file, which is deleted then."""
         with suppress(OSError):
             self._file.close()
 
     @contextmanager
-    def _written(self) -> Iterator[None]:
-        """Say of which file it is that something cannot be written."""
+    def _report_failure(self) -> Iterator[None]:
+        """Turn an OSError into a StateError that names the track's file."""
         try:
             yield
         except OSError as error:
@@ -229,28 +236,29 @@ def _place(line: tuple[str, list[str]]) -> tuple[str, int, int]:
     return contig, int(fields[0]), int(fields[1])
 
 
-def averaged(rows: Sequence[tuple[int, int, float]]) -> list[Segment]:
+def merge_overlaps(rows: Sequence[tuple[int, int, float]]) -> list[Segment]:
     """Overlapping stretches as neighbouring ones: between two ends, the mean of the rows that cover it.
 
-    >>> [tuple(one) for one in averaged([(0, 4, 1.0), (2, 6, 3.0)])]
+    >>> [tuple(one) for one in merge_overlaps([(0, 4, 1.0), (2, 6, 3.0)])]
     [(0, 2, 1.0), (2, 4, 2.0), (4, 6, 3.0)]
     """
     events = sorted(event for start, end, x in rows for event in ((start, 1, x), (end, -1, x)))
-    found: list[Segment] = []
+    segments: list[Segment] = []
     open_rows: list[float] = []
-    before = 0
+    previous = 0
     for at, kind, value in events:
-        if at > before and open_rows:
-            found.append(Segment(before, at, sum(open_rows) / len(open_rows)))
-        before = at
+        if at > previous and open_rows:
+            segments.append(Segment(previous, at, sum(open_rows) / len(open_rows)))
+        previous = at
         if kind > 0:
             open_rows.append(value)
         else:
             open_rows.remove(value)
-    return found
+    return segments
 
 
 def _bigwig_library() -> Any:
+    """The module pyBigWig; a UsageError where it is not installed."""
     try:
         import pyBigWig
     except ImportError:

@@ -25,7 +25,7 @@ from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.features import known_as
 from seqmlm.data.rows import read_rows
-from seqmlm.domains.dna.bed import indexed
+from seqmlm.domains.dna.bed import open_genome
 from seqmlm.domains.dna.genes import CodingSequences, Effect
 from seqmlm.domains.dna.tokenizer import BASES, reverse_complement
 from seqmlm.domains.variants import (
@@ -102,27 +102,27 @@ class DNAVariants(Variants):
             raise UsageError("column and first are for proteins; DNA has chrom, pos, ref and alt")
         if table.copied and not _is_vcf(table.path):
             raise UsageError("a scored VCF is a copy of a VCF, and the variants are a table: name a .csv")
-        with indexed(table.wildtype, "--reference") as genome:
-            place = _Placed(genome, table, problems)
+        with open_genome(table.wildtype, "--reference") as genome:
+            place = _GenomeWindows(genome, table, problems)
             self.columns = place.columns
-            alleles = _vcf(table) if _is_vcf(table.path) else _rows(table.path)
+            alleles = _vcf_alleles(table) if _is_vcf(table.path) else _table_alleles(table.path)
             first = list(islice(alleles, FIRST_ROWS))
-            place.same_genome(first)
-            for one in chain(first, alleles):
+            place.check_genome(first)
+            for allele in chain(first, alleles):
                 try:
-                    found = place(one)
+                    variant = place(allele)
                 except ValueError as error:
-                    problems.bad(bad_variant(str(error), table.path, one.line))
+                    problems.bad(bad_variant(str(error), table.path, allele.line))
                     continue
-                if found is not None:
-                    yield found
+                if variant is not None:
+                    yield variant
 
     def mirrored(self, variant: Variant) -> Variant | None:
         """The reverse complement."""
         size = len(variant.wildtype)
         edits = tuple(
-            Edit(size - one.end, size - one.start, reverse_complement(one.text))
-            for one in reversed(variant.edits)
+            Edit(size - edit.end, size - edit.start, reverse_complement(edit.text))
+            for edit in reversed(variant.edits)
         )
         return replace(variant, wildtype=reverse_complement(variant.wildtype), edits=edits)
 
@@ -136,46 +136,52 @@ class DNAVariants(Variants):
             for strand in (text, reverse_complement(text)):
                 counts.update(strand[i : i + 3] for i in range(len(strand) - 2))
 
-        def transition(wildtype: str, at: int, new: str) -> float:
-            return 0.0 if {wildtype[at], new} in ({"A", "G"}, {"C", "T"}) else -1.0
+        def transition(wildtype: str, at: int, new_base: str) -> float:
+            """0 for a transition, -1 for a transversion."""
+            return 0.0 if {wildtype[at], new_base} in ({"A", "G"}, {"C", "T"}) else -1.0
 
-        def triplets(wildtype: str, at: int, new: str) -> float:
-            before, after = wildtype[max(0, at - 1) : at], wildtype[at + 1 :][:1]
-            there, here = (counts[before + base + after] for base in (new, wildtype[at]))
-            return float(np.log(there + 1) - np.log(here + 1))
+        def triplets(wildtype: str, at: int, new_base: str) -> float:
+            """The log-ratio of the counts of the new and of the old triplet."""
+            base_before, base_after = wildtype[max(0, at - 1) : at], wildtype[at + 1 :][:1]
+            new_count, old_count = (
+                counts[base_before + base + base_after] for base in (new_base, wildtype[at])
+            )
+            return float(np.log(new_count + 1) - np.log(old_count + 1))
 
         def codons(variant: Variant) -> float | None:
+            """The log-ratio of codons in coding sequences, 0 outside of them; None where there is none."""
             outside = variant.fields["consequence"] is None and variant.substitutions
             return 0.0 if outside else variant.fields["codon"]
 
         rivals = {"transition": transition, "triplet frequencies": triplets}
-        found = {name: summed(worth, f"{BASES}N") for name, worth in rivals.items()}
-        return {**found, "codon": codons} if "codon" in self.columns else found
+        predictors = {name: summed(worth, f"{BASES}N") for name, worth in rivals.items()}
+        return {**predictors, "codon": codons} if "codon" in self.columns else predictors
 
     def copy(self, path: str, rows: Iterator[Mapping[str, Any]], note: str) -> Iterator[str]:
         """The same VCF with `INFO`, `EXCESS` and `CODING` in INFO; every other column stays as it is."""
         scored = groupby(rows, key=itemgetter("line"))
-        line, own = next(scored, (0, ()))
+        line, allele_rows = next(scored, (0, ()))
         for number, text in lines(path, Problems()):
             if text.startswith("#CHROM"):
-                for name, what in ((INFO, "substitutions"), (EXCESS, "deletions and insertions")):
-                    told = json.dumps(f"of {what}: {note}")
-                    yield f"##INFO=<ID={name},Number=A,Type=Float,Description={told}>\n"
+                for name, variant_kind in ((INFO, "substitutions"), (EXCESS, "deletions and insertions")):
+                    description = json.dumps(f"of {variant_kind}: {note}")
+                    yield f"##INFO=<ID={name},Number=A,Type=Float,Description={description}>\n"
                 if "codon" in self.columns:
-                    told = json.dumps("consequence|gene|change of the protein|log-ratio of codons")
-                    yield f"##INFO=<ID={CODING},Number=A,Type=String,Description={told}>\n"
+                    description = json.dumps("consequence|gene|change of the protein|log-ratio of codons")
+                    yield f"##INFO=<ID={CODING},Number=A,Type=String,Description={description}>\n"
             if number == line:
-                text = _with_effects(text, {row["alt"]: row for row in own})
-                line, own = next(scored, (0, ()))
+                text = _with_effects(text, {row["alt"]: row for row in allele_rows})
+                line, allele_rows = next(scored, (0, ()))
             yield f"{text}\n"
 
 
 def _is_vcf(path: str) -> bool:
+    """Whether a file is a VCF, by its ending."""
     return path.lower().endswith(_SUFFIXES) or stem_suffix(path) == ".vcf"
 
 
-class _Placed:
-    """Alleles of a table to windows of the genome; notes alleles that have no score."""
+class _GenomeWindows:
+    """Finds the window of the genome for each allele of a table; notes alleles that have no score."""
 
     def __init__(self, genome: Any, table: VariantTable, problems: Problems) -> None:
         self._genome, self._table, self._problems = genome, table, problems
@@ -184,51 +190,60 @@ class _Placed:
 
     @property
     def columns(self) -> Sequence[str]:
-        """What a variant's row repeats."""
+        """The columns of an allele that a variant's row repeats."""
         return COLUMNS if self._coding is None else (*COLUMNS, *Effect._fields)
 
-    def same_genome(self, first: Sequence[_Allele]) -> None:
-        """Refuse a file of which the first alleles say that it is likely of another genome."""
-        readable = [one for one in first if not one.bad]
+    def check_genome(self, first: Sequence[_Allele]) -> None:
+        """Raise a DataError where the first alleles of a file show that it is likely of another genome."""
+        readable = [allele for allele in first if not allele.bad]
         if not readable:
             return
-        known = [(one, name) for one in readable if (name := known_as(one.chrom, self._genome)) is not None]
+        located = [
+            (allele, name)
+            for allele in readable
+            if (name := known_as(allele.chrom, self._genome)) is not None
+        ]
         remedy = "name the reference that the variants were called with (--reference)"
-        if not known:
-            own = ", ".join(list(dict.fromkeys(one.chrom for one in readable))[:3])
+        if not located:
+            names = ", ".join(list(dict.fromkeys(allele.chrom for allele in readable))[:3])
             theirs = ", ".join(list(self._genome.keys())[:3])
             reason = (
-                f"none of the contigs of the first {number_of(len(readable), 'allele')} ({own}) is in the "
+                f"none of the contigs of the first {number_of(len(readable), 'allele')} ({names}) is in the "
                 f"reference ({theirs}): it is likely another assembly, or a part of one"
             )
             raise DataError(reason, source=self._table.path, remedy=remedy)
-        wrong = sum(not _fits(one.ref, self._at(name, one.pos, len(one.ref))) for one, name in known)
-        if wrong >= LEAST_WRONG and wrong > MOST_WRONG * len(known):
+        wrong = sum(
+            not _fits(allele.ref, self._reference_bases(name, allele.pos, len(allele.ref)))
+            for allele, name in located
+        )
+        if wrong >= LEAST_WRONG and wrong > MOST_WRONG * len(located):
             reason = (
-                f"{wrong:,} of the first {len(known):,} reference alleles are not what the reference has "
+                f"{wrong:,} of the first {len(located):,} reference alleles are not what the reference has "
                 "there: it is likely another assembly"
             )
             raise DataError(reason, source=self._table.path, remedy=remedy)
 
-    def __call__(self, one: _Allele) -> Variant | None:
+    def __call__(self, allele: _Allele) -> Variant | None:
         """The variant of an allele; None for one that is no sequence, a ValueError for one that is wrong."""
-        if one.bad:
-            raise ValueError(one.bad)
-        contig = known_as(one.chrom, self._genome)
+        if allele.bad:
+            raise ValueError(allele.bad)
+        contig = known_as(allele.chrom, self._genome)
         if contig is None:
-            raise ValueError(f"a contig that the reference does not have: {one.chrom[:60]}")
+            raise ValueError(f"a contig that the reference does not have: {allele.chrom[:60]}")
         size = len(self._genome[contig])
-        if not 1 <= one.pos <= one.pos + len(one.ref) - 1 <= size:
-            raise ValueError(f"position {one.pos} is outside {contig}, which has {size:,} bases")
-        ref, alt = one.ref.upper(), one.alt.upper()
-        if not _fits(ref, there := self._at(contig, one.pos, len(ref))):
-            raise ValueError(f"the reference has {_short(there)} at {contig}:{one.pos}, not {_short(ref)}")
-        if one.alt == "." or not _BASES.fullmatch(alt):
+        if not 1 <= allele.pos <= allele.pos + len(allele.ref) - 1 <= size:
+            raise ValueError(f"position {allele.pos} is outside {contig}, which has {size:,} bases")
+        ref, alt = allele.ref.upper(), allele.alt.upper()
+        if not _fits(ref, there := self._reference_bases(contig, allele.pos, len(ref))):
+            raise ValueError(
+                f"the reference has {_shorten(there)} at {contig}:{allele.pos}, not {_shorten(ref)}"
+            )
+        if allele.alt == "." or not _BASES.fullmatch(alt):
             self._problems.note("an allele that is no sequence (*, <DEL>, a breakend, or none): not scored")
             return None
         edits = changes(ref, alt)
-        begin = one.pos - 1 + (edits[0].start if edits else 0)
-        end = one.pos - 1 + (edits[-1].end if edits else len(ref))
+        begin = allele.pos - 1 + (edits[0].start if edits else 0)
+        end = allele.pos - 1 + (edits[-1].end if edits else len(ref))
         # As many bases at one side as at the other: the window is the same on the other strand.
         width = self._window - (self._window - (end - begin)) % 2
         scored = "N" not in alt + ref and max(end - begin, len(alt)) <= width // 2
@@ -236,29 +251,32 @@ class _Placed:
             self._problems.note(f"N, or longer than half a window ({width // 2:,} bases): not scored")
         start = max(0, min(begin - (width - (end - begin)) // 2, size - width))
         letters = _bases(str(self._genome[contig][start : start + width]))
-        offset = one.pos - 1 - start
+        offset = allele.pos - 1 - start
         if there != ref:
-            self._problems.note(CODED, source=self._table.path, line=one.line)
+            self._problems.note(CODED, source=self._table.path, line=allele.line)
             if offset >= 0:
                 letters = (letters[:offset] + ref + letters[offset + len(ref) :])[: len(letters)]
-        fields = {**one.fields, **dict(zip(COLUMNS, (one.chrom, one.pos, one.ref, one.alt), strict=True))}
+        fields = {
+            **allele.fields,
+            **dict(zip(COLUMNS, (allele.chrom, allele.pos, allele.ref, allele.alt), strict=True)),
+        }
         if self._coding is not None:
-            text = alt[begin - one.pos + 1 : len(alt) - (one.pos - 1 + len(ref) - end)]
+            text = alt[begin - allele.pos + 1 : len(alt) - (allele.pos - 1 + len(ref) - end)]
             effect = self._coding.effect(contig, begin, end, text) if edits else None
             fields |= dict.fromkeys(Effect._fields) if effect is None else effect._asdict()
         return Variant(
-            name=f"{one.chrom}:{one.pos}{_short(one.ref)}>{_short(one.alt)}",
+            name=f"{allele.chrom}:{allele.pos}{_shorten(allele.ref)}>{_shorten(allele.alt)}",
             wildtype=letters,
             edits=tuple(Edit(e.start + offset, e.end + offset, e.text) for e in edits) if scored else (),
             source=self._table.path,
-            line=one.line,
+            line=allele.line,
             fields=fields,
             scored=scored,
             flank=FLANK,
         )
 
-    def _at(self, contig: str, pos: int, count: int) -> str:
-        """What the reference has there, in capitals."""
+    def _reference_bases(self, contig: str, pos: int, count: int) -> str:
+        """The bases of the reference at a place, in capitals."""
         return str(self._genome[contig][max(0, pos - 1) : max(0, pos - 1 + count)]).upper()
 
 
@@ -276,15 +294,16 @@ def _fits(ref: str, there: str) -> bool:
 
 
 def _bases(letters: str) -> str:
-    """Capitals; U is T, and every letter that is no base N."""
+    """Letters as capitals; U is T, and every letter that is no base is N."""
     return re.sub("[^ACGT]", "N", letters.upper().replace("U", "T"))
 
 
-def _short(letters: str) -> str:
+def _shorten(letters: str) -> str:
+    """The first 20 letters, with the number of all where there are more."""
     return letters if len(letters) <= 20 else f"{letters[:20]}... ({len(letters):,} bases)"
 
 
-def _vcf(table: VariantTable) -> Iterator[_Allele]:
+def _vcf_alleles(table: VariantTable) -> Iterator[_Allele]:
     """The alleles of a VCF, a line with several split."""
     declared: dict[str, None] = {}
     header, path = False, table.path
@@ -314,20 +333,25 @@ def _vcf(table: VariantTable) -> Iterator[_Allele]:
         info = _info(cells[7])
         alts = cells[4].split(",")
         for at, alt in enumerate(alts):
-            own = {name: _of_allele(value, at, len(alts)) for name, value in info.items()}
-            fields = {**declared, "id": cells[2], "qual": None if cells[5] == "." else cells[5], **own}
+            info_values = {name: _allele_value(value, at, len(alts)) for name, value in info.items()}
+            fields = {
+                **declared,
+                "id": cells[2],
+                "qual": None if cells[5] == "." else cells[5],
+                **info_values,
+            }
             yield _Allele(number, cells[0], int(cells[1]), cells[3], alt, fields)
 
 
 def _info(cell: str) -> dict[str, str | None]:
-    """INFO by name; a flag is 1, and a dot None."""
+    """The values of a cell of INFO by name; a flag is 1, and a dot None."""
     if cell == ".":
         return {}
     pairs = (part.partition("=") for part in cell.split(";") if part)
     return {name: (None if value == "." else value) if equals else "1" for name, equals, value in pairs}
 
 
-def _of_allele(value: str | None, number: int, count: int) -> str | None:
+def _allele_value(value: str | None, number: int, count: int) -> str | None:
     """The part of a list that is an allele's own, where the list has one for each."""
     parts = [] if value is None else value.split(",")
     if len(parts) != count or count == 1:
@@ -335,13 +359,15 @@ def _of_allele(value: str | None, number: int, count: int) -> str | None:
     return None if parts[number] == "." else parts[number]
 
 
-def _rows(path: str) -> Iterator[_Allele]:
+def _table_alleles(path: str) -> Iterator[_Allele]:
     """The alleles of a table."""
     columns: dict[str, str] | None = None
     for line, fields in read_rows(path):
         if columns is None:
             lower = lower_names(fields)
-            columns = {name: next(filter(None, map(lower.get, known)), "") for name, known in NAMES.items()}
+            columns = {
+                name: next(filter(None, map(lower.get, aliases)), "") for name, aliases in NAMES.items()
+            }
             if missing := [name for name in NAMES if not columns[name]]:
                 remedy = "a table of DNA variants has chrom, pos (from 1 on), ref and alt; or give a VCF"
                 raise DataError(f"no column {missing[0]}", source=path, line=line, remedy=remedy)
@@ -350,35 +376,38 @@ def _rows(path: str) -> Iterator[_Allele]:
             reason = "not a variant: chrom, pos (a whole number), ref and alt (bases) are wanted"
             yield _Allele(line, "", 0, "", "", {}, reason)
             continue
-        for one in alt.split(","):
-            yield _Allele(line, chrom, int(pos), ref, one, fields)
+        for alternative in alt.split(","):
+            yield _Allele(line, chrom, int(pos), ref, alternative, fields)
 
 
-def _with_effects(text: str, known: Mapping[str, Mapping[str, Any]]) -> str:
+def _with_effects(text: str, rows_by_alt: Mapping[str, Mapping[str, Any]]) -> str:
     """A line with the effects of its alleles in INFO; as it was where none has one."""
     cells = text.split("\t")
     alts = cells[4].split(",")
     for name, lengths in ((INFO, False), (EXCESS, True)):
-        own = {alt: row["effect"] for alt, row in known.items() if (len(alt) != len(cells[3])) is lengths}
-        values = [own.get(alt) for alt in alts]
+        effects = {
+            alt: row["effect"] for alt, row in rows_by_alt.items() if (len(alt) != len(cells[3])) is lengths
+        }
+        values = [effects.get(alt) for alt in alts]
         if any(value is not None for value in values):
-            told = ",".join("." if value is None else f"{value:.6g}" for value in values)
-            cells[7] = _with(cells[7], f"{name}={told}")
-    coding = [_coding(known.get(alt, {})) for alt in alts]
+            entry = ",".join("." if value is None else f"{value:.6g}" for value in values)
+            cells[7] = _append_info(cells[7], f"{name}={entry}")
+    coding = [_coding_info(rows_by_alt.get(alt, {})) for alt in alts]
     if any(coding):
-        cells[7] = _with(cells[7], f"{CODING}={','.join(one or '.' for one in coding)}")
+        cells[7] = _append_info(cells[7], f"{CODING}={','.join(part or '.' for part in coding)}")
     return "\t".join(cells)
 
 
-def _with(cell: str, told: str) -> str:
-    """INFO and one thing more."""
-    return told if cell == "." else f"{cell.rstrip(';')};{told}"
+def _append_info(cell: str, entry: str) -> str:
+    """The cell of INFO with one entry more."""
+    return entry if cell == "." else f"{cell.rstrip(';')};{entry}"
 
 
-def _coding(row: Mapping[str, Any]) -> str:
-    """What a variant does to a protein, what INFO may not hold in percents (VCF 4.3, section 1.2)."""
+def _coding_info(row: Mapping[str, Any]) -> str:
+    """The effect of a variant on a protein as a value of INFO; signs that INFO may not hold are
+    percent-encoded (VCF 4.3, section 1.2)."""
     if row.get("consequence") is None:
         return ""
     codon = "" if row["codon"] is None else f"{row['codon']:.6g}"
-    told = (row["consequence"], row["gene"], row["change"], codon)
-    return "|".join(quote(one, safe="*?:/()+") for one in told)
+    parts = (row["consequence"], row["gene"], row["change"], codon)
+    return "|".join(quote(part, safe="*?:/()+") for part in parts)

@@ -30,14 +30,14 @@ def _audit(records: Iterator[Record], problems: Problems) -> dict[str, Any]:
     """Subjects, visits, events and codes, with no count of few people."""
     from seqmlm.domains.ehr.audit import audit
 
-    found = audit(records, problems)
-    return {key: value for key, value in found.items() if key != "problems"}
+    figures = audit(records, problems)
+    return {key: value for key, value in figures.items() if key != "problems"}
 
 
 def _first_seen(record: Record) -> float | None:
-    """The subjects seen last validate a model of those before."""
+    """Time of a subject's first event in seconds: the subjects seen last validate a model of the others."""
     events = record.raw.events
-    return next((one.time for one in events if one.time is not None and not is_birth(one.code)), None)
+    return next((event.time for event in events if event.time is not None and not is_birth(event.code)), None)
 
 
 def _pictures(level: Level) -> Sequence[Picture]:
@@ -49,7 +49,7 @@ def _pictures(level: Level) -> Sequence[Picture]:
 
 
 def _shows(row: Mapping[str, Any], anomaly: Mapping[str, Any]) -> bool:
-    """A visit is the anomaly's; of an event, also the code: only rows of visits say what is missing."""
+    """Whether a row shows an anomaly: its visit is the anomaly's, and of an event's row also its code."""
     if row.get("visit_id") != anomaly["visit"]:
         return False
     return "missing" in row or anomaly["code"] in [unit["unit"] for unit in row["top"]]

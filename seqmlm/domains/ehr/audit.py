@@ -77,12 +77,12 @@ class _Tally:
             }
         )
 
-    def _named(self) -> Counter[str]:
+    def _vocabulary_events(self) -> Counter[str]:
         """Events of each vocabulary; one that few people's codes have may be a slip, or a name."""
-        found: Counter[str] = Counter()
+        events_by_name: Counter[str] = Counter()
         for name, events in self.vocabularies.items():
-            found[name if self.subjects_with[name] >= SMALLEST else OTHERS] += events
-        return found
+            events_by_name[name if self.subjects_with[name] >= SMALLEST else OTHERS] += events
+        return events_by_name
 
     def finish(self, problems: dict[str, int]) -> dict[str, Any]:
         many = sorted(year for year, subjects in self.years.items() if subjects >= SMALLEST)
@@ -91,7 +91,7 @@ class _Tally:
             "codes": len(self.subjects_of),
             "codes_in_10_subjects_or_fewer": sum(n < SMALLEST for n in self.subjects_of.values()),
             "splits": redacted_counts(self.splits, parts=True),
-            "vocabularies": redacted_counts(self._named(), parts=True),
+            "vocabularies": redacted_counts(self._vocabulary_events(), parts=True),
             "years": [many[0], many[-1]] if many else [],
             "subjects_by_year": {str(year): self.years[year] for year in many},
             "problems": redacted_counts(Counter(problems)),

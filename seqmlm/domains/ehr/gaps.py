@@ -40,16 +40,17 @@ class Histories(Text):
         true = [tokenizer.spelling.surface(int(token)) for token in encoding.ids]
         guessed = [tokenizer.spelling.surface(int(token)) for token in predicted]
         lines = [
-            ("masked", self._replaced(true, asked, [self.hidden] * len(asked))),
-            ("predicted", self._replaced(true, asked, guessed)),
+            ("masked", self._replace_words(true, asked, [self.hidden] * len(asked))),
+            ("predicted", self._replace_words(true, asked, guessed)),
             ("true", true),
         ]
         return "\n".join(f"{label:<10}{' '.join(words[1:-1])}" for label, words in lines)
 
     @staticmethod
-    def _replaced(words: Sequence[str], asked: Ids, texts: Sequence[str]) -> list[str]:
+    def _replace_words(words: Sequence[str], places: Ids, texts: Sequence[str]) -> list[str]:
+        """The words, with texts at these places."""
         changed = list(words)
-        for place, text in zip(asked.tolist(), texts, strict=True):
+        for place, text in zip(places.tolist(), texts, strict=True):
             changed[place] = text
         return changed
 
@@ -76,8 +77,8 @@ class HistoryGaps(Gaps):
         events, last = list(raw.events), [event.time for event in raw.events if event.time is not None]
         now = last[-1] if last else 0.0
         lines = [line.split() for line in template.splitlines() if line.strip()]
-        for number, (first, *rest) in enumerate(lines):
-            if first == "{text}" and not rest:
+        for number, (first, *trailing) in enumerate(lines):
+            if first == "{text}" and not trailing:
                 if number:
                     raise UsageError("a template of patient histories begins with the line {text}")
                 continue
@@ -85,7 +86,7 @@ class HistoryGaps(Gaps):
             if not later:
                 raise UsageError(f"{first!r} is no time from one visit to the next: write +30d or +6h")
             now += later
-            codes = rest if first.startswith("+") else [first, *rest]
+            codes = trailing if first.startswith("+") else [first, *trailing]
             events += [Event(time=now, code=code) for code in codes]
         return replace(raw, events=tuple(events))
 
@@ -100,14 +101,14 @@ class HistoryGaps(Gaps):
         starts = [start for start, _ in prompt.raw.code_spans()]
         events, gaps = list(prompt.raw.events), [starts.index(hole.start) for hole in prompt.holes]
         for place, code in zip(gaps, texts, strict=True):
-            old = events[place]
-            events[place] = Event(time=old.time, code=code, visit=old.visit, kind=old.kind)
+            gap_event = events[place]
+            events[place] = Event(time=gap_event.time, code=code, visit=gap_event.visit, kind=gap_event.kind)
         return _with_gaps(replace(prompt.raw, events=tuple(events)), gaps)
 
     def candidates(self, tokenizer: Tokenizer) -> Sequence[str]:
         """Clinical events: no interval, and nothing of the frame of visits."""
-        found = (tokenizer.spelling.alone(token) for token in range(tokenizer.space.size))
-        return [text for text in found if text is not None]
+        texts = (tokenizer.spelling.alone(token) for token in range(tokenizer.space.size))
+        return [text for text in texts if text is not None]
 
 
 class HistoryTimes:
@@ -115,13 +116,13 @@ class HistoryTimes:
 
     def later(self, raw: Any, time: float, gap: float, *, known: bool = True) -> Prompt:
         """The history until a time, and a visit later of which nothing is known."""
-        before = _known(raw, time if known else -math.inf)
-        events = (*before, Event(time=time + gap, code=MASK))
+        past = _events_until(raw, time if known else -math.inf)
+        events = (*past, Event(time=time + gap, code=MASK))
         return HistoryGaps().prompt(replace(raw, events=events), (MASK,))
 
     def until(self, raw: Any, time: float) -> Any | None:
         """Background, birth, and the events until a time."""
-        events = _known(raw, time)
+        events = _events_until(raw, time)
         dated = any(event.time is not None and not is_birth(event.code) for event in events)
         return replace(raw, events=events) if dated else None
 
@@ -144,7 +145,7 @@ class HistoryTimes:
         return codes, groups
 
 
-def _known(raw: History, time: float) -> tuple[Event, ...]:
+def _events_until(raw: History, time: float) -> tuple[Event, ...]:
     """Background, birth, and the events until a time."""
     return tuple(
         event for event in raw.events if event.time is None or is_birth(event.code) or event.time <= time
@@ -152,6 +153,6 @@ def _known(raw: History, time: float) -> tuple[Event, ...]:
 
 
 def _with_gaps(raw: History, gaps: Sequence[int]) -> Prompt:
-    """A history of whose events some are gaps."""
+    """A prompt of a history, some of whose events are gaps."""
     spans = raw.code_spans()
     return Prompt(raw=raw, holes=tuple(Hole(*spans[place]) for place in gaps))

@@ -115,7 +115,7 @@ def intervals(days: Longs) -> Longs:
 
 
 def lay_out(events: Events, tables: Tables) -> list[Encoding]:
-    """One encoding per subject; events of one visit with the same token are one event."""
+    """The encodings of subjects, one each; events of one visit with the same token are one event."""
     return _Sheet(events, tables).encodings()
 
 
@@ -132,10 +132,10 @@ class _Sheet:
         )
         self.events, self.tables = events, tables
         visits = np.bincount(owner, minlength=events.subjects)
-        before = np.cumsum(visits) - visits
-        self.heads = np.arange(events.subjects) + before
+        visits_before = np.cumsum(visits) - visits
+        self.heads = np.arange(events.subjects) + visits_before
         self.visits = owner + 1 + np.arange(len(owner))
-        self.order_in_subject = np.arange(len(owner)) - before[owner]
+        self.order_in_subject = np.arange(len(owner)) - visits_before[owner]
         self.owner, self.lasts = owner, self.heads + visits
         block = self.heads[events.subject]
         block[timed] = events.subject[timed] + 1 + visit
@@ -143,21 +143,22 @@ class _Sheet:
         self._measure(visit, timed)
 
     def _find_units(self, block: Longs, timed: NDArray[np.bool_]) -> None:
-        """Distinct events of each block, sorted by token; unknown ones stay separate and come last."""
-        ids, known = self.events.ids, len(self.tables.symbol)
-        width = known + len(block)
-        order = np.where(ids == UNK, known + np.arange(len(ids)), ids)
+        """Find the distinct events of each block, sorted by token; unknown ones stay separate and come
+        last."""
+        ids, size = self.events.ids, len(self.tables.symbol)
+        width = size + len(block)
+        order = np.where(ids == UNK, size + np.arange(len(ids)), ids)
         keys, self.event = np.unique(block * width + order, return_index=True)
         self.block = keys // width if len(keys) else keys
         self.ids = ids[self.event]
         self.timed = timed[self.event]
 
     def _measure(self, visit: Longs, timed: NDArray[np.bool_]) -> None:
-        """Where every block and every unit begins."""
+        """Compute the place where every block and every unit begins."""
         blocks = len(self.heads) + len(self.visits)
         self.kind = np.zeros(len(self.visits), dtype=np.int64)
-        known = np.flatnonzero(self.events.kind[timed])[::-1]  # of several classes the first one counts
-        self.kind[visit[known]] = self.events.kind[timed][known]
+        classed = np.flatnonzero(self.events.kind[timed])[::-1]  # of several classes the first one counts
+        self.kind[visit[classed]] = self.events.kind[timed][classed]
         self.later = self.order_in_subject > 0
         front = np.ones(blocks, dtype=np.int64)
         front[self.visits] += self.later.astype(np.int64) + (self.kind > 0)
@@ -206,34 +207,38 @@ class _Sheet:
         begin, gap = self.begin[self.visits], self.later.astype(np.int64)
         last = self.ends - 1
 
-        def put(places: Longs, values: Longs | int, shift: Longs | int) -> None:
+        def write(places: Longs, values: Longs | int, shift: Longs | int) -> None:
+            """Put tokens at places, and shift the positions of these."""
             ids[places], positions[places] = values, positions[places] + shift
 
-        put(self.begin[self.heads], CLS, -1)
-        put(last, SEP, np.where(self.lasts > self.heads, _STRIDE - _CODES, 1))
-        put(begin[self.later], self._interval_tokens(), _INTERVAL - _CODES)
-        put(begin + gap, VS, _START - _CODES)
+        write(self.begin[self.heads], CLS, -1)
+        write(last, SEP, np.where(self.lasts > self.heads, _STRIDE - _CODES, 1))
+        write(begin[self.later], self._interval_tokens(), _INTERVAL - _CODES)
+        write(begin + gap, VS, _START - _CODES)
         classed = self.kind > 0
         class_places = (begin + gap + 1)[classed]
-        put(class_places, self.kind[classed], _CLASS - _CODES)
-        put(self.close[self.visits], VE, _END - _CODES)
+        write(class_places, self.kind[classed], _CLASS - _CODES)
+        write(self.close[self.visits], VE, _END - _CODES)
         ids[self.place] = self.ids
         units[self.place] = (self.ids != UNK) & self.timed
         return ids, positions, units
 
     def _interval_tokens(self) -> Longs:
-        after = np.flatnonzero(self.later)
-        days = np.floor((self.start[after] - self.start[after - 1]) / DAY).astype(np.int64)
+        """The interval token of each visit that comes after another one."""
+        later = np.flatnonzero(self.later)
+        days = np.floor((self.start[later] - self.start[later - 1]) / DAY).astype(np.int64)
         return FIRST_INTERVAL + intervals(days)
 
     def _symbols(self) -> Longs:
         """(T,) number of each code's family in its subject, -1 where there is none."""
         family = np.where(self.timed, self.tables.symbol[self.ids], -1)
-        known = np.flatnonzero(family >= 0)
-        subject = self.events.subject[self.event[known]]
-        keys, number = np.unique(subject * (family.max(initial=0) + 1) + family[known], return_inverse=True)
+        has_family = np.flatnonzero(family >= 0)
+        subject = self.events.subject[self.event[has_family]]
+        keys, number = np.unique(
+            subject * (family.max(initial=0) + 1) + family[has_family], return_inverse=True
+        )
         owners = keys // (family.max(initial=0) + 1)
-        family[known] = number - np.searchsorted(owners, subject)
+        family[has_family] = number - np.searchsorted(owners, subject)
         symbols = np.full(self.total, -1, dtype=np.int64)
         symbols[self.place] = family
         return symbols
@@ -255,17 +260,17 @@ class _Sheet:
         first = np.full(self.events.subjects, np.nan)
         first[self.owner[::-1]] = self.start[::-1]
         spoken = ~np.isnan(visit) & (ids >= FIRST_INTERVAL + len(INTERVALS))
-        found = {
+        channels = {
             "age": (when - np.repeat(self.events.birth, lengths)) / DAY / YEAR,
             "time": (when - np.repeat(first, lengths)) / DAY,
             "visit": visit,
             "segment": np.where(spoken, 1 + np.nan_to_num(visit) % 2, 0),
         }
-        return {name: found[name].astype(np.float32) for name in self.tables.channels}
+        return {name: channels[name].astype(np.float32) for name in self.tables.channels}
 
 
 def visit_starts(ids: Ids) -> NDArray[np.intp]:
-    """Where each visit of a sequence begins: at its interval, or its [VS] where it has none."""
+    """The places where visits begin: at their interval, or their [VS] where they have none."""
     opens = np.flatnonzero(ids == VS)
-    before = ids[np.maximum(opens - 1, 0)]
-    return opens - ((before >= FIRST_INTERVAL) & (before < FIRST_INTERVAL + len(INTERVALS)))
+    previous = ids[np.maximum(opens - 1, 0)]
+    return opens - ((previous >= FIRST_INTERVAL) & (previous < FIRST_INTERVAL + len(INTERVALS)))

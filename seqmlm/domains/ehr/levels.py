@@ -60,39 +60,40 @@ class CodeCounts(Background):
     and whether each is named as missing: what frames visits is not.
     """
 
-    def __init__(self, met: Met, names: Sequence[str], clinical: Sequence[bool]) -> None:
-        self.met, self.names, self.clinical = met, names, clinical
+    def __init__(self, pairs: CodePairs, names: Sequence[str], clinical: Sequence[bool]) -> None:
+        self.pairs, self.names, self.clinical = pairs, names, clinical
 
     @classmethod
     def fit(cls, train: Sequences, tokenizer: Tokenizer, *, seed: int) -> Self:
         counts = np.zeros(tokenizer.space.size, dtype=np.int64)
-        own: list[NDArray[Any]] = []
+        patients: list[NDArray[Any]] = []
         for index in range(len(train)):
             encoding = train[index]
             tokens = encoding.ids[encoding.groups >= 0]
             counts += np.bincount(tokens, minlength=len(counts))
-            if len(own) < _PATIENTS_MET:
-                own.append(np.unique(tokens))
-        return cls._of(Met.of(own, counts), tokenizer)
+            if len(patients) < _PATIENTS_MET:
+                patients.append(np.unique(tokens))
+        return cls._of(CodePairs.of(patients, counts), tokenizer)
 
     @classmethod
     def load(cls, arrays: Mapping[str, NDArray[Any]], tokenizer: Tokenizer) -> Self:
-        return cls._of(Met(**{name: arrays[name] for name in Met._fields}), tokenizer)
+        return cls._of(CodePairs(**{name: arrays[name] for name in CodePairs._fields}), tokenizer)
 
     @classmethod
-    def _of(cls, met: Met, tokenizer: Tokenizer) -> Self:
+    def _of(cls, pairs: CodePairs, tokenizer: Tokenizer) -> Self:
+        """The background of counted codes, whose names the tokenizer has."""
         names = [tokenizer.spelling.surface(token) for token in range(tokenizer.space.size)]
         clinical = [tokenizer.spelling.alone(token) is not None for token in range(tokenizer.space.size)]
-        return cls(met, names, clinical)
+        return cls(pairs, names, clinical)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        return self.met._asdict()
+        return self.pairs._asdict()
 
 
 _MOST_CODES, _PATIENTS_MET = 1_000, 20_000
 
 
-class Met(NamedTuple):
+class CodePairs(NamedTuple):
     """In how many patients the most frequent codes occur, and in how many two of them meet.
 
     What fewer than 11 patients have is counted as 5, so that no number tells of single people; codes are then
@@ -107,23 +108,23 @@ class Met(NamedTuple):
     patients: Longs
 
     @classmethod
-    def of(cls, own: Sequence[NDArray[Any]], counts: Longs) -> Met:
-        """Count the codes (each once) of patients; the most frequent by (V,) `counts` are known."""
-        known = np.sort(np.argsort(-counts, kind="stable")[: min(_MOST_CODES, int((counts > 0).sum()))])
+    def of(cls, patients: Sequence[NDArray[Any]], counts: Longs) -> CodePairs:
+        """Count the codes (each once) of patients; the most frequent by (V,) `counts` are `known`."""
+        frequent = np.sort(np.argsort(-counts, kind="stable")[: min(_MOST_CODES, int((counts > 0).sum()))])
         has = np.zeros(len(counts), dtype=np.bool_)
-        has[known] = True
-        kept = [np.searchsorted(known, one[has[one]]) for one in own]
+        has[frequent] = True
+        places = [np.searchsorted(frequent, tokens[has[tokens]]) for tokens in patients]
         rows = csr_array(
             (
-                np.ones(sum(map(len, kept)), dtype=np.float64),
-                np.concatenate([*kept, np.zeros(0, dtype=np.int64)]).astype(np.int64),
-                np.cumsum([0, *map(len, kept)]),
+                np.ones(sum(map(len, places)), dtype=np.float64),
+                np.concatenate([*places, np.zeros(0, dtype=np.int64)]).astype(np.int64),
+                np.cumsum([0, *map(len, places)]),
             ),
-            shape=(len(kept), len(known)),
+            shape=(len(places), len(frequent)),
         )
         together = np.asarray((rows.T @ rows).todense()).astype(np.int32)
         np.maximum(together, SMALLEST // 2, out=together, where=together < SMALLEST)
-        return cls(known, np.diagonal(together).copy(), together, np.array([len(kept)]))
+        return cls(frequent, np.diagonal(together).copy(), together, np.array([len(places)]))
 
     def bits(self, tokens: Longs) -> Doubles:
         """(N, N) how much rarer each two of (N,) codes meet than they would by chance: -PMI, in bits; 0 for a
@@ -131,18 +132,18 @@ class Met(NamedTuple):
         place = np.minimum(np.searchsorted(self.known, tokens), max(len(self.known) - 1, 0))
         if not len(self.known):
             return np.zeros((len(tokens), len(tokens)))
-        alone = self.alone[place].astype(np.float64)
-        found = np.log2(
-            np.outer(alone, alone) / float(self.patients[0]) / self.together[np.ix_(place, place)]
+        patients = self.alone[place].astype(np.float64)
+        log2_ratios = np.log2(
+            np.outer(patients, patients) / float(self.patients[0]) / self.together[np.ix_(place, place)]
         )
         unknown = self.known[place] != tokens
-        found[unknown, :] = found[:, unknown] = 0.0
-        found[tokens[:, None] == tokens[None, :]] = 0.0
-        return np.asarray(found, dtype=np.float64)
+        log2_ratios[unknown, :] = log2_ratios[:, unknown] = 0.0
+        log2_ratios[tokens[:, None] == tokens[None, :]] = 0.0
+        return np.asarray(log2_ratios, dtype=np.float64)
 
 
-def codes(scored: Scored) -> Longs:
-    """(U,) the token that is each event's code."""
+def code_places(scored: Scored) -> Longs:
+    """(U,) the place of the token that is each event's code."""
     groups = scored.encoding.groups
     places = np.flatnonzero(groups >= 0)
     return places[np.searchsorted(groups[places], scored.number)]
@@ -163,9 +164,9 @@ class PastUnits(Units):
         hidden = (encoding.groups >= 0) & ~self.space.is_special[encoding.ids]
         hidden[: int(starts[-1]) if len(starts) else 0] = False
         masked = np.flatnonzero(hidden)
-        asked = masked if owned is None else masked[owned[masked]]
-        if len(asked):
-            yield Query(encoding=encoding, masked=masked.astype(np.int32), asked=asked.astype(np.int32))
+        places = masked if owned is None else masked[owned[masked]]
+        if len(places):
+            yield Query(encoding=encoding, masked=masked.astype(np.int32), asked=places.astype(np.int32))
 
 
 class PastView(View):
@@ -177,25 +178,27 @@ class PastView(View):
     def windows(
         self, encoding: Encoding, tokenizer: Tokenizer, max_length: int, selected: Bools | None = None
     ) -> list[tuple[Encoding, Bools]]:
-        asked = (encoding.groups >= 0) & ~tokenizer.space.is_special[encoding.ids]
+        is_asked = (encoding.groups >= 0) & ~tokenizer.space.is_special[encoding.ids]
         if selected is not None:
-            asked &= selected
+            is_asked &= selected
         windows = []
-        for kept, own in _windows(encoding, asked, max_length):
-            owned = asked[kept] & np.isin(kept, own)
-            if owned.any():
-                windows.append((replace(encoding.taken(kept), positions=_closed_up(encoding, kept)), owned))
+        for places, visit_places in _windows(encoding, is_asked, max_length):
+            is_owned = is_asked[places] & np.isin(places, visit_places)
+            if is_owned.any():
+                windows.append(
+                    (replace(encoding.taken(places), positions=_joined_positions(encoding, places)), is_owned)
+                )
         return windows
 
 
-def _windows(encoding: Encoding, asked: Bools, max_length: int) -> Iterator[tuple[Places, Places]]:
+def _windows(encoding: Encoding, is_asked: Bools, max_length: int) -> Iterator[tuple[Places, Places]]:
     """(places of a window's tokens; those it asks about) for each visit, long ones in parts."""
     ids = encoding.ids
     starts = visit_starts(ids)
     stop = len(ids) - int(len(ids) > 0 and ids[-1] == SEP)
     head = np.arange(int(starts[0]) if len(starts) else stop)
     end = np.arange(stop, len(ids))
-    if len(head) and asked[head].any():
+    if len(head) and is_asked[head].any():
         for part in _parts(encoding, head, max(max_length - len(end) - 1, 1)):
             first = head[:1] if ids[0] == CLS and part[0] else head[:0]
             yield np.concatenate([first, part, end]), part
@@ -203,17 +206,18 @@ def _windows(encoding: Encoding, asked: Bools, max_length: int) -> Iterator[tupl
     bounds = [*starts.tolist(), stop]
     for begin, close in pairwise(bounds):
         visit = np.arange(begin, close)
-        if not asked[visit].any():
+        if not is_asked[visit].any():
             continue
         room = max_length - len(front) - len(end)
         for part in _parts(encoding, visit, room):
-            before = starts[(starts <= begin) & (starts >= begin - (room - len(part)))]
-            past = np.arange(int(before[0]) if len(before) else begin, begin)
+            earlier = starts[(starts <= begin) & (starts >= begin - (room - len(part)))]
+            past = np.arange(int(earlier[0]) if len(earlier) else begin, begin)
             yield np.concatenate([front, past, part, end]), part
 
 
 def _parts(encoding: Encoding, segment: Places, room: int) -> list[Places]:
-    """A visit, or parts of one that is longer than `room`: its frame, and some of its codes."""
+    """The places of a visit, or of parts of one that is longer than `room`: its frame and some of its
+    codes."""
     if len(segment) <= room:
         return [segment]
     groups = encoding.groups[segment]
@@ -224,23 +228,23 @@ def _parts(encoding: Encoding, segment: Places, room: int) -> list[Places]:
     return [np.sort(np.concatenate([frame, part])) for part in parts]
 
 
-def _closed_up(encoding: Encoding, kept: Places) -> Any:
-    """Positions of kept tokens: the first kept visit stands where the first visit of all stood."""
+def _joined_positions(encoding: Encoding, places: Places) -> Any:
+    """Positions of the tokens at `places`: their first visit stands where the first visit of all stood."""
     if encoding.positions is None:
         return None
-    positions = encoding.positions[kept].astype(np.int64)
+    positions = encoding.positions[places].astype(np.int64)
     starts = visit_starts(encoding.ids)
-    if len(starts) and (kept >= starts[0]).any():
-        inside = kept >= starts[0]
+    if len(starts) and (places >= starts[0]).any():
+        inside = places >= starts[0]
         first = int(np.flatnonzero(inside)[0])
         positions[inside] -= int(positions[first]) - int(encoding.positions[starts[0]])
-        if encoding.ids[kept[-1]] == SEP:
+        if encoding.ids[places[-1]] == SEP:
             tail = int(encoding.positions[-1]) - int(encoding.positions[-2])
             positions[-1] = positions[-2] + tail
     return positions.astype(encoding.positions.dtype)
 
 
-def visits(encoding: Encoding, positions: Longs) -> Longs:
+def visit_numbers(encoding: Encoding, positions: Longs) -> Longs:
     """(N,) 0-based number of the visit each token place is in; -1 for the background."""
     return np.searchsorted(visit_starts(encoding.ids), positions, side="right").astype(np.int64) - 1
 
@@ -269,25 +273,26 @@ class PatientUnits:
         self._codes = [start for start, _ in self.history.code_spans()]
         encoding = scored.encoding
         strange = np.flatnonzero(encoding.ids == UNK)
-        self.unknown = visits(encoding, strange)
+        self.unknown = visit_numbers(encoding, strange)
         """(K,) 0-based visit of each code that the vocabulary does not have."""
         spans = encoding.spans
         assert spans is not None
         self.unknown_spans: Longs = spans[strange].astype(np.int64)
-        self._of_visits = self._events(visits(encoding, np.arange(len(encoding))), spans)
+        self._of_visits = self._events(visit_numbers(encoding, np.arange(len(encoding))), spans)
 
     def _events(self, number: Longs, spans: Any) -> dict[int, list[Any]]:
-        found: dict[int, list[Any]] = {}
+        """The events of each visit, by its 0-based number."""
+        by_visit: dict[int, list[Any]] = {}
         for visit, (start, end) in zip(number.tolist(), spans.tolist(), strict=True):
             if end > start:
                 event = self.history.events[bisect_right(self._codes, start) - 1]
-                found.setdefault(visit, []).append(event)
-        return found
+                by_visit.setdefault(visit, []).append(event)
+        return by_visit
 
     @cached_property
     def visits(self) -> Longs:
         """(U,) 0-based visit of each unit; -1 for the background."""
-        return visits(self.scored.encoding, self.scored.position)
+        return visit_numbers(self.scored.encoding, self.scored.position)
 
     @cached_property
     def times(self) -> list[float | None]:
@@ -298,45 +303,46 @@ class PatientUnits:
             begun.append(min(times, default=None))
         return begun
 
-    def pair(self, counts: CodeCounts) -> tuple[Doubles, Longs]:
-        """(U,) of each event, the largest -PMI of its code with one that is known at its visit, in bits; (U,)
-        the token of that."""
+    def rarest_pairs(self, counts: CodeCounts) -> tuple[Doubles, Longs]:
+        """(U,) the largest -PMI in bits of each event's code with a code known at its visit, and (U,) that
+        code's token."""
         if not len(self.visits):
             return np.zeros(0), np.zeros(0, dtype=np.int64)
-        tokens, place = np.unique(self.scored.encoding.ids[codes(self.scored)], return_inverse=True)
-        bits = counts.met.bits(tokens.astype(np.int64))
+        tokens, place = np.unique(self.scored.encoding.ids[code_places(self.scored)], return_inverse=True)
+        bits = counts.pairs.bits(tokens.astype(np.int64))
         first = np.full(len(tokens), np.iinfo(np.int64).max)
         np.minimum.at(first, place, self.visits)
         rarer = np.where(first[None, :] <= self.visits[:, None], bits[place], 0.0)
-        other = rarer.argmax(axis=1)
-        return rarer[np.arange(len(place)), other], tokens[other].astype(np.int64)
+        partner = rarer.argmax(axis=1)
+        return rarer[np.arange(len(place)), partner], tokens[partner].astype(np.int64)
 
-    def pair_of(self, units: Longs, pair: tuple[Doubles, Longs], counts: CodeCounts) -> dict[str, Any]:
-        """Of which two codes patients rarely have both, of the pairs of some units."""
-        bits, others = (one[units] for one in pair)
+    def rare_pair(self, units: Longs, pair: tuple[Doubles, Longs], counts: CodeCounts) -> dict[str, Any]:
+        """The two codes that patients most rarely have both, among the pairs of some units, as fields of a
+        row; empty where no pair is rare."""
+        bits, partners = (column[units] for column in pair)
         if not len(units) or bits.max() <= 0.0:
             return {}
         worst = int(bits.argmax())
-        own = int(self.scored.encoding.ids[codes(self.scored)[units[worst]]])
-        return {"pair": [counts.names[own], counts.names[int(others[worst])]]}
+        token = int(self.scored.encoding.ids[code_places(self.scored)[units[worst]]])
+        return {"pair": [counts.names[token], counts.names[int(partners[worst])]]}
 
-    def unknown_of(self, visit: int | None = None) -> dict[str, Any]:
-        """Codes that the vocabulary does not have, of one visit or of all, the first few."""
+    def unknown_codes(self, visit: int | None = None) -> dict[str, Any]:
+        """The first few codes of one visit or of all that the vocabulary lacks, as fields of a row."""
         spans = self.unknown_spans if visit is None else self.unknown_spans[self.unknown == visit]
         text = str(self.history)
-        found = list(dict.fromkeys(text[start:end] for start, end in spans.tolist()))
-        return {"unknown": found[:_NAMED]} if found else {}
+        texts = list(dict.fromkeys(text[start:end] for start, end in spans.tolist()))
+        return {"unknown": texts[:_NAMED]} if texts else {}
 
-    def named(self, visit: int) -> dict[str, Any]:
-        """What a row says of where it is: visit from 1 (0: background), its id in the source, its date."""
-        named: dict[str, Any] = {"visit": visit + 1}
+    def visit_facts(self, visit: int) -> dict[str, Any]:
+        """The place of a row, as its fields: visit from 1 (0: background), its id in the source, its date."""
+        facts: dict[str, Any] = {"visit": visit + 1}
         ids = [event.visit for event in self._of_visits.get(visit, ()) if event.visit is not None]
         if ids:
-            named["visit_id"] = ids[0]
+            facts["visit_id"] = ids[0]
         time = self.times[visit + 1]
         if time is not None:
-            named["date"] = iso(time)[:10]
-        return named
+            facts["date"] = iso(time)[:10]
+        return facts
 
     def missing(self, units: Longs, counts: CodeCounts) -> list[dict[str, Any]]:
         """Codes that were likely at a visit and are not there, most likely first.
@@ -348,17 +354,19 @@ class PatientUnits:
         ids, log_probs = values.get(TopIds.name), values.get(TopLogProbs.name)
         if ids is None or log_probs is None or not len(units):
             return []
-        own = ids[units]
+        candidates = ids[units]
         absent: dict[int, float] = {}
-        for token, p in zip(own.ravel().tolist(), np.exp(log_probs[units]).ravel().tolist(), strict=True):
+        for token, p in zip(
+            candidates.ravel().tolist(), np.exp(log_probs[units]).ravel().tolist(), strict=True
+        ):
             absent[token] = absent.get(token, 1.0) * (1.0 - p)
-        there = set(self.scored.encoding.ids[codes(self.scored)[units]].tolist()) | {-1}
-        found = [
+        present = set(self.scored.encoding.ids[code_places(self.scored)[units]].tolist()) | {-1}
+        likely = [
             (1.0 - q, token)
             for token, q in absent.items()
-            if token not in there and counts.clinical[token] and 1.0 - q > MISSING
+            if token not in present and counts.clinical[token] and 1.0 - q > MISSING
         ]
-        ordered = sorted(found, key=lambda one: (-one[0], one[1]))
+        ordered = sorted(likely, key=lambda pair: (-pair[0], pair[1]))
         return [{"unit": counts.names[token], "p": p} for p, token in ordered]
 
 
@@ -366,7 +374,7 @@ _OF_ROWS = ("pair", UNKNOWN)
 
 
 class PatientLevel(Level):
-    """What the levels of histories share.
+    """A level of histories.
 
     Args:
         past: whether a visit is seen with what came before it alone; else the whole record is.
@@ -386,7 +394,7 @@ class PatientLevel(Level):
                 f"level {self.name!r} compares codes with how common they are, which this model does not "
                 "know: run seqmlm calibrate on it"
             )
-        return self.of(PatientUnits(scored), background)
+        return self.patient_rows(PatientUnits(scored), background)
 
     @property
     def reasons(self) -> Reasons:
@@ -399,8 +407,8 @@ class PatientLevel(Level):
         return [row.statistics.get(UNKNOWN, 0.0) > len(row.units) for row in rows]
 
     @abstractmethod
-    def of(self, patient: PatientUnits, counts: CodeCounts) -> list[Row]:
-        """The rows of a history."""
+    def patient_rows(self, patient: PatientUnits, counts: CodeCounts) -> list[Row]:
+        """The rows of a patient's history."""
 
 
 class PatientReasons(Reasons):
@@ -421,8 +429,8 @@ class VisitLevel(PatientLevel):
     kind = "visit"
     statistics: ClassVar[Statistics] = Statistics({**_MAX, **_MEAN, **_PAIR, **_UNKNOWN}, of_rows=_OF_ROWS)
 
-    def of(self, patient: PatientUnits, counts: CodeCounts) -> list[Row]:
-        bits, pair, unknown = patient.scored.surprisal, patient.pair(counts), patient.unknown
+    def patient_rows(self, patient: PatientUnits, counts: CodeCounts) -> list[Row]:
+        bits, pair, unknown = patient.scored.surprisal, patient.rarest_pairs(counts), patient.unknown
         rows = []
         for visit in np.unique(np.concatenate([patient.visits, unknown])).tolist():
             units = np.flatnonzero(patient.visits == visit)
@@ -432,10 +440,10 @@ class VisitLevel(PatientLevel):
                 "pair": _largest(pair[0][units]),
                 "unknown": float((unknown == visit).sum()),
             }
-            made = _visit_row(patient, visit, units, statistics)
-            extra = patient.named(visit) | {"missing": patient.missing(units, counts)}
-            extra |= patient.pair_of(units, pair, counts) | patient.unknown_of(visit)
-            rows.append(replace(made, time=patient.times[visit + 1], extra=extra))
+            row = _visit_row(patient, visit, units, statistics)
+            extra = patient.visit_facts(visit) | {"missing": patient.missing(units, counts)}
+            extra |= patient.rare_pair(units, pair, counts) | patient.unknown_codes(visit)
+            rows.append(replace(row, time=patient.times[visit + 1], extra=extra))
         return rows
 
 
@@ -445,15 +453,15 @@ class EventLevel(PatientLevel):
     kind = "event"
     statistics: ClassVar[Statistics] = Statistics({**SURPRISAL, **_PAIR}, of_rows=_OF_ROWS)
 
-    def of(self, patient: PatientUnits, counts: CodeCounts) -> list[Row]:
+    def patient_rows(self, patient: PatientUnits, counts: CodeCounts) -> list[Row]:
         scored, rows = patient.scored, []
-        pair = patient.pair(counts)
+        pair = patient.rarest_pairs(counts)
         for unit, visit in enumerate(patient.visits.tolist()):
             statistics = {"surprisal": float(scored.surprisal[unit]), "pair": float(pair[0][unit])}
             name = str(int(scored.number[unit]))
-            made = part_row(scored, np.array([unit]), name, statistics, length=1)
-            extra = patient.named(visit) | patient.pair_of(np.array([unit]), pair, counts)
-            rows.append(replace(made, time=patient.times[visit + 1], extra=extra))
+            row = part_row(scored, np.array([unit]), name, statistics, length=1)
+            extra = patient.visit_facts(visit) | patient.rare_pair(np.array([unit]), pair, counts)
+            rows.append(replace(row, time=patient.times[visit + 1], extra=extra))
         return rows
 
 
@@ -474,7 +482,7 @@ class HistoryLevel(PatientLevel):
         """Yes: a row is a patient."""
         return True
 
-    def of(self, patient: PatientUnits, counts: CodeCounts) -> list[Row]:
+    def patient_rows(self, patient: PatientUnits, counts: CodeCounts) -> list[Row]:
         bits = patient.scored.surprisal
         extra: dict[str, Any] = {}
         statistics = dict.fromkeys(("mean", "max", "worst_visit"), math.nan)
@@ -482,15 +490,16 @@ class HistoryLevel(PatientLevel):
             numbers, place = np.unique(patient.visits, return_inverse=True)
             means = np.bincount(place, weights=bits) / np.bincount(place)
             statistics = {"mean": float(bits.mean()), "max": _largest(bits), "worst_visit": _largest(means)}
-            worst = patient.named(int(numbers[np.argmax(means)]))
+            worst = patient.visit_facts(int(numbers[np.argmax(means)]))
             extra = {f"worst_{name}": value for name, value in worst.items()}
         statistics["unknown"] = float(len(patient.unknown))
-        extra |= patient.unknown_of()
+        extra |= patient.unknown_codes()
         first = next((time for time in patient.times if time is not None), None)
         return [replace(record_row(patient.scored, statistics), time=first, extra=extra)]
 
 
 def _largest(values: Doubles) -> float:
+    """The largest value; NaN where there is none."""
     return float(values.max()) if len(values) else math.nan
 
 

@@ -23,57 +23,60 @@ class History(Picture):
 
     def draw_record(self, page: Page, shown: Shown) -> None:
         scored = shown.scored
-        alarmed = {one.row.extra.get("visit", 0): bool(one.alarm) for one in shown.rows}
+        alarmed = {drawn_row.row.extra.get("visit", 0): bool(drawn_row.alarm) for drawn_row in shown.rows}
         patient = PatientUnits(scored)
         numbers = np.unique(patient.visits)
         means = np.array([scored.surprisal[patient.visits == visit].mean() for visit in numbers.tolist()])
         times = [patient.times[visit + 1] for visit in numbers.tolist()]
-        known = np.array([time is not None for time in times], dtype=np.bool_)
-        named = [patient.named(visit) for visit in numbers.tolist()]
-        if known.any():
-            kept = np.flatnonzero(known).tolist()
+        has_time = np.array([time is not None for time in times], dtype=np.bool_)
+        facts = [patient.visit_facts(visit) for visit in numbers.tolist()]
+        if has_time.any():
+            dated = np.flatnonzero(has_time).tolist()
             page.timeline(
                 shown.heading,
-                np.array([times[place] for place in kept], dtype=np.float64),
-                means[kept],
-                np.array([alarmed.get(named[place]["visit"], False) for place in kept], dtype=np.bool_),
-                [f"visit {named[place]['visit']}: {means[place]:.1f} bits a code" for place in kept],
+                np.array([times[place] for place in dated], dtype=np.float64),
+                means[dated],
+                np.array([alarmed.get(facts[place]["visit"], False) for place in dated], dtype=np.bool_),
+                [f"visit {facts[place]['visit']}: {means[place]:.1f} bits a code" for place in dated],
                 y_label="bits a code",
                 note=f"{RED}; {shown.note}",
             )
-        _draw_codes(page, patient, named, alarmed, shown)
+        _draw_codes(page, patient, facts, alarmed, shown)
 
 
 def _draw_codes(
     page: Page,
     patient: PatientUnits,
-    named: Sequence[Mapping[str, Any]],
+    facts: Sequence[Mapping[str, Any]],
     alarmed: Mapping[int, bool],
-    shown: Shown,
+    picture: Shown,
 ) -> None:
     """The visits near those that the report is about, a line each."""
-    rows = [one.row for one in shown.rows]
+    rows = [drawn_row.row for drawn_row in picture.rows]
     missing = {row.extra["visit"]: row.extra["missing"] for row in rows if row.extra.get("missing")}
     scored = patient.scored
     pieces: list[str] = []
     spans: list[tuple[int, int]] = []
     units: list[int] = []
-    at, before = 0, -1
+    at, previous = 0, -1
     visits = [
-        Line(0, 0, "", alarm=alarmed.get(one["visit"], False), near=one["visit"] in alarmed) for one in named
+        Line(0, 0, "", alarm=alarmed.get(visit_facts["visit"], False), near=visit_facts["visit"] in alarmed)
+        for visit_facts in facts
     ]
     for number in around(visits):
-        place = named[number]
+        place = facts[number]
         visit = place["visit"]
-        left_out = f"{LEFT_OUT}\n" if number != before + 1 else ""
+        left_out = f"{LEFT_OUT}\n" if number != previous + 1 else ""
         line = f"{left_out}{place.get('date', 'background'):<10} {marked(visits[number].alarm)} "
-        before = number
+        previous = number
         for unit in np.flatnonzero(patient.visits == visit - 1).tolist():
             code = scored.text(unit) or "(time)"
             spans.append((at + len(line), at + len(line) + len(code)))
             units.append(unit)
             line += f"{code}  "
-        absent = ", ".join(f"{one['unit']} {one['p']:.0%}" for one in missing.get(visit, ())[:MOST_MISSING])
+        absent = ", ".join(
+            f"{code['unit']} {code['p']:.0%}" for code in missing.get(visit, ())[:MOST_MISSING]
+        )
         pieces.append(line.rstrip() + (f"\n{'':>13}expected, not there: {absent}\n" if absent else "\n"))
         at += len(pieces[-1])
     page.coloured(
@@ -81,6 +84,6 @@ def _draw_codes(
         "".join(pieces),
         spans,
         scored.surprisal[units],
-        [shown.tell(unit) for unit in units],
-        scale=shown.scale,
+        [picture.tell(unit) for unit in units],
+        scale=picture.scale,
     )

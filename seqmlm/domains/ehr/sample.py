@@ -204,14 +204,14 @@ def draw(n: int, seed: int) -> tuple[list[Patient], list[dict[str, Any]]]:
 
 
 def truth(n: int, seed: int, anomalies: list[dict[str, Any]], patients: Sequence[Patient]) -> dict[str, Any]:
-    """What is planted, as `truth.json` holds it (docs/SAMPLES.md)."""
+    """The planted graph and anomalies, as `truth.json` holds them (docs/SAMPLES.md)."""
     return {
         **heading("ehr", n, seed, MEDS, "events are named by subject, visit and code"),
         "synthea": SYNTHEA,
-        "conditions": [_described(condition) for condition in CONDITIONS],
+        "conditions": [_condition_row(condition) for condition in CONDITIONS],
         "edges": _edges(),
         "indirect": [[f"CONDITION//{a}", f"CONDITION//{b}"] for a, b in indirect()],
-        "patients": [_placed(patient) for patient in patients],
+        "patients": [_linked_visits(patient) for patient in patients],
         "labs": [
             {"code": f"LAB//{lab.code}", "mean": lab.mean, "spread": lab.spread}
             | {"condition": f"CONDITION//{lab.condition}", "mean_with_condition": lab.raised}
@@ -226,7 +226,7 @@ def _edges() -> list[dict[str, Any]]:
     rows = [("comorbidity", c.source, f"CONDITION//{c.target}", c.probability, c.lag) for c in CAUSES]
     rows += [("drug", d.condition, f"DRUG//{d.code}", _BY_CODE[d.condition].treated, 0) for d in DRUGS]
     names = ("kind", "source", "target", "probability", "lag_days")
-    return [dict(zip(names, (kind, f"CONDITION//{a}", *rest), strict=True)) for kind, a, *rest in rows]
+    return [dict(zip(names, (kind, f"CONDITION//{a}", *details), strict=True)) for kind, a, *details in rows]
 
 
 def write(out: Path, n: int | None, seed: int) -> Sample:
@@ -236,7 +236,7 @@ def write(out: Path, n: int | None, seed: int) -> Sample:
     return write_files(out, patients, truth(count, seed, anomalies, patients))
 
 
-def _placed(patient: Patient) -> dict[str, Any]:
+def _linked_visits(patient: Patient) -> dict[str, Any]:
     """The linked codes that a patient has both of, each at the visit where it is first recorded."""
     first: dict[str, str] = {}
     for visit in patient.visits:
@@ -246,18 +246,25 @@ def _placed(patient: Patient) -> dict[str, Any]:
     direct += [(f"CONDITION//{lab.condition}", f"LAB//{lab.code}") for lab in LABS]
     through = [(f"CONDITION//{a}", f"CONDITION//{b}") for a, b in indirect()]
 
-    def placed(pairs: Sequence[tuple[str, str]]) -> list[list[str]]:
+    def visit_pairs(pairs: Sequence[tuple[str, str]]) -> list[list[str]]:
+        """(visit, code, visit, code) of each pair whose codes the patient has both of."""
         return [[first[a], a, first[b], b] for a, b in pairs if a in first and b in first]
 
-    return {"subject": str(patient.subject), "direct": placed(direct), "indirect": placed(through)}
+    return {"subject": str(patient.subject), "direct": visit_pairs(direct), "indirect": visit_pairs(through)}
 
 
-def _described(one: Condition) -> dict[str, Any]:
-    own = {name: getattr(one, name) for name in ("name", "base", "women", "old")}
-    return {"code": f"CONDITION//{one.code}", **own, "recorded_again": _AGAIN if one.chronic else 0.0}
+def _condition_row(condition: Condition) -> dict[str, Any]:
+    """A condition as `truth.json` holds it."""
+    factors = {name: getattr(condition, name) for name in ("name", "base", "women", "old")}
+    return {
+        "code": f"CONDITION//{condition.code}",
+        **factors,
+        "recorded_again": _AGAIN if condition.chronic else 0.0,
+    }
 
 
 def _life(number: int, rng: _Random) -> Patient:
+    """A patient with drawn visits."""
     birth = int(rng.integers(-14_600, 8_000))  # 1930 to 1991
     sex = "F" if rng.random() < 0.5 else "M"
     race = str(rng.choice(RACES, p=RACE_SHARES))
@@ -277,19 +284,19 @@ def _life(number: int, rng: _Random) -> Patient:
     return Patient(number, birth * DAY, sex, race, split, visits)
 
 
-def _onsets(woman: bool, old: bool, begin: int, rng: _Random) -> dict[str, int]:
+def _onsets(woman: bool, early_born: bool, begin: int, rng: _Random) -> dict[str, int]:
     """Condition -> day it begins, for the conditions a person gets; causes stand before their effects."""
-    found: dict[str, int] = {}
+    onsets: dict[str, int] = {}
     for condition in CONDITIONS:
-        odds = condition.base * (condition.women if woman else 1.0) * (condition.old if old else 1.0)
+        odds = condition.base * (condition.women if woman else 1.0) * (condition.old if early_born else 1.0)
         if rng.random() < min(odds, 0.95):
-            found[condition.code] = int(rng.integers(begin, END - 200))
+            onsets[condition.code] = int(rng.integers(begin, END - 200))
         for cause in CAUSES:
-            if cause.target == condition.code and cause.source in found and rng.random() < cause.probability:
-                day = found[cause.source] + round(cause.lag * float(rng.lognormal(0.0, 0.3)))
+            if cause.target == condition.code and cause.source in onsets and rng.random() < cause.probability:
+                day = onsets[cause.source] + round(cause.lag * float(rng.lognormal(0.0, 0.3)))
                 if day < END:
-                    found[condition.code] = min(found.get(condition.code, END), day)
-    return found
+                    onsets[condition.code] = min(onsets.get(condition.code, END), day)
+    return onsets
 
 
 def _days(begin: int, onsets: dict[str, int], rng: _Random) -> list[int]:
@@ -302,25 +309,27 @@ def _days(begin: int, onsets: dict[str, int], rng: _Random) -> list[int]:
 
 
 def _kind(day: int, onsets: dict[str, int]) -> str:
+    """The class of a visit, by the conditions that begin on its day."""
     kinds = {_BY_CODE[code].kind for code, onset in onsets.items() if onset == day}
     return next((kind for kind in ("inpatient", "emergency") if kind in kinds), "outpatient")
 
 
 def _fill(visits: list[Visit], days: list[int], onsets: dict[str, int], rng: _Random) -> None:
+    """Put codes and measurements into the visits."""
     treated = {code for code in onsets if rng.random() < _BY_CODE[code].treated}
     for visit, day in zip(visits, days, strict=True):
         present = {code for code, onset in onsets.items() if onset == day}
-        known = {code for code, onset in onsets.items() if onset < day and _BY_CODE[code].chronic}
+        chronic = {code for code, onset in onsets.items() if onset < day and _BY_CODE[code].chronic}
         recorded = [
-            c.code for c in CONDITIONS if c.code in present or (c.code in known and rng.random() < _AGAIN)
+            c.code for c in CONDITIONS if c.code in present or (c.code in chronic and rng.random() < _AGAIN)
         ]
         visit.codes += [f"CONDITION//{code}" for code in recorded]
         for drug in DRUGS:
-            due = drug.condition in present or (drug.condition in known and rng.random() < _CONTINUED)
+            due = drug.condition in present or (drug.condition in chronic and rng.random() < _CONTINUED)
             if due and drug.condition in treated:
                 visit.codes.append(f"DRUG//{drug.code}")
         for lab in LABS:
-            has = lab.condition in present or lab.condition in known
+            has = lab.condition in present or lab.condition in chronic
             if rng.random() < (_MONITORED if has else _SCREENED):
                 value = rng.normal(lab.raised if has else lab.mean, lab.spread)
                 visit.labs.append((f"LAB//{lab.code}", round(float(value), 1)))
@@ -338,14 +347,14 @@ def _spoil(patient: Patient, rng: _Random) -> dict[str, Any]:
     visit = with_codes[int(rng.integers(len(with_codes)))]
     wrong = foreign[int(rng.integers(len(foreign)))]
     drugs = [place for place, code in enumerate(visit.codes) if code.startswith("DRUG//")]
-    instead = None
+    replaced_code = None
     if drugs:
         place = drugs[int(rng.integers(len(drugs)))]
-        instead, visit.codes[place] = visit.codes[place], wrong
+        replaced_code, visit.codes[place] = visit.codes[place], wrong
     else:
         visit.codes.append(wrong)
     where = {"subject": str(patient.subject), "visit": visit.id, "time": iso(visit.time)}
-    return {**where, "code": wrong, "instead_of": instead}
+    return {**where, "code": wrong, "instead_of": replaced_code}
 
 
 # Files
@@ -366,11 +375,11 @@ def write_files(out: Path, patients: Sequence[Patient], truth: dict[str, Any]) -
     """Write both folders, `labels.json` and `truth.json`; the MEDS folder is the sample's data."""
     _write_meds(out / MEDS, patients)
     _write_synthea(out / SYNTHEA, patients)
-    write_lines(out / LABELS, (json.dumps(_outcome(patient)) for patient in patients))
+    write_lines(out / LABELS, (json.dumps(_outcome_label(patient)) for patient in patients))
     return Sample(files=(out / MEDS,), truth=write_truth(out, truth), apart=(out / SYNTHEA, out / LABELS))
 
 
-def _outcome(patient: Patient) -> dict[str, Any]:
+def _outcome_label(patient: Patient) -> dict[str, Any]:
     """A label in MEDS: whether after the visit in the middle a condition is new that others cause."""
     middle = (len(patient.visits) - 1) // 2
     now, later = (
@@ -383,6 +392,7 @@ def _outcome(patient: Patient) -> dict[str, Any]:
 
 
 def _write_meds(folder: Path, patients: Sequence[Patient]) -> None:
+    """Write the patients as a MEDS data set."""
     import pyarrow as pa
 
     names = ("subject_id", "time", "code", "numeric_value", "visit_id")
@@ -391,11 +401,13 @@ def _write_meds(folder: Path, patients: Sequence[Patient]) -> None:
     for split in _SPLITS:
         rows = [row for patient in patients if patient.split == split for row in _events(patient)]
         if rows:
-            _parquet(folder / "data" / split / "0.parquet", rows, schema)
+            _write_parquet(folder / "data" / split / "0.parquet", rows, schema)
     codes = pa.schema([("code", pa.string()), ("description", pa.string())])
-    _parquet(folder / "metadata" / "codes.parquet", list(_NAMES.items()), codes)
+    _write_parquet(folder / "metadata" / "codes.parquet", list(_NAMES.items()), codes)
     splits = pa.schema([("subject_id", pa.int64()), ("split", pa.string())])
-    _parquet(folder / "metadata" / "subject_splits.parquet", [(p.subject, p.split) for p in patients], splits)
+    _write_parquet(
+        folder / "metadata" / "subject_splits.parquet", [(p.subject, p.split) for p in patients], splits
+    )
     about = {"dataset_name": "seqmlm sample", "meds_version": "0.4.0"}
     write_lines(folder / "metadata" / "dataset.json", [json.dumps(about)])
 
@@ -407,22 +419,23 @@ def _events(patient: Patient) -> Iterator[tuple[int, int | None, str, float | No
     yield subject, None, f"RACE//{patient.race}", None, None
     yield subject, patient.birth * _MICRO, BIRTH, None, None
     for visit in patient.visits:
-        at = visit.time * _MICRO
-        yield subject, at, f"VISIT//{visit.kind}", None, visit.id
-        for code in _sorted(visit):
-            yield subject, at, code, None, visit.id
+        microseconds = visit.time * _MICRO
+        yield subject, microseconds, f"VISIT//{visit.kind}", None, visit.id
+        for code in _sorted_codes(visit):
+            yield subject, microseconds, code, None, visit.id
         for code, value in visit.labs:
-            yield subject, at, code, value, visit.id
+            yield subject, microseconds, code, value, visit.id
 
 
-def _sorted(visit: Visit) -> list[str]:
+def _sorted_codes(visit: Visit) -> list[str]:
     """Conditions before drugs, as the tables hold them; a code once."""
     return [
         code for front in _TABLES.values() for code in dict.fromkeys(visit.codes) if code.startswith(front)
     ]
 
 
-def _parquet(path: Path, rows: Sequence[tuple[Any, ...]], schema: Any) -> None:
+def _write_parquet(path: Path, rows: Sequence[tuple[Any, ...]], schema: Any) -> None:
+    """Write rows as a parquet file, the same bytes for the same rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -443,44 +456,47 @@ def _parquet(path: Path, rows: Sequence[tuple[Any, ...]], schema: Any) -> None:
 
 
 def _write_synthea(folder: Path, patients: Sequence[Patient]) -> None:
+    """Write the patients as tables of Synthea."""
     visits = [(patient, visit) for patient in patients for visit in patient.visits]
-    _csv(
+    _write_csv(
         folder / "patients.csv",
         "Id,BIRTHDATE,DEATHDATE,RACE,GENDER",
         ((p.subject, iso(p.birth)[:10], "", p.race, p.sex) for p in patients),
     )
-    _csv(
+    _write_csv(
         folder / "encounters.csv",
         "Id,START,STOP,PATIENT,ENCOUNTERCLASS,CODE,DESCRIPTION",
-        ((v.id, _zulu(v), "", p.subject, v.kind, "", "") for p, v in visits),
+        ((v.id, _utc_time(v), "", p.subject, v.kind, "", "") for p, v in visits),
     )
     for name, front in _TABLES.items():
-        _csv(
+        _write_csv(
             folder / f"{name}.csv",
             "START,STOP,PATIENT,ENCOUNTER,CODE,DESCRIPTION",
             (
-                (_zulu(v), "", p.subject, v.id, code.removeprefix(front), _NAMES[code])
+                (_utc_time(v), "", p.subject, v.id, code.removeprefix(front), _NAMES[code])
                 for p, v in visits
                 for code in dict.fromkeys(v.codes)
                 if code.startswith(front)
             ),
         )
-    _csv(
+    _write_csv(
         folder / "observations.csv",
         "DATE,PATIENT,ENCOUNTER,CODE,DESCRIPTION,VALUE,UNITS,TYPE",
         (
-            (_zulu(v), p.subject, v.id, code.removeprefix("LAB//"), _NAMES[code], value, "", "numeric")
+            (_utc_time(v), p.subject, v.id, code.removeprefix("LAB//"), _NAMES[code], value, "", "numeric")
             for p, v in visits
             for code, value in v.labs
         ),
     )
 
 
-def _zulu(visit: Visit) -> str:
+def _utc_time(visit: Visit) -> str:
+    """The time of a visit as ISO 8601 in UTC."""
     return iso(visit.time) + "Z"
 
 
-def _csv(path: Path, header: str, rows: Iterable[Sequence[Any]]) -> None:
+def _write_csv(path: Path, header: str, rows: Iterable[Sequence[Any]]) -> None:
+    """Write a header and rows as a CSV file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w", encoding="utf-8", newline="") as handle:
         handle.write(header + "\n")

@@ -1,4 +1,4 @@
-"""What maps of dependence mean in histories: a network of codes over a cohort, with the time between two.
+"""Maps of dependence in histories: a network of codes over a cohort, with the time between two.
 
 Of single patients nothing is drawn, and of the network nothing is told that fewer than 11 patients have.
 """
@@ -39,11 +39,11 @@ class CodesDecoder(NetworkDecoder):
 
     def times(self, record: Record, names: Sequence[str]) -> Mapping[str, float]:
         """Days from 1970 to the first record of each code."""
-        found: dict[str, float] = {}
+        first_days: dict[str, float] = {}
         for event in record.raw.events:
             if event.time is not None:
-                found.setdefault(event.code, event.time / _DAY)
-        return found
+                first_days.setdefault(event.code, event.time / _DAY)
+        return first_days
 
     def near(self, record: Record, names: Sequence[str]) -> NDArray[np.bool_]:
         """(N, N) codes that are recorded on one day at some time: units do not say of which visit."""
@@ -51,8 +51,9 @@ class CodesDecoder(NetworkDecoder):
         for event in record.raw.events:
             if event.time is not None:
                 days.setdefault(event.code, set()).add(int(event.time // _DAY))
-        own = [days.get(name, set()) for name in names]
-        return np.array([[bool(a & b) for b in own] for a in own], dtype=np.bool_).reshape(len(own), len(own))
+        code_days = [days.get(name, set()) for name in names]
+        shared = np.array([[bool(a & b) for b in code_days] for a in code_days], dtype=np.bool_)
+        return shared.reshape(len(names), len(names))
 
     def truths(self, path: Path, problems: Problems) -> Callable[[Record, Sequence[str]], Truth | None]:
         """The planted graph of `truth.json`: conditions, their drugs and measurements.
@@ -63,31 +64,32 @@ class CodesDecoder(NetworkDecoder):
         whether it is recorded beside them or not.
         """
         truth = read_truth(path, SCHEMA, ("conditions", "edges", "labs", "patients"))
-        conditions = {one["code"] for one in truth["conditions"]}
-        linked = _linked(truth)
+        conditions = {condition["code"] for condition in truth["conditions"]}
+        linked = _links(truth)
         indirect = _indirect(linked, truth)
-        subjects = {one["subject"] for one in truth["patients"]}
+        subjects = {patient["subject"] for patient in truth["patients"]}
 
-        def knows(record: Record, units: Sequence[str]) -> Truth | None:
+        def truth_of(record: Record, units: Sequence[str]) -> Truth | None:
+            """The planted pairs of a patient; None for a patient who is not of the sample."""
             if str(record.raw.subject) not in subjects:
                 return None
             return _truth(units, conditions, linked, indirect)
 
-        return knows
+        return truth_of
 
 
-def _linked(truth: Mapping[str, Any]) -> dict[Codes, str]:
-    """Every planted pair of codes, and what it is."""
-    found = {frozenset((one["source"], one["target"])): str(one["kind"]) for one in truth["edges"]}
-    return found | {frozenset((one["condition"], one["code"])): "measurement" for one in truth["labs"]}
+def _links(truth: Mapping[str, Any]) -> dict[Codes, str]:
+    """The kind of every planted pair of codes: "comorbidity", "drug" or "measurement"."""
+    edges = {frozenset((edge["source"], edge["target"])): str(edge["kind"]) for edge in truth["edges"]}
+    return edges | {frozenset((lab["condition"], lab["code"])): "measurement" for lab in truth["labs"]}
 
 
 def _indirect(linked: Mapping[Codes, str], truth: Mapping[str, Any]) -> set[Codes]:
     """Codes that are not linked but share a cause, themselves being causes of themselves."""
     import networkx as nx
 
-    graph = nx.DiGraph((one["source"], one["target"]) for one in truth["edges"])
-    graph.add_edges_from((one["condition"], one["code"]) for one in truth["labs"])
+    graph = nx.DiGraph((edge["source"], edge["target"]) for edge in truth["edges"])
+    graph.add_edges_from((lab["condition"], lab["code"]) for lab in truth["labs"])
     above = {node: {node, *nx.ancestors(graph, node)} for node in graph}
     pairs = {frozenset((a, b)) for a in graph for b in graph if a < b and above[a] & above[b]}
     return pairs - linked.keys()
@@ -96,6 +98,7 @@ def _indirect(linked: Mapping[Codes, str], truth: Mapping[str, Any]) -> set[Code
 def _truth(
     units: Sequence[str], conditions: set[str], linked: Mapping[Codes, str], indirect: set[Codes]
 ) -> Truth:
+    """The planted pairs among the codes of a patient."""
     kinds: dict[Pair, str] = {}
     for i, first in enumerate(units):
         for j in range(i + 1, len(units)):
@@ -105,9 +108,10 @@ def _truth(
             elif pair in indirect:
                 kinds[i, j] = "indirect"
 
-    def known(pair: Pair) -> bool:
-        own = {units[pair[0]], units[pair[1]]}
-        return len(own) == 2 and bool(own & conditions)
+    def is_known(pair: Pair) -> bool:
+        """Whether a pair is known: two codes, one of them a condition."""
+        pair_codes = {units[pair[0]], units[pair[1]]}
+        return len(pair_codes) == 2 and bool(pair_codes & conditions)
 
     edges = frozenset(pair for pair, kind in kinds.items() if kind != "indirect")
-    return Truth(edges=edges, kinds=kinds, known=known)
+    return Truth(edges=edges, kinds=kinds, known=is_known)

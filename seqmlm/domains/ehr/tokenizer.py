@@ -36,8 +36,8 @@ from seqmlm.domains.ehr.vocabulary import (
     SPECIAL,
     Learning,
     Vocabulary,
+    conversion_target,
     family,
-    into,
     learn,
     spell,
     vocabulary_of,
@@ -135,7 +135,7 @@ class EventsTokenizer(Tokenizer):
         visits = [sources.setdefault(event.visit, len(sources)) for event in events]
         kinds = {"": 0} | lexicon.kinds
         spans = list(chain.from_iterable(raw.code_spans() for raw in raws))
-        found = Events(
+        flat = Events(
             subjects=len(raws),
             subject=np.repeat(np.arange(len(raws)), [len(raw.events) for raw in raws]),
             ids=ids,
@@ -147,10 +147,10 @@ class EventsTokenizer(Tokenizer):
         )
         births = {code for code in set(codes) if is_birth(code)}
         if not births:
-            return found
-        kept = np.array([code not in births for code in codes])
+            return flat
+        is_kept = np.array([code not in births for code in codes])
         columns = ("subject", "ids", "time", "source", "kind", "spans")
-        return replace(found, **{name: getattr(found, name)[kept] for name in columns})
+        return replace(flat, **{name: getattr(flat, name)[is_kept] for name in columns})
 
     def hf(self) -> PreTrainedTokenizerFast:
         """A tokenizer of the vocabulary's own spelling: tokens between white space; adds `[CLS]` and `[SEP]`.
@@ -168,11 +168,13 @@ class EventsTokenizer(Tokenizer):
     def _content(self) -> Any:
         # Neither descriptions nor what is shown determine ids.
         return {
-            name: own for name, own in self._vocabulary.to_dict().items() if name not in ("meanings", "frame")
+            name: part
+            for name, part in self._vocabulary.to_dict().items()
+            if name not in ("meanings", "frame")
         }
 
     def save(self, directory: Path) -> None:
-        """As `Tokenizer.save`, and the vocabulary with its value bins in a file of its own."""
+        """Write what `Tokenizer.save` writes, and the vocabulary with its value bins in a file of its own."""
         directory.mkdir(parents=True, exist_ok=True)
         text = json.dumps(self._vocabulary.to_dict(), ensure_ascii=False, indent=1)
         (directory / VOCABULARY).write_text(text + "\n", encoding="utf-8")
@@ -186,8 +188,8 @@ class EventsTokenizer(Tokenizer):
             values = read_json(path)
             vocabulary = Vocabulary.from_dict(values)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            what = type(error).__name__  # the error itself may quote a code of a patient
-            raise StateError(f"{path} is not the vocabulary of an events tokenizer ({what})") from None
+            kind = type(error).__name__  # the error itself may quote a code of a patient
+            raise StateError(f"{path} is not the vocabulary of an events tokenizer ({kind})") from None
         return cls(vocabulary, kept_options(EventOptions, card, cls.name))
 
 
@@ -230,7 +232,7 @@ class _Clinical(Spelling):
         return unquote(self.tokens[token])
 
     def alone(self, token: int) -> str | None:
-        """As `surface`; None for the frame of visits, which is no clinical event."""
+        """The text that `surface` gives; None for the frame of visits, which is no clinical event."""
         first = FIRST_INTERVAL + len(INTERVALS)
         return None if token < first or token in self._lexicon.frame else self.surface(token)
 
@@ -323,6 +325,7 @@ class Lexicon:
         homes: list[str] = [""] * len(SPECIAL) + ["interval"] * len(INTERVALS)
 
         def add(spelling: str, home: str) -> int:
+            """Add a token; its id."""
             tokens.append(spelling)
             homes.append(home)
             return len(tokens) - 1
@@ -340,8 +343,8 @@ class Lexicon:
         frame = set(vocabulary.frame)
         for code in vocabulary.codes:
             home, spelling = f"code {vocabulary_of(code)}", spell(code)
-            self.codes[code] = own = add(spelling, home)
-            made = [own]
+            self.codes[code] = code_token = add(spelling, home)
+            code_tokens = [code_token]
             bins: list[int] = []
             sets = vocabulary.bins(code)
             for measure, edges in sets:
@@ -351,12 +354,12 @@ class Lexicon:
                 bins += [add(f"{spelling}//Q{n + 1}{suffix}", home) for n in range(len(edges) + 1)]
             for text in vocabulary.texts.get(code, ()):
                 self.texts[code, text] = add(f"{spelling}//={spell(text)}", home)
-                made.append(self.texts[code, text])
-            owners.update(dict.fromkeys([*made, *bins], family(code)))
+                code_tokens.append(self.texts[code, text])
+            owners.update(dict.fromkeys([*code_tokens, *bins], family(code)))
             if code in frame:
-                self.frame.update(made, bins)
+                self.frame.update(code_tokens, bins)
             if code in vocabulary.meanings:
-                texts = (unquote(tokens[token]) for token in (*made, *bins))
+                texts = (unquote(tokens[token]) for token in (*code_tokens, *bins))
                 self.meanings |= dict.fromkeys(texts, vocabulary.meanings[code])
         self.tokens = tuple(tokens)
         self._homes = homes
@@ -370,7 +373,7 @@ class Lexicon:
         """(N,) tokens of events, those with a number moved to its bin, of the tokens, values (NaN for none),
         codes and units (none where the vocabulary has none) of N events.
         """
-        rows, first, edges = self._binned
+        rows, first, edges = self._bin_table
         row = rows[ids]
         measured = np.isfinite(values)
         if units:
@@ -380,33 +383,34 @@ class Lexicon:
                 values[place] = values[place] * scale + offset
         binned = np.flatnonzero(measured & (row >= 0))
         row = row[binned]
-        found = ids.copy()
-        found[binned] = first[row] + (values[binned, None] > edges[row]).sum(axis=1)
-        return found
+        tokens = ids.copy()
+        tokens[binned] = first[row] + (values[binned, None] > edges[row]).sum(axis=1)
+        return tokens
 
-    def _row(self, code: str, given: str | None) -> tuple[int, float, float]:
-        """Of a code whose values have units: the row of bins of one, and how its values are converted."""
-        own = self.vocabulary.units[code]
-        measure = unit(given)
-        if not measure and len(own) == 1:
-            measure = next(iter(own))
-        group, (scale, offset) = (into(code, measure, own) if measure else None) or (measure, SAME)
-        return self._rows.get((code, group), _NO_BINS), scale, offset
+    def _row(self, code: str, unit_text: str | None) -> tuple[int, float, float]:
+        """The row of bins for values of a code in a unit, and the scale and offset that convert them."""
+        units = self.vocabulary.units[code]
+        measure = unit(unit_text)
+        if not measure and len(units) == 1:
+            measure = next(iter(units))
+        target = conversion_target(code, measure, units) if measure else None
+        group, (scale, offset) = target or (measure, SAME)
+        return self._bin_rows.get((code, group), _NO_BINS), scale, offset
 
     @cached_property
-    def _rows(self) -> dict[tuple[str, str], int]:
+    def _bin_rows(self) -> dict[tuple[str, str], int]:
         """(code, unit) to the number of its bins among all."""
         return {name: row for row, name in enumerate(self._first_bin)}
 
     @cached_property
-    def _binned(self) -> tuple[Longs, Longs, NDArray[np.float64]]:
+    def _bin_table(self) -> tuple[Longs, Longs, NDArray[np.float64]]:
         """(V,) row of each code with bins, or `_NO_BINS` or `_BY_UNIT`; (R,) the token of each row's first
         bin; (R, E) edges, then inf."""
         sets = {code: dict(self.vocabulary.bins(code)) for code in self.vocabulary.codes}
-        most = max((len(edges) for own in sets.values() for edges in own.values()), default=0)
-        table = np.full((len(self._rows), most), np.inf)
+        width = max((len(edges) for measures in sets.values() for edges in measures.values()), default=0)
+        table = np.full((len(self._bin_rows), width), np.inf)
         rows = np.full(len(self.tokens), _NO_BINS, dtype=np.int64)
-        for (code, measure), row in self._rows.items():
+        for (code, measure), row in self._bin_rows.items():
             edges = sets[code][measure]
             table[row, : len(edges)] = edges
             if not measure:

@@ -75,7 +75,7 @@ _OFFSETS = {"[degf]": -32 * 5 / 9}
 # Standard concepts of OMOP's vocabulary for units, which a table may have without the vocabulary itself.
 _OF_CONCEPT = """8840=mg/dl 8753=mmol/l 8749=umol/l 8713=g/dl 8636=g/l 9557=meq/l 9529=kg 8739=lb 8582=cm
     9330=in 586323=cel 9289=[degf]"""
-_CONCEPTS = dict(one.split("=") for one in _OF_CONCEPT.split())
+_CONCEPTS = dict(pair.split("=") for pair in _OF_CONCEPT.split())
 _NONE = frozenset(("", "-", "0", "none", "null", "nan", "na", "n/a", "unknown", "nomatchingconcept"))
 
 
@@ -85,10 +85,10 @@ _UNITS = {
     for name, (scale, _) in members.items()
 }
 _SPELLINGS = _CONCEPTS | {
-    other: name
+    spelling: name
     for members in _DIMENSIONS.values()
-    for name, (_, others) in members.items()
-    for other in others.split()
+    for name, (_, spellings) in members.items()
+    for spelling in spellings.split()
 }
 
 
@@ -123,16 +123,16 @@ def unit(text: str | None) -> str:
     >>> unit(" µmol / L"), unit("mg per dL"), unit("[lb_av]"), unit("U/L"), unit("None")
     ('umol/l', 'mg/dl', 'lb', 'u/l', '')
     """
-    found = (text or "").strip().casefold()
-    for old, new in ((" per ", "/"), ("μ", "u"), ("litre", "liter"), ("metre", "meter"), ("°", "deg")):
-        found = found.replace(old, new)
-    found = "".join(found.split())
-    return "" if found in _NONE else _SPELLINGS.get(found, found)
+    spelling = (text or "").strip().casefold()
+    for word, sign in ((" per ", "/"), ("μ", "u"), ("litre", "liter"), ("metre", "meter"), ("°", "deg")):
+        spelling = spelling.replace(word, sign)
+    spelling = "".join(spelling.split())
+    return "" if spelling in _NONE else _SPELLINGS.get(spelling, spelling)
 
 
 @lru_cache(maxsize=1 << 14)
 def analyte(code: str) -> str | None:
-    """What a code measures, where its name or its LOINC code says so and nothing else; else None.
+    """The analyte that a code measures, where its name or its LOINC code says so and nothing else; else None.
 
     >>> analyte("LAB//2345-7"), analyte("LAB//Glucose, fasting"), analyte("LAB//glucose tolerance")
     ('glucose', 'glucose', None)
@@ -144,43 +144,45 @@ def analyte(code: str) -> str | None:
     words = [word for part in parts for word in _WORD.findall(part)]
     if "urea" in words and "nitrogen" in words:
         words = [*(word for word in words if word not in ("urea", "nitrogen")), "bun"]
-    found = {_OF_WORD[word] for word in words if word in _OF_WORD}
-    known = all(word in _OF_WORD or word in _NEUTRAL for word in words)
-    return found.pop() if known and len(found) == 1 else None
+    names = {_OF_WORD[word] for word in words if word in _OF_WORD}
+    all_known = all(word in _OF_WORD or word in _NEUTRAL for word in words)
+    return names.pop() if all_known and len(names) == 1 else None
 
 
 @lru_cache(maxsize=1 << 14)
-def conversion(code: str, old: str, new: str) -> Conversion | None:
-    """From one unit to another of a code's values; None where no factor is known.
+def conversion(code: str, source: str, target: str) -> Conversion | None:
+    """The conversion of a code's values from one unit to another; None where no factor is known.
 
     Args:
         code: says which analyte, for units of different dimensions.
-        old, new: as `unit` spells them.
+        source, target: units as `unit` spells them.
 
     >>> round(100 * conversion("LAB//glucose", "mg/dl", "mmol/l").scale, 2)
     5.55
     """
-    if old == new:
+    if source == target:
         return SAME
-    if old not in _UNITS or new not in _UNITS:
+    if source not in _UNITS or target not in _UNITS:
         return None
-    one, other = _UNITS[old], _UNITS[new]
-    bridge = 1.0 if one.dimension == other.dimension else _bridge(code, one.dimension, other.dimension)
+    first, second = _UNITS[source], _UNITS[target]
+    bridge = 1.0 if first.dimension == second.dimension else _bridge(code, first.dimension, second.dimension)
     if bridge is None:
         return None
-    return Conversion(one.scale * bridge / other.scale, (one.offset * bridge - other.offset) / other.scale)
+    return Conversion(
+        first.scale * bridge / second.scale, (first.offset * bridge - second.offset) / second.scale
+    )
 
 
-def _bridge(code: str, old: str, new: str) -> float | None:
-    """From the own unit of a dimension to that of another, for what the code measures."""
-    what = analyte(code)
-    if what is None:
+def _bridge(code: str, source: str, target: str) -> float | None:
+    """The factor from one dimension's base unit to another's, for the analyte of a code; None if unknown."""
+    substance = analyte(code)
+    if substance is None:
         return None
-    molar, _, _ = _ANALYTES[what]
+    molar, _, _ = _ANALYTES[substance]
     if molar is None:  # of ions with one charge a mole is an equivalent
-        return 1.0 if {old, new} == {"amount concentration", "equivalents"} else None
-    if (old, new) == ("mass concentration", "amount concentration"):
+        return 1.0 if {source, target} == {"amount concentration", "equivalents"} else None
+    if (source, target) == ("mass concentration", "amount concentration"):
         return 10.0 / molar  # mg/dl -> mg/l -> mmol/l
-    if (old, new) == ("amount concentration", "mass concentration"):
+    if (source, target) == ("amount concentration", "mass concentration"):
         return molar / 10.0
     return None

@@ -46,15 +46,15 @@ def family(code: str) -> str:
     >>> family("ICD10//I50.9"), family("LAB//2345-7")
     ('ICD10//I50', 'LAB//2345-7')
     """
-    vocabulary, _, own = code.rpartition("//")
-    if _HIERARCHICAL.search(vocabulary) or _DOTTED.fullmatch(own):
-        return f"{vocabulary}//{own[:_PREFIX]}"
+    vocabulary, _, name = code.rpartition("//")
+    if _HIERARCHICAL.search(vocabulary) or _DOTTED.fullmatch(name):
+        return f"{vocabulary}//{name[:_PREFIX]}"
     return code
 
 
 def spell(name: str) -> str:
     """A code as a token without white space, escaped so that it cannot equal a special token."""
-    text = re.sub(r"[%\s]", lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), name)
+    text = re.sub(r"[%\s]", lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), name)
     text = re.sub(r"//Q(?=\d+$)", "//%51", text).replace("//=", "//%3D")
     return f"%5B{text[1:]}" if text.startswith("[") else text
 
@@ -92,28 +92,28 @@ class Vocabulary:
     frame: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
+        """The vocabulary as JSON values."""
         return asdict(self)
 
     def bins(self, code: str) -> list[tuple[str, tuple[float, ...]]]:
         """(unit, edges) of each set of bins of a code, "" for values without unit; sorted."""
-        own = dict(self.units.get(code, {}))
+        measures = dict(self.units.get(code, {}))
         if code in self.edges:
-            own[""] = self.edges[code]
-        return sorted((unit, edges) for unit, edges in own.items() if edges)
+            measures[""] = self.edges[code]
+        return sorted((unit, edges) for unit, edges in measures.items() if edges)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Vocabulary:
-        """Restore what `to_dict` gave; a KeyError or TypeError for anything else."""
+        """The vocabulary that `to_dict` described; a KeyError or TypeError for anything else."""
         return cls(
             codes=tuple(values["codes"]),
-            texts={code: tuple(own) for code, own in values["texts"].items()},
+            texts={code: tuple(texts) for code, texts in values["texts"].items()},
             families=tuple(values["families"]),
             kinds=tuple(values["kinds"]),
-            edges={code: tuple(own) for code, own in values["edges"].items()},
+            edges={code: tuple(edges) for code, edges in values["edges"].items()},
             units={
-                code: {unit: tuple(edges) for unit, edges in own.items()}
-                for code, own in values["units"].items()
+                code: {unit: tuple(edges) for unit, edges in measures.items()}
+                for code, measures in values["units"].items()
             },
             meanings=dict(values["meanings"]),
             frame=tuple(values["frame"]),
@@ -181,12 +181,12 @@ class _People:
             if thing not in self.few and thing in self.counts:
                 self.counts[thing] += 1
                 continue
-            own = self.few.setdefault(thing, [])
-            if subject in own:
+            subjects = self.few.setdefault(thing, [])
+            if subject in subjects:
                 continue
-            own.append(subject)
+            subjects.append(subject)
             self.counts[thing] += 1
-            if len(own) >= self._enough:
+            if len(subjects) >= self._enough:
                 del self.few[thing]
 
     def enough(self) -> Iterator[tuple[Any, int]]:
@@ -196,7 +196,7 @@ class _People:
     def forget(self) -> None:
         """Drop items seen in one subject so far."""
         self.counts = Counter({thing: n for thing, n in self.counts.items() if n > 1})
-        self.few = {thing: own for thing, own in self.few.items() if thing in self.counts}
+        self.few = {thing: subjects for thing, subjects in self.few.items() if thing in self.counts}
 
 
 class _Counts:
@@ -222,10 +222,10 @@ class _Counts:
                 sample = self.values.get(code)
                 if sample is None:
                     sample = self.values[code] = _Sample(self._random)
-                own = unit(event.unit)
-                if own:
-                    units.add((code, own))
-                sample.add(value, subject, own)
+                measure = unit(event.unit)
+                if measure:
+                    units.add((code, measure))
+                sample.add(value, subject, measure)
             if event.time is not None:
                 timed.add(code)
             if event.kind:
@@ -242,12 +242,13 @@ class _Counts:
             self._forget()
 
     def _forget(self) -> None:
+        """Drop the codes, texts and units of a single subject so far."""
         for people in (self.codes, self.texts, self.units):
             people.forget()
         self.timed &= self.codes.counts.keys()
         self.opening &= self.codes.counts.keys()
         self.meanings = {code: text for code, text in self.meanings.items() if code in self.codes.counts}
-        self.values = {code: own for code, own in self.values.items() if code in self.codes.counts}
+        self.values = {code: sample for code, sample in self.values.items() if code in self.codes.counts}
 
 
 class _Sample:
@@ -272,25 +273,26 @@ class _Sample:
             self._values[place], self._subjects[place] = value, subject
             self._units[place] = unit
 
-    def measured(self, code: str, known: Collection[str], how: Learning) -> Measured:
-        """The bins of each unit that enough subjects have (`known`); values in others have none."""
+    def value_bins(self, code: str, frequent: Collection[str], how: Learning) -> ValueBins:
+        """The bins of the values in each of the `frequent` units, those that enough subjects have."""
         values, subjects = np.array(self._values), np.array(self._subjects)
         units = np.array(self._units, dtype=np.str_)
-        grouped = unit_groups(code, Counter(one for one in self._units if one in known))
-        for one, (group, (scale, offset)) in grouped.items():
-            if group != one:
-                values[units == one] = values[units == one] * scale + offset
-                units[units == one] = group
-        groups = [one for one, (group, _) in grouped.items() if group == one]
+        grouped = unit_groups(code, Counter(measure for measure in self._units if measure in frequent))
+        for measure, (group, (scale, offset)) in grouped.items():
+            if group != measure:
+                values[units == measure] = values[units == measure] * scale + offset
+                units[units == measure] = group
+        groups = [measure for measure, (group, _) in grouped.items() if group == measure]
         if len(groups) == 1:
             units[units == ""] = groups[0]
-        found = {
-            one: _edges(values[units == one], subjects[units == one], how) for one in sorted({"", *groups})
+        edges = {
+            measure: _edges(values[units == measure], subjects[units == measure], how)
+            for measure in sorted({"", *groups})
         }
-        return Measured(edges=found.pop("") if len(groups) != 1 else (), units={u: found[u] for u in groups})
+        return ValueBins(edges=edges.pop("") if len(groups) != 1 else (), units={u: edges[u] for u in groups})
 
 
-class Measured(NamedTuple):
+class ValueBins(NamedTuple):
     """Edges between the bins of a code's values: those without unit, and those of each unit."""
 
     edges: tuple[float, ...]
@@ -302,21 +304,19 @@ class Measured(NamedTuple):
         return sum(len(edges) + 1 for edges in (self.edges, *self.units.values()) if edges)
 
 
-def into(code: str, own: str, groups: Iterable[str]) -> tuple[str, Conversion] | None:
+def conversion_target(code: str, source: str, groups: Iterable[str]) -> tuple[str, Conversion] | None:
     """The first of `groups`, units of a code, that its values in another unit can be converted into."""
-    found = ((group, conversion(code, own, group)) for group in groups)
-    return next(((group, factor) for group, factor in found if factor is not None), None)
+    factors = ((group, conversion(code, source, group)) for group in groups)
+    return next(((group, factor) for group, factor in factors if factor is not None), None)
 
 
 def unit_groups(code: str, counts: Mapping[str, int]) -> dict[str, tuple[str, Conversion]]:
     """Units of a code, the most frequent first: each, or one before it that it is converted into."""
-    found: dict[str, tuple[str, Conversion]] = {}
-    for own in sorted(counts, key=lambda one: (-counts[one], one)):
-        found[own] = into(code, own, [group for one, (group, _) in found.items() if one == group]) or (
-            own,
-            SAME,
-        )
-    return found
+    groups: dict[str, tuple[str, Conversion]] = {}
+    for measure in sorted(counts, key=lambda measure: (-counts[measure], measure)):
+        targets = [group for member, (group, _) in groups.items() if member == group]
+        groups[measure] = conversion_target(code, measure, targets) or (measure, SAME)
+    return groups
 
 
 def _edges(values: Any, subjects: Any, how: Learning) -> tuple[float, ...]:
@@ -353,35 +353,37 @@ def _between(values: Any, cut: int) -> float | None:
     return middle if low < middle < high else None
 
 
-def _values(counts: _Counts, how: Learning) -> tuple[dict[str, Measured], dict[str, tuple[str, ...]]]:
+def _values(counts: _Counts, how: Learning) -> tuple[dict[str, ValueBins], dict[str, tuple[str, ...]]]:
     """Bins of numbers, and values in words, by code."""
-    known: dict[str, set[str]] = {}
-    for (code, own), _ in counts.units.enough():
-        known.setdefault(code, set()).add(own)
-    values = {code: sample.measured(code, known.get(code, ()), how) for code, sample in counts.values.items()}
+    measures: dict[str, set[str]] = {}
+    for (code, measure), _ in counts.units.enough():
+        measures.setdefault(code, set()).add(measure)
+    values = {
+        code: sample.value_bins(code, measures.get(code, ()), how) for code, sample in counts.values.items()
+    }
     texts: dict[str, list[str]] = {}
     for (code, text), _ in counts.texts.enough():
         texts.setdefault(code, []).append(text)
-    return values, {code: tuple(sorted(own)) for code, own in texts.items()}
+    return values, {code: tuple(sorted(words)) for code, words in texts.items()}
 
 
 def _codes(
     counts: _Counts,
-    values: Mapping[str, Measured],
+    values: Mapping[str, ValueBins],
     texts: Mapping[str, tuple[str, ...]],
     room: int,
     how: Learning,
 ) -> tuple[set[str], int]:
     """Codes of enough subjects, the most frequent ones if not all fit; and the number of ids they take."""
-    kept, used = set(), 0
+    codes, used = set(), 0
     for _, code in sorted((-n, code) for code, n in counts.codes.enough()):
         bins = values[code].bins if code in values else 0
         needed = 1 + bins + len(texts.get(code, ()))
         if used + needed > room:
             break
-        kept.add(code)
+        codes.add(code)
         used += needed
-    return kept, used
+    return codes, used
 
 
 def _families(counts: _Counts, codes: set[str], how: Learning) -> list[str]:
@@ -389,14 +391,14 @@ def _families(counts: _Counts, codes: set[str], how: Learning) -> list[str]:
     people: Counter[str] = Counter()
     subjects: dict[str, set[int]] = {}
     for code, n in counts.codes.counts.items():
-        own = family(code)
-        if own == code:
+        name = family(code)
+        if name == code:
             continue
         if n < how.min_subjects:
-            subjects.setdefault(own, set()).update(counts.codes.few[code])
+            subjects.setdefault(name, set()).update(counts.codes.few[code])
         elif code not in codes:
-            people[own] = max(people[own], n)
-    for own, found in subjects.items():
-        people[own] = max(people[own], len(found))
-    enough = [(-n, own) for own, n in people.items() if n >= how.min_subjects]
-    return [own for _, own in sorted(enough)]
+            people[name] = max(people[name], n)
+    for name, members in subjects.items():
+        people[name] = max(people[name], len(members))
+    enough = [(-n, name) for name, n in people.items() if n >= how.min_subjects]
+    return [name for _, name in sorted(enough)]

@@ -33,34 +33,36 @@ _ROTATED = tuple(f".{number}" for number in range(100))
 _SUFFIXES = (".log", ".txt", ".out", ".err", ".jsonl", ".ndjson", ".csv", ".tsv", *_ROTATED)
 
 
-def _original(path: Path | str) -> str | None:
-    """The file that was rotated: what it is now called has an ending of no format."""
+def _original_name(path: Path | str) -> str | None:
+    """The name of a file before its rotation; its name now has an ending of no format."""
     return None if stem_suffix(path) in (".bz2", ".xz") else service_of(str(path))
 
 
-def _tokenizer(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What `fields`, `keep`, `mask` and `patterns` say of templates."""
-
-    found: dict[str, Any] = {}
+def _tokenizer_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of `templates.v1` that `fields`, `keep`, `mask` and `patterns` set."""
+    chosen: dict[str, Any] = {}
     if options.get("fields") is not None:
-        found["fields"] = str(options["fields"])
+        chosen["fields"] = str(options["fields"])
     for name in ("keep", "mask"):
         if options.get(name) is not None:
-            found[name] = [one.strip() for one in str(options[name]).split(",") if one.strip()]
+            chosen[name] = [
+                field_name.strip() for field_name in str(options[name]).split(",") if field_name.strip()
+            ]
     if options.get("patterns") is not None:
-        found["patterns"] = patterns_of(str(options["patterns"]))
-    return found
+        chosen["patterns"] = patterns_of(str(options["patterns"]))
+    return chosen
 
 
 def _identity(record: Record) -> str:
-    """The lines with their times; sessions of event ids, many of which are equal, also by id."""
+    """The identity of a record: its lines with their times; of sessions of event ids, many of which are
+    equal, also its id."""
     if isinstance(record.raw, LogLines) and record.raw.keys:
         return f"{record.id}\0{record.raw}"
     return str(record.raw)
 
 
 def _first_time(record: Record) -> float:
-    """Where times are unknown, the place among the records that are read."""
+    """Time of the first line in seconds; 0 for all records without times, which keep the order they have."""
     times = record.raw.times if isinstance(record.raw, LogLines) else None
     return times[0] if times else 0.0
 
@@ -74,7 +76,7 @@ def _pictures(level: Level) -> Sequence[Picture]:
 
 
 def _shows(row: Mapping[str, Any], anomaly: Mapping[str, Any]) -> bool:
-    """A line of the file is one of the fault's."""
+    """Whether a row shows an anomaly: its line is one of the fault's."""
     return whole(row.get("line")) in anomaly["lines"]
 
 
@@ -83,19 +85,19 @@ LOGS = Field(
     title="Logs: sessions and windows of machines' messages",
     unit="line",
     formats={
-        name: Format(read=read, suffixes=_SUFFIXES if name == "auto" else ())
-        for name, read in READERS.items()
+        name: Format(read=reader, suffixes=_SUFFIXES if name == "auto" else ())
+        for name, reader in READERS.items()
     },
     reading=Reading(
         dataset=dataset_format(READERS["jsonl"]),
-        original=_original,
+        original=_original_name,
         rotation=rotation_of,
         followed=True,
         cuts=(
             *("session", "window", "session_gap", "max_session", "multiline"),
             *("fields", "message_field", "keep_header"),  # and what of each line is read
         ),
-        tokenizer=_tokenizer,
+        tokenizer=_tokenizer_options,
         content=(LOG,),
     ),
     defaults=Defaults(

@@ -60,11 +60,11 @@ def lines_of(encodings: Sequence[Encoding], tokenizer: Tokenizer) -> Lines:
     edges = np.cumsum([0, *map(len, encodings)])
     if tokenizer.traits.unit == "line":
         inside = groups >= 0
-        before = np.concatenate([[0], np.cumsum(inside)])
-        return Lines(ids[inside].astype(np.int64), before[edges])
+        lines_before = np.concatenate([[0], np.cumsum(inside)])
+        return Lines(ids[inside].astype(np.int64), lines_before[edges])
     ends = ids == tokenizer.space.end
-    before = np.concatenate([[0], np.cumsum(ends)])
-    return Lines(_line_keys(ids, groups >= 0, before[:-1], int(before[-1])), before[edges])
+    lines_before = np.concatenate([[0], np.cumsum(ends)])
+    return Lines(_line_keys(ids, groups >= 0, lines_before[:-1], int(lines_before[-1])), lines_before[edges])
 
 
 def line_at(encoding: Encoding, positions: Longs, tokenizer: Tokenizer) -> Longs:
@@ -115,7 +115,7 @@ class LogCounts:
         pair_lines: (P,) how often each was seen.
         indptr, indices, values: rows of the distinct count vectors (K, E), as in `scipy.sparse.csr_matrix`.
         shortest: lines that all but a hundredth of the records have, or more.
-        new: key of lines without a template, -1 where there is no such.
+        unmatched_key: key of lines without a template, -1 where there is no such.
     """
 
     keys: Longs
@@ -128,11 +128,11 @@ class LogCounts:
     indices: Longs
     values: Longs
     shortest: int
-    new: int
+    unmatched_key: int
     _vectors: Any = field(init=False, repr=False)
     _norms: Doubles = field(init=False, repr=False)
     _zeros: Doubles = field(init=False, repr=False)
-    _known: dict[bytes, tuple[float, int]] = field(init=False, repr=False, default_factory=dict)
+    _nearest_cache: dict[bytes, tuple[float, int]] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         from scipy import sparse  # a sixth of a second, which help need not wait for
@@ -142,19 +142,19 @@ class LogCounts:
         vectors = sparse.csr_array((data, self.indices, self.indptr), shape=shape)
         object.__setattr__(self, "_vectors", vectors)
         object.__setattr__(self, "_norms", np.asarray(vectors.multiply(vectors).sum(axis=1)).ravel())
-        object.__setattr__(self, "_zeros", self._none_of())
+        object.__setattr__(self, "_zeros", self._absence_bits())
 
     @property
     def size(self) -> int:
-        """E, and the number of any event that was not seen."""
+        """E, which is also the number of any event that was not seen."""
         return len(self.keys)
 
     def events(self, keys: Longs) -> Longs:
         """(N,) the event of each line; E for one never seen."""
         place = np.searchsorted(self.keys, keys)
         inside = np.minimum(place, max(self.size - 1, 0))
-        known = self.keys[inside] == keys if self.size else np.zeros(len(keys), dtype=np.bool_)
-        return np.where(known, inside, self.size).astype(np.int64)
+        is_known = self.keys[inside] == keys if self.size else np.zeros(len(keys), dtype=np.bool_)
+        return np.where(is_known, inside, self.size).astype(np.int64)
 
     def bigrams(self, lines: Lines, events: Longs) -> tuple[Doubles, Longs]:
         """Surprisal of each line after the one before it, and of each record's end after its last line.
@@ -167,31 +167,36 @@ class LogCounts:
         """
         edge = self.size + 1
         record = np.repeat(np.arange(len(lines)), lines.counts + 1)
-        first, second = neighbours(lines, events, edge)
-        seen, follows, kinds = self._pair_counts(first, second)
+        first, second = event_pairs(lines, events, edge)
+        pair_counts, first_counts, follower_counts = self._pair_counts(first, second)
         ends = np.append(self.lines, [0, self.total])
         unigram = (ends[second] + 1) / (ends.sum() + self.size + 2)
-        backed = np.where(follows > 0, (seen + kinds * unigram) / np.maximum(follows + kinds, 1), unigram)
-        return -np.log2(backed), record
+        probability = np.where(
+            first_counts > 0,
+            (pair_counts + follower_counts * unigram) / np.maximum(first_counts + follower_counts, 1),
+            unigram,
+        )
+        return -np.log2(probability), record
 
     def _pair_counts(self, first: Longs, second: Longs) -> tuple[Longs, Longs, Longs]:
-        """Of each pair: times seen, times anything followed the first, different events that did."""
+        """Training counts of P pairs of events: (P,) of the pair, (P,) of all pairs that begin with its first
+        event, and (P,) of different events after that event."""
         base = self.size + 2
         code = first * base + second
         place = np.searchsorted(self.pairs, code)
         inside = np.minimum(place, max(len(self.pairs) - 1, 0))
-        seen = (
+        pair_counts = (
             np.where(self.pairs[inside] == code, self.pair_lines[inside], 0) if len(self.pairs) else 0 * code
         )
         low, high = np.searchsorted(self.pairs, [first * base, (first + 1) * base])
-        upto = np.concatenate([[0], np.cumsum(self.pair_lines)])
-        return seen, upto[high] - upto[low], high - low
+        cumulative = np.concatenate([[0], np.cumsum(self.pair_lines)])
+        return pair_counts, cumulative[high] - cumulative[low], high - low
 
     def usual(self) -> Longs:
         """Events that at least nine in ten training records have."""
         return np.flatnonzero(self.records >= _USUAL * self.total)
 
-    def _none_of(self) -> Doubles:
+    def _absence_bits(self) -> Doubles:
         """(E,) bits of surprise that none of an event's lines is in a record as long as those of training:
         of a negative binomial count with the mean and variance of training, or, where these vary less than
         by chance, as a probe does that asks by the clock, of a binomial one."""
@@ -216,12 +221,12 @@ class LogCounts:
         surprise = -np.log2((lacking + 1) / (self.total + 2))
         by_number = np.where(lacking <= _HARDLY * self.total, self._zeros[usual], 0.0)
         length = np.minimum(lines.counts * self.total / max(int(self.lines.sum()), 1), 1.0)
-        there = np.zeros((len(lines), self.size + 1), dtype=np.bool_)
-        there[lines.record, events] = True
-        return np.where(there[:, usual], 0.0, np.maximum(surprise, length[:, None] * by_number))
+        is_present = np.zeros((len(lines), self.size + 1), dtype=np.bool_)
+        is_present[lines.record, events] = True
+        return np.where(is_present[:, usual], 0.0, np.maximum(surprise, length[:, None] * by_number))
 
     def surplus(self, lines: Lines, sets: Any) -> tuple[Doubles, Longs]:
-        """How much more often than in training an event is among the lines of R records with these
+        """The event that is most above its share of the training lines, in each of R records with these
         `multisets`.
 
         Returns:
@@ -250,49 +255,51 @@ class LogCounts:
         multiset of events.
         """
         names = [row_name(sets, row) for row in range(sets.shape[0])]
-        fresh = {name: row for row, name in enumerate(names) if name not in self._known}
-        if len(self._known) + len(fresh) > _REMEMBERED:
-            self._known.clear()
+        fresh = {name: row for row, name in enumerate(names) if name not in self._nearest_cache}
+        if len(self._nearest_cache) + len(fresh) > _REMEMBERED:
+            self._nearest_cache.clear()
             fresh = {name: row for row, name in enumerate(names)}
         rows = np.fromiter(fresh.values(), dtype=np.int64, count=len(fresh))
-        self._known.update(zip(fresh, self._searched(sets[rows]), strict=True))
-        found = [self._known[name] for name in names]
-        return np.array([one[0] for one in found]), np.array([one[1] for one in found], dtype=np.int64)
+        self._nearest_cache.update(zip(fresh, self._search_nearest(sets[rows]), strict=True))
+        matches = [self._nearest_cache[name] for name in names]
+        distances = np.array([distance for distance, _ in matches])
+        return distances, np.array([row for _, row in matches], dtype=np.int64)
 
-    def _searched(self, sets: Any) -> list[tuple[float, int]]:
+    def _search_nearest(self, sets: Any) -> list[tuple[float, int]]:
         """Distance and row of the nearest vector to each of (M, E + 1) `multisets`."""
-        found: list[tuple[float, int]] = []
+        matches: list[tuple[float, int]] = []
         step = max(1, _CELLS // max(self._vectors.shape))
         for at in range(0, sets.shape[0], step):
-            some = np.log1p(sets[at : at + step].toarray())
-            rows = np.argmin(self._norms[:, None] - 2 * (self._vectors @ some.T), axis=0)
-            apart = some - self._vectors[rows].toarray()
-            away = np.sqrt((apart * apart).sum(axis=1))
-            found += zip(away.tolist(), rows.tolist(), strict=True)
-        return found
+            vectors = np.log1p(sets[at : at + step].toarray())
+            rows = np.argmin(self._norms[:, None] - 2 * (self._vectors @ vectors.T), axis=0)
+            differences = vectors - self._vectors[rows].toarray()
+            distances = np.sqrt((differences * differences).sum(axis=1))
+            matches += zip(distances.tolist(), rows.tolist(), strict=True)
+        return matches
 
     def difference(self, counts: Mapping[int, int], row: int) -> dict[int, int]:
-        """Event -> lines more (or, negative, fewer) than training vector `row` has; equal ones left out."""
+        """Lines that a record has more (negative: fewer) of than training vector `row`, by event; events with
+        equal numbers are left out."""
         a, b = int(self.indptr[row]), int(self.indptr[row + 1])
         usual = dict(zip(self.indices[a:b].tolist(), self.values[a:b].tolist(), strict=True))
         either = sorted(counts.keys() | usual.keys())
         return {e: d for e in either if (d := counts.get(e, 0) - usual.get(e, 0))}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Everything, to be stored; `of` takes it back."""
+        """All counts as arrays that a model stores; `of` reads them."""
         fields = ("keys", "lines", "records", "pairs", "pair_lines", "indptr", "indices", "values")
-        scalars = np.array([self.total, self.shortest, self.new], dtype=np.int64)
+        scalars = np.array([self.total, self.shortest, self.unmatched_key], dtype=np.int64)
         return {**{name: getattr(self, name) for name in fields}, "scalars": scalars}
 
     @classmethod
     def of(cls, arrays: Mapping[str, NDArray[Any]]) -> LogCounts:
-        """From `arrays`."""
-        total, shortest, new = arrays["scalars"].tolist()
-        rest = {name: array for name, array in arrays.items() if name != "scalars"}
-        return cls(**rest, total=total, shortest=shortest, new=new)
+        """The counts that `arrays` has stored."""
+        total, shortest, unmatched_key = arrays["scalars"].tolist()
+        fields = {name: array for name, array in arrays.items() if name != "scalars"}
+        return cls(**fields, total=total, shortest=shortest, unmatched_key=unmatched_key)
 
 
-def neighbours(lines: Lines, events: Longs, edge: int) -> tuple[Longs, Longs]:
+def event_pairs(lines: Lines, events: Longs, edge: int) -> tuple[Longs, Longs]:
     """(N + R,) events, and (N + R,) what follows each: `edge` is the end of a record, and before the next."""
     second = np.full(len(events) + len(lines), edge, dtype=np.int64)
     last = lines.offsets[1:] + np.arange(len(lines))
@@ -328,15 +335,15 @@ _TOGETHER = 4096
 
 
 class LogCounting:
-    """What `LogCounts` is made of, while it is gathered.
+    """Gathers the counts of training records for `LogCounts`.
 
     Events are numbered as they appear; of pairs and vectors twice as many as are kept are followed, and the
-    rarest forgotten beyond that. A vector of fewer than `least` sessions, or a pair seen in fewer lines, is
-    not kept: it says something of them.
+    rarest forgotten beyond that. A vector of fewer than `min_sessions` sessions, or a pair seen in fewer
+    lines, is not kept: it says something of them.
     """
 
-    def __init__(self, least: int = 1) -> None:
-        self._least = least
+    def __init__(self, min_sessions: int = 1) -> None:
+        self._min_sessions = min_sessions
         self._numbers: dict[int, int] = {}
         self._lines, self._records, self._lengths = Counter[int](), Counter[int](), Counter[int]()
         self._pairs = Counter[tuple[int, int]]()
@@ -349,26 +356,26 @@ class LogCounting:
         lines = Lines(lines.keys, np.concatenate([[0], np.cumsum(lines.counts[full])]))
         if not len(lines):
             return
-        events = self._numbered(lines.keys)
+        events = self._event_numbers(lines.keys)
         counts = multisets(lines, events, len(self._numbers))
         self._lines.update(events.tolist())
         self._records.update(counts.indices.tolist())
         self._lengths.update(lines.counts.tolist())
         self._vectors.update(row_name(counts, row) for row in range(len(lines)))
-        first, second = neighbours(lines, events, -1)
+        first, second = event_pairs(lines, events, -1)
         self._pairs.update(zip(first.tolist(), second.tolist(), strict=True))
         self._total += len(lines)
         _forget(self._vectors, 2 * VECTORS)
         _forget(self._pairs, 8 * EVENTS)
 
-    def _numbered(self, keys: Longs) -> Longs:
+    def _event_numbers(self, keys: Longs) -> Longs:
         """(N,) the number of each line's event; new ones get the next."""
         distinct, inverse = np.unique(keys, return_inverse=True)
         numbers = [self._numbers.setdefault(key, len(self._numbers)) for key in distinct.tolist()]
         return np.array(numbers, dtype=np.int64)[inverse]
 
-    def counts(self, new: int = -1) -> LogCounts:
-        """What was gathered; `new` is the key of lines without a template.
+    def counts(self, unmatched_key: int = -1) -> LogCounts:
+        """The counts of all records so far; `unmatched_key` is the key of lines without a template.
 
         Raises:
             DataError: no record had a line.
@@ -378,17 +385,17 @@ class LogCounting:
             raise DataError("there are no log lines to count", remedy=remedy)
         keys = np.fromiter(self._numbers, dtype=np.int64, count=len(self._numbers))
         lines, records = (
-            np.array([one[n] for n in range(len(keys))]) for one in (self._lines, self._records)
+            np.array([tally[n] for n in range(len(keys))]) for tally in (self._lines, self._records)
         )
-        kept = np.argsort(-lines, kind="stable")[:EVENTS]
-        kept = kept[records[kept] >= self._least]
-        order = kept[np.argsort(keys[kept])]
+        frequent = np.argsort(-lines, kind="stable")[:EVENTS]
+        frequent = frequent[records[frequent] >= self._min_sessions]
+        order = frequent[np.argsort(keys[frequent])]
         size = len(order)
-        renamed = np.full(len(keys) + 1, size)
-        renamed[order] = np.arange(size)
-        renamed[-1] = size + 1  # where -1, an end, points to
-        pairs, pair_lines = self._renamed_pairs(renamed, size)
-        indptr, indices, values = self._renamed_vectors(renamed, size)
+        new_numbers = np.full(len(keys) + 1, size)
+        new_numbers[order] = np.arange(size)
+        new_numbers[-1] = size + 1  # where -1, an end, points to
+        pairs, pair_lines = self._frequent_pairs(new_numbers, size)
+        indptr, indices, values = self._frequent_vectors(new_numbers, size)
         return LogCounts(
             keys=keys[order],
             lines=lines[order],
@@ -400,37 +407,39 @@ class LogCounting:
             indices=indices,
             values=values,
             shortest=self._shortest(),
-            new=new,
+            unmatched_key=unmatched_key,
         )
 
-    def _renamed_pairs(self, renamed: Longs, size: int) -> tuple[Longs, Longs]:
+    def _frequent_pairs(self, new_numbers: Longs, size: int) -> tuple[Longs, Longs]:
+        """(P,) codes of the pairs whose events are known, ascending, and (P,) how often each was seen."""
         names = np.array(list(self._pairs), dtype=np.int64).reshape(-1, 2)
         times = np.fromiter(self._pairs.values(), dtype=np.int64, count=len(names))
-        names, times = renamed[names[times >= self._least]], times[times >= self._least]
+        names, times = new_numbers[names[times >= self._min_sessions]], times[times >= self._min_sessions]
         inside = (names != size).all(axis=1)
         codes = names[inside, 0] * (size + 2) + names[inside, 1]
         order = np.argsort(codes)
         return codes[order], times[inside][order]
 
-    def _renamed_vectors(self, renamed: Longs, size: int) -> tuple[Longs, Longs, Longs]:
-        """Rows of the vectors kept, most frequent first, without events that are not known."""
-        found = [one for one in self._vectors.most_common(VECTORS) if one[1] >= self._least]
+    def _frequent_vectors(self, new_numbers: Longs, size: int) -> tuple[Longs, Longs, Longs]:
+        """`indptr`, `indices` and `values` of the most frequent vectors, of known events alone."""
+        vectors = [vector for vector in self._vectors.most_common(VECTORS) if vector[1] >= self._min_sessions]
         indptr, columns, values = [0], [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        for name, _ in found:
+        for name, _ in vectors:
             column, value = np.frombuffer(name, dtype=np.int64).reshape(2, -1)
-            column = renamed[column]
+            column = new_numbers[column]
             order = np.argsort(column)[: np.count_nonzero(column < size)]
             columns.append(column[order])
             values.append(value[order])
             indptr.append(indptr[-1] + len(order))
-        if not found:  # distances are then those to a record without lines
+        if not vectors:  # distances are then those to a record without lines
             indptr.append(0)
         return np.array(indptr), np.concatenate(columns), np.concatenate(values)
 
     def _shortest(self) -> int:
-        length = sorted(self._lengths)
-        upto = np.cumsum([self._lengths[one] for one in length])
-        return length[int(np.searchsorted(upto, upto[-1] / 100))]
+        """Lines that all but a hundredth of the records have, or more."""
+        sizes = sorted(self._lengths)
+        cumulative = np.cumsum([self._lengths[size] for size in sizes])
+        return sizes[int(np.searchsorted(cumulative, cumulative[-1] / 100))]
 
 
 def counts_of(encodings: Iterable[Encoding], tokenizer: Tokenizer) -> LogCounts:
@@ -443,16 +452,16 @@ def counts_of(encodings: Iterable[Encoding], tokenizer: Tokenizer) -> LogCounts:
     options = tokenizer.options
     counting = LogCounting(int(options.get("min_sessions", 1)))
     stream = iter(encodings)
-    while some := list(islice(stream, _TOGETHER)):
-        counting.add(lines_of(some, tokenizer))
+    while batch := list(islice(stream, _TOGETHER)):
+        counting.add(lines_of(batch, tokenizer))
     unfamiliar = tokenizer.units.unfamiliar if tokenizer.traits.unit == "line" else ()
-    new = unfamiliar[0] if unfamiliar else -1
-    return counting.counts(int(new))
+    unmatched_key = unfamiliar[0] if unfamiliar else -1
+    return counting.counts(int(unmatched_key))
 
 
-def _forget(tallies: Counter[Any], most: int) -> None:
-    """Keep the commoner half of more than `most`; of equals the earlier."""
-    if len(tallies) > most:
-        kept = dict(tallies.most_common(most // 2))
+def _forget(tallies: Counter[Any], limit: int) -> None:
+    """Keep the commoner half of more than `limit` tallies; of equals the earlier."""
+    if len(tallies) > limit:
+        commonest = dict(tallies.most_common(limit // 2))
         tallies.clear()
-        tallies.update(kept)
+        tallies.update(commonest)

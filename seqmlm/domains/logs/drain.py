@@ -58,10 +58,10 @@ class DrainOptions:
 
 
 def _root(words: Words) -> _Path:
-    """Where a line's path begins: its number of words, and each exception with its place, so that no template
-    replaces one by `WILD`."""
-    found = [at for at, word in enumerate(words) if "Exception" in word or "Error" in word]
-    thrown = [f"{at} {words[at]}" for at in found if _THROWN.fullmatch(words[at])]
+    """The first node of a line's path: its number of words, and each exception with its place, so that no
+    template replaces one by `WILD`."""
+    places = [at for at, word in enumerate(words) if "Exception" in word or "Error" in word]
+    thrown = [f"{at} {words[at]}" for at in places if _THROWN.fullmatch(words[at])]
     return len(words), *thrown
 
 
@@ -74,45 +74,46 @@ class _Tree:
 
     def __init__(self, options: DrainOptions) -> None:
         self._levels = options.depth - 3
-        self._most = options.max_children
+        self._max_children = options.max_children
         self._branches: dict[_Path, set[str]] = {}
         self.all_leaves: dict[_Path, list[int]] = {}
 
     def leaf(self, words: Words) -> list[int]:
         """The one leaf for the line while learning: at each node its own branch, else the shared one."""
         path = _root(words)
-        for word in self._leading(words):
+        for word in self._leading_words(words):
             path = (*path, word if word in self._branches.get(path, ()) else WILD)
         return self.all_leaves.get(path, [])
 
     def leaves(self, words: Words) -> list[list[int]]:
         """Every leaf that may contain the line's template, its own branches before the shared ones."""
         paths = [_root(words)]
-        for word in self._leading(words):
+        for word in self._leading_words(words):
             paths = [(*path, branch) for path in paths for branch in dict.fromkeys((word, WILD))]
         return [self.all_leaves[path] for path in paths if path in self.all_leaves]
 
     def insert(self, words: Words, template: int) -> None:
         """Put a template into its leaf, created if missing."""
         path = _root(words)
-        for word in self._leading(words):
+        for word in self._leading_words(words):
             branches = self._branches.setdefault(path, set())
             branch = self._branch(branches, word)
             branches.add(branch)
             path = (*path, branch)
         self.all_leaves.setdefault(path, []).append(template)
 
-    def _leading(self, words: Words) -> Words:
+    def _leading_words(self, words: Words) -> Words:
+        """The first words of a line, which the tree distinguishes; never the last word."""
         return words[: min(self._levels, len(words) - 1)] if words else words
 
     def _branch(self, branches: set[str], word: str) -> str:
-        """Words with digits, and words that arrive when a node is full, share a branch."""
+        """The branch of a word; words with digits, and words that arrive when a node is full, share one."""
         if word in branches:
             return word
         if any(map(str.isdigit, word)):
             return WILD
         # One child is reserved for the shared branch.
-        return word if len(branches) + (WILD not in branches) < self._most else WILD
+        return word if len(branches) + (WILD not in branches) < self._max_children else WILD
 
 
 class Templates:
@@ -137,7 +138,7 @@ class Templates:
         self._tree = _Tree(self.options)
         for number, words in enumerate(self._templates):
             self._tree.insert(words, number)
-        self._known: dict[Words, int] = {}
+        self._matches: dict[Words, int] = {}
 
     def __len__(self) -> int:
         return len(self._templates)
@@ -151,37 +152,38 @@ class Templates:
         A template matches if `options.similarity` of its words are in place, or all its constant words (a
         template of few constants would otherwise not match its own lines).
         """
-        found = self._known.get(words)
-        if found is None:
-            found = self._search(words)
-            if len(self._known) >= _REMEMBERED:
-                self._known.clear()
-            self._known[words] = found
-        return found
+        template = self._matches.get(words)
+        if template is None:
+            template = self._search(words)
+            if len(self._matches) >= _REMEMBERED:
+                self._matches.clear()
+            self._matches[words] = template
+        return template
 
     def _search(self, words: Words) -> int:
+        """The match of a line that is not remembered; see `match`."""
         for leaf in self._tree.leaves(words):
             best, share = _most_similar(leaf, self._templates, words)
             if share >= self.options.similarity:
-                return -1 if self._others(best, words) else best
+                return -1 if self._unknown_words(best, words) else best
         exact = [
             (template.count(WILD), number)
             for leaf in self._tree.leaves(words)
             for number in leaf
-            if _all_constants(template := self._templates[number], words)
+            if _has_all_constants(template := self._templates[number], words)
         ]
         return min(exact)[1] if exact else -1
 
-    def _others(self, template: int, words: Words) -> tuple[str, ...]:
+    def _unknown_words(self, template: int, words: Words) -> tuple[str, ...]:
         """The line's words where only those of the template, which it has not, may stand."""
         mine = self._templates[template]
         return tuple(words[at] for at in self.closed.get(template, ()) if mine[at] != words[at])
 
-    def unseen(self, words: Words) -> tuple[str, ...]:
+    def unknown_words(self, words: Words) -> tuple[str, ...]:
         """The words of a line without a template that stand where only other words are known, if any."""
         for leaf in self._tree.leaves(words):
-            if found := self._others(_most_similar(leaf, self._templates, words)[0], words):
-                return found
+            if unknown := self._unknown_words(_most_similar(leaf, self._templates, words)[0], words):
+                return unknown
         return ()
 
 
@@ -246,6 +248,7 @@ class Drain:
         return tuple(words[at] if at in places else word for at, word in enumerate(template))
 
     def _learn(self, words: Words) -> int:
+        """The number of the template that a line joins or begins."""
         best, share = _most_similar(self._tree.leaf(words), self._templates, words)
         if share < self.options.similarity:
             if len(self._templates) >= 2 * self.max_templates:
@@ -253,7 +256,7 @@ class Drain:
             self._append(words, TemplateCounts(self._min_sources))
             self._settled[len(words)] = {}
             return len(self._templates) - 1
-        merged = _merged(self._templates[best], words)
+        merged = _merge(self._templates[best], words)
         if merged != self._templates[best]:
             if self._most_values:
                 self._forms[best].open(self._templates[best], merged)
@@ -267,6 +270,7 @@ class Drain:
         return best
 
     def _append(self, words: Words, tally: TemplateCounts, forms: Forms | None = None) -> None:
+        """Put a template, its tally and its forms behind all others."""
         self._tree.insert(words, len(self._templates))
         self._templates.append(words)
         self._tallies.append(tally)
@@ -274,13 +278,14 @@ class Drain:
             self._forms.append(forms or Forms(self._most_values, self._min_sources))
 
     def _forget_rare(self) -> None:
-        kept = [
+        """Drop all but the `max_templates` commonest templates."""
+        frequent = [
             (self._templates[number], self._tallies[number], self._forms[number] if self._forms else None)
             for number in commonest(self._tallies, self.max_templates)
         ]
         self._templates, self._tallies, self._forms = [], [], []
         self._tree, self._settled = _Tree(self.options), {}
-        for words, tally, forms in kept:
+        for words, tally, forms in frequent:
             self._append(words, tally, forms)
 
     def freeze(self, *, min_lines: int = 1) -> Templates:
@@ -289,41 +294,43 @@ class Drain:
         A constant word of a template is in every line of it. So without templates of few sources, the list
         contains no word that only few sources have.
         """
-        kept = commonest(self._tallies, self.max_templates, min_lines, self._min_sources)
-        different: dict[Words, tuple[int, ...]] = {}
-        room = self.max_templates - len(kept)
+        frequent = commonest(self._tallies, self.max_templates, min_lines, self._min_sources)
+        templates: dict[Words, tuple[int, ...]] = {}
+        room = self.max_templates - len(frequent)
         closed = self._closed_places() if self._most_values else {}
-        for number in kept:
+        for number in frequent:
             forms: Mapping[Words, tuple[int, ...]] = {}
             if closed:
-                forms = self._forms[number].frozen(
+                forms = self._forms[number].closed_templates(
                     self._templates[number], closed[number], min_lines, self._min_sources
                 )
             if not forms or len(forms) - 1 > room:
                 forms = {self._templates[number]: ()}
             room -= len(forms) - 1
             for words, places in forms.items():
-                different.setdefault(words, places)
-        kinds = {number: places for number, places in enumerate(different.values()) if places}
-        return Templates(list(different), self.options, kinds)
+                templates.setdefault(words, places)
+        places_by_number = {number: places for number, places in enumerate(templates.values()) if places}
+        return Templates(list(templates), self.options, places_by_number)
 
     def _closed_places(self) -> dict[int, set[int]]:
         """The places of each template that are closed: by its own lines, or by those of all templates of its
         leaf, where what follows the leading words has split the lines into many templates."""
-        found: dict[int, set[int]] = {}
+        closed: dict[int, set[int]] = {}
         for leaf in self._tree.all_leaves.values():
             open_places = {at for n in leaf for at, word in enumerate(self._templates[n]) if word == WILD}
             for at in sorted(open_places):
-                alone = {n: self._values_at(n, at) for n in leaf}
-                together = summed(chain.from_iterable((values or {}).items() for values in alone.values()))
-                whole = None not in alone.values() and self._is_closed(together)
-                for n, values in alone.items():
-                    named = at and self._templates[n][at - 1].strip("\"'([:").lower() in _WHO
-                    if self._templates[n][at] != WILD or values is None or named:
+                values_by_template = {n: self._values_at(n, at) for n in leaf}
+                together = sum_by_key(
+                    chain.from_iterable((values or {}).items() for values in values_by_template.values())
+                )
+                is_leaf_closed = None not in values_by_template.values() and self._is_closed(together)
+                for n, values in values_by_template.items():
+                    is_name = at and self._templates[n][at - 1].strip("\"'([:").lower() in _WHO
+                    if self._templates[n][at] != WILD or values is None or is_name:
                         continue
-                    if whole or self._is_closed(values):
-                        found.setdefault(n, set()).add(at)
-        return {number: found.get(number, set()) for number in range(len(self._templates))}
+                    if is_leaf_closed or self._is_closed(values):
+                        closed.setdefault(n, set()).add(at)
+        return {number: closed.get(number, set()) for number in range(len(self._templates))}
 
     def _values_at(self, number: int, at: int) -> Mapping[str, TemplateCounts] | None:
         """The words of a template's lines at a place, None where they were too many."""
@@ -331,13 +338,14 @@ class Drain:
         return {word: self._tallies[number]} if word != WILD else self._forms[number].values(at)
 
     def _is_closed(self, values: Mapping[str, TemplateCounts]) -> bool:
-        lines = sum(one.lines for one in values.values())
+        """Whether a place has few words, each of them often, so that hardly another one is to be expected."""
+        lines = sum(tally.lines for tally in values.values())
         return (
             1 < len(values) <= self._most_values
             and lines >= _OFTEN * len(values)
             and all(map(_is_word, values))
-            and all(one.sources >= self._min_sources for one in values.values())
-            and hardly_new(values.values())
+            and all(tally.sources >= self._min_sources for tally in values.values())
+            and new_values_are_rare(values.values())
         )
 
 
@@ -350,65 +358,68 @@ class Forms:
     Good and Turing the share of new words to come is that of the words seen once.
 
     Args:
-        most: different words of one place; of a place with more nothing is kept.
-        enough: sources are counted up to this number.
+        max_values: different words of one place; of a place with more nothing is kept.
+        max_sources: sources are counted up to this number.
     """
 
-    def __init__(self, most: int, enough: int) -> None:
-        self._most, self._enough = most, enough
+    def __init__(self, max_values: int, max_sources: int) -> None:
+        self._max_values, self._max_sources = max_values, max_sources
         self.places: tuple[int, ...] = ()
         self._counts: dict[Words, TemplateCounts] = {}
 
     def add(self, words: Words, source: int) -> None:
         """Count a line of the template."""
         key = tuple(words[at] for at in self.places)
-        known = key in self._counts
-        if not known:
-            self._counts[key] = TemplateCounts(self._enough)
+        is_known = key in self._counts
+        if not is_known:
+            self._counts[key] = TemplateCounts(self._max_sources)
         self._counts[key].add(source)
-        if not known:
-            self._bound()
+        if not is_known:
+            self._limit_memory()
 
-    def open(self, before: Words, after: Words) -> None:
-        """Some words of the template have become `WILD`: all lines so far had the words before."""
-        for at, (old, new) in enumerate(zip(before, after, strict=True)):
-            if old != new:
+    def open(self, template: Words, merged: Words) -> None:
+        """Count the places that have become `WILD` in `merged`: all lines so far had the template's words."""
+        for at, (word, merged_word) in enumerate(zip(template, merged, strict=True)):
+            if word != merged_word:
                 self.places = (*self.places, at)
-                self._counts = {(*key, old): tally for key, tally in self._counts.items()}
+                self._counts = {(*key, word): tally for key, tally in self._counts.items()}
 
-    def _bound(self) -> None:
+    def _limit_memory(self) -> None:
+        """Stop counting the fullest places until the counts fit into memory."""
         while self.places:
             values = [len({key[at] for key in self._counts}) for at in range(len(self.places))]
-            full = [at for at in range(len(values)) if values[at] > self._most]
+            full = [at for at in range(len(values)) if values[at] > self._max_values]
             if not full and len(self._counts) <= _FORMS:
                 return
             at = full[0] if full else max(range(len(values)), key=values.__getitem__)
             self.places = (*self.places[:at], *self.places[at + 1 :])
-            self._counts = summed(((*key[:at], *key[at + 1 :]), one) for key, one in self._counts.items())
+            self._counts = sum_by_key(
+                ((*key[:at], *key[at + 1 :]), tally) for key, tally in self._counts.items()
+            )
 
     def values(self, place: int) -> dict[str, TemplateCounts] | None:
         """The words of a place; None where they were too many to be counted."""
         if place not in self.places:
             return None
         at = self.places.index(place)
-        return summed((key[at], one) for key, one in self._counts.items())
+        return sum_by_key((key[at], tally) for key, tally in self._counts.items())
 
-    def frozen(
+    def closed_templates(
         self, template: Words, closed: Collection[int], min_lines: int, min_sources: int
     ) -> dict[Words, tuple[int, ...]]:
         """The template with each combination of words that its closed places have, and these places."""
-        kept = [at for at, place in enumerate(self.places) if place in closed]
-        counts = summed((tuple(key[at] for at in kept), one) for key, one in self._counts.items())
-        while kept and not hardly_new(counts.values(), min_sources):
-            kept.pop()
-            counts = summed((key[:-1], one) for key, one in counts.items())
-        found: dict[Words, tuple[int, ...]] = {}
-        for key, one in counts.items():
-            if kept and one.lines >= min_lines and one.sources >= min_sources:
-                words = {self.places[at]: word for at, word in zip(kept, key, strict=True)}
+        indices = [at for at, place in enumerate(self.places) if place in closed]
+        counts = sum_by_key((tuple(key[at] for at in indices), tally) for key, tally in self._counts.items())
+        while indices and not new_values_are_rare(counts.values(), min_sources):
+            indices.pop()
+            counts = sum_by_key((key[:-1], tally) for key, tally in counts.items())
+        templates: dict[Words, tuple[int, ...]] = {}
+        for key, tally in counts.items():
+            if indices and tally.lines >= min_lines and tally.sources >= min_sources:
+                words = {self.places[at]: word for at, word in zip(indices, key, strict=True)}
                 filled = tuple(words.get(at, word) for at, word in enumerate(template))
-                found[filled] = tuple(sorted(words))
-        return found
+                templates[filled] = tuple(sorted(words))
+        return templates
 
 
 _FORMS = 1024  # combinations of words of one template that are counted
@@ -420,88 +431,91 @@ _CALENDAR = frozenset((*_DAYS, *_MONTHS))
 _WORD = re.compile(r"[^\w\s<]*[^\W\d]+(?:[-:][^\W\d]+)*[^\w\s>]*")
 
 
-def summed(tallies: Iterable[tuple[Any, TemplateCounts]]) -> dict[Any, TemplateCounts]:
-    """Counts added up by key."""
-    found: dict[Any, TemplateCounts] = {}
+def sum_by_key(tallies: Iterable[tuple[Any, TemplateCounts]]) -> dict[Any, TemplateCounts]:
+    """Counts of lines and sources, added up by key."""
+    totals: dict[Any, TemplateCounts] = {}
     for key, tally in tallies:
-        found[key] = found[key].joined(tally) if key in found else tally
-    return found
+        totals[key] = totals[key].plus(tally) if key in totals else tally
+    return totals
 
 
 def _is_word(text: str) -> bool:
-    """Whether it may be a state: letters, perhaps joined by hyphens; no mark, number, day, or machine's name,
-    which have few values in a log only until there is another one."""
+    """Whether a text may be a state: letters, perhaps joined by hyphens; no mark, number, day, or machine's
+    name, which have few values in a log only until there is another one."""
     return _WORD.fullmatch(text) is not None and text.lower().strip(",") not in _CALENDAR
 
 
-def hardly_new(tallies: Iterable[TemplateCounts], min_sources: int = 1) -> bool:
-    """Whether a value never seen is hardly to be expected: at most one line in a thousand, and one more, has
-    a value that was seen once (Good 1953), or in fewer sources than asked.
+def new_values_are_rare(tallies: Iterable[TemplateCounts], min_sources: int = 1) -> bool:
+    """Whether new values are hardly to be expected: at most one line in a thousand, and one more, has a value
+    that was seen once (Good 1953), or in fewer sources than asked.
     """
-    seen = list(tallies)
-    rare = sum(one.lines for one in seen if one.lines == 1 or one.sources < min_sources)
-    return rare <= 1 + sum(one.lines for one in seen) / 1000
+    counts = list(tallies)
+    rare = sum(count.lines for count in counts if count.lines == 1 or count.sources < min_sources)
+    return rare <= 1 + sum(count.lines for count in counts) / 1000
 
 
 class TemplateCounts:
-    """Numbers of lines and of different sources (counted up to `enough`, so that few have to be remembered)
-    of a template or a word."""
+    """Numbers of lines and of different sources (counted up to `max_sources`, so that few have to be
+    remembered) of a template or a word."""
 
-    __slots__ = ("_enough", "_known", "_last", "lines")
+    __slots__ = ("_last", "_max_sources", "_sources", "lines")
 
-    def __init__(self, enough: int = 1) -> None:
-        self.lines, self._enough = 0, enough
-        self._known: tuple[int, ...] = ()
+    def __init__(self, max_sources: int = 1) -> None:
+        self.lines, self._max_sources = 0, max_sources
+        self._sources: tuple[int, ...] = ()
         self._last: int | None = None
 
     @property
     def sources(self) -> int:
-        """Different sources so far, at most `enough`."""
-        return len(self._known)
+        """Different sources so far, at most `max_sources`."""
+        return len(self._sources)
 
     def add(self, source: int) -> None:
         """Count one line of a source, given by a number."""
         self.lines += 1
         if source != self._last:
             self._last = source
-            if len(self._known) < self._enough and source not in self._known:
-                self._known += (source,)
+            if len(self._sources) < self._max_sources and source not in self._sources:
+                self._sources += (source,)
 
-    def joined(self, other: TemplateCounts) -> TemplateCounts:
-        """The counts of both."""
-        both = TemplateCounts(self._enough)
-        both.lines = self.lines + other.lines
-        both._known = tuple(dict.fromkeys((*self._known, *other._known)))[: self._enough]
-        return both
+    def plus(self, counts: TemplateCounts) -> TemplateCounts:
+        """The sum of both counts."""
+        total = TemplateCounts(self._max_sources)
+        total.lines = self.lines + counts.lines
+        total._sources = tuple(dict.fromkeys((*self._sources, *counts._sources)))[: self._max_sources]
+        return total
 
 
 class Tallies(dict[Any, TemplateCounts]):
-    """Counts of what comes, by key, new where it was not; of `most` keys the rarest half is forgotten."""
+    """Counts by key, which begin at 0; beyond `max_keys` keys the rarer half is forgotten."""
 
-    def __init__(self, enough: int, most: int) -> None:
+    def __init__(self, max_sources: int, max_keys: int) -> None:
         super().__init__()
-        self._enough, self._most = enough, most
+        self._max_sources, self._max_keys = max_sources, max_keys
 
     def __missing__(self, key: Any) -> TemplateCounts:
-        if len(self) >= self._most:
-            for one in sorted(self, key=lambda one: -self[one].lines)[-(self._most // 2) :]:
-                del self[one]
-        found = self[key] = TemplateCounts(self._enough)
-        return found
+        if len(self) >= self._max_keys:
+            by_lines = sorted(self, key=lambda candidate: -self[candidate].lines)
+            for rare_key in by_lines[-(self._max_keys // 2) :]:
+                del self[rare_key]
+        counts = self[key] = TemplateCounts(self._max_sources)
+        return counts
 
-    def commonest(self, most: int, min_lines: int, min_sources: int) -> list[Any]:
-        """As `commonest`: the keys, in the order of first appearance."""
+    def commonest(self, limit: int, min_lines: int, min_sources: int) -> list[Any]:
+        """The `limit` keys with most lines, in the order of first appearance."""
         keys = list(self)
-        return [keys[number] for number in commonest(list(self.values()), most, min_lines, min_sources)]
+        return [keys[number] for number in commonest(list(self.values()), limit, min_lines, min_sources)]
 
 
 def commonest(
-    tallies: Sequence[TemplateCounts], most: int, min_lines: int = 1, min_sources: int = 1
+    tallies: Sequence[TemplateCounts], limit: int, min_lines: int = 1, min_sources: int = 1
 ) -> list[int]:
-    """The `most` numbers with most lines (of equals the smaller), ascending; rarer ones than asked left
-    out."""
-    enough = [n for n, one in enumerate(tallies) if one.lines >= min_lines and one.sources >= min_sources]
-    return sorted(sorted(enough, key=lambda number: (-tallies[number].lines, number))[:most])
+    """The `limit` numbers with most lines (of equals the smaller), ascending, without those that have fewer
+    lines or sources than asked."""
+    enough = [
+        n for n, tally in enumerate(tallies) if tally.lines >= min_lines and tally.sources >= min_sources
+    ]
+    return sorted(sorted(enough, key=lambda number: (-tallies[number].lines, number))[:limit])
 
 
 def _most_similar(leaf: Iterable[int], templates: Sequence[Words], words: Words) -> tuple[int, float]:
@@ -510,20 +524,22 @@ def _most_similar(leaf: Iterable[int], templates: Sequence[Words], words: Words)
     Returns:
         Its number and the share of its words that are the line's; (-1, -1) where there are no templates.
     """
-    best, most, wilds = -1, -1, -1
+    best, best_same, wilds = -1, -1, -1
     for number in leaf:
         template = templates[number]
         same = sum(map(eq, template, words))
-        if same > most or (same == most and template.count(WILD) > wilds):
-            best, most, wilds = number, same, template.count(WILD)
+        if same > best_same or (same == best_same and template.count(WILD) > wilds):
+            best, best_same, wilds = number, same, template.count(WILD)
     if best < 0:
         return -1, -1.0
-    return best, most / len(words) if words else 1.0
+    return best, best_same / len(words) if words else 1.0
 
 
-def _all_constants(template: Words, words: Words) -> bool:
+def _has_all_constants(template: Words, words: Words) -> bool:
+    """Whether a line has all constant words of a template in their places."""
     return all(mine in (WILD, theirs) for mine, theirs in zip(template, words, strict=True))
 
 
-def _merged(template: Words, words: Words) -> Words:
+def _merge(template: Words, words: Words) -> Words:
+    """The template with `WILD` where the line has another word."""
     return tuple(mine if mine == theirs else WILD for mine, theirs in zip(template, words, strict=True))

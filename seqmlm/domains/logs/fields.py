@@ -17,7 +17,14 @@ from dataclasses import dataclass, field
 from math import floor, log10
 from typing import Any
 
-from seqmlm.domains.logs.drain import Tallies, TemplateCounts, Templates, Words, hardly_new, summed
+from seqmlm.domains.logs.drain import (
+    Tallies,
+    TemplateCounts,
+    Templates,
+    Words,
+    new_values_are_rare,
+    sum_by_key,
+)
 from seqmlm.parsing import word_list
 
 Pairs = tuple[tuple[str, str], ...]
@@ -64,61 +71,66 @@ def fields_of(line: str) -> tuple[Pairs, str] | None:
     """
     start = line[:1]
     if start == '"':
-        found = _REQUEST.match(line)
-        return None if found is None else (_request(*found.groups()), "")
+        match = _REQUEST.match(line)
+        return None if match is None else (_request(*match.groups()), "")
     if start == "{":
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):
             return None
-        return _divided(_flat(row)) if isinstance(row, dict) else None
+        return _fields_and_message(_flat_pairs(row)) if isinstance(row, dict) else None
     if "=" in line and _PAIRS.fullmatch(line) is not None:
-        return _divided((name, quoted or bare) for name, quoted, bare in _ONE.findall(line))
+        return _fields_and_message((name, quoted or bare) for name, quoted, bare in _ONE.findall(line))
     return None
 
 
 def _request(request: str, status: str, size: str) -> Pairs:
+    """The fields of a request of an access log: status, method, path and size."""
     words = request.split()
     usual = len(words) in (2, 3) and words[0].isalpha() and len(words[0]) <= 24
-    method, path = (words[0], _plain(words[1])) if usual else ("malformed", ANY)
+    method, path = (words[0], _bare_path(words[1])) if usual else ("malformed", ANY)
     return ("status", status), ("method", method), ("path", path), ("size", ZERO if size == "-" else size)
 
 
-def _plain(path: str) -> str:
+def _bare_path(path: str) -> str:
+    """A path without its query, its scheme and its host."""
     path = path.partition("?")[0]
     return "/" + path.split("/", 3)[-1] if "://" in path and path.count("/") > 2 else path
 
 
-def _flat(row: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterable[tuple[str, str]]:
+def _flat_pairs(row: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterable[tuple[str, str]]:
+    """Names and values of an object; nested names are joined by points."""
     for name, value in row.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.", depth + 1) if depth < 3 else ()
+            yield from _flat_pairs(value, f"{prefix}{name}.", depth + 1) if depth < 3 else ()
         elif isinstance(value, (str, int, float)):
             yield prefix + str(name), str(value)
 
 
-def _divided(pairs: Iterable[tuple[str, str]]) -> tuple[Pairs, str]:
-    kept: dict[str, str] = {}
+def _fields_and_message(pairs: Iterable[tuple[str, str]]) -> tuple[Pairs, str]:
+    """The fields of a line but for its times, and the first field that is a message ("" without one)."""
+    fields: dict[str, str] = {}
     message = ""
     for name, value in pairs:
         low = name.lower()
         if low in _MESSAGES and not message:
             message = value
         elif not _TIMES.fullmatch(low):
-            kept[name] = _plain(value) if _PATH.fullmatch(low) else value
-    return tuple(kept.items()), message
+            fields[name] = _bare_path(value) if _PATH.fullmatch(low) else value
+    return tuple(fields.items()), message
 
 
 def _is_path(name: str) -> bool:
+    """Whether a field of this name holds paths."""
     return _PATH.fullmatch(name.lower()) is not None
 
 
 def _decade(name: str, value: str) -> str | None:
     """The power of ten of a size or duration; None where the field is none."""
-    found = _NUMBER.fullmatch(value) if _MEASURE.fullmatch(name) else None
-    if found is None:
+    match = _NUMBER.fullmatch(value) if _MEASURE.fullmatch(name) else None
+    if match is None:
         return None
-    number = float(found[1]) * _UNITS.get(found[2] or "", 1.0)
+    number = float(match[1]) * _UNITS.get(match[2] or "", 1.0)
     return ZERO if not 0 < number < 1e300 else f"{10.0 ** floor(log10(number)):g}"
 
 
@@ -128,69 +140,79 @@ def shape_of(path: str) -> tuple[str, ...]:
     >>> shape_of("/users/17/orders/9f86d081884c7d65")
     ('users', '<*>', 'orders')
     """
-    return tuple(ANY if _ID.fullmatch(one) else one for one in path.strip("/").split("/")[:_DEPTH])
+    return tuple(
+        ANY if _ID.fullmatch(segment) else segment for segment in path.strip("/").split("/")[:_DEPTH]
+    )
 
 
-def _spelled(shape: Sequence[str], whole: bool) -> str:
-    return "/" + "/".join(shape if whole else (*shape, ANY))
+def _path_text(shape: Sequence[str], complete: bool) -> str:
+    """A shape as a path: /users/<*>; a shape that is not `complete` goes on with `ANY`."""
+    return "/" + "/".join(shape if complete else (*shape, ANY))
 
 
-def lasted(message: str) -> str | None:
-    """The power of ten of the seconds that a message says something took; None unless it names one time.
+def duration_power(message: str) -> str | None:
+    """The power of ten of the duration in seconds that a message names; None unless it names just one.
 
     >>> lasted("Built the image in 19.5 seconds")
     '10'
     """
-    found = _LASTED.findall(message)
-    if len(found) != 1:
+    times = _LASTED.findall(message)
+    if len(times) != 1:
         return None
-    number, unit = found[0]
+    number, unit = times[0]
     return _decade("duration", number + _SPELLED.get(unit, unit))
 
 
 _FEW = 100  # messages of a template whose times are too few to say what is long
 
 
-def longest(counts: Tallies, templates: Templates, min_sources: int) -> dict[int, str]:
+def longest_durations(counts: Tallies, templates: Templates, min_sources: int) -> dict[int, str]:
     """Numbers of templates whose messages say how long something took to the longest power of ten, where
     longer ones are hardly to be expected; `counts` are of (message, power of ten)."""
-    told: dict[int, dict[str, TemplateCounts]] = {}
-    every = summed(((templates.match(message), power), one) for (message, power), one in counts.items())
-    for (number, power), one in every.items():
-        told.setdefault(number, {})[power] = one
-    found = dict[int, str]()
-    for number, own in told.items():
-        enough = [power for power, one in own.items() if one.sources >= min_sources]
-        lines = sum(one.lines for one in own.values())
-        if number >= 0 and enough and lines >= _FEW and hardly_new(own.values(), min_sources):
-            found[number] = max(enough, key=float)
-    return found
+    by_template: dict[int, dict[str, TemplateCounts]] = {}
+    tallies = sum_by_key(
+        ((templates.match(message), power), tally) for (message, power), tally in counts.items()
+    )
+    for (number, power), tally in tallies.items():
+        by_template.setdefault(number, {})[power] = tally
+    durations = dict[int, str]()
+    for number, powers in by_template.items():
+        enough = [power for power, tally in powers.items() if tally.sources >= min_sources]
+        lines = sum(tally.lines for tally in powers.values())
+        if number >= 0 and enough and lines >= _FEW and new_values_are_rare(powers.values(), min_sources):
+            durations[number] = max(enough, key=float)
+    return durations
 
 
 class FieldCounts:
-    """What the fields of training lines have been, in bounded memory: of a value so many sources are counted;
-    fields to `keep` stand in templates with up to 4,096 values, those to `mask` never do."""
+    """Counts of the fields of training lines, in bounded memory.
 
-    def __init__(self, enough: int, keep: Sequence[str] = (), mask: Sequence[str] = ()) -> None:
-        self._enough, self._keep, self._mask = enough, frozenset(keep), frozenset(mask)
+    Args:
+        max_sources: sources of a value are counted up to this number.
+        keep: fields that stand in templates with up to 4,096 values.
+        mask: fields that never do.
+    """
+
+    def __init__(self, max_sources: int, keep: Sequence[str] = (), mask: Sequence[str] = ()) -> None:
+        self._max_sources, self._keep, self._mask = max_sources, frozenset(keep), frozenset(mask)
         self._values: dict[str, Tallies] = {}
         self._long: set[str] = set()
         self._distinct: dict[str, set[int]] = {}
-        self._paths, self._table = Tallies(enough, _TABLE), Tallies(enough, _TABLE)
+        self._paths, self._table = Tallies(max_sources, _TABLE), Tallies(max_sources, _TABLE)
         self.lines = 0
 
     def add(self, pairs: Pairs, message: Words, source: int) -> None:
-        """Count a line: its fields, and what its message is at present."""
+        """Count a line: its fields, and the present template of its message."""
         self.lines += 1
-        seen = []
+        normal_pairs = []
         for name, value in pairs:
             if name in self._mask:
                 self._distinct.setdefault(name, set())
                 continue
             if name not in self._values and len(self._values) >= _NAMES:
                 continue
-            values = self._values.setdefault(name, Tallies(self._enough, _ASKED))
-            known = self._distinct.setdefault(name, set())
+            values = self._values.setdefault(name, Tallies(self._max_sources, _ASKED))
+            distinct = self._distinct.setdefault(name, set())
             normal = _decade(name, value)
             if normal is None and _is_path(name):
                 shape = shape_of(value)
@@ -201,105 +223,112 @@ class FieldCounts:
                 normal = value
                 if len(value) > _LONGEST:
                     self._long.add(name)  # left out for good: its short values alone are not all it has
-                if name in self._long or len(known) > (_ASKED if name in self._keep else MOST):
+                if name in self._long or len(distinct) > (_ASKED if name in self._keep else MOST):
                     values.clear()
-                    if len(known) < _KNOWN:
-                        known.add(hash(value))
+                    if len(distinct) < _KNOWN:
+                        distinct.add(hash(value))
                     continue
-            known.add(hash(normal)) if len(known) < _KNOWN else None
+            distinct.add(hash(normal)) if len(distinct) < _KNOWN else None
             values[normal].add(source)
-            seen.append((name, normal))
-        self._table[message, tuple(seen)].add(source)
+            normal_pairs.append((name, normal))
+        self._table[message, tuple(normal_pairs)].add(source)
 
     def knows(self, name: str) -> bool:
         """Whether a line had this field."""
         return name in self._distinct
 
-    def freeze(self, templates: Templates, most: int, min_lines: int, min_sources: int) -> Fields:
-        """What is kept, and the templates of lines."""
-        found = Fields(
+    def freeze(self, templates: Templates, max_templates: int, min_lines: int, min_sources: int) -> Fields:
+        """The fields whose values are kept, and the commonest templates of lines, at most `max_templates`."""
+        fields = Fields(
             facts=dict.fromkeys(sorted(self._mask & self._distinct.keys()), "left out (asked for)")
         )
         for name, values in self._values.items():
             # A name may be a person's too: {"ann": 3}.
-            if min_sources == 1 or any(one.sources >= min_sources for one in values.values()):
-                self._choose(found, name, values, min_sources)
-        found.place(())
+            if min_sources == 1 or any(tally.sources >= min_sources for tally in values.values()):
+                self._choose(fields, name, values, min_sources)
+        fields.set_templates(())
         order = {name: at for at, name in enumerate(_FIRST)}
-        names = sorted(found.kept, key=lambda one: (order.get(one, len(order)), len(found.kept[one]), one))
-        found.names = []
+        names = sorted(
+            fields.kept, key=lambda name: (order.get(name, len(order)), len(fields.kept[name]), name)
+        )
+        fields.names = []
         for name in names:  # of fields that together are always new, the later ones are told apart alone
-            found.names.append(name)
-            if name not in self._keep and not hardly_new(self._told(found, templates, 0).values()):
-                found.names.pop()
-                found.facts[name] += ", apart"
-        ends = len(found.paths) + len(found.sizes)
+            fields.names.append(name)
+            if name not in self._keep and not new_values_are_rare(
+                self._template_counts(fields, templates, 0).values()
+            ):
+                fields.names.pop()
+                fields.facts[name] += ", apart"
+        ends = len(fields.paths) + len(fields.sizes)
         counts: dict[str, TemplateCounts] = {}
         for cut in range(ends + 1):
-            told = self._told(found, templates, ends - cut, counts)
-            least = min_lines if cut == ends else max(_LEAST, min_lines)
+            tallies = self._template_counts(fields, templates, ends - cut, counts)
+            required_lines = min_lines if cut == ends else max(_LEAST, min_lines)
             counts |= {
-                text: one for text, one in told.items() if one.lines >= least and one.sources >= min_sources
+                text: tally
+                for text, tally in tallies.items()
+                if tally.lines >= required_lines and tally.sources >= min_sources
             }
-        ranked = sorted(counts, key=lambda text: -counts[text].lines)[:most]
-        found.place(text for text in counts if text in set(ranked))
-        return found
+        ranked = sorted(counts, key=lambda text: -counts[text].lines)[:max_templates]
+        fields.set_templates(text for text in counts if text in set(ranked))
+        return fields
 
     def _choose(
-        self, found: Fields, name: str, values: Mapping[str, TemplateCounts], min_sources: int
+        self, fields: Fields, name: str, values: Mapping[str, TemplateCounts], min_sources: int
     ) -> None:
-        enough = sorted(value for value, one in values.items() if one.sources >= min_sources)
+        """Decide which values of a field stand in templates, and put them and the reason into `fields`."""
+        enough = sorted(value for value, tally in values.items() if tally.sources >= min_sources)
         number = len(self._distinct[name])
         if values and _is_path(name):
-            shapes = {shape: one for (owner, shape), one in self._paths.items() if owner == name}
+            shapes = {shape: tally for (owner, shape), tally in self._paths.items() if owner == name}
             common = sorted(shapes, key=lambda shape: -shapes[shape].lines)
-            kept = [
+            kept_shapes = [
                 shape
                 for shape in common
                 if shapes[shape].lines * _SHARE >= self.lines and shapes[shape].sources >= min_sources
             ][:_SHAPES]
-            first = {shape[0]: one for shape, one in shapes.items() if len(shape) == 1}
-            closed = len(first) <= MOST and hardly_new(first.values(), min_sources)
-            found.paths[name] = [list(shape) for shape in kept]
-            found.firsts[name] = (
-                sorted(n for n, one in first.items() if one.sources >= min_sources) if closed else []
+            first = {shape[0]: tally for shape, tally in shapes.items() if len(shape) == 1}
+            closed = len(first) <= MOST and new_values_are_rare(first.values(), min_sources)
+            fields.paths[name] = [list(shape) for shape in kept_shapes]
+            fields.firsts[name] = (
+                sorted(n for n, tally in first.items() if tally.sources >= min_sources) if closed else []
             )
-            found.facts[name] = f"{number:,} shapes, the {len(kept)} commonest kept"
+            fields.facts[name] = f"{number:,} shapes, the {len(kept_shapes)} commonest kept"
         elif values and all(_decade(name, value) == value for value in values):
-            found.sizes[name] = sorted(enough, key=float)
-            found.facts[name] = f"{len(enough)} powers of ten, kept"
+            fields.sizes[name] = sorted(enough, key=float)
+            fields.facts[name] = f"{len(enough)} powers of ten, kept"
         elif name in self._keep and enough:
-            found.kept[name] = enough
-            found.facts[name] = f"{number:,} values, kept (asked for)"
+            fields.kept[name] = enough
+            fields.facts[name] = f"{number:,} values, kept (asked for)"
         elif not values or number > MOST:
-            more = " or more" if number >= _KNOWN else ""
-            found.facts[name] = f"{number:,}{more} values, left out"
-        elif not enough or not (name in _FIRST or hardly_new(values.values(), min_sources)):
-            found.facts[name] = f"{number:,} values, left out: new ones are common"
+            suffix = " or more" if number >= _KNOWN else ""
+            fields.facts[name] = f"{number:,}{suffix} values, left out"
+        elif not enough or not (name in _FIRST or new_values_are_rare(values.values(), min_sources)):
+            fields.facts[name] = f"{number:,} values, left out: new ones are common"
         else:
-            found.kept[name] = enough
-            found.facts[name] = f"{number:,} values, kept"
+            fields.kept[name] = enough
+            fields.facts[name] = f"{number:,} values, kept"
 
-    def _told(
-        self, found: Fields, templates: Templates, ends: int, without: Iterable[str] = ()
+    def _template_counts(
+        self, fields: Fields, templates: Templates, ends: int, without: Iterable[str] = ()
     ) -> dict[str, TemplateCounts]:
         """Lines of each template with so many paths and sizes; those that have a longer one left out."""
-        told = list[tuple[str, TemplateCounts]]()
-        known = set(without)
-        for (message, pairs), one in self._table.items():
+        tallies = list[tuple[str, TemplateCounts]]()
+        excluded = set(without)
+        for (message, pairs), tally in self._table.items():
             head = templates.match(message) if message else None
             if head is not None and head < 0:
                 continue
-            texts = found.texts(pairs, " ".join(templates[head]) if head is not None else "")
-            if texts is None or known & set(texts[: len(texts) - 1 - ends]):
+            texts = fields.texts(pairs, " ".join(templates[head]) if head is not None else "")
+            if texts is None or excluded & set(texts[: len(texts) - 1 - ends]):
                 continue
-            told.append((texts[max(0, len(texts) - 1 - ends)], one))
-        return summed(told)
+            tallies.append((texts[max(0, len(texts) - 1 - ends)], tally))
+        return sum_by_key(tallies)
 
 
 @dataclass(kw_only=True)
 class Fields:
-    """Which fields stand in templates, and these templates.
+    """The fields that stand in templates, and these templates.
 
     Args:
         kept: names to their known values.
@@ -320,19 +349,19 @@ class Fields:
     facts: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.place(self.templates)
+        self.set_templates(self.templates)
 
-    def place(self, templates: Iterable[str]) -> None:
-        """Take these for the templates."""
+    def set_templates(self, templates: Iterable[str]) -> None:
+        """Use these templates; the place of one is its id."""
         self.templates = list(templates)
         self._ids = {text: number for number, text in enumerate(self.templates)}
-        self._shapes = {name: {tuple(one) for one in shapes} for name, shapes in self.paths.items()}
+        self._shapes = {name: {tuple(shape) for shape in shapes} for name, shapes in self.paths.items()}
 
-    def unseen(self, pairs: Pairs) -> list[str]:
+    def unknown_values(self, pairs: Pairs) -> list[str]:
         """The values that kept fields never had: status=502."""
-        return [value for value, known, _ in self.judged(pairs) if not known]
+        return [value for value, is_known, _ in self.decisive_values(pairs) if not is_known]
 
-    def judged(self, pairs: Pairs) -> Iterator[tuple[str, bool, bool]]:
+    def decisive_values(self, pairs: Pairs) -> Iterator[tuple[str, bool, bool]]:
         """The values that make a line unknown where training did not have them, as status=502, whether it had
         them, and whether they are sizes, of which these are the largest."""
         for name, value in pairs:
@@ -340,7 +369,7 @@ class Fields:
                 yield f"{name}={value}", value in self.kept[name], False
             elif name in self.paths and self.firsts[name] and value != ANY:
                 first = shape_of(value)[:1]
-                yield f"{name}={_spelled(first, False)}", first[0] in self.firsts[name], False
+                yield f"{name}={_path_text(first, False)}", first[0] in self.firsts[name], False
             elif name in self.sizes:
                 size, largest = _decade(name, value), self.sizes[name][-1]
                 if size is None or float(size) >= float(largest):
@@ -349,7 +378,7 @@ class Fields:
     def find(self, pairs: Pairs, message: str) -> int:
         """Number of the template of a line's fields and of its message's template ("" without one), -1 for
         none."""
-        if self.unseen(pairs):
+        if self.unknown_values(pairs):
             return -1
         texts = self.texts(pairs, message)
         return next((self._ids[text] for text in texts or () if text in self._ids), -1)
@@ -363,14 +392,14 @@ class Fields:
         return [" ".join([*start, *ends[:size]]) or ANY for size in range(len(ends), -1, -1)]
 
     def shape(self, pairs: Pairs, message: str) -> str:
-        """What the template of a line would be, also where a value is not known."""
+        """The template that a line would have, also where a value is not known."""
         values = dict(pairs)
         start, ends = self._parts(values, message)
         sizes = [f"{name}={_decade(name, values[name]) or ANY}" for name in self.sizes if name in values]
         return " ".join([*start, *ends[: len(ends) - len(sizes)], *sizes]) or ANY
 
     def _parts(self, values: Mapping[str, str], message: str) -> tuple[list[str], list[str]]:
-        """Message and kept values, and what templates of rare combinations do without."""
+        """Message and kept values, and the paths and sizes that templates of rare combinations leave out."""
         start = [message] if message else []
         start += [f"{name}={values[name]}" for name in self.names if name in values]
         ends = [f"{name}={self._shape(name, values[name])}" for name in self.paths if name in values]
@@ -378,21 +407,24 @@ class Fields:
         return start, ends
 
     def _shape(self, name: str, path: str) -> str:
+        """The longest kept shape of a path, as a path."""
         if path == ANY:
             return ANY
         shape = shape_of(path)
         for size in range(len(shape), 0, -1):
             if shape[:size] in self._shapes[name]:
-                return _spelled(shape[:size], size == len(shape))
+                return _path_text(shape[:size], size == len(shape))
         return ANY
 
     def _size(self, name: str, value: str) -> str:
+        """The kept power of ten nearest to a size."""
         size = _decade(name, value)
-        known = self.sizes[name]
-        if size is None or not known:
+        powers = self.sizes[name]
+        if size is None or not powers:
             return ANY
-        return min(known, key=lambda one: abs(_power(one) - _power(size)))
+        return min(powers, key=lambda power: abs(_log10(power) - _log10(size)))
 
 
-def _power(size: str) -> float:
+def _log10(size: str) -> float:
+    """The exponent of a power of ten; -20 for 0."""
     return log10(float(size)) if float(size) else -20.0

@@ -39,7 +39,7 @@ class Lines(Text):
             yield json.dumps({"session": name, "lines": self.spelled(raw).split("\n")}) + "\n"
 
     def show(self, tokenizer: Tokenizer, raw: Any, encoding: Encoding, asked: Ids, predicted: Ids) -> str:
-        """As `Text.show`, with a mark where a line ends."""
+        """The text that `Text.show` gives, with a mark where a line ends."""
         text = self.spelled(raw)
         return super().show(tokenizer, text.replace("\n", "⏎"), encoding, asked, predicted)
 
@@ -55,16 +55,16 @@ class LineGaps(Gaps):
         """Lines before and behind the log's own, which stand where the template has the line `{text}`."""
         if not isinstance(raw, LogLines):
             return super().framed(raw, template, fields, forms)
-        lines, own = list[str](), [escaped(line, forms) if line in forms else line for line in raw.lines]
-        before, after = 0, 0
+        raw_lines = [escaped(line, forms) if line in forms else line for line in raw.lines]
+        lines, lines_before, lines_after = list[str](), 0, 0
         for line in template.splitlines():
             if line.strip() == "{text}":
-                lines += own
-                before, after = len(lines) - len(own), 0
+                lines += raw_lines
+                lines_before, lines_after = len(lines) - len(raw_lines), 0
             else:
                 lines.append(frame(line, fields, forms))
-                after += 1
-        times = raw.times and (*[raw.times[0]] * before, *raw.times, *[raw.times[-1]] * after)
+                lines_after += 1
+        times = raw.times and (*[raw.times[0]] * lines_before, *raw.times, *[raw.times[-1]] * lines_after)
         return replace(raw, lines=tuple(lines), times=times if times and len(times) == len(lines) else None)
 
     def prompt(self, raw: Any, forms: Sequence[str]) -> Prompt:
@@ -74,27 +74,30 @@ class LineGaps(Gaps):
         stripped = [line.strip() for line in raw.lines]
         gaps = [place for place, line in enumerate(stripped) if line in forms]
         escaped = {f"\\{form}" for form in forms}
-        lines = [line[1:] if line in escaped else own for line, own in zip(stripped, raw.lines, strict=True)]
+        lines = [
+            line[1:] if line in escaped else raw_line
+            for line, raw_line in zip(stripped, raw.lines, strict=True)
+        ]
         return _with_gaps(raw, lines, gaps)
 
     def filled(self, prompt: Prompt, texts: Sequence[str]) -> Prompt:
         """A message in place of each missing line."""
         if not isinstance(prompt.raw, LogLines):
             return super().filled(prompt, texts)
-        lines, starts = list(prompt.raw.lines), _starts(prompt.raw.lines)
+        lines, starts = list(prompt.raw.lines), _line_starts(prompt.raw.lines)
         places = [starts.index(hole.start) for hole in prompt.holes]
         for place, text in zip(places, texts, strict=True):
             lines[place] = text
         return _with_gaps(prompt.raw, lines, places)
 
 
-def _starts(lines: Sequence[str]) -> list[int]:
-    """Where each line begins in the text of all."""
+def _line_starts(lines: Sequence[str]) -> list[int]:
+    """The offset of each line in the text of all."""
     return [0, *accumulate(len(line) + 1 for line in lines)][:-1]
 
 
 def _with_gaps(raw: LogLines, lines: Sequence[str], gaps: Sequence[int]) -> Prompt:
-    """Lines of which some are gaps."""
-    starts = _starts(lines)
+    """A prompt of lines, some of which are gaps."""
+    starts = _line_starts(lines)
     holes = tuple(Hole(starts[place], starts[place] + len(lines[place])) for place in gaps)
     return Prompt(raw=replace(raw, lines=tuple(lines)), holes=holes)

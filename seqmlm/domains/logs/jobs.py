@@ -89,8 +89,8 @@ _BETWEEN, _PAUSE, _SPREAD = 0.2, 0.05, 0.3  # seconds between jobs, before a lin
 
 def channel() -> NDArray[np.float64]:
     """(4, 4) probability of each choice, given the one that is followed."""
-    other = (1 - KEPT) / (_CHOICES - 1)
-    table: NDArray[np.float64] = np.where(np.eye(_CHOICES, dtype=np.bool_), KEPT, other)
+    change_share = (1 - KEPT) / (_CHOICES - 1)
+    table: NDArray[np.float64] = np.where(np.eye(_CHOICES, dtype=np.bool_), KEPT, change_share)
     return table
 
 
@@ -101,12 +101,12 @@ def joint() -> NDArray[np.float64]:
     return table
 
 
-def information(first: int, second: int, *, given: bool) -> float:
-    """Exact mutual information of two steps, given the other two or not, bits."""
+def information(first: int, second: int, *, conditional: bool) -> float:
+    """Exact mutual information of two steps in bits, `conditional` on the other two steps or not."""
     table = joint()
-    rest = [axis for axis in range(len(STEPS)) if axis not in (first, second)]
-    if not given:
-        table = table.sum(axis=tuple(rest), keepdims=True)
+    other_steps = [axis for axis in range(len(STEPS)) if axis not in (first, second)]
+    if not conditional:
+        table = table.sum(axis=tuple(other_steps), keepdims=True)
     without_first, without_second = (
         table.sum(axis=first, keepdims=True),
         table.sum(axis=second, keepdims=True),
@@ -117,12 +117,12 @@ def information(first: int, second: int, *, given: bool) -> float:
 
 def links() -> dict[tuple[str, str], str]:
     """Every pair of steps, in the order of a job: "hidden cause", "transition" or "indirect"."""
-    found = {}
+    kinds = {}
     for first, second in combinations(STEPS, 2):
         hidden = first.follows == second.follows == TRIGGER
         kind = "hidden cause" if hidden else "transition" if second.follows == first.name else "indirect"
-        found[first.name, second.name] = kind
-    return found
+        kinds[first.name, second.name] = kind
+    return kinds
 
 
 @dataclass(slots=True)
@@ -136,7 +136,7 @@ class Job:
     lines: list[int] = field(default_factory=list)
 
     def truth(self) -> dict[str, Any]:
-        """As it stands in `truth.json`."""
+        """The job as `truth.json` holds it."""
         places = {step.name: line for step, line in zip(self.steps, self.lines, strict=True)}
         pairs = [(places[a], places[b], kind) for (a, b), kind in links().items()]
         return {
@@ -176,12 +176,13 @@ def draw(n: int, seed: int) -> tuple[list[Job], list[Line]]:
 
 
 def _job(begin: float, rng: np.random.Generator) -> Job:
+    """A job that begins at a time: its steps, its choices and their times."""
     chosen = {TRIGGER: int(rng.integers(_CHOICES))}
     steps, choices = [_BEGIN], [0]
     for step in STEPS:
-        kept = rng.random() < KEPT
-        other = 1 + int(rng.integers(_CHOICES - 1))
-        chosen[step.name] = (chosen[step.follows] + (0 if kept else other)) % _CHOICES
+        follows = rng.random() < KEPT
+        shift = 1 + int(rng.integers(_CHOICES - 1))
+        chosen[step.name] = (chosen[step.follows] + (0 if follows else shift)) % _CHOICES
         steps.append(step)
         choices.append(chosen[step.name])
         if step.name != "worker":  # whose line is next to the writer's; no other linked lines are neighbours
@@ -198,20 +199,20 @@ def _job(begin: float, rng: np.random.Generator) -> Job:
     )
 
 
-def truth(jobs: list[Job]) -> dict[str, Any]:
-    """What is planted in the file, as `truth.json` holds it (docs/SAMPLES.md)."""
+def jobs_truth(jobs: list[Job]) -> dict[str, Any]:
+    """The planted jobs as `truth.json` holds them (docs/SAMPLES.md)."""
     place = {step.name: at for at, step in enumerate(STEPS)}
     described = [_BEGIN, *STEPS, NOISE, _DONE]
     return {
         "jobs_file": FILE,
-        "job_steps": [{**one._asdict(), "texts": list(one.texts)} for one in described],
+        "job_steps": [{**step._asdict(), "texts": list(step.texts)} for step in described],
         "job_pairs": [
             {
                 "first": a,
                 "second": b,
                 "kind": kind,
-                "information_bits": round(information(place[a], place[b], given=False), 4),
-                "conditional_bits": round(information(place[a], place[b], given=True), 4) + 0.0,
+                "information_bits": round(information(place[a], place[b], conditional=False), 4),
+                "conditional_bits": round(information(place[a], place[b], conditional=True), 4) + 0.0,
             }
             for (a, b), kind in links().items()
         ],

@@ -49,7 +49,7 @@ from seqmlm.tokenizers.base import Tokenizer
 
 UNSEEN = "lines that training never had"
 
-COUNTED = {
+COUNT_STATISTICS = {
     "unseen": UNSEEN,
     "missing": "lines that nearly all training records have, and this one has not",
     "neighbour": "distance of the counts of lines to the nearest training record",
@@ -57,10 +57,10 @@ COUNTED = {
 }
 """Statistics that need no model."""
 
-ASKED = {"pll_mean": "mean surprisal of the lines", "pll_max": "largest surprisal of a line"}
+MODEL_STATISTICS = {"pll_mean": "mean surprisal of the lines", "pll_max": "largest surprisal of a line"}
 """Statistics of the pseudo-log-likelihood."""
 
-OF_WINDOWS = {
+WINDOW_STATISTICS = {
     "surplus": "one kind of line more often than usual",
     "hurried": "more lines a second than usual",
     "paused": "a longer pause between two lines than usual",
@@ -69,15 +69,15 @@ OF_WINDOWS = {
 and hour. A log without times has the first one only."""
 
 
-class Counting(NamedTuple):
-    """What counting says of R records together; E is the number of known events.
+class BatchComparison(NamedTuple):
+    """R records compared with the counts of the training records; E is the number of known events.
 
     events: (N,) of their lines.
     sets: (R, E + 1) their `multisets`.
     follows: (N + R,) surprisal in bits of each line after the one before it, and of each record's end.
     absence: (R, W) bits of surprise that usual events are not there.
     neighbour: (R,) the most similar training vector.
-    statistics: those of `COUNTED`, each (R,):
+    statistics: the `COUNT_STATISTICS`, each (R,):
         unseen: infinite with a line that no training record had, else the number of lines without a template;
             levels count `NAMED` more for each that has a value training never had, and take lines whose
             fields training had, but for sizes, if never together, for lines without a template.
@@ -104,34 +104,37 @@ class Counting(NamedTuple):
         pairs = np.bincount(record[inner], minlength=len(lines))
         absence, (distance, neighbour) = counts.absence(lines, events), counts.nearest(sets)
         statistics = {
-            "unseen": unseen(lines, events, counts),
+            "unseen": unseen_counts(lines, events, counts),
             "missing": absence.sum(axis=1),
             "neighbour": distance,
-            "bigram_max": np.nan_to_num(largest(bits[inner], np.concatenate([[0], np.cumsum(pairs)]))),
+            "bigram_max": np.nan_to_num(stretch_maxima(bits[inner], np.concatenate([[0], np.cumsum(pairs)]))),
         }
         return cls(events, sets, bits, absence, neighbour, statistics)
 
 
-def unseen(lines: Lines, events: Longs, counts: LogCounts) -> Doubles:
-    """(R,) infinite for a record with a line never seen, whatever a mask would hide; else the lines that fit
-    no template, which training had too."""
+def unseen_counts(lines: Lines, events: Longs, counts: LogCounts) -> Doubles:
+    """(R,) numbers of lines that fit no template, which training had too; infinite for a record with a line
+    never seen, whatever a mask would hide."""
     never = np.bincount(lines.record, weights=events == counts.size, minlength=len(lines))
-    new = np.bincount(lines.record, weights=lines.keys == counts.new, minlength=len(lines))
-    return np.where(never > 0, np.inf, new)
+    unmatched = np.bincount(lines.record, weights=lines.keys == counts.unmatched_key, minlength=len(lines))
+    return np.where(never > 0, np.inf, unmatched)
 
 
-def asked(bits: Doubles, offsets: Longs, units: Longs | None = None) -> dict[str, Doubles]:
-    """The statistics of `ASKED`, each (R,), of the (N,) surprisals of lines and (R + 1,) offsets of records;
-    NaN for those without lines. The mean is over (R,) `units`, None for the lines."""
+def surprisal_statistics(bits: Doubles, offsets: Longs, units: Longs | None = None) -> dict[str, Doubles]:
+    """The `MODEL_STATISTICS`, each (R,), of the (N,) surprisals of lines and (R + 1,) offsets of records; NaN
+    for those without lines. The mean is over (R,) `units`, None for the lines."""
     number = np.diff(offsets)
     record = np.repeat(np.arange(len(number)), number)
     total = np.bincount(record, weights=bits, minlength=len(number))
     with np.errstate(invalid="ignore"):
-        return {"pll_mean": total / (number if units is None else units), "pll_max": largest(bits, offsets)}
+        return {
+            "pll_mean": total / (number if units is None else units),
+            "pll_max": stretch_maxima(bits, offsets),
+        }
 
 
-def of_window(raw: LogLines, surplus: float) -> dict[str, float]:
-    """The statistics of `OF_WINDOWS` of a window; those of times for two lines with times or more.
+def window_statistics(raw: LogLines, surplus: float) -> dict[str, float]:
+    """The `WINDOW_STATISTICS` of a window; those of times for two lines with times or more.
 
     surplus: bits, of the kind of line that is most above its share of the training lines.
     hurried: log2 of lines per second, of the time from the first line to the last and a second.
@@ -147,15 +150,15 @@ def of_window(raw: LogLines, surplus: float) -> dict[str, float]:
     times = raw.times
     if times is None or len(times) < 2:
         return {"surplus": surplus}
-    apart = np.diff(np.maximum.accumulate(times))
+    pauses = np.diff(np.maximum.accumulate(times))
     return {
         "surplus": surplus,
-        "hurried": float(np.log2(len(times) / (apart.sum() + 1.0))),
-        "paused": float(np.log2(apart.max() + 1.0)),
+        "hurried": float(np.log2(len(times) / (pauses.sum() + 1.0))),
+        "paused": float(np.log2(pauses.max() + 1.0)),
     }
 
 
-def floored(bits: Doubles, events: Longs, counts: LogCounts) -> Doubles:
+def floored_bits(bits: Doubles, events: Longs, counts: LogCounts) -> Doubles:
     """(N,) surprisal in bits; a line never seen costs at least what a line drawn by chance would, and a bit.
 
     A model that has never met an id may give it any probability.
@@ -163,13 +166,13 @@ def floored(bits: Doubles, events: Longs, counts: LogCounts) -> Doubles:
     return np.where(events == counts.size, np.maximum(bits, np.log2(counts.size + 1) + 1), bits)
 
 
-def largest(values: Doubles, offsets: Longs) -> Doubles:
-    """(R,) maximum of each stretch; NaN for an empty one."""
-    found = np.full(len(offsets) - 1, np.nan)
+def stretch_maxima(values: Doubles, offsets: Longs) -> Doubles:
+    """(R,) maximum of each stretch of values between offsets; NaN for an empty one."""
+    maxima = np.full(len(offsets) - 1, np.nan)
     full = np.flatnonzero(np.diff(offsets))
     if len(full):
-        found[full] = np.maximum.reduceat(values, offsets[full])
-    return found
+        maxima[full] = np.maximum.reduceat(values, offsets[full])
+    return maxima
 
 
 # What is known of normal logs
@@ -182,11 +185,11 @@ _NAMED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Counted:
-    """What counting says of one record of n lines.
+class RecordComparison:
+    """One record of n lines compared with the counts of the training records.
 
     Args:
-        statistics: those of `COUNTED`.
+        statistics: the `COUNT_STATISTICS`.
         events: (n,) event of each line, as `LogCounts` numbers them.
         follows: (n + 1,) surprisal in bits of each line after the one before it, and of the end.
         missing: what nearly all training records have and this one lacks, the least expected first, and the
@@ -206,12 +209,12 @@ class Counted:
 
 
 class LogBackground(Background):
-    """Counts of the training records, whose events the tokenizer names; remembers what it has said of equal
-    ones."""
+    """Counts of the training records, whose events the tokenizer names; remembers the comparisons of equal
+    records."""
 
     def __init__(self, counts: LogCounts, tokenizer: Tokenizer) -> None:
         self.counts, self.tokenizer = counts, tokenizer
-        self._known: dict[bytes, Counted] = {}
+        self._cache: dict[bytes, RecordComparison] = {}
 
     @classmethod
     def fit(cls, train: Sequences, tokenizer: Tokenizer, *, seed: int) -> Self:
@@ -232,50 +235,52 @@ class LogBackground(Background):
         return cls(LogCounts.of(arrays), tokenizer)
 
     def ahead(self, encodings: Sequence[Encoding]) -> None:
-        wanted = {encoding.ids.tobytes(): encoding for encoding in encodings}
-        fresh = {key: one for key, one in wanted.items() if key not in self._known}
-        if len(self._known) + len(fresh) > _REMEMBERED:
-            self._known.clear()
-            fresh = wanted
+        by_key = {encoding.ids.tobytes(): encoding for encoding in encodings}
+        fresh = {key: encoding for key, encoding in by_key.items() if key not in self._cache}
+        if len(self._cache) + len(fresh) > _REMEMBERED:
+            self._cache.clear()
+            fresh = by_key
         if fresh:
-            self._known.update(zip(fresh, self._counted(list(fresh.values())), strict=True))
+            self._cache.update(zip(fresh, self._compare(list(fresh.values())), strict=True))
 
-    def counted(self, encoding: Encoding) -> Counted:
-        """What counting says of a window or session."""
+    def comparison(self, encoding: Encoding) -> RecordComparison:
+        """The comparison of a window or session with the training records."""
         key = encoding.ids.tobytes()
-        if key not in self._known:
+        if key not in self._cache:
             self.ahead([encoding])
-        return self._known[key]
+        return self._cache[key]
 
-    def _counted(self, encodings: Sequence[Encoding]) -> Iterator[Counted]:
+    def _compare(self, encodings: Sequence[Encoding]) -> Iterator[RecordComparison]:
+        """The comparison of each record with the training records, all at once."""
         lines, counts = lines_of(encodings, self.tokenizer), self.counts
-        found = Counting.of(lines, counts)
+        batch = BatchComparison.of(lines, counts)
         usual, total = counts.usual(), counts.lines.sum()
-        surplus, often = (one.tolist() for one in counts.surplus(lines, found.sets))
+        surplus, often = (array.tolist() for array in counts.surplus(lines, batch.sets))
         indptr, events, numbers = (
-            one.tolist() for one in (found.sets.indptr, found.sets.indices, found.sets.data)
+            array.tolist() for array in (batch.sets.indptr, batch.sets.indices, batch.sets.data)
         )
         for row, (first, end) in enumerate(pairwise(lines.offsets.tolist())):
-            absence, part = found.absence[row], slice(indptr[row], indptr[row + 1])
+            absence, part = batch.absence[row], slice(indptr[row], indptr[row + 1])
             lacking = np.argsort(-absence, kind="stable")[: min(_NAMED, np.count_nonzero(absence))]
-            own = dict(zip(events[part], numbers[part], strict=True))
-            unlike = counts.difference(own, int(found.neighbour[row]))
-            furthest = sorted(unlike.items(), key=lambda one: -abs(one[1]))[:_NAMED]
+            event_lines = dict(zip(events[part], numbers[part], strict=True))
+            unlike = counts.difference(event_lines, int(batch.neighbour[row]))
+            furthest = sorted(unlike.items(), key=lambda pair: -abs(pair[1]))[:_NAMED]
             event = often[row]
             share = counts.lines[event] / total if event < counts.size else 0.0
-            yield Counted(
-                statistics={name: float(value[row]) for name, value in found.statistics.items()},
-                events=found.events[first:end],
-                follows=found.follows[first + row : end + row + 1],
+            yield RecordComparison(
+                statistics={name: float(value[row]) for name, value in batch.statistics.items()},
+                events=batch.events[first:end],
+                follows=batch.follows[first + row : end + row + 1],
                 missing=tuple(
-                    (self.named(one), counts.records[one] / counts.total) for one in usual[lacking].tolist()
+                    (self.event_name(usual_event), counts.records[usual_event] / counts.total)
+                    for usual_event in usual[lacking].tolist()
                 ),
-                unlike=tuple((self.named(one), more) for one, more in furthest),
-                often=(self.named(event), own.get(event, 0), float(share)),
+                unlike=tuple((self.event_name(unlike_event), excess) for unlike_event, excess in furthest),
+                often=(self.event_name(event), event_lines.get(event, 0), float(share)),
                 surplus=surplus[row],
             )
 
-    def named(self, event: int) -> str:
+    def event_name(self, event: int) -> str:
         """The template or event id; a line of a log without templates has no name but a number."""
         if event >= self.counts.size:
             return _NEVER
@@ -311,7 +316,7 @@ class PausedLogs(Sampling):
         cuts = [0]
         while cuts[-1] < len(raw.lines):
             cuts.append(cuts[-1] + int(len(raw.lines) ** random.random()))
-        return [record, *(_lines(record, slice(*pair)) for pair in pairwise(cuts))]
+        return [record, *(_part_record(record, slice(*pair)) for pair in pairwise(cuts))]
 
 
 class _LinesLevel(Level):
@@ -345,65 +350,71 @@ class LineReasons(Reasons):
         They are of what was never seen, else of the statistic that fired, with the template of the line that
         says most of it, and how many lines of the row have a value never seen, or else were never seen.
         """
-        known = _known(background, self.level)
-        counted, raw = known.counted(scored.encoding), scored.record.raw
-        of_unit = line_at(scored.encoding, scored.position, known.tokenizer)
-        whole = row.id == scored.record.id
-        own = np.arange(len(counted.events)) if whole else np.unique(of_unit[row.units])
-        new = own[_new(counted, known)[own]]
-        told: dict[str, Any] = {"lines": len(own)}
+        reference = _reference(background, self.level)
+        comparison, raw = reference.comparison(scored.encoding), scored.record.raw
+        of_unit = line_at(scored.encoding, scored.position, reference.tokenizer)
+        is_record = row.id == scored.record.id
+        lines = np.arange(len(comparison.events)) if is_record else np.unique(of_unit[row.units])
+        new_lines = lines[_is_new(comparison, reference)[lines]]
+        facts: dict[str, Any] = {"lines": len(lines)}
         if raw.times:
-            told["times"] = raw.times[own[0]], raw.times[own[-1]]
+            facts["times"] = raw.times[lines[0]], raw.times[lines[-1]]
         if "lines" in scored.record.meta:
-            told["last_line"] = scored.record.meta["lines"][own[-1]]
-        names = _never_seen(raw, new, known)
-        never = list(dict.fromkeys(chain.from_iterable(names)))
-        named = new[np.array(list(map(bool, names)), dtype=np.bool_)]
-        likely = next(some for some in (named, new, own) if len(some))
-        bits = _line_bits(scored, counted, known)
+            facts["last_line"] = scored.record.meta["lines"][lines[-1]]
+        names = _unseen_values(raw, new_lines, reference)
+        unseen_values = list(dict.fromkeys(chain.from_iterable(names)))
+        named = new_lines[np.array(list(map(bool, names)), dtype=np.bool_)]
+        likely = next(places for places in (named, new_lines, lines) if len(places))
+        bits = _line_bits(scored, comparison, reference)
         at = int(likely[bits[likely].argmax()])
-        template = _template(raw, at, known.tokenizer)
-        if never or (counted.events[new] == known.counts.size).any():
-            what = f"{_quoted(template)} was never seen" if template else "a line was never seen"
-            if never:
-                told |= {"new_lines": len(named), "never_seen": never}
+        template = _template(raw, at, reference.tokenizer)
+        if unseen_values or (comparison.events[new_lines] == reference.counts.size).any():
+            phrase = f"{_quote(template)} was never seen" if template else "a line was never seen"
+            if unseen_values:
+                facts |= {"new_lines": len(named), "never_seen": unseen_values}
             else:
-                kinds = dict.fromkeys(_template(raw, one, known.tokenizer) for one in new.tolist())
-                told |= {"new_lines": len(new), "new_kinds": [_quoted(one) for one in kinds if one]}
+                kinds = dict.fromkeys(
+                    _template(raw, line, reference.tokenizer) for line in new_lines.tolist()
+                )
+                facts |= {"new_lines": len(new_lines), "new_kinds": [_quote(kind) for kind in kinds if kind]}
         else:
-            what, about = self._what(row, scored.record, counted, template, fired)
+            phrase, about = self._deviation(row, scored.record, comparison, template, fired)
             if about != template:  # of another line than the least expected one, which may not be there
-                events = [one for one in np.unique(counted.events[own]).tolist() if known.named(one) == about]
-                at = int(own[counted.events[own] == events[0]][0]) if events else -1
+                events = [
+                    event
+                    for event in np.unique(comparison.events[lines]).tolist()
+                    if reference.event_name(event) == about
+                ]
+                at = int(lines[comparison.events[lines] == events[0]][0]) if events else -1
                 template = about
             if fired == "paused":
-                told["scale"] = magnitude(2 ** row.statistics[fired] - 1)
+                facts["scale"] = magnitude(2 ** row.statistics[fired] - 1)
         units = np.flatnonzero(of_unit == at)
-        told |= {"what": what, **({"template": template} if template else {})}
-        return {**told, "unit": int(units[scored.surprisal[units].argmax()])} if len(units) else told
+        facts |= {"what": phrase, **({"template": template} if template else {})}
+        return {**facts, "unit": int(units[scored.surprisal[units].argmax()])} if len(units) else facts
 
-    def _what(
-        self, row: Row, record: Record, counted: Counted, template: str, fired: str | None
+    def _deviation(
+        self, row: Row, record: Record, comparison: RecordComparison, template: str, fired: str | None
     ) -> tuple[str, str]:
-        """What is wrong with a row of lines that training had, by the statistic that fired, and the template
-        of the lines that it is about."""
+        """Words for the deviation of a row whose lines training had, by the statistic that fired, and the
+        template of the lines that it is about."""
         often = row.extra.get("surplus")
         if template and often is not None and fired == "surplus":
-            return f"more {_quoted(often['unit'])} than usual", often["unit"]
-        if template and fired == "missing" and counted.missing:
-            return f"{_quoted(counted.missing[0][0])} is missing", counted.missing[0][0]
-        if template and fired == "neighbour" and counted.unlike:
-            unit, more = counted.unlike[0]
-            return f"{'more' if more > 0 else 'fewer'} {_quoted(unit)} than usual", unit
-        if fired is not None and (fired in OF_WINDOWS or not template):
+            return f"more {_quote(often['unit'])} than usual", often["unit"]
+        if template and fired == "missing" and comparison.missing:
+            return f"{_quote(comparison.missing[0][0])} is missing", comparison.missing[0][0]
+        if template and fired == "neighbour" and comparison.unlike:
+            unit, excess = comparison.unlike[0]
+            return f"{'more' if excess > 0 else 'fewer'} {_quote(unit)} than usual", unit
+        if fired is not None and (fired in WINDOW_STATISTICS or not template):
             return self.statistics[fired], template
         return (
-            f"{_quoted(template)} is unexpected" if template else f"an unusual {self.noun(record)}"
+            f"{_quote(template)} is unexpected" if template else f"an unusual {self.noun(record)}"
         ), template
 
 
-def _lines(record: Record, part: slice) -> Record:
-    """Some of a window's lines as a record."""
+def _part_record(record: Record, part: slice) -> Record:
+    """A part of a window's lines as a record."""
     raw, columns = record.raw, ("lines", "labels", "origins")
     times = None if raw.times is None else raw.times[part]
     meta = {
@@ -426,7 +437,7 @@ class SessionLevel(_LinesLevel):
 
     JSON fields of its rows beside the usual ones, each where there is something to say:
         time, last_time: of the first and last line, ISO 8601.
-        severity, host, service, hosts, services: what the lines say of where they come from (`origins.told`).
+        severity, host, service, hosts, services: what the lines say of where they come from (`origins`).
         odd_lines: lines of the file that surprise most, the most surprising first.
         unseen_lines: lines of the file that no training record had, or that fit no template.
         never_seen: what of the first 64 such lines no training line had where only known words and values
@@ -438,9 +449,9 @@ class SessionLevel(_LinesLevel):
     """
 
     statistics: ClassVar[Statistics] = Statistics(
-        {**ASKED, **COUNTED, **OF_WINDOWS},
-        counted=(*COUNTED, *OF_WINDOWS),
-        of_rows=("missing", "neighbour", *OF_WINDOWS),
+        {**MODEL_STATISTICS, **COUNT_STATISTICS, **WINDOW_STATISTICS},
+        counted=(*COUNT_STATISTICS, *WINDOW_STATISTICS),
+        of_rows=("missing", "neighbour", *WINDOW_STATISTICS),
         fusion=HARMONIC,
     )
     aliases = ("window",)
@@ -451,22 +462,31 @@ class SessionLevel(_LinesLevel):
         self.counting = SessionCounts(name)
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
-        known = _known(background, self.name)
-        counted = known.counted(scored.encoding)
-        count = len(counted.events)
-        bits = _line_bits(scored, counted, known)
-        named = _never_seen(scored.record.raw, np.flatnonzero(_new(counted, known)), known)
+        reference = _reference(background, self.name)
+        comparison = reference.comparison(scored.encoding)
+        count = len(comparison.events)
+        bits = _line_bits(scored, comparison, reference)
+        unseen_values = _unseen_values(
+            scored.record.raw, np.flatnonzero(_is_new(comparison, reference)), reference
+        )
         ends = np.array([0, count])
         statistics = {
-            name: float(value[0]) for name, value in asked(bits, ends, np.array([len(scored)])).items()
+            name: float(value[0])
+            for name, value in surprisal_statistics(bits, ends, np.array([len(scored)])).items()
         }
-        statistics |= {**counted.statistics, **of_window(scored.record.raw, counted.surplus)}
-        if math.isinf(statistics["unseen"]) and not _endless(scored.record.raw, counted.events, known).any():
-            statistics["unseen"] = float(_new(counted, known).sum())
-        statistics["unseen"] += NAMED * sum(map(bool, named))
-        extra = {**_from(scored, range(count)), **_told(scored, counted, known, bits, named)}
-        row, length = record_row(scored, statistics), _compared_by(scored.record, count)
-        return [replace(row, length=length, time=_time(scored, 0), extra=extra)]
+        statistics |= {**comparison.statistics, **window_statistics(scored.record.raw, comparison.surplus)}
+        if (
+            math.isinf(statistics["unseen"])
+            and not _is_endless(scored.record.raw, comparison.events, reference).any()
+        ):
+            statistics["unseen"] = float(_is_new(comparison, reference).sum())
+        statistics["unseen"] += NAMED * sum(map(bool, unseen_values))
+        extra = {
+            **_origin_facts(scored, range(count)),
+            **_explanation(scored, comparison, reference, bits, unseen_values),
+        }
+        row, length = record_row(scored, statistics), _row_length(scored.record, count)
+        return [replace(row, length=length, time=_line_time(scored, 0), extra=extra)]
 
     @property
     def reasons(self) -> Reasons:
@@ -480,8 +500,8 @@ class SessionCounts(CountStatistics):
         self.level = level
 
     def known_values(self, record: Record, tokenizer: Tokenizer) -> frozenset[str]:
-        """The values that `TemplateTokenizer.judged` names."""
-        return frozenset(chain.from_iterable(_judged(record.raw, tokenizer)))
+        """The values of the record's lines that `TemplateTokenizer.known_values` names."""
+        return frozenset(chain.from_iterable(_known_values(record.raw, tokenizer)))
 
     def columns(
         self,
@@ -489,24 +509,32 @@ class SessionCounts(CountStatistics):
         background: Background,
         never: frozenset[str] = frozenset(),
     ) -> tuple[dict[str, Doubles], Longs]:
-        known = _known(background, self.level)
-        lines = lines_of([encoding for _, encoding in encoded], known.tokenizer)
-        found = Counting.of(lines, known.counts)
-        new = (found.events == known.counts.size) | (lines.keys == known.counts.new)
+        reference = _reference(background, self.level)
+        lines = lines_of([encoding for _, encoding in encoded], reference.tokenizer)
+        batch = BatchComparison.of(lines, reference.counts)
+        is_new = (batch.events == reference.counts.size) | (lines.keys == reference.counts.unmatched_key)
         for row, (first, end) in enumerate(pairwise(lines.offsets.tolist())):
             record = encoded[row][0]
-            named = _never_seen(record.raw, np.flatnonzero(new[first:end]), known)
-            own = [never & set(one) for one in _judged(record.raw, known.tokenizer)] if never else []
-            if math.isinf(found.statistics["unseen"][row]):
-                endless = _endless(record.raw, found.events[first:end], known, never).any()
-                found.statistics["unseen"][row] = math.inf if endless else new[first:end].sum()
-            found.statistics["unseen"][row] += NAMED * sum(map(bool, (*named, *own)))
-        surplus = known.counts.surplus(lines, found.sets)[0].tolist()
-        cut = [of_window(record.raw, own) for (record, _), own in zip(encoded, surplus, strict=True)]
-        of_cut = {name: np.array([one.get(name, np.nan) for one in cut]) for name in OF_WINDOWS}
+            unseen_values = _unseen_values(record.raw, np.flatnonzero(is_new[first:end]), reference)
+            assumed_new = (
+                [never & set(values) for values in _known_values(record.raw, reference.tokenizer)]
+                if never
+                else []
+            )
+            if math.isinf(batch.statistics["unseen"][row]):
+                endless = _is_endless(record.raw, batch.events[first:end], reference, never).any()
+                batch.statistics["unseen"][row] = math.inf if endless else is_new[first:end].sum()
+            batch.statistics["unseen"][row] += NAMED * sum(map(bool, (*unseen_values, *assumed_new)))
+        surplus = reference.counts.surplus(lines, batch.sets)[0].tolist()
+        windows = [
+            window_statistics(record.raw, bits) for (record, _), bits in zip(encoded, surplus, strict=True)
+        ]
+        window_columns = {
+            name: np.array([window.get(name, np.nan) for window in windows]) for name in WINDOW_STATISTICS
+        }
         sizes = zip(encoded, lines.counts.tolist(), strict=True)
-        lengths = np.array([_compared_by(record, size) for (record, _), size in sizes], dtype=np.int64)
-        return {**found.statistics, **of_cut}, lengths
+        lengths = np.array([_row_length(record, size) for (record, _), size in sizes], dtype=np.int64)
+        return {**batch.statistics, **window_columns}, lengths
 
 
 class SessionReasons(LineReasons):
@@ -524,38 +552,44 @@ class SessionReasons(LineReasons):
     def meaning(self, name: str, row: Row, usual: float | None = None) -> str:
         value, extra = row.statistics.get(name, math.nan), row.extra
         if name == "paused":
-            return f"no line for {_lasting(2**value - 1)}{_at_most(usual, lambda own: _lasting(2**own - 1))}"
+            limit = _usual_limit(usual, lambda log2: _format_duration(2**log2 - 1))
+            return f"no line for {_format_duration(2**value - 1)}{limit}"
         if name == "hurried":
-            return f"{2**value:.3g} lines a second{_at_most(usual, lambda own: f'{2**own:.3g}')}"
+            return f"{2**value:.3g} lines a second{_usual_limit(usual, lambda log2: f'{2**log2:.3g}')}"
         if name == "surplus" and "surplus" in extra:
             often = extra["surplus"]
-            here = f"{_quoted(often['unit'])}, {often['lines']} of {often['of']} lines"
+            here = f"{_quote(often['unit'])}, {often['lines']} of {often['of']} lines"
             return f"{super().meaning(name, row)}: {here}, {100 * often['share']:.3g} % in training"
         if name == "missing" and "missing" in extra:
             first = extra["missing"][0]
-            return f"{_quoted(first['unit'])} is missing, which {first['share']:.0%} of normal ones have"
+            return f"{_quote(first['unit'])} is missing, which {first['share']:.0%} of normal ones have"
         if name == "neighbour" and "unlike" in extra:
             first = extra["unlike"][0]
             if first["unit"] == _NEVER:
-                return f"{number_of(first['more'], 'line')} never seen{_places(extra.get('unseen_lines'))}"
+                return (
+                    f"{number_of(first['more'], 'line')} never seen{_first_place(extra.get('unseen_lines'))}"
+                )
             kind = f"{abs(first['more'])} {'more' if first['more'] > 0 else 'fewer'}"
-            return f"{kind} {_quoted(first['unit'])} than the most similar normal one"
+            return f"{kind} {_quote(first['unit'])} than the most similar normal one"
         if name == "unseen" and "never_seen" in extra:
             return f"never seen: {', '.join(extra['never_seen'])}"
         if name == "unseen":
-            return f"{super().meaning(name, row)}{_places(extra.get('unseen_lines'))}"
+            return f"{super().meaning(name, row)}{_first_place(extra.get('unseen_lines'))}"
         return super().meaning(name, row)
 
 
-def _places(lines: Sequence[int] | None) -> str:
+def _first_place(lines: Sequence[int] | None) -> str:
+    """The first of some lines of the file, in words; "" for none."""
     return f" (in the file's line {lines[0]:,} first)" if lines else ""
 
 
-def _at_most(usual: float | None, text: Callable[[float], str]) -> str:
+def _usual_limit(usual: float | None, text: Callable[[float], str]) -> str:
+    """The largest usual value of a statistic, in words; "" where it is not known."""
     return "" if usual is None or not math.isfinite(usual) else f", normally at most {text(usual)}"
 
 
-def _lasting(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
+    """A duration in the largest unit of which it has two or more."""
     for size, unit in ((86_400, "days"), (3_600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:.3g} {unit}"
@@ -575,20 +609,20 @@ class LineLevel(_LinesLevel):
     )
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
-        known = _known(background, self.name)
-        counted = known.counted(scored.encoding)
-        line = line_at(scored.encoding, scored.position, known.tokenizer)
-        bits = _line_bits(scored, counted, known)
+        reference = _reference(background, self.name)
+        comparison = reference.comparison(scored.encoding)
+        line = line_at(scored.encoding, scored.position, reference.tokenizer)
+        bits = _line_bits(scored, comparison, reference)
         size = np.bincount(line, minlength=len(bits))
-        new = _new(counted, known)
-        places = np.flatnonzero(new)
-        named = _never_seen(scored.record.raw, places, known)
-        never = {at for at, one in zip(places.tolist(), named, strict=True) if one}
-        endless = _endless(scored.record.raw, counted.events, known)
+        is_new = _is_new(comparison, reference)
+        places = np.flatnonzero(is_new)
+        unseen_values = _unseen_values(scored.record.raw, places, reference)
+        never = {at for at, values in zip(places.tolist(), unseen_values, strict=True) if values}
+        endless = _is_endless(scored.record.raw, comparison.events, reference)
         numbers = scored.record.meta.get("lines")
         # What is known of a line depends on how many stand around it; of words, more on its own.
-        windowed = scored.record.raw.windowed and known.tokenizer.traits.unit == "line"
-        follows = counted.follows.copy()
+        windowed = scored.record.raw.windowed and reference.tokenizer.traits.unit == "line"
+        follows = comparison.follows.copy()
         if scored.record.raw.windowed:  # its ends are those of the window
             follows[[0, -1]] = 0.0
         rows = []
@@ -596,22 +630,23 @@ class LineLevel(_LinesLevel):
             units = np.flatnonzero(line == at)
             statistics = {
                 "surprisal": float(bits[at] / size[at]),
-                "unseen": math.inf if endless[at] else new[at] + NAMED * (at in never),
+                "unseen": math.inf if endless[at] else is_new[at] + NAMED * (at in never),
                 "bigram": float(follows[at : at + 2].max()),
             }
             row = part_row(scored, units, str(at), statistics, length=len(bits) if windowed else None)
             place = row.line if numbers is None else numbers[at]
-            extra = {**row.extra, **_from(scored, range(at, at + 1))}
-            rows.append(replace(row, line=place, time=_time(scored, at), extra=extra))
+            extra = {**row.extra, **_origin_facts(scored, range(at, at + 1))}
+            rows.append(replace(row, line=place, time=_line_time(scored, at), extra=extra))
         return rows
 
 
-def _compared_by(record: Record, lines: int) -> int:
-    """The length of a row of so many lines."""
+def _row_length(record: Record, lines: int) -> int:
+    """The length by which a row of so many lines is compared with others; 1 for sessions, whatever theirs."""
     return lines if record.raw.windowed else 1
 
 
-def _known(background: Background | None, level: str) -> LogBackground:
+def _reference(background: Background | None, level: str) -> LogBackground:
+    """The counts of normal logs that a level compares with; a StateError where the model has none."""
     if not isinstance(background, LogBackground):
         raise StateError(
             f"level {level} compares with counts of normal logs, and this model has none; "
@@ -620,68 +655,73 @@ def _known(background: Background | None, level: str) -> LogBackground:
     return background
 
 
-def _line_bits(scored: Scored, counted: Counted, known: LogBackground) -> Doubles:
+def _line_bits(scored: Scored, comparison: RecordComparison, reference: LogBackground) -> Doubles:
     """(n,) surprisal of each line: of all its units, and no less than a line never seen deserves."""
-    line = line_at(scored.encoding, scored.position, known.tokenizer)
-    bits = np.bincount(line, weights=scored.surprisal, minlength=len(counted.events))
-    return floored(bits.astype(np.float64), counted.events, known.counts)
+    line = line_at(scored.encoding, scored.position, reference.tokenizer)
+    bits = np.bincount(line, weights=scored.surprisal, minlength=len(comparison.events))
+    return floored_bits(bits.astype(np.float64), comparison.events, reference.counts)
 
 
-def _new(counted: Counted, known: LogBackground) -> Bools:
+def _is_new(comparison: RecordComparison, reference: LogBackground) -> Bools:
     """(n,) True at lines never seen and at those that fit no template."""
-    counts = known.counts
-    keys = np.append(counts.keys, -1)[counted.events]
-    new: Bools = (counted.events == counts.size) | ((keys == counts.new) & (counts.new >= 0))
-    return new
+    counts = reference.counts
+    keys = np.append(counts.keys, -1)[comparison.events]
+    is_unmatched = (keys == counts.unmatched_key) & (counts.unmatched_key >= 0)
+    is_new: Bools = (comparison.events == counts.size) | is_unmatched
+    return is_new
 
 
-def _told(
-    scored: Scored, counted: Counted, known: LogBackground, bits: Doubles, named: Sequence[list[str]]
+def _explanation(
+    scored: Scored,
+    comparison: RecordComparison,
+    reference: LogBackground,
+    bits: Doubles,
+    unseen_values: Sequence[list[str]],
 ) -> dict[str, Any]:
-    """What the row's JSON line says beside its scores; `named` is what is new in each new line."""
+    """The fields of a row's JSON line that explain its scores; `unseen_values` has a list a new line."""
     numbers = scored.record.meta.get("lines") or range(len(bits))
     odd = np.argsort(-bits, kind="stable")[:ODD].tolist()
-    told: dict[str, Any] = {"odd_lines": [numbers[at] for at in odd]}
-    if counted.statistics["unseen"]:
-        new = np.flatnonzero(_new(counted, known))
-        told["unseen_lines"] = [numbers[at] for at in new[:ODD].tolist()]
-        if any(named[:_EXAMINED]):
-            told["never_seen"] = list(dict.fromkeys(chain.from_iterable(named[:_EXAMINED])))
-    if counted.surplus >= _SURPRISING:
-        unit, number, share = counted.often
-        told["surplus"] = {"unit": unit, "lines": number, "of": len(bits), "share": share}
-    if scored.record.raw.windowed and len(bits) < known.counts.shortest:
-        return told  # shorter than any window of training: most of what these have is not there
-    if counted.missing:
-        told["missing"] = [{"unit": unit, "share": share} for unit, share in counted.missing]
-    if counted.unlike:
-        told["unlike"] = [{"unit": unit, "more": more} for unit, more in counted.unlike]
-    return told
+    facts: dict[str, Any] = {"odd_lines": [numbers[at] for at in odd]}
+    if comparison.statistics["unseen"]:
+        places = np.flatnonzero(_is_new(comparison, reference))
+        facts["unseen_lines"] = [numbers[at] for at in places[:ODD].tolist()]
+        if any(unseen_values[:_EXAMINED]):
+            facts["never_seen"] = list(dict.fromkeys(chain.from_iterable(unseen_values[:_EXAMINED])))
+    if comparison.surplus >= _SURPRISING:
+        unit, number, share = comparison.often
+        facts["surplus"] = {"unit": unit, "lines": number, "of": len(bits), "share": share}
+    if scored.record.raw.windowed and len(bits) < reference.counts.shortest:
+        return facts  # shorter than any window of training: most of what these have is not there
+    if comparison.missing:
+        facts["missing"] = [{"unit": unit, "share": share} for unit, share in comparison.missing]
+    if comparison.unlike:
+        facts["unlike"] = [{"unit": unit, "more": excess} for unit, excess in comparison.unlike]
+    return facts
 
 
-def _never_seen(raw: LogLines, new: Longs, known: LogBackground) -> list[list[str]]:
-    """What of each of some lines without a template no training line had, where it has a name."""
-    if not isinstance(known.tokenizer, TemplateTokenizer) or raw.keys:
-        return [[] for _ in new]
-    return [known.tokenizer.never_seen(raw.lines[at]) for at in new.tolist()]
+def _unseen_values(raw: LogLines, places: Longs, reference: LogBackground) -> list[list[str]]:
+    """The values that training never had, a list for each of the `places` of lines without a template."""
+    if not isinstance(reference.tokenizer, TemplateTokenizer) or raw.keys:
+        return [[] for _ in places]
+    return [reference.tokenizer.unseen_values(raw.lines[at]) for at in places.tolist()]
 
 
-def _endless(
-    raw: LogLines, events: Longs, known: LogBackground, values: frozenset[str] = frozenset()
+def _is_endless(
+    raw: LogLines, events: Longs, reference: LogBackground, values: frozenset[str] = frozenset()
 ) -> Bools:
     """(n,) True at lines never seen, but for those of which training had all fields, except sizes, and only
     never together; `values` it is taken to have never had."""
-    found: Bools = events == known.counts.size
-    if isinstance(known.tokenizer, TemplateTokenizer) and not raw.keys:
-        for at in np.flatnonzero(found).tolist():
-            found[at] = not known.tokenizer.recombined(raw.lines[at], values)
-    return found
+    endless: Bools = events == reference.counts.size
+    if isinstance(reference.tokenizer, TemplateTokenizer) and not raw.keys:
+        for at in np.flatnonzero(endless).tolist():
+            endless[at] = not reference.tokenizer.is_recombination(raw.lines[at], values)
+    return endless
 
 
-def _judged(raw: LogLines, tokenizer: Tokenizer) -> Iterator[Sequence[str]]:
-    """What of each line `TemplateTokenizer.judged` names."""
+def _known_values(raw: LogLines, tokenizer: Tokenizer) -> Iterator[Sequence[str]]:
+    """The values that `TemplateTokenizer.known_values` names, a list for each line."""
     if isinstance(tokenizer, TemplateTokenizer) and not raw.keys:
-        yield from map(tokenizer.judged, raw.lines)
+        yield from map(tokenizer.known_values, raw.lines)
 
 
 def _template(raw: LogLines, at: int, tokenizer: Tokenizer) -> str:
@@ -694,24 +734,29 @@ def _template(raw: LogLines, at: int, tokenizer: Tokenizer) -> str:
 _SHOWN = 100  # characters of a template in a sentence
 
 
-def _quoted(template: str) -> str:
+def _quote(template: str) -> str:
+    """A template in quotation marks, cut where it is long."""
     return repr(template if len(template) <= _SHOWN else f"{template[: _SHOWN - 3]}...")
 
 
-def _from(scored: Scored, lines: range) -> dict[str, Any]:
-    """When some lines were written, and what they say of where they come from, if the reader kept that."""
+def _origin_facts(scored: Scored, lines: range) -> dict[str, Any]:
+    """Time and origin of lines of a record, as fields of a row, if the reader kept them."""
     record = scored.record
     if "origins" not in record.meta:
         return {}
-    part, raw, given = slice(lines.start, lines.stop), record.raw, record.meta["origins"]
-    found: dict[str, Any] = {}
+    part, raw, line_origins = slice(lines.start, lines.stop), record.raw, record.meta["origins"]
+    facts: dict[str, Any] = {}
     for name, at in (("time", lines[0]), ("last_time", lines[-1])):
         with suppress(ValueError, OverflowError, OSError):  # a year beyond all calendars
-            if (seconds := _time(scored, at)) is not None and (name == "time" or len(lines) > 1):
-                found[name] = datetime.fromtimestamp(seconds, UTC).isoformat()
-    return {**found, **origins.told(raw.lines[part], None if given is None else given[part])}
+            if (seconds := _line_time(scored, at)) is not None and (name == "time" or len(lines) > 1):
+                facts[name] = datetime.fromtimestamp(seconds, UTC).isoformat()
+    return {
+        **facts,
+        **origins.origin_facts(raw.lines[part], None if line_origins is None else line_origins[part]),
+    }
 
 
-def _time(scored: Scored, line: int) -> float | None:
+def _line_time(scored: Scored, line: int) -> float | None:
+    """Seconds since 1970-01-01 UTC of a line; None where times are unknown."""
     times = getattr(scored.record.raw, "times", None)
     return float(times[line]) if times else None

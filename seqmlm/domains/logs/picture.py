@@ -28,38 +28,41 @@ class LogRecord(NumberedLines):
 
     def lines(self, shown: Shown) -> Sequence[Line]:
         scored, raw = shown.scored, shown.scored.record.raw
-        begins = [0, *accumulate(len(one) + 1 for one in raw.lines)]
-        heads = _heads(scored)
+        begins = [0, *accumulate(len(text) + 1 for text in raw.lines)]
+        heads = _line_heads(scored)
         width = max(map(len, heads))
         odd: dict[int, bool] = {}
-        for one in shown.rows:
-            units = one.row.units[np.argsort(-scored.surprisal[one.row.units], kind="stable")[:ODD]]
+        for drawn_row in shown.rows:
+            units = drawn_row.row.units
+            units = units[np.argsort(-scored.surprisal[units], kind="stable")[:ODD]]
             for start in scored.spans[units, 0].tolist():
                 line = int(np.searchsorted(begins, start, side="right")) - 1
-                odd[line] = odd.get(line, False) or bool(one.alarm)
+                odd[line] = odd.get(line, False) or bool(drawn_row.alarm)
         return [
             Line(begins[at], begins[at] + len(text), heads[at].ljust(width), odd.get(at, False), at in odd)
             for at, text in enumerate(raw.lines)
         ]
 
 
-def _heads(scored: Scored) -> list[str]:
-    """Number, time, and where each line comes from."""
+def _line_heads(scored: Scored) -> list[str]:
+    """A head for each line: its number, its time, and its origin."""
     record, size = scored.record, len(scored.record.raw.lines)
     numbers, origins = record.meta.get("lines") or range(1, size + 1), record.meta.get("origins")
     heads = [f"{number:>6}" for number in numbers]
     if record.raw.times is not None:
-        heads = [f"{head} {_clock(time)}" for head, time in zip(heads, record.raw.times, strict=True)]
+        heads = [f"{head} {_clock_time(time)}" for head, time in zip(heads, record.raw.times, strict=True)]
     if origins is not None:
-        heads = [" ".join([head, *filter(None, one[1:])]) for head, one in zip(heads, origins, strict=True)]
+        heads = [
+            " ".join([head, *filter(None, origin[1:])]) for head, origin in zip(heads, origins, strict=True)
+        ]
     elif "origins" in record.meta:
         heads = [" ".join([head, who]) for head, who in zip(heads, _clients(record, numbers), strict=True)]
     return heads
 
 
 def _clients(record: Record, numbers: Iterable[int]) -> list[str]:
-    """Who sent each request of an access log, by the file as it is now: what is read keeps nothing of it."""
-    file, header = Path(record.source), HEADERS["access"].only
+    """The client of each request of an access log, by the file as it is now: records do not hold it."""
+    file, header = Path(record.source), HEADERS["access"].head_pattern
     lines = [""] * len(record.raw.lines)
     with suppress(OSError):  # a name that no file can have
         if file.is_file() and file.stat().st_size <= MOST_BYTES:
@@ -68,12 +71,13 @@ def _clients(record: Record, numbers: Iterable[int]) -> list[str]:
     pairs = zip(record.raw.lines, lines, strict=True)
     # Before the time stand the client, two names, and in some logs the host that was asked, first of all.
     return [
-        line.partition(" [")[0].split()[-3:][0] if header.match(line) and own in line else ""
-        for own, line in pairs
+        line.partition(" [")[0].split()[-3:][0] if header.match(line) and message in line else ""
+        for message, line in pairs
     ]
 
 
-def _clock(seconds: float) -> str:
+def _clock_time(seconds: float) -> str:
+    """Month, day and time of day in UTC; "" beyond all calendars."""
     with suppress(ValueError, OverflowError, OSError):  # a year beyond all calendars
         return datetime.fromtimestamp(seconds, UTC).strftime("%m-%d %H:%M:%S")
     return ""

@@ -125,7 +125,7 @@ TEXT_OF = {template.name: template for template in TEMPLATES}
 FOLLOWS = frozenset((TEMPLATE_OF.get(a, a), TEMPLATE_OF.get(b, b)) for a, b, _ in TRANSITIONS)
 
 
-def allowed(templates: list[str]) -> bool:
+def is_allowed(templates: list[str]) -> bool:
     """Whether the machine lets every template follow the one before it."""
     return all(pair in FOLLOWS for pair in zip([START, *templates], [*templates, END], strict=True))
 
@@ -165,21 +165,21 @@ def draw(n: int, seed: int) -> tuple[list[Request], list[str]]:
     rng = np.random.Generator(np.random.Philox(seed))
     begins = np.cumsum(rng.exponential(_BETWEEN_REQUESTS, n)).tolist()
     requests = [_request(begin, rng) for begin in begins]
-    every = (
+    timed_lines = (
         (*line, request)
         for request in requests
         for line in zip(request.times, request.states, request.texts, strict=True)
     )
     lines: list[str] = []
-    for time, state, text, request in sorted(every, key=lambda line: line[0]):
+    for time, state, text, request in sorted(timed_lines, key=lambda line: line[0]):
         component = TEXT_OF[TEMPLATE_OF[state]].component if state else "core"
         lines.append(_line(time, component, f"{text} request_id={request.session}"))
         request.lines.append(len(lines))
     return requests, lines
 
 
-def truth(n: int, seed: int, requests: list[Request]) -> dict[str, Any]:
-    """What is planted, as `truth.json` holds it (docs/SAMPLES.md)."""
+def requests_truth(n: int, seed: int, requests: list[Request]) -> dict[str, Any]:
+    """The planted requests as `truth.json` holds them (docs/SAMPLES.md)."""
     return {
         **heading("logs", n, seed, FILE, "1-based lines of the file"),
         "templates": [template._asdict() for template in TEMPLATES],
@@ -200,24 +200,27 @@ def write(out: Path, n: int | None, seed: int) -> Sample:
     """Write `service.log`, `labels.json`, `jobs.trace` (`seqmlm.domains.logs.jobs`) and `truth.json`."""
     count = checked_count(n, DEFAULT_COUNT)
     requests, lines = draw(count, seed)
-    planted, written = jobs.draw(count, seed)
+    planted_jobs, job_lines = jobs.draw(count, seed)
     fields = np.random.Generator(np.random.Philox(key=[seed, 2]))
     traced = (
-        _line(one.time, one.component, f"{_filled(one.text, fields)} request_id={one.session}")
-        for one in written
+        _line(line.time, line.component, f"{_fill_fields(line.text, fields)} request_id={line.session}")
+        for line in job_lines
     )
-    known = truth(count, seed, requests) | jobs.truth(planted)
-    faults = ({"id": one.session, "fault": "no" if one.kind == "normal" else "yes"} for one in requests)
-    return write_sample(out, FILE, lines, known, {jobs.FILE: traced, LABELS: map(json.dumps, faults)})
+    all_truth = requests_truth(count, seed, requests) | jobs.jobs_truth(planted_jobs)
+    faults = (
+        {"id": request.session, "fault": "no" if request.kind == "normal" else "yes"} for request in requests
+    )
+    return write_sample(out, FILE, lines, all_truth, {jobs.FILE: traced, LABELS: map(json.dumps, faults)})
 
 
 def _request(begin: float, rng: np.random.Generator) -> Request:
+    """A request that begins at a time: its states, its messages and their times, and perhaps a fault."""
     states = _walk(rng)
     kind, slow = "normal", -1
     at: tuple[int, ...] = ()
     if rng.random() < FAULTY:
         kind = KINDS[int(rng.integers(len(KINDS)))]
-        states, at = _broken(states, kind, rng)
+        states, at = _add_fault(states, kind, rng)
         slow = at[0] if kind == "slow" else -1
     pauses = [PAUSE_OF.get(state, 0.02) * float(rng.lognormal(0.0, _SPREAD)) for state in states]
     pauses = [max(pause, 1e-4) * (_SLOWER if i == slow else 1.0) for i, pause in enumerate(pauses)]
@@ -232,6 +235,7 @@ def _request(begin: float, rng: np.random.Generator) -> Request:
 
 
 def _walk(rng: np.random.Generator) -> list[str]:
+    """The states of a request: a random walk through the machine."""
     states: list[str] = []
     state = START
     while True:
@@ -243,7 +247,7 @@ def _walk(rng: np.random.Generator) -> list[str]:
         states.append(state)
 
 
-def _broken(states: list[str], kind: str, rng: np.random.Generator) -> tuple[list[str], tuple[int, ...]]:
+def _add_fault(states: list[str], kind: str, rng: np.random.Generator) -> tuple[list[str], tuple[int, ...]]:
     """The states with a fault of a kind, and the lines that show it."""
     if kind == "slow":
         # Where a pause is long enough to stand out among those of other lines.
@@ -252,11 +256,15 @@ def _broken(states: list[str], kind: str, rng: np.random.Generator) -> tuple[lis
     if kind == "unseen":
         at = int(rng.integers(1, len(states)))
         return [*states[:at], "", *states[at:]], (at,)
-    ways = [way for way in _ways(states, kind) if not allowed([TEMPLATE_OF[state] for state in way[0]])]
+    ways = [
+        way
+        for way in _faulty_variants(states, kind)
+        if not is_allowed([TEMPLATE_OF[state] for state in way[0]])
+    ]
     return ways[int(rng.integers(len(ways)))]
 
 
-def _ways(states: list[str], kind: str) -> list[tuple[list[str], tuple[int, ...]]]:
+def _faulty_variants(states: list[str], kind: str) -> list[tuple[list[str], tuple[int, ...]]]:
     """Every way to leave out, add or swap lines between the first and the last."""
     inner = range(1, len(states) - 1)
     if kind == "missing":
@@ -268,12 +276,14 @@ def _ways(states: list[str], kind: str) -> list[tuple[list[str], tuple[int, ...]
 
 
 def _message(state: str, rng: np.random.Generator) -> str:
+    """The message that a state writes; without a state one that nothing else writes."""
     if not state:
         return UNSEEN.format(*(words[int(rng.integers(len(words)))] for words in UNSEEN_WORDS))
-    return _filled(TEXT_OF[TEMPLATE_OF[state]].text, rng)
+    return _fill_fields(TEXT_OF[TEMPLATE_OF[state]].text, rng)
 
 
-def _filled(text: str, rng: np.random.Generator) -> str:
+def _fill_fields(text: str, rng: np.random.Generator) -> str:
+    """A text with drawn values in place of its fields in braces."""
     number, small, cents, byte, user = (int(v) for v in rng.integers((90000, 20, 90, 250, 400)))
     return text.format(
         number=number + 1000,
@@ -287,6 +297,7 @@ def _filled(text: str, rng: np.random.Generator) -> str:
 
 
 def _line(time: float, component: str, text: str) -> str:
+    """A line of the file: time, host, component with process, and message."""
     at = (_BEGIN + timedelta(seconds=time)).isoformat(timespec="microseconds")
     process = 100 + sum(map(ord, component))
     return f"{at} shop1 {component}[{process}]: {text}"

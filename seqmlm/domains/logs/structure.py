@@ -1,4 +1,4 @@
-"""What maps of dependence mean in logs: which kinds of lines depend on each other."""
+"""Maps of dependence in logs: which kinds of lines depend on each other."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class EventsDecoder(NetworkDecoder):
         return " ".join(self._drain.form(int(name), ()))
 
     def times(self, record: Record, names: Sequence[str]) -> Mapping[str, float]:
-        """The first line of each."""
+        """The place of the first line of each template, in lines."""
         return {name: float(place) for place, name in reversed([*enumerate(names)])}
 
     def near(self, record: Record, names: Sequence[str]) -> NDArray[np.bool_]:
@@ -65,38 +65,43 @@ class EventsDecoder(NetworkDecoder):
         In a request, all other pairs depend on each other through the states in between.
         """
         truth = read_truth(path, SCHEMA, ("states", "transitions", "sessions", "job_pairs", "jobs"))
-        jobs = {one["session"]: one for one in truth["jobs"]}
-        kinds = {(one["first"], one["second"]): str(one["kind"]) for one in truth["job_pairs"]}
-        requests = {one["session"]: one for one in truth["sessions"] if one["kind"] in ("normal", "slow")}
+        jobs = {job["session"]: job for job in truth["jobs"]}
+        kinds = {(pair["first"], pair["second"]): str(pair["kind"]) for pair in truth["job_pairs"]}
+        requests = {
+            request["session"]: request
+            for request in truth["sessions"]
+            if request["kind"] in ("normal", "slow")
+        }
         follows = {(a, b) for a, b, _ in truth["transitions"]}
-        template = {one["name"]: one["template"] for one in truth["states"]}
-        of = Counter(template.values())
-        shared = {name for name, own in template.items() if of[own] > 1}
+        template = {state["name"]: state["template"] for state in truth["states"]}
+        uses = Counter(template.values())
+        shared = {name for name, text in template.items() if uses[text] > 1}
 
-        def knows(record: Record, units: Sequence[str]) -> Truth | None:
+        def truth_of(record: Record, units: Sequence[str]) -> Truth | None:
+            """The planted pairs of a record; None where nothing is planted in it."""
             job, request = jobs.get(record.id), requests.get(record.id)
             if job is not None and len(job["steps"]) == len(units):
                 places = combinations(enumerate(job["steps"]), 2)
-                known = {(i, j): kinds[a, b] for (i, a), (j, b) in places if (a, b) in kinds}
+                pair_kinds = {(i, j): kinds[a, b] for (i, a), (j, b) in places if (a, b) in kinds}
             elif request is not None and len(request["states"]) == len(units):
-                known = _kinds(request["states"], follows, shared)
+                pair_kinds = _kinds(request["states"], follows, shared)
             else:
                 return None
-            edges = frozenset(pair for pair, kind in known.items() if kind != "indirect")
-            return Truth(edges=edges, kinds=known)
+            edges = frozenset(pair for pair, kind in pair_kinds.items() if kind != "indirect")
+            return Truth(edges=edges, kinds=pair_kinds)
 
-        return knows
+        return truth_of
 
 
 def _kinds(
     states: Sequence[str], follows: Collection[tuple[str, str]], shared: Collection[str]
 ) -> dict[Pair, str]:
-    """What each pair of lines of a request is, by the transitions; which of the states that share a template
-    wrote it is hidden."""
-    found: dict[Pair, str] = dict.fromkeys(combinations(range(len(states)), 2), "indirect")
+    """The kind of dependence of each pair of lines of a request, by the transitions. A state that shares its
+    template with another is hidden, and a cause that its neighbours have in common."""
+    kinds: dict[Pair, str] = dict.fromkeys(combinations(range(len(states)), 2), "indirect")
     for i in range(len(states) - 1):
         if (states[i], states[i + 1]) in follows:
-            found[i, i + 1] = "transition"
+            kinds[i, i + 1] = "transition"
         if i and states[i] in shared:
-            found[i - 1, i + 1] = "hidden cause"
-    return found
+            kinds[i - 1, i + 1] = "hidden cause"
+    return kinds

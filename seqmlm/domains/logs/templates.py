@@ -23,7 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.domains.logs.drain import Drain, DrainOptions, Tallies, Templates
-from seqmlm.domains.logs.fields import FieldCounts, Fields, Pairs, fields_of, lasted, longest
+from seqmlm.domains.logs.fields import (
+    FieldCounts,
+    Fields,
+    Pairs,
+    duration_power,
+    fields_of,
+    longest_durations,
+)
 from seqmlm.domains.logs.values import (
     LogValues,
     are_lines,
@@ -145,16 +152,16 @@ class TemplateTokenizer(Growing):
         later: Self | None = None,
     ) -> None:
         self._options = options or TemplateOptions()
-        made = asdict(self._options)
-        self.options = {**made, "keep": list(made["keep"]), "mask": list(made["mask"])}
+        stored = asdict(self._options)
+        self.options = {**stored, "keep": list(stored["keep"]), "mask": list(stored["mask"])}
         self._values = LogValues(self._options.patterns, secrets=self._options.mask_secrets)
         self._templates, self._keys = templates, tuple(keys)
-        known = (" ".join(templates[number]) for number in range(len(templates)))
+        template_texts = (" ".join(templates[number]) for number in range(len(templates)))
         self._fields, self._longest = fields, dict(longest or {})
-        told = () if fields is None else fields.templates
-        self.tokens = (*SPECIAL, NEW, *known, *self._keys, *told)
+        field_templates = () if fields is None else fields.templates
+        self.tokens = (*SPECIAL, NEW, *template_texts, *self._keys, *field_templates)
         first_key = _FIRST + len(templates)
-        self._first_told = first_key + len(self._keys)
+        self._first_field_id = first_key + len(self._keys)
         self._key_ids = {key: first_key + number for number, key in enumerate(self._keys)}
         self._later, self._shift = later, len(self.tokens) - _FIRST
         if later is not None:
@@ -190,20 +197,22 @@ class TemplateTokenizer(Growing):
         lines = [lines_of(raw) for raw in raws]
         counts = np.fromiter(map(len, lines), dtype=np.int64, count=len(lines))
         ids = np.fromiter(chain.from_iterable(map(self._ids, raws, lines)), np.int32, int(counts.sum()))
-        return _laid_out(ids, lines, counts)
+        return _encodings(ids, lines, counts)
 
     def _ids(self, raw: Any, lines: Sequence[str]) -> Iterable[int]:
-        own = self._own_ids(raw, lines)
+        """The token of each line, by the templates of later trainings where no earlier one fits."""
+        ids = self._own_ids(raw, lines)
         if self._later is None:
-            return own
-        found = list(own)
-        others = [at for at, one in enumerate(found) if one == _NEW]
-        for at, one in zip(others, self._later._ids(raw, [lines[at] for at in others]), strict=True):
-            if one != _NEW:
-                found[at] = one + self._shift
-        return found
+            return ids
+        all_ids = list(ids)
+        unmatched = [at for at, token in enumerate(all_ids) if token == _NEW]
+        for at, token in zip(unmatched, self._later._ids(raw, [lines[at] for at in unmatched]), strict=True):
+            if token != _NEW:
+                all_ids[at] = token + self._shift
+        return all_ids
 
     def _own_ids(self, raw: Any, lines: Sequence[str]) -> Iterator[int]:
+        """The token of each line by the templates of the first training."""
         if getattr(raw, "keys", False):
             find = self._key_ids.get
             return (find(line, _NEW) for line in lines)
@@ -212,12 +221,12 @@ class TemplateTokenizer(Growing):
         if self._longest:
             return map(self._number_id, lines)
         words, match, first = self._values.words, self._templates.match, _FIRST
-        found = (match(words(line)) for line in lines)
-        return (first + number if number >= 0 else _NEW for number in found)
+        numbers = (match(words(line)) for line in lines)
+        return (first + number if number >= 0 else _NEW for number in numbers)
 
     def _id(self, line: str) -> int:
         """The id of a line that may be fields."""
-        pairs, message = self._parted(line)
+        pairs, message = self._fields_and_message(line)
         if pairs is None:
             return self._number_id(line)
         assert self._fields is not None
@@ -225,12 +234,12 @@ class TemplateTokenizer(Growing):
         if head == -1:
             return _NEW
         number = self._fields.find(pairs, "" if head is None else " ".join(self._templates[head]))
-        return self._first_told + number if number >= 0 else _NEW
+        return self._first_field_id + number if number >= 0 else _NEW
 
-    def _parted(self, line: str) -> tuple[Pairs | None, str]:
+    def _fields_and_message(self, line: str) -> tuple[Pairs | None, str]:
         """The fields of a line, None where it is words, and its message."""
-        told = fields_of(line) if self._fields is not None else None
-        return (None, line) if told is None else (_hidden(told[0], self._values), told[1])
+        parts = fields_of(line) if self._fields is not None else None
+        return (None, line) if parts is None else (_mask_secrets(parts[0], self._values), parts[1])
 
     def _number(self, message: str) -> int:
         """The template of a message; -1 for none, and of a longer time than its others tell."""
@@ -238,83 +247,89 @@ class TemplateTokenizer(Growing):
         return -1 if number in self._longest and self._longer(number, message) is not None else number
 
     def _number_id(self, message: str) -> int:
+        """The token of a line that is a message alone."""
         number = self._number(message)
         return _FIRST + number if number >= 0 else _NEW
 
     def _longer(self, number: int, message: str) -> str | None:
         """The time that a message tells, where it is longer than those of its template."""
-        power = lasted(message)
+        power = duration_power(message)
         longer = power is not None and float(power) > float(self._longest.get(number, "inf"))
         return power if longer else None
 
-    def _knowing(self, line: str) -> Self:
-        """Whose templates are to be asked about a line."""
+    def _tokenizer_for(self, line: str) -> Self:
+        """The tokenizer, this one or a later one, whose templates are to be asked about a line."""
         later = self._later
         if later is None or next(self._own_ids(None, [line])) != _NEW:
             return self
-        return self if [*later._ids(None, [line])] == [_NEW] else later._knowing(line)
+        return self if [*later._ids(None, [line])] == [_NEW] else later._tokenizer_for(line)
 
     def template(self, line: str) -> str:
         """The template of a line; of one that has none, what it would be: the line without its values."""
-        if (other := self._knowing(line)) is not self:
-            return other.template(line)
-        pairs, message = self._parted(line)
-        if pairs is not None and (found := self._id(line)) >= _FIRST:
-            return self.tokens[found]
+        if (tokenizer := self._tokenizer_for(line)) is not self:
+            return tokenizer.template(line)
+        pairs, message = self._fields_and_message(line)
+        if pairs is not None and (token := self._id(line)) >= _FIRST:
+            return self.tokens[token]
         words = self._values.words(message)
         number = self._templates.match(words) if words else -1
         like = " ".join(words if number < 0 else self._templates[number])
         return like if pairs is None or self._fields is None else self._fields.shape(pairs, like)
 
-    def never_seen(self, line: str) -> list[str]:
-        """What of a line no training line had where only known words and values stand: status=502."""
-        if (other := self._knowing(line)) is not self:
-            return other.never_seen(line)
-        pairs, message = self._parted(line)
+    def unseen_values(self, line: str) -> list[str]:
+        """The words and values of a line that training never had where only known ones stand: status=502."""
+        if (tokenizer := self._tokenizer_for(line)) is not self:
+            return tokenizer.unseen_values(line)
+        pairs, message = self._fields_and_message(line)
         words = self._values.words(message)
-        found = list(self._templates.unseen(words))
+        values = list(self._templates.unknown_words(words))
         if pairs is not None and self._fields is not None:
-            found = self._fields.unseen(pairs)
+            values = self._fields.unknown_values(pairs)
         longer = self._longer(self._templates.match(words), message) if words else None
-        return found if longer is None else [*found, f"duration={longer}s"]
+        return values if longer is None else [*values, f"duration={longer}s"]
 
-    def judged(self, line: str) -> list[str]:
-        """What of a line with a template `never_seen` would name if training had not had it, each in words
-        that say where it stands; of the words of a message the number of its template."""
-        if (other := self._knowing(line)) is not self:
-            return other.judged(line)
-        pairs, message = self._parted(line)
-        found = list[str]()
+    def known_values(self, line: str) -> list[str]:
+        """The values of a line with a template that `unseen_values` would name if training had not had them,
+        each in words that say where it stands; of the words of a message the number of its template."""
+        if (tokenizer := self._tokenizer_for(line)) is not self:
+            return tokenizer.known_values(line)
+        pairs, message = self._fields_and_message(line)
+        values = list[str]()
         if pairs is not None and self._fields is not None:
-            found = [value for value, known, _ in self._fields.judged(pairs) if known]
-        asked = message and (self._longest or pairs is not None)
-        number = self._templates.match(self._values.words(message)) if asked else -1
-        if number in self._longest and lasted(message) == self._longest[number]:
-            found.append(f"{number} duration={self._longest[number]}s")
+            values = [value for value, is_known, _ in self._fields.decisive_values(pairs) if is_known]
+        needs_number = message and (self._longest or pairs is not None)
+        number = self._templates.match(self._values.words(message)) if needs_number else -1
+        if number in self._longest and duration_power(message) == self._longest[number]:
+            values.append(f"{number} duration={self._longest[number]}s")
         if number >= 0 and pairs is not None:
-            found.append(f"message {number}")
-        return found
+            values.append(f"message {number}")
+        return values
 
-    def recombined(self, line: str, never: frozenset[str] = frozenset()) -> bool:
-        """Whether training had all that a line of fields is made of, but for sizes, if never together: the
-        fields, what they say (of paths the first part), the message; of what `judged` names `never` some."""
-        if (other := self._knowing(line)) is not self:
-            return other.recombined(line, never)
-        pairs, message = self._parted(line)
+    def is_recombination(self, line: str, never: frozenset[str] = frozenset()) -> bool:
+        """Whether training had all parts of a line of fields, but for sizes, though never together: the names
+        and values of the fields (of paths the first part), and the message. Of the values that `known_values`
+        names, training is taken to have had none of `never`."""
+        if (tokenizer := self._tokenizer_for(line)) is not self:
+            return tokenizer.is_recombination(line, never)
+        pairs, message = self._fields_and_message(line)
         if pairs is None or self._fields is None:
             return False
-        parts = [(value, known) for value, known, is_size in self._fields.judged(pairs) if not is_size]
+        parts = [
+            (value, is_known)
+            for value, is_known, is_size in self._fields.decisive_values(pairs)
+            if not is_size
+        ]
         if message:
             number = self._templates.match(self._values.words(message))
             parts.append((f"message {number}", number >= 0))
         named = all(name in self._fields.facts for name, _ in pairs)
-        return bool(parts) and named and all(known and value not in never for value, known in parts)
+        return bool(parts) and named and all(is_known and value not in never for value, is_known in parts)
 
     @property
     def facts(self) -> Mapping[str, str]:
-        """What was decided of each field of the training lines, in words."""
-        own = {} if self._fields is None else self._fields.facts
-        return own if self._later is None else {**self._later.facts, **own}
+        """The treatment of each field of the training lines: its name to a few words."""
+        field_facts = {} if self._fields is None else self._fields.facts
+        return field_facts if self._later is None else {**self._later.facts, **field_facts}
 
     def advice(self, counts: Sequence[int]) -> str | None:
         """A warning where three templates or fewer cover nearly all of many lines."""
@@ -333,8 +348,8 @@ class TemplateTokenizer(Growing):
         """The lines that fit no template, with their text."""
         lines = lines_of(raw)
         begins = accumulate((len(line) + 1 for line in lines), initial=0)
-        every = zip(begins, lines, self._ids(raw, lines), strict=False)
-        return [Unknown(begin, line) for begin, line, token in every if token == _NEW]
+        tokens = zip(begins, lines, self._ids(raw, lines), strict=False)
+        return [Unknown(begin, line) for begin, line, token in tokens if token == _NEW]
 
     @classmethod
     def train(cls, texts: Iterable[Any], *, vocabulary_size: int | None = None, **options: Any) -> Self:
@@ -353,12 +368,12 @@ class TemplateTokenizer(Growing):
             DataError: no lines, or none frequent enough.
         """
         chosen = options_of(TemplateOptions, options, cls.name)
-        most = chosen.max_templates
+        max_templates = chosen.max_templates
         if vocabulary_size is not None:
-            most = min(most, vocabulary_size - _FIRST)
-            if most < 1:
+            max_templates = min(max_templates, vocabulary_size - _FIRST)
+            if max_templates < 1:
                 raise UsageError(f"{cls.name} needs a vocabulary_size above {_FIRST}; got {vocabulary_size}")
-        return cls._learnt(texts, chosen, most)
+        return cls._learn(texts, chosen, max_templates)
 
     def grown(self, texts: Iterable[Any]) -> Self:
         """This tokenizer with ids for lines of `texts` that fit none of its templates, behind all ids it has.
@@ -366,65 +381,72 @@ class TemplateTokenizer(Growing):
         Every line that has a template keeps its id: later templates are only asked about other lines. The
         options are those it was trained with; `max_templates` counts all.
         """
-        most = self._options.max_templates - (len(self.tokens) - _FIRST)
-        if most < 1:
+        room = self._options.max_templates - (len(self.tokens) - _FIRST)
+        if room < 1:
             return self
         try:
-            later = self._learnt(texts, replace(self._options, keep=(), mask=()), most, known=self)
+            later = self._learn(texts, replace(self._options, keep=(), mask=()), room, earlier=self)
         except DataError:  # no line is new, or none often enough
             return self
-        return self._followed_by(later)
+        return self._with_later(later)
 
-    def _followed_by(self, later: Self) -> Self:
-        last = later if self._later is None else self._later._followed_by(later)
+    def _with_later(self, later: Self) -> Self:
+        """This tokenizer with one more, which is asked last."""
+        last = later if self._later is None else self._later._with_later(later)
         return type(self)(self._templates, self._keys, self._options, self._fields, self._longest, last)
 
     @classmethod
-    def _learnt(
-        cls, texts: Iterable[Any], chosen: TemplateOptions, most: int, known: Self | None = None
+    def _learn(
+        cls, texts: Iterable[Any], chosen: TemplateOptions, max_templates: int, earlier: Self | None = None
     ) -> Self:
-        """Learn at most so many templates; of lines that are `known` none. Raises as `train`."""
-        values, least = LogValues(chosen.patterns, secrets=chosen.mask_secrets), chosen.min_sessions
-        drain = Drain(chosen.drain, most, least, most_values=chosen.values)
-        keys = Tallies(least, max(2 * most, _KEYS_FOLLOWED))
-        counts = FieldCounts(least, chosen.keep, chosen.mask) if chosen.fields == "auto" else None
-        times = Tallies(least, _TIMES)
+        """Learn templates, none for lines that fit one of the `earlier` tokenizer. Raises as `train`."""
+        values, min_sessions = LogValues(chosen.patterns, secrets=chosen.mask_secrets), chosen.min_sessions
+        drain = Drain(chosen.drain, max_templates, min_sessions, most_values=chosen.values)
+        keys = Tallies(min_sessions, max(2 * max_templates, _KEYS_FOLLOWED))
+        counts = FieldCounts(min_sessions, chosen.keep, chosen.mask) if chosen.fields == "auto" else None
+        times = Tallies(min_sessions, _TIMES)
         for number, (raw, lines) in enumerate(fresh_lines(texts)):
             subject = subject_of(raw, number)
-            if known is not None:
-                ids = known._ids(raw, lines)
-                lines = [line for line, one in zip(lines, ids, strict=True) if one == _NEW]
+            if earlier is not None:
+                ids = earlier._ids(raw, lines)
+                lines = [line for line, token in zip(lines, ids, strict=True) if token == _NEW]
             if getattr(raw, "keys", False):
                 for key in lines:
                     keys[key].add(subject)
                 continue
             for line in lines:
-                told = fields_of(line) if counts is not None else None
-                message = line if told is None else told[1]
+                parts = fields_of(line) if counts is not None else None
+                message = line if parts is None else parts[1]
                 words = values.words(message)
                 form = drain.form(drain.add(words, subject), words) if words else ()
-                if chosen.values and (power := lasted(message)) is not None:
+                if chosen.values and (power := duration_power(message)) is not None:
                     times[form, power].add(subject)
-                if told is not None and counts is not None:
-                    counts.add(_hidden(told[0], values), form, subject)
+                if parts is not None and counts is not None:
+                    counts.add(_mask_secrets(parts[0], values), form, subject)
         templates = drain.freeze(min_lines=chosen.min_lines)
-        kept = keys.commonest(most, chosen.min_lines, least)
+        frequent_keys = keys.commonest(max_templates, chosen.min_lines, min_sessions)
         fields = None
         if counts is not None and counts.lines:
-            fields = counts.freeze(templates, max(most - len(templates), 1), chosen.min_lines, least)
-            if asked := [name for name in (*chosen.keep, *chosen.mask) if not counts.knows(name)]:
+            fields = counts.freeze(
+                templates, max(max_templates - len(templates), 1), chosen.min_lines, min_sessions
+            )
+            if absent := [name for name in (*chosen.keep, *chosen.mask) if not counts.knows(name)]:
                 raise UsageError(
-                    f"no line has the field {asked[0]!r} that keep or mask names; "
+                    f"no line has the field {absent[0]!r} that keep or mask names; "
                     f"fields are {', '.join(list(fields.facts)[:20])}"
                 )
-        if not len(templates) and not kept and not (fields and fields.templates):
-            raise too_few("templates", least, bool(len(drain) or len(keys) or (counts and counts.lines)))
-        return cls(templates, kept, chosen, fields, longest(times, templates, least))
+        if not len(templates) and not frequent_keys and not (fields and fields.templates):
+            raise too_few(
+                "templates", min_sessions, bool(len(drain) or len(keys) or (counts and counts.lines))
+            )
+        return cls(
+            templates, frequent_keys, chosen, fields, longest_durations(times, templates, min_sessions)
+        )
 
     def spell(self, raw: Any) -> str:
         """The lines as `hf` takes them: "E12" is the twelfth template or event id, `<NEW>` as named."""
         ids = self.encode(raw).ids[1:-1].tolist()
-        return " ".join(_spelled(self.tokens)[token] for token in ids)
+        return " ".join(_token_names(self.tokens)[token] for token in ids)
 
     def hf(self) -> PreTrainedTokenizerFast:
         """Equal ids for sequences as `spell` writes them; anything else is `<NEW>`.
@@ -436,7 +458,7 @@ class TemplateTokenizer(Growing):
         from seqmlm.tokenizers.fast import with_bracket_tokens, word_level
 
         words = Regex(r"<[^<>]*>|[^\s<>]+")
-        spelled_tokens = _spelled(self.tokens)
+        spelled_tokens = _token_names(self.tokens)
         backend = word_level(spelled_tokens, "<NEW>")
         backend.pre_tokenizer = pre_tokenizers.Split(words, behavior="removed", invert=True)
         return with_bracket_tokens(backend, spelled_tokens)
@@ -472,24 +494,24 @@ class TemplateTokenizer(Growing):
 
     @classmethod
     def _of(cls, content: Mapping[str, Any], options: TemplateOptions) -> Self:
-        """Back from `_content`."""
+        """The tokenizer that `_content` describes."""
         words = [tuple(words) for words in content["templates"]]
-        closed = {int(one): tuple(map(int, at)) for one, at in content["closed"].items()}
-        if any(not 0 <= at < len(words[one]) for one, places in closed.items() for at in places):
+        closed = {int(number): tuple(map(int, at)) for number, at in content["closed"].items()}
+        if any(not 0 <= at < len(words[number]) for number, places in closed.items() for at in places):
             raise ValueError("a closed place is in no template")
         templates = Templates(words, options.drain, closed)
-        told, later = content["fields"], content["later"]
+        fields, later = content["fields"], content["later"]
         return cls(
             templates,
             content["keys"],
             options,
-            None if told is None else Fields(**told),
+            None if fields is None else Fields(**fields),
             {int(number): power for number, power in content.get("longest", {}).items()},
             None if later is None else cls._of(later, options),
         )
 
 
-def _hidden(pairs: Pairs, values: LogValues) -> Pairs:
+def _mask_secrets(pairs: Pairs, values: LogValues) -> Pairs:
     """Fields without what looks like a secret, where secrets are masked."""
     if not values.secrets:
         return pairs
@@ -497,11 +519,12 @@ def _hidden(pairs: Pairs, values: LogValues) -> Pairs:
     return tuple((name, values.line(f"{name}={value}").partition("=")[2]) for name, value in pairs)
 
 
-def _spelled(tokens: Sequence[str]) -> list[str]:
+def _token_names(tokens: Sequence[str]) -> list[str]:
+    """The specials as they are, and "E1", "E2", ... for templates and event ids."""
     return [*tokens[:_FIRST], *(f"E{number}" for number in range(1, len(tokens) - _FIRST + 1))]
 
 
-def _laid_out(ids: Ids, lines: Sequence[Sequence[str]], counts: Counts) -> list[Encoding]:
+def _encodings(ids: Ids, lines: Sequence[Sequence[str]], counts: Counts) -> list[Encoding]:
     """Encodings of R records as views of common arrays: (N,) ids of all lines, the lines, and (R,) their
     numbers."""
     record = np.repeat(np.arange(len(counts)), counts)
@@ -510,14 +533,14 @@ def _laid_out(ids: Ids, lines: Sequence[Sequence[str]], counts: Counts) -> list[
     at = np.arange(1, len(ids) + 1) + 2 * record
     edges = firsts + 2 * np.arange(len(firsts))
     size = int(edges[-1])
-    placed = np.full(size, _SEP, dtype=np.int32)
+    all_ids = np.full(size, _SEP, dtype=np.int32)
     groups = np.full(size, SPECIAL_GROUP, dtype=np.int32)
     spans = np.zeros((size, 2), dtype=np.int32)
-    placed[edges[:-1]], placed[at] = _CLS, ids
+    all_ids[edges[:-1]], all_ids[at] = _CLS, ids
     groups[at] = np.arange(len(ids)) - firsts[record]
     lengths = np.fromiter(map(len, chain.from_iterable(lines)), dtype=np.int64, count=len(ids))
     ends = np.cumsum(lengths + 1)
-    before = np.concatenate([[0], ends])[firsts[:-1]]
-    spans[at, 1] = ends - 1 - before[record]
+    characters_before = np.concatenate([[0], ends])[firsts[:-1]]
+    spans[at, 1] = ends - 1 - characters_before[record]
     spans[at, 0] = spans[at, 1] - lengths
-    return cut(pairwise(edges.tolist()), placed, groups, spans)
+    return cut(pairwise(edges.tolist()), all_ids, groups, spans)

@@ -89,7 +89,7 @@ def mark(kind: str) -> str:
     return f"<{kind}>"
 
 
-class Marked(NamedTuple):
+class NormalisedText(NamedTuple):
     """A normalised text and the places of its marks.
 
     text: the text with marks.
@@ -120,7 +120,7 @@ class LogValues:
     def __init__(self, patterns: Mapping[str, str] | None = None, *, secrets: bool = False) -> None:
         self.patterns, self.secrets = dict(patterns or {}), secrets
         self.kinds = tuple(dict.fromkeys((*KINDS, *self.patterns, *([SECRET] if secrets else ()))))
-        self._own = _own_pattern(self.patterns)
+        self._own = _user_pattern(self.patterns)
         self._own_marks = {f"_own{number}": mark(kind) for number, kind in enumerate(self.patterns)}
         # A mark that is already in the text stays, and counts as a mark.
         literal = ("", mark(f"(?:{'|'.join(map(re.escape, self.kinds))})"))
@@ -132,21 +132,21 @@ class LogValues:
     def words(self, line: str) -> tuple[str, ...]:
         """The words (runs without white space) of the normalised line."""
         if self.secrets or self._own is not None:
-            line = _spell(line, self._first_places(line)).text
+            line = _put_marks(line, self._line_places(line)).text
         return tuple(map(self._look_up, line.split()))
 
     def line(self, line: str) -> str:
         """The normalised line, white space unchanged."""
-        return self.marked(line).text
+        return self.normalise(line).text
 
-    def marked(self, line: str) -> Marked:
+    def normalise(self, line: str) -> NormalisedText:
         """The normalised line, with the places of its marks in the given one."""
         if not self.secrets and self._own is None:
-            return _spell(line, self._places(line))
-        first = _spell(line, self._first_places(line))
-        second = _spell(first.text, self._places(first.text))
-        back = original(first, second.marks[:, 2:])
-        return Marked(second.text, np.concatenate([second.marks[:, :2], back], axis=1))
+            return _put_marks(line, self._places(line))
+        first = _put_marks(line, self._line_places(line))
+        second = _put_marks(first.text, self._places(first.text))
+        spans = original_spans(first, second.marks[:, 2:])
+        return NormalisedText(second.text, np.concatenate([second.marks[:, :2], spans], axis=1))
 
     def _places(self, text: str) -> list[_Place]:
         """The built-in values of a line, word by word."""
@@ -159,41 +159,43 @@ class LogValues:
 
     def find(self, word: str) -> list[_Place]:
         """The built-in values of a word, without looking it up."""
-        places = [(*found.span(), self._mark(found)) for found in self._built_in.finditer(word)]
-        return _with_random(word, places) if self.secrets else places
+        places = [(*match.span(), self._mark_of(match)) for match in self._built_in.finditer(word)]
+        return _add_random_places(word, places) if self.secrets else places
 
-    def _mark(self, found: re.Match[str]) -> str:
-        number = found.lastindex
+    def _mark_of(self, match: re.Match[str]) -> str:
+        """The mark of a match; a mark that is in the text already stays as it is."""
+        number = match.lastindex
         assert number is not None
-        return found[0] if number == 1 else self._marks[number - 2]
+        return match[0] if number == 1 else self._marks[number - 2]
 
     def _secret_places(self, line: str) -> list[_Place]:
-        """As `secret_places`; lines that differ only in digits are looked at once."""
+        """The places that `secret_places` finds; lines that differ only in digits are searched once."""
         return secret_places(line) if len(line) > _LONGEST else _of_shape(line.translate(_ZEROS))
 
     def conceal(self, text: str) -> str:
         """Lines with a star for each character of what looks like a secret; as they are without `secrets`."""
         if not self.secrets:
             return text
-        return "\n".join(map(self._concealed, text.split("\n")))
+        return "\n".join(map(self._conceal_line, text.split("\n")))
 
-    def _concealed(self, line: str) -> str:
-        found = self.marked(line)
+    def _conceal_line(self, line: str) -> str:
+        """A line with a star for each character of its secrets."""
+        normalised = self.normalise(line)
         pieces, done = list[str](), 0
-        for new, end, start, stop in found.marks.tolist():
-            if found.text[new:end] == mark(SECRET):
+        for begin, end, start, stop in normalised.marks.tolist():
+            if normalised.text[begin:end] == mark(SECRET):
                 pieces += (line[done:start], "*" * (stop - start))
                 done = stop
         return "".join((*pieces, line[done:]))
 
-    def _first_places(self, line: str) -> list[_Place]:
+    def _line_places(self, line: str) -> list[_Place]:
         """The values looked for in the whole line, before the built-in ones: secrets, then the user's own."""
         places = list(self._secret_places(line)) if self.secrets else []
-        for found in self._own.finditer(line) if self._own is not None else ():
-            start, end = found.span()
+        for match in self._own.finditer(line) if self._own is not None else ():
+            start, end = match.span()
             if all(end <= first or last <= start for first, last, _ in places):
                 # The outermost group closes last.
-                places.append((start, end, self._own_marks[found.lastgroup or ""]))
+                places.append((start, end, self._own_marks[match.lastgroup or ""]))
         return sorted(places)
 
 
@@ -209,10 +211,10 @@ class _Words(dict[str, str]):
         if word.isalpha() and not self._values.secrets:
             normal = word
         else:
-            known = self._shapes.get(word.translate(_ZEROS))
-            if known is None or "x" in word or "X" in word:
-                known = self._known(word)
-            normal = known[0]
+            normalised = self._shapes.get(word.translate(_ZEROS))
+            if normalised is None or "x" in word or "X" in word:
+                normalised = self._normalise(word)
+            normal = normalised[0]
         if len(word) <= _LONGEST:
             if len(self) >= _TABLE:
                 self.clear()
@@ -220,29 +222,32 @@ class _Words(dict[str, str]):
         return normal
 
     def places(self, word: str) -> list[_Place]:
-        """Where in the word there are values."""
-        return self._known(word)[1]
+        """The places of the values in a word."""
+        return self._normalise(word)[1]
 
-    def _known(self, word: str) -> tuple[str, list[_Place]]:
+    def _normalise(self, word: str) -> tuple[str, list[_Place]]:
+        """A word with marks for its values, and the places of these."""
         if len(word) > _LONGEST or _NO_PREFIX.search(word) is not None:
-            return self._fresh(word)
+            return self._compute(word)
         shape = word.translate(_ZEROS)
         if shape not in self._shapes:
             if len(self._shapes) >= _TABLE:
                 self._shapes.clear()
-            fresh = self._fresh(shape)
+            fresh = self._compute(shape)
             # Digits that stay belong to the word, so its shape alone is not enough.
             self._shapes[shape] = None if "0" in fresh[0] else fresh
-        known = self._shapes[shape]
-        return self._fresh(word) if known is None else known
+        normalised = self._shapes[shape]
+        return self._compute(word) if normalised is None else normalised
 
-    def _fresh(self, word: str) -> tuple[str, list[_Place]]:
+    def _compute(self, word: str) -> tuple[str, list[_Place]]:
+        """A word with marks for its values and their places, found anew."""
         places = self._values.find(word)
-        return _spell(word, places).text, places
+        return _put_marks(word, places).text, places
 
 
-def original(marked: Marked, spans: Ids) -> Ids:
-    """(T, 2) spans of a normalised text in the original one, of a part of a mark its whole value."""
+def original_spans(marked: NormalisedText, spans: Ids) -> Ids:
+    """(T, 2) spans in the original text, of spans in a normalised one; a part of a mark is its whole
+    value."""
     marks = marked.marks
     if not len(marks):
         return spans
@@ -253,7 +258,8 @@ def original(marked: Marked, spans: Ids) -> Ids:
     return np.where(inside, marks[at, (2, 3)], moved).astype(np.int32)
 
 
-def _spell(text: str, places: Iterable[_Place]) -> Marked:
+def _put_marks(text: str, places: Iterable[_Place]) -> NormalisedText:
+    """A text with marks at these places."""
     pieces: list[str] = []
     marks: list[tuple[int, int, int, int]] = []
     done = size = 0
@@ -263,10 +269,13 @@ def _spell(text: str, places: Iterable[_Place]) -> Marked:
         marks.append((size, size + len(put), start, end))
         size += len(put)
         done = end
-    return Marked("".join((*pieces, text[done:])), np.array(marks, dtype=np.int32) if marks else _NONE)
+    return NormalisedText(
+        "".join((*pieces, text[done:])), np.array(marks, dtype=np.int32) if marks else _NONE
+    )
 
 
-def _own_pattern(patterns: Mapping[str, str]) -> re.Pattern[str] | None:
+def _user_pattern(patterns: Mapping[str, str]) -> re.Pattern[str] | None:
+    """One expression for all patterns of a user, with a named group each; None without patterns."""
     for name, text in patterns.items():
         if _NAME.fullmatch(name) is None:
             raise UsageError(
@@ -328,8 +337,8 @@ _INNER_DIGIT = re.compile(r"[A-Za-z][0-9]+[A-Za-z]")
 
 
 def secret_places(line: str) -> list[_Place]:
-    """Where a line has a secret, by its form: what follows `password=` and the like, keys as their issuers
-    write them, private key blocks, logins, cookies, words like Tr0ub4dor!
+    """Places of the secrets of a line, by their form: what follows `password=` and the like, keys as their
+    issuers write them, private key blocks, logins, cookies, words like Tr0ub4dor!
 
     The name itself stays: `password=<SECRET>`. Addresses, e-mail addresses and numbers (of cards, of persons)
     are values of other kinds; words that look random are found later, word by word.
@@ -337,27 +346,27 @@ def secret_places(line: str) -> list[_Place]:
     low = line.lower()
     if not any(sign in low for sign in _SIGNS):
         return []
-    found = ((one.lastgroup, one) for one in _LIKE_SECRETS.finditer(line))
-    return [(*one.span(kind), mark(SECRET)) for kind, one in found if kind and kind != "address"]
+    matches = ((match.lastgroup, match) for match in _LIKE_SECRETS.finditer(line))
+    return [(*match.span(kind), mark(SECRET)) for kind, match in matches if kind and kind != "address"]
 
 
 _of_shape = lru_cache(_TABLE)(secret_places)
 
 
-def _with_random(word: str, places: Sequence[_Place]) -> list[_Place]:
+def _add_random_places(word: str, places: Sequence[_Place]) -> list[_Place]:
     """The values of a word, and what looks random between them."""
-    found: list[_Place] = []
+    all_places: list[_Place] = []
     done = 0
     for place in (*places, (len(word), len(word), "")):
         for run in _RUN.finditer(word, done, place[0]):
-            found += [(start, end, mark(SECRET)) for start, end in _random(run[0], run.start())]
+            all_places += [(start, end, mark(SECRET)) for start, end in _random_places(run[0], run.start())]
         done = place[1]
         if place[2]:
-            found.append(place)
-    return found
+            all_places.append(place)
+    return all_places
 
 
-def _random(run: str, at: int) -> list[tuple[int, int]]:
+def _random_places(run: str, at: int) -> list[tuple[int, int]]:
     """Places in a run of letters and digits that nobody would have written: keys, tokens, made-up passwords.
 
     Names that people give are made of words; what is random changes between capitals, small letters and
@@ -366,7 +375,7 @@ def _random(run: str, at: int) -> list[tuple[int, int]]:
     size = sum(map(str.isalnum, run))
     if size >= 20 and len(_HUMP.findall(run)) >= 0.3 * size:
         return [(at, at + len(run))]
-    found = []
+    places = []
     for part in _LETTERS_AND_DIGITS.finditer(run):
         text = part[0]
         humps, size = _HUMP.findall(text), len(text)
@@ -381,8 +390,8 @@ def _random(run: str, at: int) -> list[tuple[int, int]]:
             numbers = sum(map(str.isdigit, (hump[0] for hump in humps)))
             odd = digits >= 5 or numbers >= 2 or (size >= 10 and _INNER_DIGIT.search(text) is not None)
         if odd:
-            found.append((at + part.start(), at + part.end()))
-    return found
+            places.append((at + part.start(), at + part.end()))
+    return places
 
 
 _LINES_FOLLOWED = 100_000
@@ -396,19 +405,19 @@ def fresh_lines(raws: Iterable[Any]) -> Iterator[tuple[Any, Sequence[str]]]:
     ends with. Event ids are all taken. Other lines that happen to be equal are skipped as well, which only
     makes counts smaller.
     """
-    seen, before = _Seen(), None
+    recent, last_lines = _RecentLines(), None
     for raw in raws:
         lines, times = lines_of(raw), getattr(raw, "times", None)
         if getattr(raw, "keys", False):
             yield raw, lines
         elif times is not None:
-            yield raw, [line for line, time in zip(lines, times, strict=True) if seen.add((time, line))]
+            yield raw, [line for line, time in zip(lines, times, strict=True) if recent.add((time, line))]
         else:
-            yield raw, lines[0 if before is None else _overlap(before, lines) :]
-            before = lines
+            yield raw, lines[0 if last_lines is None else _overlap(last_lines, lines) :]
+            last_lines = lines
 
 
-class _Seen:
+class _RecentLines:
     """The last 100,000 to 200,000 lines, by hash."""
 
     def __init__(self) -> None:
@@ -426,34 +435,34 @@ class _Seen:
         return True
 
 
-def _overlap(before: Sequence[Any], after: Sequence[Any]) -> int:
-    """Length of the longest end of `before` that `after` begins with."""
-    if not after:
+def _overlap(earlier: Sequence[Any], later: Sequence[Any]) -> int:
+    """Length of the longest end of `earlier` that `later` begins with."""
+    if not later:
         return 0
-    for start in range(max(len(before) - len(after), 0), len(before)):
-        if before[start] == after[0] and before[start:] == after[: len(before) - start]:
-            return len(before) - start
+    for start in range(max(len(earlier) - len(later), 0), len(earlier)):
+        if earlier[start] == later[0] and earlier[start:] == later[: len(earlier) - start]:
+            return len(earlier) - start
     return 0
 
 
 def subject_of(raw: Any, number: int) -> int:
-    """A number for whose lines these are: those of the session, or log file and its rotations, that they name
-    as `subject`; else the `number` of the record."""
+    """A number that stands for the subject of lines: the session, or the log file with its rotations, that
+    they name as `subject`; else the `number` of the record."""
     subject = getattr(raw, "subject", None)
     return number if subject is None else hash(subject)
 
 
-def too_few(made: str, least: int, anything: bool) -> DataError:
-    """The error for logs without what should have been `made` ("templates") that so many subjects have; there
-    was `anything` to learn from or nothing."""
-    if least > 1 and anything:
+def too_few(product: str, min_subjects: int, has_lines: bool) -> DataError:
+    """The error for logs that have no `product` ("templates", "words") of so many subjects; `has_lines` says
+    whether there was anything to learn from."""
+    if min_subjects > 1 and has_lines:
         return DataError(
-            f"no log lines of {least} sessions or files are alike, so there are no {made} to keep",
+            f"no log lines of {min_subjects} sessions or files are alike, so there are no {product} to keep",
             remedy="a file and its rotations count once: name the sessions (--option session=REGEX), give "
             "more files, or, if the data are not sensitive, lower tokenizer.options.min_sessions",
         )
     return DataError(
-        f"there are no log lines to learn {made} from",
+        f"there are no log lines to learn {product} from",
         remedy="give files that contain log lines, or lower min_lines and min_sessions",
     )
 
@@ -465,5 +474,5 @@ def lines_of(raw: Any) -> Sequence[str]:
 
 
 def are_lines(raw: Any) -> bool:
-    """Whether `lines_of` can read it."""
+    """Whether `lines_of` can read a raw."""
     return isinstance(raw, str) or hasattr(raw, "lines")

@@ -23,12 +23,12 @@ from tokenizers import Regex, models, pre_tokenizers
 from seqmlm.domains.logs.drain import Tallies
 from seqmlm.domains.logs.values import (
     LogValues,
-    Marked,
+    NormalisedText,
     are_lines,
     fresh_lines,
     lines_of,
     mark,
-    original,
+    original_spans,
     subject_of,
     too_few,
 )
@@ -43,7 +43,7 @@ _REMEMBERED = 1 << 14
 _CLS, _SEP = SPECIAL.index("[CLS]"), SPECIAL.index("[SEP]")
 
 
-class _Part(NamedTuple):
+class _LineTokens(NamedTuple):
     """A normalised line encoded, its `[SEP]` included: (K,) ids, (K,) numbers of words inside the line (-1
     for the special token), (K, 2) offsets into the line, and how many words it has."""
 
@@ -53,7 +53,9 @@ class _Part(NamedTuple):
     size: int
 
 
-_START = _Part(np.array([_CLS], np.int32), np.array([SPECIAL_GROUP], np.int32), np.zeros((1, 2), np.int32), 0)
+_START = _LineTokens(
+    np.array([_CLS], np.int32), np.array([SPECIAL_GROUP], np.int32), np.zeros((1, 2), np.int32), 0
+)
 
 
 class LogWordTokenizer(WordPieceTokenizer):
@@ -89,7 +91,7 @@ class LogWordTokenizer(WordPieceTokenizer):
         self.spelling.conceal = self._values.conceal
         named = {"patterns": self._values.patterns, "min_sessions": min_sessions}
         self.options = {**named, "mask_secrets": mask_secrets}
-        self._known: dict[str, _Part] = {}
+        self._part_cache: dict[str, _LineTokens] = {}
 
     def encode_batch(self, raws: Sequence[Any]) -> list[Encoding]:
         """Encode windows or sessions; groups number the words, spans are characters of the raw lines.
@@ -99,68 +101,73 @@ class LogWordTokenizer(WordPieceTokenizer):
         if not len(raws):
             return []
         records = [list(lines_of(raw)) or [""] for raw in raws]
-        marked = list(map(self._values.marked, chain.from_iterable(records)))
-        parts = self._parts([one.text for one in marked])
-        lines, taken = iter(parts), []
+        marked = list(map(self._values.normalise, chain.from_iterable(records)))
+        parts = self._parts([marked_line.text for marked_line in marked])
+        lines, all_parts = iter(parts), []
         for record in records:
-            taken += [_START, *(next(lines) for _ in record)]
-        sizes = np.fromiter((len(part.ids) for part in taken), np.int64, len(taken))
-        words = np.concatenate([part.words for part in taken])
+            all_parts += [_START, *(next(lines) for _ in record)]
+        sizes = np.fromiter((len(part.ids) for part in all_parts), np.int64, len(all_parts))
+        words = np.concatenate([part.words for part in all_parts])
         first_part = np.cumsum([0, *(len(record) + 1 for record in records)])
         edges = np.concatenate([[0], np.cumsum(sizes)])[first_part]
-        before = np.concatenate([[0], np.cumsum([part.size for part in taken])])
-        bases = before[:-1] - np.repeat(before[first_part[:-1]], np.diff(first_part))
+        words_before = np.concatenate([[0], np.cumsum([part.size for part in all_parts])])
+        bases = words_before[:-1] - np.repeat(words_before[first_part[:-1]], np.diff(first_part))
         groups = words + np.repeat(bases, sizes).astype(np.int32)
-        ids = np.concatenate([part.ids for part in taken])
+        ids = np.concatenate([part.ids for part in all_parts])
         groups[self.space.is_special[ids]] = SPECIAL_GROUP
-        spans = self._raw_spans(records, marked, taken, sizes)
+        spans = self._raw_spans(records, marked, all_parts, sizes)
         spans[words < 0] = 0
         return cut(pairwise(edges.tolist()), ids, groups, spans)
 
-    def _parts(self, lines: Sequence[str]) -> list[_Part]:
-        """Normalised lines encoded; equal ones once."""
-        new = [line for line in dict.fromkeys(lines) if line not in self._known]
-        if len(self._known) + len(new) > _REMEMBERED:
-            self._known, new = {}, list(dict.fromkeys(lines))
-        for line, found in zip(new, self._backend.encode_batch(new, add_special_tokens=False), strict=True):
-            words = np.array([*found.word_ids, SPECIAL_GROUP], dtype=np.int32)
-            self._known[line] = _Part(
-                np.array([*found.ids, _SEP], dtype=np.int32),
+    def _parts(self, lines: Sequence[str]) -> list[_LineTokens]:
+        """The tokens of normalised lines; equal lines are encoded once."""
+        fresh = [line for line in dict.fromkeys(lines) if line not in self._part_cache]
+        if len(self._part_cache) + len(fresh) > _REMEMBERED:
+            self._part_cache, fresh = {}, list(dict.fromkeys(lines))
+        for line, encoded in zip(
+            fresh, self._backend.encode_batch(fresh, add_special_tokens=False), strict=True
+        ):
+            words = np.array([*encoded.word_ids, SPECIAL_GROUP], dtype=np.int32)
+            self._part_cache[line] = _LineTokens(
+                np.array([*encoded.ids, _SEP], dtype=np.int32),
                 words,
-                np.array([*found.offsets, (0, 0)], dtype=np.int32),
+                np.array([*encoded.offsets, (0, 0)], dtype=np.int32),
                 int(words.max()) + 1,
             )
-        return [self._known[line] for line in lines]
+        return [self._part_cache[line] for line in lines]
 
     def _raw_spans(
         self,
         records: Sequence[Sequence[str]],
-        marked: Sequence[Marked],
-        taken: Sequence[_Part],
+        marked: Sequence[NormalisedText],
+        parts: Sequence[_LineTokens],
         sizes: NDArray[np.int64],
     ) -> Ids:
         """(T, 2) spans in each record's raw lines, taken back for all lines of the batch at once."""
-        is_line = np.array([part is not _START for part in taken])
+        is_line = np.array([part is not _START for part in parts])
         raw_lines = chain.from_iterable(records)
         lengths = np.array(
-            [(len(one.text) + 1, len(line) + 1) for one, line in zip(marked, raw_lines, strict=True)]
+            [
+                (len(marked_line.text) + 1, len(line) + 1)
+                for marked_line, line in zip(marked, raw_lines, strict=True)
+            ]
         )
         # Both texts begin with a line end, so that each line's own can be the mark that sets its offset.
         bases = np.concatenate([[[1, 1]], 1 + np.cumsum(lengths, axis=0)])[:-1]
         table = []
-        for one, (new, old) in zip(marked, bases.tolist(), strict=True):
-            table.append(np.array([[new - 1, new, old - 1, old]]))
-            if len(one.marks):
-                table.append(one.marks + np.array([new, new, old, old]))
-        whole = Marked("", np.concatenate(table))
-        of_part = np.zeros(len(taken), dtype=np.int64)
+        for marked_line, (offset, raw_offset) in zip(marked, bases.tolist(), strict=True):
+            table.append(np.array([[offset - 1, offset, raw_offset - 1, raw_offset]]))
+            if len(marked_line.marks):
+                table.append(marked_line.marks + np.array([offset, offset, raw_offset, raw_offset]))
+        joined = NormalisedText("", np.concatenate(table))
+        of_part = np.zeros(len(parts), dtype=np.int64)
         of_part[is_line] = bases[:, 0]
-        spans = np.concatenate([part.spans for part in taken]) + np.repeat(of_part, sizes)[:, None]
+        spans = np.concatenate([part.spans for part in parts]) + np.repeat(of_part, sizes)[:, None]
         first_line = np.cumsum([0, *map(len, records)])[:-1]
         starts = np.repeat(bases[first_line, 1], [len(record) + 1 for record in records])
-        found = original(whole, spans.astype(np.int32))
-        found -= np.repeat(starts, sizes)[:, None].astype(np.int32)
-        return found
+        raw_spans = original_spans(joined, spans.astype(np.int32))
+        raw_spans -= np.repeat(starts, sizes)[:, None].astype(np.int32)
+        return raw_spans
 
     def unknown(self, raw: Any) -> list[Unknown]:
         """The words that come out as the unknown token."""
@@ -199,38 +206,40 @@ class LogWordTokenizer(WordPieceTokenizer):
             DataError: no words.
         """
         if options:
-            known = ("mask_secrets", "min_sessions", "patterns")
-            raise UsageError(f"{cls.name} has no option {min(options)!r}{nearest(min(options), known)}")
+            option_names = ("mask_secrets", "min_sessions", "patterns")
+            raise UsageError(
+                f"{cls.name} has no option {min(options)!r}{nearest(min(options), option_names)}"
+            )
         values = LogValues(patterns, secrets=mask_secrets)
         marks = [mark(kind) for kind in values.kinds]
-        cut = _cut(marks)
-        counts, anything = _count(texts, values, cut, min_sessions)
+        splitter = _splitter(marks)
+        counts, anything = _word_counts(texts, values, splitter, min_sessions)
         if not counts:
             raise too_few("words", min_sessions, anything)
-        backend = cls._assembled(_vocabulary(cls, counts, marks, vocabulary_size), cut)
+        backend = cls._assembled(_vocabulary(cls, counts, marks, vocabulary_size), splitter)
         return cls(backend, patterns=patterns, min_sessions=min_sessions, mask_secrets=mask_secrets)
 
 
-def _cut(marks: Iterable[str]) -> Any:
-    """Divides a normalised line into marks, words and single punctuation marks."""
+def _splitter(marks: Iterable[str]) -> Any:
+    """A pre-tokenizer that splits a normalised line into marks, words and single punctuation marks."""
     words = rf"{'|'.join(map(re.escape, marks))}|\w{{1,{LONGEST_WORD}}}|[^\w\s]"
     return pre_tokenizers.Split(Regex(words), behavior="removed", invert=True)
 
 
-def _count(
-    texts: Iterable[Any], values: LogValues, cut: Any, min_sessions: int
+def _word_counts(
+    texts: Iterable[Any], values: LogValues, splitter: Any, min_sessions: int
 ) -> tuple[dict[str, int], bool]:
     """Words of the normalised lines with their counts, sorted by spelling; and whether there is any word."""
     tallies = Tallies(min_sessions, _DISTINCT_WORDS)
-    known: dict[str, list[str]] = {}
+    line_words: dict[str, list[str]] = {}
     for number, (raw, lines) in enumerate(fresh_lines(texts)):
         subject = subject_of(raw, number)
         for line in map(values.line, lines):
-            if line not in known:
-                if len(known) >= _REMEMBERED:
-                    known.clear()
-                known[line] = [word for word, _ in cut.pre_tokenize_str(line)]
-            for word in known[line]:
+            if line not in line_words:
+                if len(line_words) >= _REMEMBERED:
+                    line_words.clear()
+                line_words[line] = [word for word, _ in splitter.pre_tokenize_str(line)]
+            for word in line_words[line]:
                 tallies[word].add(subject)
     enough = (word for word in sorted(tallies) if tallies[word].sources >= min_sessions)
     return {word: tallies[word].lines for word in enough}, bool(tallies)

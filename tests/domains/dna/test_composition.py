@@ -46,6 +46,6 @@ def naive(train: list[str], sequence: str, order: int) -> list[float]:
 @pytest.mark.parametrize("order", [0, 1, 3])
 def test_bits_are_those_of_a_naive_count(order: int) -> None:
     train = [text(seed, 60) for seed in range(5)]
-    chain = Composition.counted((base_codes(one) for one in train), order)
+    chain = Composition.from_codes((base_codes(one) for one in train), order)
     for sequence in (text(9, 80), "A", "NN", "ANCGTNA"):
         np.testing.assert_allclose(chain.bits(sequence), naive(train, sequence, order), atol=1e-12)

@@ -21,7 +21,7 @@ from written import written
 from seqmlm.data.problems import Problems
 from seqmlm.domains.dna import DNA, genes
 from seqmlm.domains.dna.genbank import read_embl, read_genbank
-from seqmlm.domains.dna.genes import Gene, Genes, named_over
+from seqmlm.domains.dna.genes import Gene, Genes, overlapping_names
 from seqmlm.domains.dna.nucleotides import read_genome
 from seqmlm.errors import DataError
 
@@ -113,10 +113,10 @@ def test_a_gene_without_a_place_costs_itself(tmp_path: Path) -> None:
 )
 def test_the_genes_over_a_place_are_found(found: list[Gene], start: int, size: int) -> None:
     over = {one for one in found if set(range(one.start, one.end)) & set(range(start, start + size))}
-    asked = Genes(found).over(start, start + size)
+    asked = Genes(found).overlapping(start, start + size)
     assert set(asked) == over
     assert list(asked) == sorted(asked)
-    assert set(named_over(found, start, start + size)) == {one.name for one in over}
+    assert set(overlapping_names(found, start, start + size)) == {one.name for one in over}
 
 
 def test_a_table_of_genes_beside_a_genome(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from written import in_blocks, rows
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.dna import DNA, nucleotides
-from seqmlm.domains.dna.nucleotides import own, read_genome
+from seqmlm.domains.dna.nucleotides import own_range, read_genome
 from seqmlm.errors import DataError, UsageError
 
 
@@ -91,7 +91,7 @@ def test_blocks_that_are_scored_come_with_their_neighbours(contigs, data):
         beside = read(raw, Problems("skip"), **options, context=context)
     assert [one.id for one in beside] == [one.id for one in alone], "they are the same blocks"
     for one, other in zip(beside, alone, strict=True):
-        first, stop = own(one)
+        first, stop = own_range(one)
         assert one.raw[first:stop] == other.raw
         assert DNA.keys.identity(one) == DNA.keys.identity(other)
         text = texts[int(one.document[1:])]

@@ -25,7 +25,7 @@ from seqmlm.domains.dna.bases import BaseTokenizer
 from seqmlm.domains.dna.bpe import DnaBpeTokenizer
 from seqmlm.domains.dna.kmer_block import KmerBlockTokenizer
 from seqmlm.domains.dna.levels import BaseLevel, Composition, DnaLevel, RecordLevel, WindowLevel, windows
-from seqmlm.domains.dna.nucleotides import own
+from seqmlm.domains.dna.nucleotides import own_range
 from seqmlm.domains.dna.tokenizer import NucleotideTokenizer, reverse_complement
 from seqmlm.engine.types import InMemory
 from seqmlm.inference.detector import Detector, JudgedRow
@@ -109,7 +109,7 @@ def test_the_model_sees_both_sides_of_a_base_wherever_its_contig_was_cut(form: s
         sides, asked = [], []
         for one in DNA.read([path], Problems(), format=form, block=300, **options):
             start = one.meta["start"]
-            first, stop = own(one)
+            first, stop = own_range(one)
             encoding = tokenizer.encode(one.raw)
             for window, owned in WHOLE.windows(encoding, tokenizer, longest):
                 shown = window.spans[window.groups >= 0, 0] + start

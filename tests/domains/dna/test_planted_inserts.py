@@ -13,7 +13,7 @@ from seqmlm.domains.dna.levels import Composition, WindowLevel, base_codes
 from seqmlm.domains.dna.sample import BACKGROUND, FOREIGN, Planted, draw
 
 TOKENIZER = BaseTokenizer()
-KNOWN = Composition.counted(base_codes(one.sequence) for one in draw(400, 1))
+KNOWN = Composition.from_codes(base_codes(one.sequence) for one in draw(400, 1))
 CONTIGS = draw(600, 2)
 
 

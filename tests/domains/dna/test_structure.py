@@ -16,13 +16,13 @@ from seqmlm.domains.dna import DNA
 from seqmlm.domains.dna.rna import FOLDS
 from seqmlm.domains.dna.structure import (
     StemsDecoder,
-    bracketed,
     brackets,
-    complementary,
     longest_stem,
-    ranking,
-    stacked,
-    supported,
+    pair_scores,
+    pairing_matrix,
+    parse_brackets,
+    stem_evidence,
+    stem_lengths,
 )
 from seqmlm.domains.dna.tokenizer import reverse_complement
 from seqmlm.domains.structure import Decoded, Pair, Truth
@@ -53,20 +53,20 @@ def decoded(raw: str, values: DependenceMap, truth: Truth | None, id: str = "r")
 
 
 def test_bases_that_can_pair() -> None:
-    can = complementary(list("gAcUNTTAA"))
+    can = pairing_matrix(list("gAcUNTTAA"))
     assert np.argwhere(can).tolist() == [[0, 5], [0, 6], [1, 5], [1, 6], [3, 7], [3, 8]], (
         "wobble, RNA, a loop of 3"
     )
 
 
 def test_the_longest_stem_that_letters_allow() -> None:
-    can = complementary(list(HAIRPIN))
-    length = stacked(can)
+    can = pairing_matrix(list(HAIRPIN))
+    length = stem_lengths(can)
     assert [int(length[pair]) for pair in sorted(STEM)] == [3, 3, 3]
     # Of T, T, T and T with G, A, A and A one stem has four; (6, 15) is in one of three.
     assert longest_stem(can) == {(6, 16), (7, 15), (8, 14), (9, 13)}
     assert (length.max(), length[6, 15], length[3, 12]) == (4, 3, 1)
-    assert longest_stem(complementary(list("AAAAAAAAAA"))) == frozenset()
+    assert longest_stem(pairing_matrix(list("AAAAAAAAAA"))) == frozenset()
 
 
 def test_stems_that_stand_out_are_taken_with_their_weak_pair() -> None:
@@ -78,13 +78,13 @@ def test_stems_that_stand_out_are_taken_with_their_weak_pair() -> None:
 def test_evidence_is_of_a_pair_and_those_stacked_on_it() -> None:
     random = np.random.default_rng(3)
     letters = random.choice(list("ACGT"), 30)
-    can = complementary(letters.tolist())
+    can = pairing_matrix(letters.tolist())
     values = random.random((30, 30))
     values += values.T
     np.fill_diagonal(values, np.nan)
     corrected = apc(values)
     middle = np.median(corrected[np.triu_indices(30, 4)])
-    found = supported(values, can)
+    found = stem_evidence(values, can)
     for i in range(30):
         for j in range(i + 4, 30):
             inner = [
@@ -97,18 +97,18 @@ def test_evidence_is_of_a_pair_and_those_stacked_on_it() -> None:
             ]
             assert found[i, j] == pytest.approx(sum(told) / 4)
     assert not found[np.tril_indices(30, 3)].any()
-    assert not supported(np.full((5, 5), np.nan), np.zeros((5, 5), dtype=bool)).any()
+    assert not stem_evidence(np.full((5, 5), np.nan), np.zeros((5, 5), dtype=bool)).any()
 
 
 def test_pairs_of_stems_come_first_and_a_better_partner_counts_against_a_pair() -> None:
     random = np.random.default_rng(4)
-    can = complementary(random.choice(list("ACGT"), 25).tolist())
+    can = pairing_matrix(random.choice(list("ACGT"), 25).tolist())
     values = random.random((25, 25))
     values += values.T
-    evidence = np.maximum(supported(values, can), 0)
+    evidence = np.maximum(stem_evidence(values, can), 0)
     both = evidence + evidence.T
     taken = [tuple(pair) for pair in np.argwhere(can)[[3, 9]].tolist()]
-    found = ranking(values, can, taken)
+    found = pair_scores(values, can, taken)
     others = list(zip(*(at.tolist() for at in np.triu_indices(25, 4)), strict=True))
     for i, j in others:
         own, one, other = both[i, j], np.delete(both[i], j).max(), np.delete(both[j], i).max()
@@ -116,7 +116,7 @@ def test_pairs_of_stems_come_first_and_a_better_partner_counts_against_a_pair() 
         if (i, j) not in taken:
             assert found[i, j] == pytest.approx(expected)
             assert found[i, j] < min(found[pair] for pair in taken)
-    assert ranking(np.full((1, 1), np.nan), np.zeros((1, 1), dtype=bool), []).tolist() == [[0]]
+    assert pair_scores(np.full((1, 1), np.nan), np.zeros((1, 1), dtype=bool), []).tolist() == [[0]]
 
 
 def test_stacked_pairs_are_found_where_single_values_are_not_told_from_noise() -> None:
@@ -164,13 +164,13 @@ def test_a_null_model_decides_where_there_is_one() -> None:
 
 def test_brackets_there_and_back() -> None:
     assert brackets(17, STEM) == "...(((.....)))..."
-    assert bracketed("...(((.....)))...") == STEM
-    assert bracketed("<<..AA>>.aa") == {(0, 7), (1, 6), (4, 10), (5, 9)}
+    assert parse_brackets("...(((.....)))...") == STEM
+    assert parse_brackets("<<..AA>>.aa") == {(0, 7), (1, 6), (4, 10), (5, 9)}
     for crossing in (*(fold.structure for fold in FOLDS.values()), "((B)A)ba", "(A).a"):
-        assert brackets(len(crossing), bracketed(crossing)) == crossing
+        assert brackets(len(crossing), parse_brackets(crossing)) == crossing
     for wrong in ("((..)", "(..))", "(..>"):
         with pytest.raises(ValueError, match="place"):
-            bracketed(wrong)
+            parse_brackets(wrong)
 
 
 def test_figures_by_hand() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from written import written
 
-from seqmlm.domains.dna.track import GenomeTrack, averaged
+from seqmlm.domains.dna.track import GenomeTrack, merge_overlaps
 from seqmlm.errors import StateError, UsageError
 from seqmlm.privacy import handling_sensitive_data
 
@@ -53,7 +53,9 @@ def test_a_base_has_the_mean_of_the_windows_over_it() -> None:
     for _ in range(50):
         rows = [(s := source.randrange(60), s + source.randint(1, 30), source.random()) for _ in range(12)]
         values = {
-            base: segment.value for segment in averaged(rows) for base in range(segment.start, segment.end)
+            base: segment.value
+            for segment in merge_overlaps(rows)
+            for base in range(segment.start, segment.end)
         }
         for base in range(100):
             over = [value for start, end, value in rows if start <= base < end]

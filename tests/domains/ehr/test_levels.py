@@ -17,13 +17,13 @@ from seqmlm.domains.ehr.history import Event
 from seqmlm.domains.ehr.levels import (
     LEVELS,
     CodeCounts,
+    CodePairs,
     EventLevel,
     HistoryLevel,
-    Met,
     PatientLevel,
     PatientUnits,
     VisitLevel,
-    codes,
+    code_places,
 )
 from seqmlm.domains.ehr.tokenizer import EventsTokenizer
 from seqmlm.errors import StateError
@@ -91,7 +91,7 @@ def test_missing_codes_are_likely_absent_ones(model):
     place = max(range(len(found)), key=lambda visit: len(found[visit].units))
     units = found[place].units
     assert len(units) > 1
-    there = int(one.encoding.ids[codes(one)[units[0]]])
+    there = int(one.encoding.ids[code_places(one)[units[0]]])
     strange = [t for t in model.tokenizer.space.ordinary.tolist() if t not in one.encoding.ids]
     absent = next(t for t in strange if own.clinical[t])
     frame = next(t for t in strange if not own.clinical[t])
@@ -144,7 +144,7 @@ def test_no_background_is_said(model):
 def test_codes_that_rarely_meet_are_rarer_together_than_by_chance() -> None:
     own = [np.array([1, 3])] * 60 + [np.array([2, 4])] * 60 + [np.array([1, 4])] * 3 + [np.array([5])]
     counts = np.bincount(np.concatenate(own), minlength=7)
-    met = Met.of(own, counts)
+    met = CodePairs.of(own, counts)
     bits = met.bits(np.array([1, 4, 2, 3, 6]))
     assert bits[0, 0] == 0.0
     assert bits[0, 1] == pytest.approx(np.log2(63 * 63 / 124 / 5))  # 3 patients count as 5
@@ -161,15 +161,15 @@ def test_a_code_is_judged_by_those_known_at_its_visit(model: LoadedModel) -> Non
     records = [Record(id=str(i), raw=one, source="s", line=1) for i, one in enumerate(histories(5))]
     for one in scored(model, records):
         patient = PatientUnits(one)
-        tokens, since = one.encoding.ids[codes(one)].astype(np.int64), patient.visits
-        bits = background.met.bits(tokens)
+        tokens, since = one.encoding.ids[code_places(one)].astype(np.int64), patient.visits
+        bits = background.pairs.bits(tokens)
         expected = [
             max(max(bits[u, o], 0.0) for o in range(len(tokens)) if since[o] <= since[u])
             for u in range(len(one))
         ]
-        found, others = patient.pair(again)
+        found, others = patient.rarest_pairs(again)
         assert found == pytest.approx(np.array(expected))
-        named = [background.met.bits(np.array([a, b]))[0, 1] for a, b in zip(tokens, others, strict=False)]
+        named = [background.pairs.bits(np.array([a, b]))[0, 1] for a, b in zip(tokens, others, strict=False)]
         assert np.where(found > 0, named, 0.0) == pytest.approx(np.array(expected))
 
 
@@ -177,10 +177,10 @@ def test_a_reason_names_two_codes_that_rarely_meet_and_those_that_are_not_known(
     level, background = VisitLevel(), counts(model)
     [one] = scored(model, patients(1))
     patient = PatientUnits(one)
-    own = one.encoding.ids[codes(one)[patient.visits == patient.visits[0]]].astype(np.int64)
+    own = one.encoding.ids[code_places(one)[patient.visits == patient.visits[0]]].astype(np.int64)
     code, other = own[0], next(token for token in own if token != own[0])
-    apart = Met.of([np.array([other])] * 60 + [np.array([code])] * 60, np.bincount([other, code]))
-    [first, *_] = level.of(patient, CodeCounts(apart, background.names, background.clinical))
+    apart = CodePairs.of([np.array([other])] * 60 + [np.array([code])] * 60, np.bincount([other, code]))
+    [first, *_] = level.patient_rows(patient, CodeCounts(apart, background.names, background.clinical))
     assert first.statistics["pair"] == pytest.approx(np.log2(60 * 60 / 120 / 5))
     named = [background.names[code], background.names[other]]
     assert first.extra["pair"] == named

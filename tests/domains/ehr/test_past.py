@@ -13,7 +13,7 @@ from seqmlm.anomaly.values import Scored
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr.history import History
 from seqmlm.domains.ehr.layout import CLS, SEP, VE, VS, visit_starts
-from seqmlm.domains.ehr.levels import PastView, visits
+from seqmlm.domains.ehr.levels import PastView, visit_numbers
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.query import Query
 from seqmlm.engine.units import EXACT, ONE_PASS, Mode
@@ -53,7 +53,7 @@ def test_the_future_does_not_matter(mode):
     model = patients_model()
     record = max(patients(20), key=lambda one: len(one.raw.events))
     [whole] = scored(model, [record], mode)
-    number = visits(whole.encoding, whole.position)
+    number = visit_numbers(whole.encoding, whole.position)
     for visit in range(int(number.max()) + 1):
         [cut] = scored(model, [replace(record, raw=until(record.raw, visit))], mode)
         assert cut.surprisal == pytest.approx(whole.surprisal[number <= visit], abs=1e-4)
@@ -71,14 +71,14 @@ def test_windows_show_the_past_and_ask_everything_once(max_length):
             assert len(window) <= max_length
             own = window.symbols[owned]
             asked += own.tolist()
-            assert set(visits(encoding, own.astype(np.int64)).tolist()) == {
-                int(visits(encoding, np.array([window.symbols[owned][0]]))[0])
+            assert set(visit_numbers(encoding, own.astype(np.int64)).tolist()) == {
+                int(visit_numbers(encoding, np.array([window.symbols[owned][0]]))[0])
             }
             shown = window.symbols[window.ids != SEP]
             assert (np.diff(shown) > 0).all()
             assert (
-                visits(encoding, shown[-1:].astype(np.int64))[0]
-                <= visits(encoding, own[:1].astype(np.int64))[0]
+                visit_numbers(encoding, shown[-1:].astype(np.int64))[0]
+                <= visit_numbers(encoding, own[:1].astype(np.int64))[0]
             )
             assert window.ids[0] == CLS
             assert window.ids[-1] == SEP

@@ -16,7 +16,7 @@ from scipy.stats import nbinom
 
 from seqmlm.domains.logs import counts as counts_module
 from seqmlm.domains.logs.counts import LogCounts, counts_of, line_at, lines_of
-from seqmlm.domains.logs.levels import Counting, asked, floored, largest
+from seqmlm.domains.logs.levels import BatchComparison, floored_bits, stretch_maxima, surprisal_statistics
 from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.domains.logs.templates import TemplateTokenizer
 from seqmlm.domains.logs.words import LogWordTokenizer
@@ -86,7 +86,7 @@ def test_bigrams_and_neighbours_are_those_of_loops(train: list[list[str]], other
     tokenizer = TemplateTokenizer.train(raws)
     counts = counts_of(tokenizer.encode_batch(raws), tokenizer)
     lines = lines_of(tokenizer.encode_batch(asked_of), tokenizer)
-    together = Counting.of(lines, counts)
+    together = BatchComparison.of(lines, counts)
     found = together.statistics
     pairs, record = counts.bigrams(lines, counts.events(lines.keys))
     known = {event for one in train for event in one}
@@ -138,18 +138,18 @@ def test_reductions_of_surprisals_are_those_of_loops() -> None:
     number = np.array([3, 0, 12, 1])
     ends = np.concatenate([[0], np.cumsum(number)])
     bits = rng.exponential(2, ends[-1])
-    found = asked(bits, ends)
+    found = surprisal_statistics(bits, ends)
     for row, (a, b) in enumerate(pairwise(ends.tolist())):
         if a == b:
             assert all(np.isnan(value[row]) for value in found.values())
             continue
         assert found["pll_mean"][row] == pytest.approx(bits[a:b].mean())
-        assert found["pll_max"][row] == bits[a:b].max() == largest(bits, ends)[row]
+        assert found["pll_max"][row] == bits[a:b].max() == stretch_maxima(bits, ends)[row]
 
 
 def test_a_line_never_seen_is_no_cheaper_than_chance(counts: LogCounts) -> None:
     events = np.array([0, counts.size, counts.size])
-    assert floored(np.array([0.1, 0.1, 9.0]), events, counts).tolist() == pytest.approx(
+    assert floored_bits(np.array([0.1, 0.1, 9.0]), events, counts).tolist() == pytest.approx(
         [0.1, math.log2(5) + 1, 9.0]
     )
 
@@ -192,7 +192,7 @@ def test_remembered_distances_are_forgotten_when_there_are_too_many(
     monkeypatch: pytest.MonkeyPatch, counts: LogCounts, tokenizer: TemplateTokenizer
 ) -> None:
     lines = lines_of(tokenizer.encode_batch(list(map(keyed, OTHER))), tokenizer)
-    sets = Counting.of(lines, counts).sets
+    sets = BatchComparison.of(lines, counts).sets
     before = counts.nearest(sets)
     monkeypatch.setattr(counts_module, "_REMEMBERED", 2)
     again = counts.nearest(sets)
@@ -207,8 +207,8 @@ def test_counts_come_back_from_their_arrays(
     with np.load(tmp_path / "counts.npz") as stored:
         again = LogCounts.of(dict(stored))
     lines = lines_of(tokenizer.encode_batch(list(map(keyed, OTHER))), tokenizer)
-    found = Counting.of(lines, again).statistics
-    for name, value in Counting.of(lines, counts).statistics.items():
+    found = BatchComparison.of(lines, again).statistics
+    for name, value in BatchComparison.of(lines, counts).statistics.items():
         assert found[name].tolist() == value.tolist()
 
 

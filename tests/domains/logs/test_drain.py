@@ -171,7 +171,7 @@ def test_a_place_of_few_words_is_frozen_with_each_of_them():
     assert {found[n] for n in range(len(found))} == {("status", state, WILD, "<NUM>") for state in STATES}
     new = ("status", "half-broken", "package-z", "<NUM>")
     assert found.match(new) == -1  # however similar the rest is
-    assert found.unseen(new) == ("half-broken",)
+    assert found.unknown_words(new) == ("half-broken",)
     assert found.match(("status", "installed", "package-z", "<NUM>")) >= 0
 
 

@@ -84,8 +84,8 @@ def test_few_values_stand_in_the_template_and_many_do_not(tokenizer):
 )
 def test_a_value_never_seen_makes_a_line_unknown_and_is_told(tokenizer, line, told):
     assert named(tokenizer, line) == [NEW]
-    assert tokenizer.never_seen(line) == told
-    assert not tokenizer.never_seen(request(3))
+    assert tokenizer.unseen_values(line) == told
+    assert not tokenizer.unseen_values(request(3))
 
 
 @pytest.mark.parametrize(
@@ -105,11 +105,11 @@ def test_what_a_line_is_judged_by_is_what_is_never_seen_without_it(rare):
         TemplateTokenizer.train(raws, fields="auto", values=64)
         for raws in (others, [*others, LogLines(lines=(rare,))])
     )
-    usual = {value for raw in others for line in raw.lines for value in more.judged(line)}
-    told = [one.split()[-1] for one in more.judged(rare) if one not in usual]
-    assert told == alone.never_seen(rare)
+    usual = {value for raw in others for line in raw.lines for value in more.known_values(line)}
+    told = [one.split()[-1] for one in more.known_values(rare) if one not in usual]
+    assert told == alone.unseen_values(rare)
     assert len(told) == 1
-    assert not more.never_seen(rare)
+    assert not more.unseen_values(rare)
 
 
 def test_every_line_has_a_template_or_what_would_be_one(tokenizer):
@@ -134,7 +134,7 @@ def test_many_values_are_left_out_and_kept_on_request():
     assert usual.facts["zone"] == "3 values, kept"
     asked = TemplateTokenizer.train(raws, fields="auto", keep=("job",), mask=("zone",))
     assert named(asked, lines[4]) == ["level=info job=j4"]
-    assert asked.never_seen("level=info user=a job=other zone=new") == ["job=other"]
+    assert asked.unseen_values("level=info user=a job=other zone=new") == ["job=other"]
     with pytest.raises(UsageError, match="no line has the field 'jobb'"):
         TemplateTokenizer.train(raws, fields="auto", keep=("jobb",))
     with pytest.raises(UsageError, match="in keep and in mask"):
@@ -160,7 +160,7 @@ def test_the_message_among_fields_has_its_template():
     tokenizer = TemplateTokenizer.train([LogLines(lines=tuple(lines))], fields="auto")
     assert named(tokenizer, lines[5]) == ["took <NUM> ms for job <NUM> level=info"]
     new = '{"level": "fatal", "msg": "took 1 ms for job 2"}'
-    assert tokenizer.never_seen(new) == ["level=fatal"]
+    assert tokenizer.unseen_values(new) == ["level=fatal"]
     assert tokenizer.template(new) == "took <NUM> ms for job <NUM> level=fatal"
 
 
@@ -200,4 +200,4 @@ def test_a_message_that_tells_a_longer_time_than_its_template_knows_has_none():
     slow = "Built image 7 in 1.5 seconds", '{"message": "Sent 7 in 31 s", "level": "info"}'
     assert NEW not in named(made, *usual, "Slept 9000 minutes", "Built image 7 in 5 ms")
     assert named(made, *slow) == [NEW, NEW]
-    assert [made.never_seen(line) for line in (*slow, usual[0])] == [["duration=1s"], ["duration=10s"], []]
+    assert [made.unseen_values(line) for line in (*slow, usual[0])] == [["duration=1s"], ["duration=10s"], []]

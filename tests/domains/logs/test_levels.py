@@ -15,7 +15,14 @@ from log_models import NORMAL, log_model, session
 from seqmlm.anomaly.levels import named_row
 from seqmlm.anomaly.values import Scored
 from seqmlm.data.record import Record
-from seqmlm.domains.logs.levels import NAMED, OF_WINDOWS, LineLevel, LogBackground, SessionLevel, of_window
+from seqmlm.domains.logs.levels import (
+    NAMED,
+    WINDOW_STATISTICS,
+    LineLevel,
+    LogBackground,
+    SessionLevel,
+    window_statistics,
+)
 from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.domains.logs.templates import TemplateTokenizer
 from seqmlm.domains.logs.words import LogWordTokenizer
@@ -51,7 +58,7 @@ def test_a_normal_session_has_every_channel_and_nothing_odd_to_tell(
     level = SessionLevel("session")
     found = scored(model, session(NORMAL))
     [row] = level.rows(found, known)
-    assert tuple(row.statistics) == tuple(name for name in level.statistics if name not in OF_WINDOWS)
+    assert tuple(row.statistics) == tuple(name for name in level.statistics if name not in WINDOW_STATISTICS)
     assert row.score == row.statistics["pll_mean"] == pytest.approx(found.surprisal.mean())
     assert (row.length, row.time, row.line) == (1, 100.0, 10)
     assert (row.start, row.end) == (0, len(found.record.raw.text))
@@ -159,7 +166,7 @@ def test_a_window_is_compared_with_windows_of_its_length(model: LoadedModel, kno
         scored(model, replace(record, raw=replace(record.raw, windowed=True))), known
     )
     assert (whole.length, cut.length) == (1, 2)
-    own = set(OF_WINDOWS)
+    own = set(WINDOW_STATISTICS)
     assert {name: whole.statistics[name] for name in set(cut.statistics) - own} == {
         name: value for name, value in cut.statistics.items() if name not in own
     }
@@ -229,7 +236,7 @@ def test_fields_together_for_the_first_time_are_less_than_what_was_never_there(m
     encoded = [(one, tokenizer.encode(one.raw)) for one in records]
     assert level.counting.columns(encoded, known)[0]["unseen"].tolist() == found
     # What other records never had, a value or the message, was never there.
-    names = tokenizer.judged(normal[0])
+    names = tokenizer.known_values(normal[0])
     assert len(names) == (3 if message else 2)
     for name in names:
         assert level.counting.columns(encoded[:1], known, frozenset([name]))[0]["unseen"].tolist() == [
@@ -245,7 +252,7 @@ def test_statistics_of_windows_alone() -> None:
     told = {"surplus": 3.0, "hurried": -1.0, "paused": pytest.approx(math.log2(5))}
 
     def found(*times: float, windowed: bool = True) -> dict[str, float]:
-        return of_window(LogLines(lines=("a",) * 4, times=times or None, windowed=windowed), 3.0)
+        return window_statistics(LogLines(lines=("a",) * 4, times=times or None, windowed=windowed), 3.0)
 
     assert found(5.0, 6.0, 8.0, 12.0) == told
     assert found(5.0, 3.0, 4.0) == found(5.0, 5.0, 5.0), "a line before the one above it"
@@ -346,7 +353,7 @@ def test_lines_that_have_a_name_for_what_is_new_speak_for_an_alarm(
     new = tuple(f"disk on fire {number}" for number in range(8))
     lines = (NORMAL[0], *new, "status 502", "status 502", "unit stopped")
     tokenizer = type(model.tokenizer)
-    monkeypatch.setattr(tokenizer, "never_seen", lambda _, line: ["status=502"] if "502" in line else [])
+    monkeypatch.setattr(tokenizer, "unseen_values", lambda _, line: ["status=502"] if "502" in line else [])
     level, found = SessionLevel("session"), scored(model, session(lines))
     [row] = level.rows(found, known)
     assert row.extra["never_seen"] == ["status=502"]

@@ -66,4 +66,4 @@ def test_who_sent_a_request_is_read_from_the_file(asked: str, tmp_path: Path):
 
 def _heads_of(record: Record) -> list[str]:
     """What stands before the lines of a record."""
-    return picture._heads(SimpleNamespace(record=record))  # type: ignore[arg-type]
+    return picture._line_heads(SimpleNamespace(record=record))  # type: ignore[arg-type]

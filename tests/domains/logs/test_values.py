@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seqmlm.domains.logs.values import LogValues, original
+from seqmlm.domains.logs.values import LogValues, original_spans
 from seqmlm.errors import UsageError
 
 VALUES = (
@@ -49,7 +49,7 @@ def test_each_kind_of_value(line, normal):
 @settings(max_examples=400)
 def test_words_looked_up_are_those_of_the_line_read_in_one_pass(line):
     values = LogValues()
-    whole = values._built_in.sub(values._mark, line)
+    whole = values._built_in.sub(values._mark_of, line)
     assert values.line(line) == whole
     assert values.words(line) == tuple(whole.split())
     # A second look finds the table filled by the first.
@@ -62,7 +62,9 @@ def test_digits_are_all_alike_but_for_the_0_of_0x(line, digits):
     fresh = iter(digits * 4)
     other = re.sub("[0-9](?![xX])", lambda _: next(fresh), line)
     values = LogValues()
-    assert [m.tolist() for m in values.marked(line).marks] == [m.tolist() for m in values.marked(other).marks]
+    assert [m.tolist() for m in values.normalise(line).marks] == [
+        m.tolist() for m in values.normalise(other).marks
+    ]
     shared = LogValues()
     assert (shared.words(line), shared.words(other)) == (values.words(line), LogValues().words(other))
 
@@ -74,7 +76,7 @@ OWN = (None, {"WORD": r"[a-z]+ ?[0-9]"}, {"JOB": "a[0:]+"})
 @settings(max_examples=500)
 def test_what_is_no_value_is_where_it_was_and_marks_cover_their_values(line, own, secrets):
     values = LogValues(own, secrets=secrets)
-    marked = values.marked(line)
+    marked = values.normalise(line)
     assert values.words(line) == tuple(marked.text.split())
     done_new = done_old = 0
     for new_start, new_end, old_start, old_end in marked.marks.tolist():
@@ -88,7 +90,7 @@ def test_what_is_no_value_is_where_it_was_and_marks_cover_their_values(line, own
 @given(line=lines, data=st.data())
 @settings(max_examples=200)
 def test_spans_go_back_to_the_characters_they_came_from(line, data):
-    marked = LogValues({"PAIR": r"=\[|:F"}).marked(line)
+    marked = LogValues({"PAIR": r"=\[|:F"}).normalise(line)
     size = len(marked.text)
     start = data.draw(st.integers(0, size))
     end = data.draw(st.integers(start, size))
@@ -105,7 +107,7 @@ def test_spans_go_back_to_the_characters_they_came_from(line, data):
             came.append((at, at + 1))
             at += 1
     if start < end:
-        found = original(marked, np.array([[start, end]], dtype=np.int32))[0].tolist()
+        found = original_spans(marked, np.array([[start, end]], dtype=np.int32))[0].tolist()
         assert found == [came[start][0], came[end - 1][1]]
 
 
@@ -113,7 +115,7 @@ def test_own_patterns_come_first_and_may_cross_words():
     values = LogValues({"JOB": r"job (\d+) of (?P<all>\d+)", "USER": r"(?<=user )\w+"})
     assert values.line("job 3 of 9 for user bob7 at 10") == "<JOB> for user <USER> at <NUM>"
     assert values.words("job 3 of 9") == ("<JOB>",)
-    marked = values.marked("x 1 job 3 of 9 2")
+    marked = values.normalise("x 1 job 3 of 9 2")
     assert [("x 1 job 3 of 9 2"[a:b]) for a, b in marked.marks[:, 2:].tolist()] == ["1", "job 3 of 9", "2"]
 
 
@@ -176,7 +178,7 @@ def test_what_looks_like_a_secret_is_masked_where_that_is_asked_for(line, normal
     assert values.line(line) == normal
     assert " ".join(values.words(line)) == normal
     assert "<SECRET>" not in LogValues().line(line)
-    found = values.marked(line)
+    found = values.normalise(line)
     secret = [found.text[a:b] == "<SECRET>" for a, b in found.marks[:, :2].tolist()]
     hidden = list(line)
     for start, end in found.marks[secret, 2:].tolist():

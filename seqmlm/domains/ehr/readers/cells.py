@@ -39,7 +39,7 @@ Rows = Iterator[tuple[int, tuple[Any, ...]]]
 COMMA = "a value with a decimal comma, read as its number"
 
 
-def dated(
+def dated_rows(
     rows: Rows, problems: Problems, source: str, columns: Mapping[int, str], date_format: str | None
 ) -> tuple[Rows, When]:
     """The rows of a table, and the reader of its times, which is asked of each before the next is taken.
@@ -54,31 +54,32 @@ def dated(
     """
     if date_format is not None:
         return rows, time_reader(date_format)
-    read: When = when
+    reader: When = when
 
-    def deciding() -> Rows:
-        nonlocal read
-        before = 0
+    def rows_with_reader() -> Rows:
+        """The rows; before the first row whose date is not ISO 8601, the reader of dates is chosen."""
+        nonlocal reader
+        undecided = 0
         for line, cells in rows:
             at = next((at for at in columns if _orders(cells[at])), None)
             if at is None:
-                before += 1
+                undecided += 1
                 yield line, cells
                 continue
             head = [(line, cells), *islice(rows, _HEAD)]
-            given = [cell for _, row in head for at in columns if (cell := row[at])]
-            odd = [fits for cell in given if (fits := _orders(cell))]
+            dates = [cell for _, row in head for at in columns if (cell := row[at])]
+            odd = [fits for cell in dates if (fits := _orders(cell))]
             fitting = common(odd)
             if len(fitting) == 1:
                 problems.note(read_as(fitting[0]), Things(1), source=source, line=line)
-                read = time_reader(fitting[0])
-            elif 2 * len(odd) > before + len(given):  # else some are odd, each a problem of its row
+                reader = time_reader(fitting[0])
+            elif 2 * len(odd) > undecided + len(dates):  # else some are odd, each a problem of its row
                 problems.bad(unsettled(fitting, source, line, columns[at]))
                 return
             yield from head
             yield from rows
 
-    return deciding(), lambda cell: read(cell)
+    return rows_with_reader(), lambda cell: reader(cell)
 
 
 def _orders(cell: Any) -> tuple[str, ...]:
@@ -92,10 +93,10 @@ def _orders(cell: Any) -> tuple[str, ...]:
 def number(cell: Any) -> float | None:
     """A finite number, or None where the cell holds none."""
     try:
-        found = float(cell)
+        parsed = float(cell)
     except (TypeError, ValueError, OverflowError):
         return None
-    return found if math.isfinite(found) else None
+    return parsed if math.isfinite(parsed) else None
 
 
 _GROUPED = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?")
@@ -104,20 +105,20 @@ _LIST = re.compile(r"\d+(,\d+){2,}")
 _SIGNS = "<>=≤≥~"
 
 
-def _bare(cell: str) -> str:
+def _bare_value(cell: str) -> str:
     """A value without its sign and its percent."""
     return cell.strip().lstrip(_SIGNS).strip().removesuffix("%").strip()
 
 
 def commas(cell: Any) -> Literal["decimal", "thousands", "either", "list", ""]:
-    """What commas in a value stand for; "" where it has none, or is no number, nor several.
+    """The meaning of commas in a value; "" where it has none, or is no number, nor several.
 
     >>> [commas(cell) for cell in ("<1,5", "0,103", "1,103", "1,103.5 %", "1,2,3", "a,b", 1.5)]
     ['decimal', 'decimal', 'either', 'thousands', 'list', '', '']
     """
     if not isinstance(cell, str) or "," not in cell:
         return ""
-    text = _bare(cell)
+    text = _bare_value(cell)
     decimal, thousands = _COMMA.fullmatch(text), _GROUPED.fullmatch(text)
     if decimal or thousands:
         return "either" if decimal and thousands else "decimal" if decimal else "thousands"
@@ -133,25 +134,31 @@ def with_points(rows: Rows, places: Sequence[int], problems: Problems, source: s
     """
     head: list[tuple[int, tuple[Any, ...]]] = []
     for line, row in rows:
-        for at in places:  # nearly always numbers, and decided at once
-            if type(cell := row[at]) is str and "," in cell and commas(cell):
+        for place in places:  # nearly always numbers, and decided at once
+            if type(cell := row[place]) is str and "," in cell and commas(cell):
                 head = [(line, row), *islice(rows, _HEAD)]
                 break
         if head:
             break
         yield line, row
-    met = {at: {commas(row[at]) for _, row in head} for at in places}
-    places = [at for at in places if "list" not in met[at]]
-    decimal = {at for at in places if "decimal" in met[at] and "thousands" not in met[at]}
+    kinds_by_place = {place: {commas(row[place]) for _, row in head} for place in places}
+    places = [place for place in places if "list" not in kinds_by_place[place]]
+    decimal = {
+        place
+        for place in places
+        if "decimal" in kinds_by_place[place] and "thousands" not in kinds_by_place[place]
+    }
     for line, row in chain(head, rows):
-        kinds = {at: commas(row[at]) for at in places}
-        found = [
-            at for at, kind in kinds.items() if kind == "decimal" or (kind == "either" and at in decimal)
+        kinds = {place: commas(row[place]) for place in places}
+        decimal_places = [
+            place
+            for place, kind in kinds.items()
+            if kind == "decimal" or (kind == "either" and place in decimal)
         ]
-        if found:
-            problems.note(COMMA, len(found), source=source, line=line)
-            pointed = {at: row[at].replace(".", "").replace(",", ".") for at in found}
-            row = tuple(pointed.get(at, cell) for at, cell in enumerate(row))
+        if decimal_places:
+            problems.note(COMMA, len(decimal_places), source=source, line=line)
+            pointed = {place: row[place].replace(".", "").replace(",", ".") for place in decimal_places}
+            row = tuple(pointed.get(place, cell) for place, cell in enumerate(row))
         yield line, row
 
 
@@ -162,7 +169,7 @@ def amount(cell: str) -> float | None:
     >>> amount("1,103"), amount("< 2.5"), amount("91 %"), amount("1,4")
     (1103.0, 2.5, 91.0, None)
     """
-    text = _bare(cell)
+    text = _bare_value(cell)
     try:
         return float(text.replace(",", "") if _GROUPED.fullmatch(text) else text)
     except ValueError:
@@ -200,7 +207,7 @@ _FAULTS = {
 }
 
 
-def fault(what: str, source: str, line: int, field: str) -> DataError:
+def fault(problem: str, source: str, line: int, field: str) -> DataError:
     """The error for a row without "patient", "code" or a "time"; it names the column and never a value."""
-    reason, remedy = _FAULTS[what]
+    reason, remedy = _FAULTS[problem]
     return DataError(reason, source=source, line=line, field=field, remedy=remedy)

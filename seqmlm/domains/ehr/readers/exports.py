@@ -1,8 +1,7 @@
 """Exports of whole systems as folders of tables: Synthea's CSV, MIMIC-III, OMOP's common data model.
 
-Each is a list of tables (`relational.Table`) and how its codes are spelled; one loop reads them all. Column
-names differ in capitals and order between versions, so they are found by name.
-"""
+Each is a list of tables (`relational.EventTable`) and how its codes are spelled; one loop reads them all.
+Column names differ in capitals and order between versions, so they are found by name."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr.history import DEATH
 from seqmlm.domains.ehr.readers import cells
-from seqmlm.domains.ehr.readers.relational import People, Table, read_tables
+from seqmlm.domains.ehr.readers.relational import EventTable, People, read_tables
 from seqmlm.domains.ehr.readers.tables import header, scan, table_files
 
 _SYNTHEA_PEOPLE = People(
@@ -27,7 +26,7 @@ _SYNTHEA_PEOPLE = People(
     death=("deathdate",),
     static={"SEX": ("gender",), "RACE": ("race",), "ETHNICITY": ("ethnicity",)},
 )
-_CODED = Table(
+_CODED = EventTable(
     name="",
     patient=("patient",),
     time=("start", "date"),
@@ -44,8 +43,8 @@ _SYNTHEA_TABLES = (
         prefix="VISIT",
         visit=("id",),
         opens=lambda word, _: cells.kind_of(word),
-        further=("code",),
-        further_prefix="ENCOUNTER",
+        extra_code=("code",),
+        extra_prefix="ENCOUNTER",
     ),
     replace(_CODED, name="conditions", prefix="CONDITION"),
     replace(_CODED, name="medications", prefix="DRUG"),
@@ -99,17 +98,18 @@ _MIMIC_PEOPLE = People(
 _STAY = ("hadm_id",)
 
 
-def _dotted(code: str) -> str:
+def _with_point(code: str) -> str:
     """An ICD-9 diagnosis with its point, which MIMIC leaves out."""
     at = 4 if code.startswith("E") else 3
     return code if "." in code or len(code) <= at else f"{code[:at]}.{code[at:]}"
 
 
-def _dotted_procedure(code: str) -> str:
+def _procedure_with_point(code: str) -> str:
+    """An ICD-9 procedure with its point, which MIMIC leaves out."""
     return code if "." in code or len(code) <= 2 else f"{code[:2]}.{code[2:]}"
 
 
-_ADMITTED = Table(
+_ADMITTED = EventTable(
     name="admissions",
     patient=("subject_id",),
     time=("admittime",),
@@ -118,16 +118,16 @@ _ADMITTED = Table(
     visit=_STAY,
     opens=lambda word, _: "inpatient",
 )
-_ICD = Table(
+_ICD = EventTable(
     name="diagnoses_icd",
     patient=("subject_id",),
     code=("icd9_code",),
     prefix="ICD9",
     visit=_STAY,
-    spell=_dotted,
+    spell=_with_point,
 )
-_ICD_PROCEDURES = replace(_ICD, name="procedures_icd", prefix="ICD9PROC", spell=_dotted_procedure)
-_PRESCRIBED = Table(
+_ICD_PROCEDURES = replace(_ICD, name="procedures_icd", prefix="ICD9PROC", spell=_procedure_with_point)
+_PRESCRIBED = EventTable(
     name="prescriptions",
     patient=("subject_id",),
     time=("startdate",),
@@ -159,25 +159,25 @@ def read_mimic3(
     visits: dict[str, float] = {}
     for file in stays:
         rows = scan(file, Problems("skip"), columns, list(columns))
-        rows, read = cells.dated(rows, Problems("skip"), str(file), {1: "dischtime"}, date_format)
+        rows, reader = cells.dated_rows(rows, Problems("skip"), str(file), {1: "dischtime"}, date_format)
         for _, (stay, out) in rows:
-            at = read(out)
-            if at is not None:  # else its diagnoses have no time, and say so
-                visits[cells.words(stay)] = at
-    tables = [_ADMITTED, *(_titled(table, files) for table in (_ICD, _ICD_PROCEDURES)), _PRESCRIBED]
+            seconds = reader(out)
+            if seconds is not None:  # else its diagnoses have no time, and say so
+                visits[cells.words(stay)] = seconds
+    tables = [_ADMITTED, *(_with_titles(table, files) for table in (_ICD, _ICD_PROCEDURES)), _PRESCRIBED]
     yield from read_tables(
         path, problems, _MIMIC_PEOPLE, tables, until=until, date_format=date_format, visits=visits
     )
 
 
-def _titled(table: Table, files: Mapping[str, Sequence[Path]]) -> Table:
+def _with_titles(table: EventTable, files: Mapping[str, Sequence[Path]]) -> EventTable:
     """A table of codes with the titles that a table beside it gives them."""
     columns = {"code": ("icd9_code", "icd_code"), "title": ("long_title", "short_title")}
-    found: dict[str, str] = {}
+    titles: dict[str, str] = {}
     for file in files.get(f"d_icd_{table.name.removesuffix('_icd')}", ()):
         for _, (code, title) in scan(file, Problems("skip"), columns, list(columns)):
-            found[cells.words(code)] = cells.words(title)
-    return replace(table, means=found.get)
+            titles[cells.words(code)] = cells.words(title)
+    return replace(table, means=titles.get)
 
 
 def is_mimic3(folder: Path) -> bool:
@@ -221,8 +221,8 @@ def read_omop(
 
 def is_omop(folder: Path) -> bool:
     """Whether a folder holds OMOP's tables: persons, and something that happened to them."""
-    found = table_files(folder).keys() if folder.is_dir() else set()
-    return "person" in found and any(table.name in found for table in _tables(None))
+    names = table_files(folder).keys() if folder.is_dir() else set()
+    return "person" in names and any(table.name in names for table in _tables(None))
 
 
 class Concepts:
@@ -257,11 +257,12 @@ class Concepts:
         return self._find(concept, "name")
 
     def _find(self, concept: str, column: str) -> str | None:
+        """The code or the name of a concept; None where it is not known."""
         if not concept.isdecimal() or len(concept) > _DIGITS or concept == "0":
             return None
-        asked = self._file.execute(f"SELECT {column} FROM concepts WHERE id = ?", (int(concept),))
-        found: tuple[str] | None = asked.fetchone()
-        return None if found is None else found[0]
+        cursor = self._file.execute(f"SELECT {column} FROM concepts WHERE id = ?", (int(concept),))
+        row: tuple[str] | None = cursor.fetchone()
+        return None if row is None else row[0]
 
 
 def _concepts(file: Path, problems: Problems) -> Iterator[tuple[int, str, str]]:
@@ -277,6 +278,7 @@ def _concepts(file: Path, problems: Problems) -> Iterator[tuple[int, str, str]]:
 
 
 def _people(concepts: Concepts) -> People:
+    """The table of persons."""
     return People(
         name="person",
         patient=_PERSON,
@@ -291,8 +293,9 @@ def _people(concepts: Concepts) -> People:
     )
 
 
-def _table(concepts: Concepts | None, name: str, stem: str, time: str, prefix: str) -> Table:
-    table = Table(
+def _table(concepts: Concepts | None, name: str, stem: str, time: str, prefix: str) -> EventTable:
+    """A table whose columns are named after a stem."""
+    table = EventTable(
         name=name,
         patient=_PERSON,
         time=(f"{time}_datetime", f"{time}_date"),
@@ -305,7 +308,8 @@ def _table(concepts: Concepts | None, name: str, stem: str, time: str, prefix: s
     return replace(table, spell=concepts.code, means=concepts.known_name) if concepts else table
 
 
-def _tables(concepts: Concepts | None) -> tuple[Table, ...]:
+def _tables(concepts: Concepts | None) -> tuple[EventTable, ...]:
+    """The tables of events."""
     visits = replace(
         _table(None, "visit_occurrence", "visit", "visit_start", "VISIT"),
         opens=lambda concept, _: _KIND_OF.get(concept, ""),

@@ -17,7 +17,7 @@ from seqmlm.data.record import Record
 from seqmlm.domains.ehr.history import BIRTH, DEATH
 from seqmlm.domains.ehr.readers import cells
 from seqmlm.domains.ehr.readers.histories import Cells, Histories, Meanings
-from seqmlm.domains.ehr.readers.relational import measured
+from seqmlm.domains.ehr.readers.relational import number_and_words
 from seqmlm.errors import DataError
 
 Resource = Mapping[str, Any]
@@ -67,9 +67,10 @@ def read_fhir(
     histories = Histories(problems, sources, until=until, meanings=meanings)
 
     def rows() -> Iterator[Cells]:
+        """The rows of all resources of all files."""
         for number, source in enumerate(sources):
             for line, resource in _resources(source, problems, max_bytes):
-                yield from _Reading(source, line, number, problems, meanings).rows(resource)
+                yield from _ResourceRows(source, line, number, problems, meanings).rows(resource)
 
     yield from histories.records(rows())
 
@@ -84,23 +85,24 @@ def is_fhir(folder: Path) -> bool:
 
 
 def _files(folder: Path) -> list[Path]:
-    found = (path for path in sorted(folder.rglob("*")) if stem_suffix(path) in _SUFFIXES and path.is_file())
-    return [path for path in found if not path.name.lower().startswith((".", "truth.json"))]
+    """The files of a folder that may hold resources, sorted."""
+    paths = (path for path in sorted(folder.rglob("*")) if stem_suffix(path) in _SUFFIXES and path.is_file())
+    return [path for path in paths if not path.name.lower().startswith((".", "truth.json"))]
 
 
 def _resources(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[int, Resource]]:
     """(line, resource) of a file; those inside a bundle have its line."""
     for line, text in _texts(source, problems, max_bytes):
-        found = json_object(text)
-        if found is None:
+        parsed = json_object(text)
+        if parsed is None:
             problems.bad(
                 DataError("not a JSON object", source=source, line=line, remedy="write one resource a line")
             )
             continue
-        if found.get("resourceType") != "Bundle":
-            yield line, found
+        if parsed.get("resourceType") != "Bundle":
+            yield line, parsed
             continue
-        inside = found.get("entry") or []
+        inside = parsed.get("entry") or []
         for entry in inside if isinstance(inside, list) else [None]:
             resource = entry.get("resource") if isinstance(entry, dict) else None
             if isinstance(resource, dict):
@@ -110,6 +112,7 @@ def _resources(source: str, problems: Problems, max_bytes: int) -> Iterator[tupl
 
 
 def _texts(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[int, str]]:
+    """(line, text) of each object of a file: a line each, or the whole of a `.json` file."""
     if stem_suffix(source) != ".json":
         yield from ((n, text) for n, text in lines(source, problems, max_bytes=max_bytes) if text.strip())
         return
@@ -117,7 +120,7 @@ def _texts(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[in
 
 
 @dataclass(frozen=True)
-class _Reading:
+class _ResourceRows:
     """One resource on its way to rows."""
 
     source: str
@@ -127,6 +130,7 @@ class _Reading:
     meanings: Meanings
 
     def rows(self, resource: Resource) -> Iterator[Cells]:
+        """The rows of a resource; none of one that is retracted, or of what did not happen."""
         kind = str(resource.get("resourceType"))
         states = {_coding(resource.get("verificationStatus"))[1], str(resource.get("status"))}
         if "entered-in-error" in states:
@@ -142,10 +146,12 @@ class _Reading:
         else:
             self.problems.note(OTHER)
 
-    def _fault(self, what: str, field: str) -> None:
-        self.problems.bad(cells.fault(what, self.source, self.line, field))
+    def _fault(self, problem: str, field: str) -> None:
+        """Hand a resource without patient, code or time to the problems."""
+        self.problems.bad(cells.fault(problem, self.source, self.line, field))
 
     def _patient(self, resource: Resource) -> Iterator[Cells]:
+        """Background, birth and death of a patient."""
         subject = cells.words(resource.get("id"))
         if not subject:
             self._fault("patient", "id")
@@ -162,33 +168,41 @@ class _Reading:
             if word:
                 yield self._row(subject, None, f"{vocabulary}//{word}")
         for code, field in ((BIRTH, "birthDate"), (DEATH, "deceasedDateTime")):
-            if resource.get(field) and (at := self._time(resource, (field,))) is not None:
-                yield self._row(subject, at, code)
+            if resource.get(field) and (seconds := self._time(resource, (field,))) is not None:
+                yield self._row(subject, seconds, code)
 
     def _encounter(self, resource: Resource) -> Iterator[Cells]:
+        """The opening of a visit, and the types of the encounter."""
         subject = self._subject(resource)
-        at = self._time(resource, ("period",)) if subject else None
-        if subject is None or at is None:
+        seconds = self._time(resource, ("period",)) if subject else None
+        if subject is None or seconds is None:
             return
         coding = resource.get("class")
         word = cells.words(coding.get("code")) if isinstance(coding, dict) else ""
         kind, visit = cells.kind_of(word), cells.words(resource.get("id")) or None
-        yield self._row(subject, at, f"VISIT//{kind or word or 'other'}", visit=visit, kind=kind)
+        yield self._row(subject, seconds, f"VISIT//{kind or word or 'other'}", visit=visit, kind=kind)
         for concept in _dicts(resource.get("type")):
-            yield from self._coded(subject, at, visit, concept, "ENCOUNTER")
+            yield from self._concept_rows(subject, seconds, visit, concept, "ENCOUNTER")
 
-    def _coded(
-        self, subject: str, at: float, visit: str | None, concept: Any, vocabulary: str, value: Any = None
+    def _concept_rows(
+        self,
+        subject: str,
+        seconds: float,
+        visit: str | None,
+        concept: Any,
+        vocabulary: str,
+        value: Any = None,
     ) -> Iterator[Cells]:
         """The event of a concept, if it has a code, and its value (see `_value`)."""
         system, code, meaning = _coding(concept)
         if code:
-            own = (name for part, name in _SYSTEMS.items() if value and part in system.lower())
-            full = f"{next(own, vocabulary)}//{code}"
+            names = (name for part, name in _SYSTEMS.items() if value and part in system.lower())
+            full = f"{next(names, vocabulary)}//{code}"
             self.meanings.add(full, meaning, subject)
-            yield self._row(subject, at, full, value or (None, None, None), visit)
+            yield self._row(subject, seconds, full, value or (None, None, None), visit)
 
     def _event(self, resource: Resource, kind: str) -> Iterator[Cells]:
+        """The events of a resource: of its code, and of its components."""
         vocabulary, key, times = _TYPES[kind]
         subject = self._subject(resource)
         if subject is None:
@@ -197,48 +211,55 @@ class _Reading:
         if not _coding(resource.get(key))[1] and not parts:
             self._fault("code", key)
             return
-        at = self._time(resource, times)
-        if at is None:
+        seconds = self._time(resource, times)
+        if seconds is None:
             return
         visit = _reference(resource.get("encounter"))
-        yield from self._coded(subject, at, visit, resource.get(key), vocabulary, _value(resource))
+        yield from self._concept_rows(
+            subject, seconds, visit, resource.get(key), vocabulary, _value(resource)
+        )
         for part in parts:
-            yield from self._coded(subject, at, visit, part.get("code"), vocabulary, _value(part))
+            yield from self._concept_rows(subject, seconds, visit, part.get("code"), vocabulary, _value(part))
 
     def _subject(self, resource: Resource) -> str | None:
-        found = _reference(resource.get("subject") or resource.get("patient"))
-        if found is None:
+        """The patient that a resource is about; None, told to the problems, where it names none."""
+        subject = _reference(resource.get("subject") or resource.get("patient"))
+        if subject is None:
             self._fault("patient", "subject")
-        return found
+        return subject
 
     def _time(self, resource: Resource, fields: tuple[str, ...]) -> float | None:
+        """Seconds since 1970 of the first field that is filled; None, told to the problems, where none can be
+        read."""
         for field in fields:
             cell = resource.get(field)
             cell = cell.get("start") if isinstance(cell, dict) else cell
             if not cell:
                 continue
-            at = when(cell) if isinstance(cell, str) else None
-            if at is None:
+            seconds = when(cell) if isinstance(cell, str) else None
+            if seconds is None:
                 self._fault("time", field)
-            return at
+            return seconds
         self._fault("time", fields[0])
         return None
 
     def _row(
         self,
         subject: str,
-        at: float | None,
+        seconds: float | None,
         code: str,
         value: tuple[Any, Any, Any] = (None, None, None),
         visit: str | None = None,
         kind: str = "",
     ) -> Cells:
-        number, said = measured(value[0], value[1], True, self.problems)
+        """The row of an event, with its value."""
+        number, text = number_and_words(value[0], value[1], True, self.problems)
         unit = None if number is None else cells.unit(value[2])
-        return subject, at, code, number, said, unit, visit, kind, self.number, self.line
+        return subject, seconds, code, number, text, unit, visit, kind, self.number, self.line
 
 
 def _dicts(cell: Any) -> list[Resource]:
+    """The objects in a list; none for anything else."""
     return [item for item in cell if isinstance(item, dict)] if isinstance(cell, list) else []
 
 

@@ -24,11 +24,11 @@ from seqmlm.domains.ehr.readers.histories import (
     Cells,
     Histories,
     Meanings,
-    grouped,
+    group_by_subject,
 )
-from seqmlm.domains.ehr.readers.meds import opening
-from seqmlm.domains.ehr.readers.relational import Source, Table, measured, rows_of_table
-from seqmlm.domains.ehr.readers.tables import Columns, header, present, scan
+from seqmlm.domains.ehr.readers.meds import opened_visit_kind
+from seqmlm.domains.ehr.readers.relational import EventTable, Source, number_and_words, rows_of_table
+from seqmlm.domains.ehr.readers.tables import Columns, column_names, header, scan
 from seqmlm.errors import UsageError
 
 OFFSETS = "a table whose times are offsets, read as minutes since an admission, which is placed at 1970"
@@ -94,27 +94,27 @@ def read_long(
     chosen = {"patient": patient, "time": time, "code": code, "value": value, "text": text, "visit": visit}
     chosen |= {"vocabulary": vocabulary, "unit": unit, "description": description}
     names: dict[str, Any] = {field: (name,) if name else _NAMES[field] for field, name in chosen.items()}
-    table = Table(
+    table = EventTable(
         name="",
         **names,
         prefix=vocabulary or "CODE",
         undated=STATIC,
         worded=True,
-        opens=lambda _, code: opening(code),
+        opens=lambda _, code: opened_visit_kind(code),
     )
     histories = Histories(problems, [source_of(path)], until=until, in_order=True, meanings=Meanings())
-    form = date_format or _offsets(path, names["time"], problems)
+    form = date_format or _offset_format(path, names["time"], problems)
     source = Source(source_of(path), 0, problems, {}, form, histories.meanings)
     needed = ["patient", "time", "code", *(field for field in _ASKED if chosen[field])]
     rows = rows_of_table(table, source, needed=needed, delimiter=delimiter, option="column")
     yield from histories.records(rows)
 
 
-def _offsets(path: str | Path, names: Sequence[str], problems: Problems) -> str | None:
-    """How times are written where nobody says and the column is one of eICU's: in minutes."""
+def _offset_format(path: str | Path, names: Sequence[str], problems: Problems) -> str | None:
+    """The format of times where nobody says it: minutes in a column of eICU's; else None."""
     named = names[0] if len(names) == 1 else ""
     if not named and os.path.isfile(path):  # what is no file can be read once only
-        named = present({"time": names}, header(path)).get("time", "")
+        named = column_names({"time": names}, header(path)).get("time", "")
     if not named.lower().endswith("offset"):
         return None
     problems.note(OFFSETS, Things(1), source=source_of(path))
@@ -174,30 +174,38 @@ def read_wide(
     if not (columns or flags or values):
         raise UsageError("a wide table needs columns, for example --option columns=diag_1=ICD9,diag_2=ICD9")
     roles = {"static": static, "columns": columns, "flags": flags, "values": values}
-    named = [(*name.partition("="), role) for role, names in roles.items() for name in _listed(names)]
-    wanted = [(column, vocabulary or column, role) for column, _, vocabulary, role in named]
+    named = [(*name.partition("="), role) for role, names in roles.items() for name in _split_names(names)]
+    roles_of_columns = [(column, vocabulary or column, role) for column, _, vocabulary, role in named]
     fields: dict[str, tuple[str, ...]] = {"patient": (patient,), "visit": (visit,)}
     fields |= {"time": (time,) if time else (), "kind": (kind,) if kind else ()}
-    fields |= {f"{role} {column}": (column,) for column, _, role in wanted}
+    fields |= {f"{role} {column}": (column,) for column, _, role in roles_of_columns}
     needed = [name for name in fields if name not in ("time", "kind")] + (["time"] if time else [])
     kinds = cells.kind_of(kind or "")
     table = scan(source_of(path), problems, fields, needed, delimiter=delimiter)
-    read: clock.When = clock.when
+    reader: clock.When = clock.when
     if time is not None:
-        form = date_format or _offsets(path, [time], problems)
-        table, read = cells.dated(table, problems, source_of(path), {2: time}, form)
+        form = date_format or _offset_format(path, [time], problems)
+        table, reader = cells.dated_rows(table, problems, source_of(path), {2: time}, form)
     rows = _wide_rows(
-        table, source_of(path), problems, fields, wanted, kinds, frozenset(_listed(absent)), read
+        table,
+        source_of(path),
+        problems,
+        fields,
+        roles_of_columns,
+        kinds,
+        frozenset(_split_names(absent)),
+        reader,
     )
     histories = Histories(problems, [source_of(path)], until=until, in_order=time is not None)
     if time is not None:
         yield from histories.records(rows)
         return
-    groups = ((subject, _in_order(members, problems)) for subject, members in grouped(rows))
+    groups = ((subject, _at_visit_days(members, problems)) for subject, members in group_by_subject(rows))
     yield from histories.of_groups(groups)
 
 
-def _listed(names: str | Sequence[str]) -> Sequence[str]:
+def _split_names(names: str | Sequence[str]) -> Sequence[str]:
+    """Names as a list, also from one text with commas."""
     return [name.strip() for name in names.split(",")] if isinstance(names, str) else names
 
 
@@ -206,39 +214,40 @@ def _wide_rows(
     source: str,
     problems: Problems,
     fields: Columns,
-    wanted: list[tuple[str, str, str]],
+    roles_of_columns: list[tuple[str, str, str]],
     kinds: str,
     absent: frozenset[str],
-    read: clock.When,
+    reader: clock.When,
 ) -> Iterator[Cells]:
+    """The rows of events of a table with an encounter a row."""
     dated = bool(fields["time"])
     patient, place = fields["patient"][0], fields["visit"][0]
-    for line, (who, stay, when, kind, *rest) in table:
+    for line, (who, stay, when, kind, *role_cells) in table:
         subject, visit = cells.words(who), cells.words(stay)
         if not subject or not visit:
             problems.bad(cells.fault("patient", source, line, place if subject else patient))
             continue
-        at = read(when) if dated else 0.0
-        if at is None:
+        seconds = reader(when) if dated else 0.0
+        if seconds is None:
             problems.bad(cells.fault("time", source, line, fields["time"][0]))
             continue
         opened = kinds or cells.kind_of(cells.words(kind))
-        yield subject, at, f"VISIT//{opened or 'other'}", None, None, None, visit, opened, 0, line
-        for (column, vocabulary, role), cell in zip(wanted, rest, strict=True):
+        yield subject, seconds, f"VISIT//{opened or 'other'}", None, None, None, visit, opened, 0, line
+        for (column, vocabulary, role), cell in zip(roles_of_columns, role_cells, strict=True):
             if (word := cells.words(cell)) in absent:
                 continue
             code = f"{vocabulary}//{word if role in ('static', 'columns') else column}"
-            number, _ = measured(cell if role == "values" else None, None, True, problems)
-            said = word if role == "flags" and len(word) <= cells.TEXT_LIMIT else None
+            number, _ = number_and_words(cell if role == "values" else None, None, True, problems)
+            text = word if role == "flags" and len(word) <= cells.TEXT_LIMIT else None
             if role == "static":
                 yield subject, None, code, None, None, None, None, "", 0, line
             elif role != "values" or number is not None:
-                yield subject, at, code, number, said, None, visit, "", 0, line
+                yield subject, seconds, code, number, text, None, visit, "", 0, line
 
 
-def _in_order(rows: list[Cells], problems: Problems) -> list[Cells]:
-    """Undated encounters, each at its day; of what is known of the patient, what the first one said."""
-    visits = sorted({str(row[VISIT]) for row in rows if row[VISIT] is not None}, key=_order)
+def _at_visit_days(rows: list[Cells], problems: Problems) -> list[Cells]:
+    """The rows of undated encounters, each at its day; background is that of the first encounter alone."""
+    visits = sorted({str(row[VISIT]) for row in rows if row[VISIT] is not None}, key=_visit_sort_key)
     day = {visit: number * _DAY for number, visit in enumerate(visits)}
     problems.note(UNDATED, len(visits))
     first = min(rows, key=lambda row: day.get(str(row[VISIT]), len(visits) * _DAY))[LINE]
@@ -251,7 +260,7 @@ def _in_order(rows: list[Cells], problems: Problems) -> list[Cells]:
     return placed
 
 
-def _order(visit: str) -> tuple[int, int, str]:
-    """Numbers by size, of any number of digits, before words."""
+def _visit_sort_key(visit: str) -> tuple[int, int, str]:
+    """A sort key of visit ids: numbers by size, of any number of digits, then words."""
     digits = visit.lstrip("0")
     return (0, len(digits), digits) if visit.isdecimal() else (1, 0, visit)

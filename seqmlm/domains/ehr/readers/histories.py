@@ -1,4 +1,4 @@
-"""What is known of a patient, events in time, and how rows of many tables become one history a subject.
+"""Rows of many tables of medical events, gathered into one history a subject.
 
 Rows come in any order, and there may be more than memory holds: SQLite then sorts them by subject, in files
 of its own that are gone when it is closed. The price is that everything is written and read once more.
@@ -40,33 +40,33 @@ class Meanings(dict[str, str]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._met: dict[str, dict[str, set[int]] | None] = {}
+        self._people: dict[str, dict[str, set[int]] | None] = {}
 
     def __reduce__(self) -> tuple[type[dict[str, str]], tuple[()]]:
         return dict, ()  # vocabularies learn them where they are read: no record carries all to a process
 
     def define(self, code: str, text: str) -> None:
-        """What a code stands for."""
+        """Set the description of a code."""
         if text and not code.endswith(f"//{text}"):
             self[code] = text[:_LONGEST_MEANING]
 
     def add(self, code: str, text: str, subject: str) -> None:
-        """What stands beside a code at an event of a subject."""
+        """Count a description that stands beside a code at an event of a subject."""
         if not text or code in self:
             return
-        if code not in self._met and len(self._met) >= _MOST_CODES:
+        if code not in self._people and len(self._people) >= _MOST_CODES:
             return
-        met = self._met.setdefault(code, {})
-        if met is None:
+        texts = self._people.setdefault(code, {})
+        if texts is None:
             return
-        if len(text) > _LONGEST_MEANING or (text not in met and len(met) == _MOST_MEANINGS):
-            self._met[code] = None  # prose, or of single events
+        if len(text) > _LONGEST_MEANING or (text not in texts and len(texts) == _MOST_MEANINGS):
+            self._people[code] = None  # prose, or of single events
             return
-        people = met.setdefault(text, set())
+        people = texts.setdefault(text, set())
         people.add(hash(subject))
         if len(people) >= SMALLEST:
             self.define(code, text)
-            self._met[code] = None
+            self._people[code] = None
 
 
 # Rows by subject
@@ -83,32 +83,34 @@ LARGEST = 2_000_000
 ROWS_IN_MEMORY = 100_000
 
 
-def grouped(rows: Iterable[Cells], *, limit: int = ROWS_IN_MEMORY) -> Iterator[tuple[str, list[Cells]]]:
+def group_by_subject(
+    rows: Iterable[Cells], *, limit: int = ROWS_IN_MEMORY
+) -> Iterator[tuple[str, list[Cells]]]:
     """Yield (subject, its rows in their order) for rows in any order; of a subject at most `LARGEST` and one.
 
     Subjects come in order of first appearance where all rows fit in memory (`limit`), else in that of names.
     """
     stream = iter(rows)
-    held = list(islice(stream, limit))
-    found: dict[str, list[Cells]] = {}
-    if len(held) < limit:
-        for row in held:
-            found.setdefault(row[SUBJECT], []).append(row)
-        held.clear()
-        while found:
-            subject = next(iter(found))
-            yield subject, found.pop(subject)[: LARGEST + 1]
+    first_rows = list(islice(stream, limit))
+    by_subject: dict[str, list[Cells]] = {}
+    if len(first_rows) < limit:
+        for row in first_rows:
+            by_subject.setdefault(row[SUBJECT], []).append(row)
+        first_rows.clear()
+        while by_subject:
+            subject = next(iter(by_subject))
+            yield subject, by_subject.pop(subject)[: LARGEST + 1]
         return
     with closing(sqlite3.connect("", check_same_thread=False)) as file:
         file.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -16000;")
         file.execute("CREATE TABLE rows (subject, time, code, value, text, unit, visit, kind, source, line)")
-        every = chain(held, stream)
-        del held
-        file.executemany("INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", every)
-        yield from neighbours(file.execute("SELECT * FROM rows ORDER BY subject, rowid"))
+        all_rows = chain(first_rows, stream)
+        del first_rows
+        file.executemany("INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", all_rows)
+        yield from subject_runs(file.execute("SELECT * FROM rows ORDER BY subject, rowid"))
 
 
-def neighbours(rows: Iterable[Cells]) -> Iterator[tuple[str, list[Cells]]]:
+def subject_runs(rows: Iterable[Cells]) -> Iterator[tuple[str, list[Cells]]]:
     """Each run of rows of one subject; at most `LARGEST` and one."""
     for subject, members in groupby(rows, key=itemgetter(SUBJECT)):
         yield subject, list(islice(members, LARGEST + 1))
@@ -133,12 +135,12 @@ _PLACEHOLDERS = (-25_567.0, 2_932_896.0)  # days since 1970
 _time = itemgetter(TIME)
 
 
-def _unique(rows: list[Cells]) -> list[Cells]:
+def _without_duplicates(rows: list[Cells]) -> list[Cells]:
     """The first of events with one time, code and value; visits that open at once are two visits."""
-    found: dict[Cells, Cells] = {}
+    unique: dict[Cells, Cells] = {}
     for row in rows:
-        found.setdefault(row[TIME:SOURCE] if row[KIND] else row[TIME:VISIT], row)
-    return list(found.values())
+        unique.setdefault(row[TIME:SOURCE] if row[KIND] else row[TIME:VISIT], row)
+    return list(unique.values())
 
 
 CONVERTIBLE = "a value in a unit that can be converted to its code's usual one"
@@ -150,11 +152,11 @@ _UNITS = 50  # units of a code that are told apart; more are no units
 _CODES_TOLD = 3
 
 
-class _Units:
+class _UnitMixtures:
     """Counts values by code and unit while histories stream by, to tell where units of one code mix."""
 
     def __init__(self) -> None:
-        self._found: dict[str, dict[str, list[int]]] = {}  # code -> unit -> values, subjects
+        self._counts: dict[str, dict[str, list[int]]] = {}  # code -> unit -> values, subjects
 
     def add(self, events: Iterable[Event]) -> None:
         """Count the values of one subject."""
@@ -162,51 +164,51 @@ class _Units:
         for event in events:
             if event.value is not None:
                 values[event.code, "" if event.unit is None else unit_of(event.unit)] += 1
-        for (code, own), n in values.items():
-            if code not in self._found and len(self._found) >= _MOST_CODES:
+        for (code, name), n in values.items():
+            if code not in self._counts and len(self._counts) >= _MOST_CODES:
                 continue
-            units = self._found.setdefault(code, {})
-            counts = units.setdefault(own if own in units or len(units) < _UNITS else "others", [0, 0])
+            units = self._counts.setdefault(code, {})
+            counts = units.setdefault(name if name in units or len(units) < _UNITS else "others", [0, 0])
             counts[0] += n
             counts[1] += 1
 
     def tell(self, problems: Problems) -> None:
         """A note for each kind of mixture."""
-        apart: list[tuple[int, str]] = []
+        unrelated: list[tuple[int, str]] = []
         convertible = unitless = 0
-        for code, units in self._found.items():
+        for code, units in self._counts.items():
             groups = Counter[str]()
-            for own, (group, _) in unit_groups(
-                code, {own: n for own, (n, _) in units.items() if own}
+            for name, (group, _) in unit_groups(
+                code, {name: n for name, (n, _) in units.items() if name}
             ).items():
-                convertible += units[own][0] * (own != group)
-                groups[group] += units[own][0]
+                convertible += units[name][0] * (name != group)
+                groups[group] += units[name][0]
             if groups:
                 unitless += units.get("", (0,))[0]
             if len(groups) > 1:
-                apart.append((sum(groups.values()) - max(groups.values()), code))
+                unrelated.append((sum(groups.values()) - max(groups.values()), code))
         problems.note(CONVERTIBLE, convertible)
         problems.note(UNITLESS, unitless)
-        if apart:
-            shown = [self._spelled(code, problems.sensitive) for _, code in sorted(apart, reverse=True)]
-            named = "; ".join([text for text in shown if text][:_CODES_TOLD]) or "codes of few subjects"
+        if unrelated:
+            texts = [self._describe(code, problems.sensitive) for _, code in sorted(unrelated, reverse=True)]
+            named = "; ".join([text for text in texts if text][:_CODES_TOLD]) or "codes of few subjects"
             problems.note(
                 f"a value in another unit than most of its code, with no known factor between them "
                 f"({named}): training gives each unit its own bins; convert it, or give each its own code",
-                sum(n for n, _ in apart),
+                sum(n for n, _ in unrelated),
             )
 
-    def _spelled(self, code: str, sensitive: bool) -> str:
+    def _describe(self, code: str, sensitive: bool) -> str:
         """A code and its units with their counts, without what few subjects have; "" if that is all."""
-        units = sorted(self._found[code].items(), key=lambda one: (-one[1][0], one[0]))
+        units = sorted(self._counts[code].items(), key=lambda pair: (-pair[1][0], pair[0]))
         if not sensitive:
-            return f"{code}: " + ", ".join(f"{n:,} in {own or 'none'}" for own, (n, _) in units)
-        many = [(own, n) for own, (n, subjects) in units if subjects >= SMALLEST]
-        told = [f"{n:,} in {own or 'none'}" for own, n in many]
+            return f"{code}: " + ", ".join(f"{n:,} in {name or 'none'}" for name, (n, _) in units)
+        many = [(name, n) for name, (n, subjects) in units if subjects >= SMALLEST]
+        parts = [f"{n:,} in {name or 'none'}" for name, n in many]
         few = sum(n for _, (n, subjects) in units if subjects < SMALLEST)
         if few:
-            told.append(f"{redacted_count(min(few, SMALLEST - 1))} subjects in others")
-        return f"{code}: {', '.join(told)}" if many else ""
+            parts.append(f"{redacted_count(min(few, SMALLEST - 1))} subjects in others")
+        return f"{code}: {', '.join(parts)}" if many else ""
 
 
 class Histories:
@@ -233,13 +235,13 @@ class Histories:
     ) -> None:
         self._problems, self._sources, self._split = problems, sources, split
         self.meanings = Meanings() if meanings is None else meanings
-        self._units = _Units()
+        self._units = _UnitMixtures()
         self._until, self._in_order = until_seconds(until), in_order
         self._now = time.time()
 
     def records(self, rows: Iterable[Cells]) -> Iterator[Record]:
         """A record for each subject among rows in any order."""
-        yield from self.of_groups(grouped(rows))
+        yield from self.of_groups(group_by_subject(rows))
         self.end()
 
     def of_groups(self, groups: Iterable[tuple[str, list[Cells]]]) -> Iterator[Record]:
@@ -263,9 +265,9 @@ class Histories:
             return None
         timed = [row for row in rows if row[TIME] is not None]
         if self._until is not None:
-            kept = [row for row in timed if row[TIME] < self._until]
-            note(TOO_LATE, len(timed) - len(kept))
-            timed = kept
+            in_time = [row for row in timed if row[TIME] < self._until]
+            note(TOO_LATE, len(timed) - len(in_time))
+            timed = in_time
         else:
             note(FUTURE, sum(row[TIME] > self._now for row in timed))
             note(PLACEHOLDER, sum(row[TIME] // _DAY in _PLACEHOLDERS for row in timed))
@@ -273,7 +275,7 @@ class Histories:
             note(UNSORTED, late * self._in_order)
             timed.sort(key=_time)
         ordered = [row for row in rows if row[TIME] is None] + timed
-        unique = _unique(ordered)
+        unique = _without_duplicates(ordered)
         note(DUPLICATE, len(ordered) - len(unique))
         dated = [row for row in unique if row[TIME] is not None]
         birth = next((row[TIME] for row in dated if is_birth(row[CODE])), None)
@@ -283,8 +285,8 @@ class Histories:
         note(NO_BIRTH, birth is None)
         note(BEFORE_BIRTH, sum(birth is not None and row[TIME] < birth - _DAY for row in dated))
         events = tuple(
-            Event(time=at, code=code, value=value, text=text, unit=unit, visit=visit, kind=kind)
-            for _, at, code, value, text, unit, visit, kind, _, _ in unique
+            Event(time=seconds, code=code, value=value, text=text, unit=unit, visit=visit, kind=kind)
+            for _, seconds, code, value, text, unit, visit, kind, _, _ in unique
         )
         self._units.add(events)
         split = None if self._split is None else self._split(subject)

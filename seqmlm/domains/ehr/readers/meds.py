@@ -13,9 +13,9 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import open_table
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr.readers import cells
-from seqmlm.domains.ehr.readers.histories import Histories, Meanings, grouped, neighbours
-from seqmlm.domains.ehr.readers.relational import Source, Table, rows_of_table
-from seqmlm.domains.ehr.readers.tables import described, present, scan
+from seqmlm.domains.ehr.readers.histories import Histories, Meanings, group_by_subject, subject_runs
+from seqmlm.domains.ehr.readers.relational import EventTable, Source, rows_of_table
+from seqmlm.domains.ehr.readers.tables import code_descriptions, column_names, scan
 from seqmlm.errors import DataError
 
 UNORDERED = "a shard that is not in order of subjects"
@@ -26,15 +26,15 @@ _OPENING = {"HOSPITAL_ADMISSION": "inpatient", "ED_REGISTRATION": "emergency"}
 
 
 @lru_cache(maxsize=1 << 14)
-def opening(code: str) -> str:
+def opened_visit_kind(code: str) -> str:
     """The kind of visit that a code opens, "" for any other code."""
-    front, _, rest = code.partition("//")
+    front, _, detail = code.partition("//")
     if front in _VISITS:
-        return cells.kind_of(rest.partition("//")[0])
+        return cells.kind_of(detail.partition("//")[0])
     return _OPENING.get(front, "")
 
 
-_TABLE = Table(
+_TABLE = EventTable(
     name="data",
     patient=("subject_id",),
     time=("time",),
@@ -45,7 +45,7 @@ _TABLE = Table(
     value=("numeric_value",),
     text=("text_value", "categorical_value"),
     unit=("unit", "units", "valueuom", "unit_concept_id", "unit_source_value"),
-    opens=lambda _, code: opening(code),
+    opens=lambda _, code: opened_visit_kind(code),
 )
 _SPLITS = {"train": "train", "tuning": "validation", "held_out": "test"}
 
@@ -67,19 +67,19 @@ def read_meds(path: str | Path, problems: Problems, *, until: str | None = None)
     shards = [str(shard) for shard in _shards(folder)] if folder.is_dir() else [source_of(path)]
     splits = _splits(folder, problems) if folder.is_dir() else {}
     meanings = Meanings()
-    for code, text in described(folder / "metadata" / "codes.parquet", Problems("skip")):
+    for code, text in code_descriptions(folder / "metadata" / "codes.parquet", Problems("skip")):
         meanings.define(code, text)
     histories = Histories(
         problems, shards, until=until, in_order=True, split=splits.get if splits else None, meanings=meanings
     )
-    seen = SeenHashes()
+    subjects = SeenHashes()
     for number, shard in enumerate(shards):
         rows = rows_of_table(_TABLE, Source(shard, number, problems, {}, None, meanings))
-        in_order = _in_order(shard)
+        in_order = _is_sorted(shard)
         if not in_order:
             problems.note(UNORDERED)
-        for record in histories.of_groups(neighbours(rows) if in_order else grouped(rows)):
-            problems.note(SCATTERED, 0 if seen.add(hash128(record.id)) else 1)
+        for record in histories.of_groups(subject_runs(rows) if in_order else group_by_subject(rows)):
+            problems.note(SCATTERED, 0 if subjects.add(hash128(record.id)) else 1)
             yield record
     histories.end()
 
@@ -97,24 +97,26 @@ def root_of(folder: Path) -> Path:
 
 
 def _shards(folder: Path) -> list[Path]:
+    """The parquet files of a data set, sorted."""
     return sorted(path for path in (folder / "data").rglob("*.parquet") if path.is_file())
 
 
 def _splits(folder: Path, problems: Problems) -> Mapping[str, str]:
+    """The split of each subject, by its id."""
     file = folder / "metadata" / "subject_splits.parquet"
     if not file.exists():
         return {}
     columns = {"subject_id": ("subject_id",), "split": ("split",)}
-    found = {}
+    splits = {}
     for _, (subject, split) in scan(file, problems, columns, list(columns)):
         if split in _SPLITS:
-            found[cells.words(subject)] = _SPLITS[split]
+            splits[cells.words(subject)] = _SPLITS[split]
         else:
             problems.note("a subject with an unknown split, divided like the others")
-    return found
+    return splits
 
 
-def _in_order(shard: str) -> bool:
+def _is_sorted(shard: str) -> bool:
     """Whether subjects only go up; a file that cannot be read is found out later."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -122,7 +124,7 @@ def _in_order(shard: str) -> bool:
     last: Any = None
     try:
         table = open_table(shard)
-        column = present({"id": _TABLE.patient}, table.names)["id"]
+        column = column_names({"id": _TABLE.patient}, table.names)["id"]
         for batch in table.batches([column], 1 << 16):
             ids = batch.column(0).drop_null()
             if pa.types.is_dictionary(ids.type):

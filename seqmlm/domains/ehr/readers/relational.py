@@ -28,7 +28,7 @@ _REMEMBERED = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class EventTable:
     """How the rows of a table become events. Columns are given by the names they may have, best first.
 
     Args:
@@ -49,7 +49,7 @@ class Table:
         means: cell of the code -> its description, of a table of codes.
         source_code: taken where the code names nothing.
         opens: (cell of the code, the whole code) -> the kind of visit that the row opens, or "".
-        further, further_prefix: column of one more code in the row, and its vocabulary.
+        extra_code, extra_prefix: column of one more code in the row, and its vocabulary.
     """
 
     name: str
@@ -73,11 +73,13 @@ class Table:
     means: Callable[[str], str | None] = lambda cell: None
     source_code: Names = ()
     opens: Callable[[str, str], str] = lambda cell, code: ""
-    further: Names = ()
-    further_prefix: str = ""
+    extra_code: Names = ()
+    extra_prefix: str = ""
 
 
-_CELLS = word_list("patient time code visit value text day source_code further unit source_unit description")
+_CELLS = word_list(
+    "patient time code visit value text day source_code extra_code unit source_unit description"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +119,7 @@ def read_tables(
     folder: str | Path,
     problems: Problems,
     people: People,
-    tables: Sequence[Table],
+    tables: Sequence[EventTable],
     *,
     until: str | None = None,
     date_format: str | None = None,
@@ -128,13 +130,13 @@ def read_tables(
     Args:
         problems: see `Histories`, and rows without patient, code or readable time.
         people, tables: what the tables are.
-        until, date_format: the last day of events; how times are written, see `cells.dated`.
+        until, date_format: the last day of events; how times are written, see `cells.dated_rows`.
         visits: time of each visit's codes, for tables without times.
     """
-    found = table_files(Path(folder))
+    files = table_files(Path(folder))
     readers = {people.name: partial(_people_rows, people)}
     readers |= {table.name: partial(rows_of_table, table) for table in tables}
-    if not readers.keys() & found.keys():
+    if not readers.keys() & files.keys():
         reason, remedy = "none of the tables is in the folder", f"known are {', '.join(readers)}"
         problems.bad(DataError(reason, source=str(folder), remedy=remedy))
         return
@@ -143,53 +145,56 @@ def read_tables(
     histories = Histories(problems, sources, until=until, meanings=meanings)
 
     def rows() -> Iterator[Cells]:
-        for name, read in readers.items():
-            if name not in found:
+        """The rows of all tables of the folder."""
+        for name, reader in readers.items():
+            if name not in files:
                 problems.note(f"no table {name} in the folder", Things(1))
-            for path in found.get(name, ()):
+            for path in files.get(name, ()):
                 sources.append(str(path))
                 number = len(sources) - 1
-                yield from read(Source(path, number, problems, visits or {}, date_format, meanings))
+                yield from reader(Source(path, number, problems, visits or {}, date_format, meanings))
 
     yield from histories.records(rows())
 
 
 def _people_rows(people: People, source: Source) -> Iterator[Cells]:
+    """The rows of the table of patients: background, birth and death."""
     parts = dict(zip(("year", "month", "day"), people.birth_parts or ((), (), ()), strict=True))
     columns = {field: getattr(people, field) for field in ("patient", "birth", "death")}
     columns |= parts | dict(people.static)
     name, number = str(source.path), source.number
     table = scan(source.path, source.problems, columns, ["patient"])
-    named = {at: names[0] for at, names in ((1, people.birth), (2, people.death)) if names}
-    table, read = cells.dated(table, source.problems, name, named, source.date_format)
-    for line, (who, birth, death, *rest) in table:
+    named = {place: names[0] for place, names in ((1, people.birth), (2, people.death)) if names}
+    table, reader = cells.dated_rows(table, source.problems, name, named, source.date_format)
+    for line, (who, birth, death, *other_cells) in table:
         subject = cells.words(who)
         if not subject:
             source.problems.bad(cells.fault("patient", name, line, people.patient[0]))
             continue
-        for vocabulary, cell in zip(people.static, rest[3:], strict=True):
+        for vocabulary, cell in zip(people.static, other_cells[3:], strict=True):
             word = cells.words(cell)
             if spelled := word and people.spell(word):
                 yield subject, None, f"{vocabulary}//{spelled}", None, None, None, None, "", number, line
-        born = _date(rest[:3]) if birth is None or birth == "" else birth
+        born = _date(other_cells[:3]) if birth is None or birth == "" else birth
         dates = ((BIRTH, born, people.birth), (DEATH, death, people.death))
         for code, cell, column in dates:
             if cell in (None, ""):
                 continue
-            at = clock.when(cell) if code == BIRTH and cell is not birth else read(cell)
-            if at is None:
+            seconds = clock.when(cell) if code == BIRTH and cell is not birth else reader(cell)
+            if seconds is None:
                 source.problems.bad(cells.fault("time", name, line, (column or parts["year"])[0]))
             else:
-                yield subject, at, code, None, None, None, None, "", number, line
+                yield subject, seconds, code, None, None, None, None, "", number, line
 
 
 def _date(parts: Sequence[Any]) -> str | None:
+    """A date of its year, month and day; January and the first where these are missing."""
     year, month, day = map(cells.words, parts)
     return f"{year:0>4}-{month or 1:0>2}-{day or 1:0>2}" if year else None
 
 
 def rows_of_table(
-    table: Table,
+    table: EventTable,
     source: Source,
     *,
     needed: Sequence[str] = (),
@@ -202,51 +207,53 @@ def rows_of_table(
     problems, name, number = source.problems, str(source.path), source.number
     spelling, meanings = _spelling(table, source.meanings), source.meanings
     rows = scan(source.path, problems, columns, needed, delimiter=delimiter, option=option)
-    read: clock.When = clock.when
+    reader: clock.When = clock.when
     if table.time:
         times = {1: table.time[0], 6: (table.day or table.time)[0]}
-        rows, read = cells.dated(rows, problems, name, times, source.date_format)
-    for line, (who, when, what, place, value, text, day, given, more, *units, meaning, system) in rows:
+        rows, reader = cells.dated_rows(rows, problems, name, times, source.date_format)
+    for line, row in rows:
+        who, when, code_cell, place, value, text, day, source_cell, extra_cell, *units, meaning, system = row
         subject, visit = cells.words(who), cells.words(place) or None
         if not subject:
             problems.bad(cells.fault("patient", name, line, table.patient[0]))
             continue
-        code = spelling(what, system)
-        if code is None and (other := cells.words(given)):
-            code = f"{table.prefix}//{other}"
+        code = spelling(code_cell, system)
+        if code is None and (source_code := cells.words(source_cell)):
+            code = f"{table.prefix}//{source_code}"
         if code is None:
             fault = cells.fault("code", name, line, table.code[0])
             problems.bad(fault) if table.spell is None else problems.note(UNNAMED)
             continue
         moment = day if when is None or when == "" else when
-        at = read(moment) if table.time else source.visits.get(visit or "")
-        if at is None and table.undated is not None and moment in (None, ""):
+        seconds = reader(moment) if table.time else source.visits.get(visit or "")
+        if seconds is None and table.undated is not None and moment in (None, ""):
             problems.note(table.undated, bool(table.undated))
-        elif at is None:
+        elif seconds is None:
             problems.bad(cells.fault("time", name, line, (table.time or table.visit)[0]))
             continue
-        size, said = measured(value, table.say(text), not table.worded, problems)
+        size, phrase = number_and_words(value, table.say(text), not table.worded, problems)
         measure = None
         if size is not None:
-            own, given = map(cells.unit, units)
-            measure = (own and table.name_unit(own)) or given
-        kind = table.opens(cells.words(what), code)
-        yield subject, at, code, size, said, measure, visit, kind, number, line
-        if another := cells.words(more):
-            code = f"{table.further_prefix}//{another}"  # which the description is of, then
-            yield subject, at, code, None, None, None, visit, "", number, line
+            unit_text, source_unit = map(cells.unit, units)
+            measure = (unit_text and table.name_unit(unit_text)) or source_unit
+        kind = table.opens(cells.words(code_cell), code)
+        yield subject, seconds, code, size, phrase, measure, visit, kind, number, line
+        if another := cells.words(extra_cell):
+            code = f"{table.extra_prefix}//{another}"  # which the description is of, then
+            yield subject, seconds, code, None, None, None, visit, "", number, line
         if meaning:
             meanings.add(code, cells.words(meaning), subject)
 
 
-def _spelling(table: Table, meanings: Meanings) -> Callable[[Any, Any], str | None]:
-    """Cells of a table's code and its system -> the whole code, None for none; those met are remembered."""
+def _spelling(table: EventTable, meanings: Meanings) -> Callable[[Any, Any], str | None]:
+    """A function from the cells of a code and its system to the whole code, None for none; it remembers."""
 
     @lru_cache(_REMEMBERED)
-    def spelled(cell: Any, system: Any) -> str | None:
+    def full_code(cell: Any, system: Any) -> str | None:
+        """The whole code of a cell and its system; None for a cell that names nothing."""
         word = cells.words(cell)
-        own = (table.prefix and _LIVES.get(word.lower())) or word
-        code = own if table.spell is None or not word else table.spell(word)
+        name = (table.prefix and _LIVES.get(word.lower())) or word
+        code = name if table.spell is None or not word else table.spell(word)
         if not code:
             return None
         prefix = "" if "//" in code or code in (BIRTH, DEATH) else cells.words(system) or table.prefix
@@ -255,27 +262,29 @@ def _spelling(table: Table, meanings: Meanings) -> Callable[[Any, Any], str | No
             meanings.define(full, text)
         return full
 
-    return spelled
+    return full_code
 
 
-def measured(value: Any, text: Any, own: bool, problems: Problems) -> tuple[float | None, str | None]:
-    """(number, words) of the cells of a row; what is neither is counted and left out. `own`: a value must be
-    a number, for words have a column of their own.
+def number_and_words(
+    value: Any, text: Any, numbers_only: bool, problems: Problems
+) -> tuple[float | None, str | None]:
+    """(number, words) of the cells of a row; what is neither is counted and left out. With `numbers_only` a
+    value must be a number, for words have a column of their own.
     """
-    said = cells.words(text)
-    found: float | None = None
+    phrase = cells.words(text)
+    number: float | None = None
     if value not in (None, "") and value == value:  # pandas writes "not a number" where there is none
-        found = cells.number(value)
-        if found is None:
-            written = cells.amount(value) if isinstance(value, str) else None
-            if written is not None and math.isfinite(written):
-                found = written
+        number = cells.number(value)
+        if number is None:
+            amount = cells.amount(value) if isinstance(value, str) else None
+            if amount is not None and math.isfinite(amount):
+                number = amount
                 problems.note(WRITTEN)
-            elif own or written is not None or not isinstance(value, str):
+            elif numbers_only or amount is not None or not isinstance(value, str):
                 problems.note(NO_NUMBER)
             else:
-                said = said or cells.words(value)
-    if len(said) > cells.TEXT_LIMIT:
+                phrase = phrase or cells.words(value)
+    if len(phrase) > cells.TEXT_LIMIT:
         problems.note(LONG_TEXT)
-        said = ""
-    return found, said or None
+        phrase = ""
+    return number, phrase or None

@@ -32,7 +32,7 @@ def table_files(folder: Path) -> dict[str, list[Path]]:
     """The tables of a folder by name in lower case; a table may be a file or a folder of parts. A UsageError
     for what is no folder, a DataError for what cannot be looked into.
     """
-    found: dict[str, list[Path]] = {}
+    tables: dict[str, list[Path]] = {}
     if (folder.exists() and not folder.is_dir()) or str(folder) == "-":
         raise UsageError(f"{folder} is no folder, and this format is a folder of tables: name that")
     try:
@@ -47,10 +47,10 @@ def table_files(folder: Path) -> dict[str, list[Path]]:
         if path.is_dir():
             parts = [part for part in sorted(path.iterdir()) if part.is_file() and _table_name(part)]
             if parts:
-                found.setdefault(path.name.lower(), []).extend(parts)
+                tables.setdefault(path.name.lower(), []).extend(parts)
         elif name := _table_name(path):
-            found.setdefault(name, []).append(path)
-    return found
+            tables.setdefault(name, []).append(path)
+    return tables
 
 
 def is_value(field: str) -> bool:
@@ -59,6 +59,7 @@ def is_value(field: str) -> bool:
 
 
 def _table_name(path: Path) -> str:
+    """The name of a table by its file; "" for a file of another format."""
     suffix = stem_suffix(path)
     return path.name.lower().rpartition(suffix)[0] if suffix in _ENDINGS else ""
 
@@ -90,7 +91,7 @@ def scan(
         rows = _scan_arrow(source, problems, columns, needed, option)
     else:
         rows = _scan_csv(source, problems, columns, needed, delimiter, option)
-    if places := [at for at, field in enumerate(columns) if columns[field] and is_value(field)]:
+    if places := [place for place, field in enumerate(columns) if columns[field] and is_value(field)]:
         rows = with_points(rows, places, problems, source)
     for line, cells in rows:
         if MARKS.isdisjoint(cells):
@@ -101,7 +102,7 @@ def scan(
             yield line, tuple("" if cell in MARKS else cell for cell in cells)
 
 
-def described(path: Path, problems: Problems) -> Iterator[tuple[str, str]]:
+def code_descriptions(path: Path, problems: Problems) -> Iterator[tuple[str, str]]:
     """(code, description) of a table that has both; nothing of one that is not there."""
     columns = {"code": ("code",), "description": ("description",)}
     for _, (code, text) in scan(path, problems, columns, list(columns)) if path.exists() else ():
@@ -109,15 +110,15 @@ def described(path: Path, problems: Problems) -> Iterator[tuple[str, str]]:
             yield words(code), words(text)
 
 
-def present(columns: Columns, names: Sequence[str]) -> dict[str, str]:
+def column_names(columns: Columns, names: Sequence[str]) -> dict[str, str]:
     """Field -> the column that holds it, for those there are; capitals do not matter."""
     spelled = {name.strip().lower(): name for name in reversed(names)}
-    found = {}
+    holders = {}
     for field, choices in columns.items():
         name = next((spelled[choice.lower()] for choice in choices if choice.lower() in spelled), None)
         if name is not None:
-            found[field] = name
-    return found
+            holders[field] = name
+    return holders
 
 
 def header(path: str | Path) -> list[str]:
@@ -134,17 +135,18 @@ def header(path: str | Path) -> list[str]:
     return []
 
 
-def _absent(
+def _column_error(
     field: str,
     columns: Columns,
     names: Sequence[str],
     source: str,
     line: int | None,
     option: str,
-    shown: bool,
+    shows_names: bool,
 ) -> DataError:
+    """The error for a table without a needed column."""
     # A header that is missing would make the first row's values look like names.
-    listed = f"there are: {', '.join(names[:30])}; " if shown else ""
+    listed = f"there are: {', '.join(names[:30])}; " if shows_names else ""
     how = f"name it with --option {field}=NAME" if option else "check that this is the table it claims to be"
     return DataError(
         "no column of this name", source=source, line=line, field=columns[field][0], remedy=listed + how
@@ -159,18 +161,22 @@ def _scan_csv(
     delimiter: str | None,
     option: str,
 ) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    """The chosen cells of each row of a CSV file, with its line."""
     used, rows = table_rows(source, problems, delimiter, quoting=csv.QUOTE_MINIMAL)
     line, names = next(rows, (0, []))
     if not line:
         return
-    where = present(columns, names)
+    where = column_names(columns, names)
     lacking = next((field for field in needed if field not in where), None)
     if lacking is not None:
-        problems.bad(_absent(lacking, columns, names, source, line, option, bool(problems.quoted(option))))
+        problems.bad(
+            _column_error(lacking, columns, names, source, line, option, bool(problems.quoted(option)))
+        )
         return
     if any(names.count(name) > 1 for name in where.values()):
         problems.note("two columns of one name: the first is read", Things(1), source=source, line=line)
-    width, values = len(names), [names.index(where[one]) for one in where if used == ";" and is_value(one)]
+    width = len(names)
+    values = [names.index(where[field]) for field in where if used == ";" and is_value(field)]
     # The place -1 is that of a None put behind each row.
     pick = itemgetter(*(names.index(where[field]) if field in where else -1 for field in columns))
     for line, fields in rows:
@@ -185,19 +191,22 @@ def _scan_csv(
 def _scan_arrow(
     source: str, problems: Problems, columns: Columns, needed: Sequence[str], option: str
 ) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    """The chosen cells of each row of a table of Arrow, with its number."""
     where: dict[str, str] = {}
 
     def chosen(names: list[str]) -> list[str]:
-        where.update(present(columns, names))
+        """The columns to read among the names of a table; a DataError where a needed one is missing."""
+        where.update(column_names(columns, names))
         lacking = next((field for field in needed if field not in where), None)
         if lacking is not None:  # a schema holds no patient's data: its names may be shown
-            raise _absent(lacking, columns, names, source, None, option, True)
+            raise _column_error(lacking, columns, names, source, None, option, True)
         return list(dict.fromkeys(where.values()))
 
     def rows(batch: Any) -> Iterator[tuple[Any, ...]]:
+        """The chosen cells of each row of a batch."""
         cells = {name: as_cells(batch.column(i)) for i, name in enumerate(batch.schema.names)}
         nothing = [None] * batch.num_rows
-        return zip(*(cells[where[one]] if one in where else nothing for one in columns), strict=True)
+        return zip(*(cells[where[field]] if field in where else nothing for field in columns), strict=True)
 
     yield from rows_of_batches(source, problems, chosen, rows, _ROWS)
 

@@ -36,7 +36,7 @@ def patterns_of(path: str) -> dict[str, str]:
         texts = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
         raise UsageError(f"patterns: {path} cannot be read: {error}") from None
-    found: dict[str, str] = {}
+    patterns: dict[str, str] = {}
     for number, text in enumerate(texts, 1):
         if not text.strip() or text.startswith("#"):
             continue
@@ -46,5 +46,5 @@ def patterns_of(path: str) -> dict[str, str]:
                 f"patterns: {path}:{number} has no expression; write a name in capital letters, a space, "
                 "and a regular expression: JOB job-[0-9]+"
             )
-        found[name] = expression.strip()
-    return found
+        patterns[name] = expression.strip()
+    return patterns

@@ -26,10 +26,10 @@ _ESCAPE = re.compile(
 def without_escapes(batches: Iterable[Lines], problems: Problems) -> Iterator[Lines]:
     """The same lines without escape sequences; `problems` is told how many had some."""
     for batch in batches:
-        whole = "".join(batch.texts)
-        if "\x1b" in whole or ("\\" in whole and "\\u001" in whole) or ("#" in whole and "#033" in whole):
-            texts = [_ESCAPE.sub("", text) for text in batch.texts]
-            changed = sum(new != old for new, old in zip(texts, batch.texts, strict=True))
+        text = "".join(batch.texts)
+        if "\x1b" in text or ("\\" in text and "\\u001" in text) or ("#" in text and "#033" in text):
+            texts = [_ESCAPE.sub("", line) for line in batch.texts]
+            changed = sum(clean != raw for clean, raw in zip(texts, batch.texts, strict=True))
             problems.note(LEFT_OUT, changed)
             batch = Lines(batch.numbers, texts)
         yield batch

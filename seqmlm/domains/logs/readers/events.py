@@ -60,12 +60,12 @@ class LogLines:
         (else the text says where each ends), and "t" with the times to the last bit.
         """
         text = self.text
-        rest = ["k"] if self.keys else []
+        parts = ["k"] if self.keys else []
         if text.count("\n") + 1 != len(self.lines):
-            rest.append("l" + ",".join(str(len(line)) for line in self.lines))
+            parts.append("l" + ",".join(str(len(line)) for line in self.lines))
         if self.times is not None:
-            rest.append("t" + ",".join(map(repr, self.times)))
-        return f"{text}\0{' '.join(rest)}"
+            parts.append("t" + ",".join(map(repr, self.times)))
+        return f"{text}\0{' '.join(parts)}"
 
 
 # Lines
@@ -100,26 +100,26 @@ def line_batches(
         numbered = lines_and_pauses(
             source, problems, max_bytes=max_bytes, pauses=live, undecodable=undecodable
         )
-    for some in batched(numbered) if live else iter(lambda: list(islice(numbered, BATCH)), []):
-        yield Lines(*map(list, zip(*some, strict=True))) if some else Lines([], [])
+    for chunk in batched(numbered) if live else iter(lambda: list(islice(numbered, BATCH)), []):
+        yield Lines(*map(list, zip(*chunk, strict=True))) if chunk else Lines([], [])
 
 
 T = TypeVar("T")
 
 
 def batched(items: Iterator[T | None]) -> Iterator[list[T]]:
-    """What comes, many together; at a pause (None) what has come, and then the pause, an empty list."""
-    held: list[T] = []
+    """Lists of up to `BATCH` items; at a pause (None) the items that have come, and then an empty list."""
+    waiting: list[T] = []
     for item in items:
         if item is not None:
-            held.append(item)
-        if held and (item is None or len(held) >= BATCH):
-            yield held
-            held = []
+            waiting.append(item)
+        if waiting and (item is None or len(waiting) >= BATCH):
+            yield waiting
+            waiting = []
         if item is None:
             yield []
-    if held:
-        yield held
+    if waiting:
+        yield waiting
 
 
 def peek(batches: Iterator[Lines]) -> tuple[Lines, Iterator[Lines]]:
@@ -158,8 +158,8 @@ class Event(NamedTuple):
     origin: what it says of where it comes from; None where the format says nothing.
     sessions: ids of the sessions it belongs to; None where the format names none.
     head: False where the line has no header and so may continue the one before.
-    whole: the line with its header, for what is searched in it.
-    more: its message goes on in that of the next event of its stream, as a container runtime cuts it.
+    full_line: the line with its header, for what is searched in it.
+    unfinished: its message goes on in that of the next event of its stream, as a container runtime cuts it.
     stream: of a container that it was written to.
     """
 
@@ -170,8 +170,8 @@ class Event(NamedTuple):
     origin: Origin | None = None
     sessions: tuple[str, ...] | None = None
     head: bool = True
-    whole: str = ""
-    more: bool = False
+    full_line: str = ""
+    unfinished: bool = False
     stream: str = ""
 
 
@@ -179,10 +179,10 @@ Events = list[Event]
 """Some events, in the order of the log; none at all are a pause (`Lines`)."""
 
 
-def joined(
+def join_messages(
     batches: Iterator[Events], continues: Continues | None, begins: re.Pattern[str] | None, problems: Problems
 ) -> Iterator[Events]:
-    """Give lines that continue a message to it; the last one of a batch waits for the next, or a pause.
+    """Join lines that continue a message to it; the last one of a batch waits for the next, or a pause.
 
     Args:
         batches: the events, a line each.
@@ -193,33 +193,34 @@ def joined(
     if continues is None:
         yield from batches
         return
-    held: Events = []
+    waiting: Events = []
     for batch in batches:
         if not batch:
-            yield from [held, batch] if held else [batch]
-            held = []
+            yield from [waiting, batch] if waiting else [batch]
+            waiting = []
             continue
         heads = [
-            one.whole in STAND_INS or (one.head if begins is None else begins.match(one.whole) is not None)
-            for one in batch
+            event.full_line in STAND_INS
+            or (event.head if begins is None else begins.match(event.full_line) is not None)
+            for event in batch
         ]
         starts = [
             row
-            for row, (head, one) in enumerate(zip(heads, batch, strict=True), len(held))
-            if head or not row or not continues(one.message)  # the very first line continues nothing
+            for row, (head, event) in enumerate(zip(heads, batch, strict=True), len(waiting))
+            if head or not row or not continues(event.message)  # the very first line continues nothing
         ]
-        if held:
-            batch, starts = held + batch, [0, *starts]
+        if waiting:
+            batch, starts = waiting + batch, [0, *starts]
         if len(starts) < len(batch):
-            batch = _merged(batch, starts, problems)
-        held = batch[-1:]
+            batch = _merge(batch, starts, problems)
+        waiting = batch[-1:]
         if len(batch) > 1:
             yield batch[:-1]
-    if held:
-        yield held
+    if waiting:
+        yield waiting
 
 
-def _merged(batch: Events, starts: list[int], problems: Problems) -> Events:
+def _merge(batch: Events, starts: list[int], problems: Problems) -> Events:
     """Join the rows from one start to the next."""
     cuts: list[int] = []
     for start, end in zip(starts, [*starts[1:], len(batch)], strict=True):
@@ -229,19 +230,19 @@ def _merged(batch: Events, starts: list[int], problems: Problems) -> Events:
         if end - start > rows:
             problems.note("a message was cut: too many lines without a header")
             cuts += range(start + rows, end, CONTINUED_LINES)
-    return [_one(batch[a:b]) for a, b in zip(cuts, [*cuts[1:], len(batch)], strict=True)]
+    return [_message_event(batch[a:b]) for a, b in zip(cuts, [*cuts[1:], len(batch)], strict=True)]
 
 
-def _one(lines: Events) -> Event:
+def _message_event(lines: Events) -> Event:
     """The lines of one message as one event."""
     if len(lines) == 1:
         return lines[0]
-    message = "\n".join(one.message for one in lines if one.message)
-    whole = "\n".join(one.whole for one in lines if one.whole)
-    return lines[0]._replace(message=message, whole=whole)
+    message = "\n".join(line.message for line in lines if line.message)
+    full_line = "\n".join(line.full_line for line in lines if line.full_line)
+    return lines[0]._replace(message=message, full_line=full_line)
 
 
-def unsplit(batches: Iterator[Events]) -> Iterator[Events]:
+def join_parts(batches: Iterator[Events]) -> Iterator[Events]:
     """Put together messages that a container runtime has cut, each within its own stream.
 
     Messages come in the order in which they began: those of the other stream wait for the end of one, which
@@ -250,36 +251,37 @@ def unsplit(batches: Iterator[Events]) -> Iterator[Events]:
     messages: deque[Events] = deque()  # the parts of each, from the first one that has not ended
     under_way: dict[str, Events] = {}  # stream to the parts that have come
     for batch in batches:
-        found: Events = []
+        ready: Events = []
         for event in batch:
-            if not (event.more or messages):  # nearly always
-                found.append(event)
+            if not (event.unfinished or messages):  # nearly always
+                ready.append(event)
                 continue
             parts = under_way.pop(event.stream, None)
             if parts is None:
                 messages.append(parts := [])
             parts.append(event)
-            if event.more:
+            if event.unfinished:
                 under_way[event.stream] = parts
-            while messages and (len(messages) > WAITING or not messages[0][-1].more):
+            while messages and (len(messages) > WAITING or not messages[0][-1].unfinished):
                 ended = messages.popleft()
-                if ended[-1].more:
+                if ended[-1].unfinished:
                     del under_way[ended[-1].stream]
-                found.append(_unsplit(ended))
-        if found or not batch:
-            yield found
+                ready.append(_joined_message(ended))
+        if ready or not batch:
+            yield ready
     if messages:
-        yield list(map(_unsplit, messages))
+        yield list(map(_joined_message, messages))
 
 
-def _unsplit(parts: Events) -> Event:
+def _joined_message(parts: Events) -> Event:
+    """The event of a message that came in parts."""
     if len(parts) == 1:
         return parts[0]
     message = "".join(part.message for part in parts)
-    return parts[0]._replace(message=message, whole=message)
+    return parts[0]._replace(message=message, full_line=message)
 
 
-def filled(batches: Iterator[Events], problems: Problems) -> Iterator[Events]:
+def clean_events(batches: Iterator[Events], problems: Problems) -> Iterator[Events]:
     """Name empty messages, leave out blank lines, and give events without a usable time that of a neighbour,
     with a note.
 
@@ -290,30 +292,31 @@ def filled(batches: Iterator[Events], problems: Problems) -> Iterator[Events]:
         if not batch:
             yield batch
             continue
-        events = [one for one in batch if _says(one)]
+        events = [event for event in batch if _has_message(event)]
         if len(events) < len(batch):
-            kept = (one for one in batch if not _is_blank(one))
-            events = [one if _says(one) else one._replace(message=EMPTY) for one in kept]
-        unread = [row for row, one in enumerate(events) if one.time is not None and isnan(one.time)]
+            non_blank = (event for event in batch if not _is_blank(event))
+            events = [event if _has_message(event) else event._replace(message=EMPTY) for event in non_blank]
+        unread = [row for row, event in enumerate(events) if event.time is not None and isnan(event.time)]
         if unread:
             if isnan(last):
-                known = (one.time for one in events if one.time is not None and not isnan(one.time))
-                last = next(known, NAN)
+                times = (event.time for event in events if event.time is not None and not isnan(event.time))
+                last = next(times, NAN)
             for row in unread:
-                before = events[row - 1].time if row else last
-                events[row] = events[row]._replace(time=before)
-            alone = isnan(last) and len(unread) == len(events)
-            said = "is without one: no other has one" if alone else "has that of its neighbour"
-            problems.note(f"an event without a time that can be read {said}", len(unread))
+                neighbour_time = events[row - 1].time if row else last
+                events[row] = events[row]._replace(time=neighbour_time)
+            none_known = isnan(last) and len(unread) == len(events)
+            outcome = "is without one: no other has one" if none_known else "has that of its neighbour"
+            problems.note(f"an event without a time that can be read {outcome}", len(unread))
         if events:
             last = NAN if events[-1].time is None else events[-1].time
             yield events
 
 
-def _says(event: Event) -> bool:
+def _has_message(event: Event) -> bool:
+    """Whether an event has a message that is not blank."""
     return bool(event.message) and not event.message.isspace()
 
 
 def _is_blank(event: Event) -> bool:
-    """Whether there is nothing on its line: no message, no header, no time."""
-    return not (_says(event) or event.head or (event.time is not None and not isnan(event.time)))
+    """Whether an event has nothing on its line: no message, no header, no time."""
+    return not (_has_message(event) or event.head or (event.time is not None and not isnan(event.time)))

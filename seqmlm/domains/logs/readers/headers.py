@@ -10,7 +10,7 @@ from itertools import repeat
 
 from seqmlm.data.clock import MONTH_FIRST, Clock
 from seqmlm.domains.logs.readers.events import STAND_INS, Event, Events, Lines
-from seqmlm.domains.logs.readers.origins import of_headers
+from seqmlm.domains.logs.readers.origins import header_origins
 
 _LEVEL = r"(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERR(?:OR)?|CRIT(?:ICAL)?|FATAL|SEVERE|ALERT|EMERG)"
 _DAY = r"\d{4}-\d\d-\d\d"
@@ -32,18 +32,18 @@ class Header:
 
     Args:
         head: expression with three groups: the time to its seconds, its fraction, its zone; further ones have
-            names, as `origins.of_headers` knows them.
+            names, as `origins.header_origins` knows them.
         message: expression with one group; what follows it in the line is left out.
         label: expression with one group before the head, or none.
         doubtful: other formats are preferred where they fit as well.
-        before: what tells the clock how to read its times.
+        time_prefix: put before each time, and tells the clock how to read it.
     """
 
     head: str
     message: str = "(.*)"
     label: str | None = None
     doubtful: bool = False
-    before: str = ""
+    time_prefix: str = ""
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
@@ -54,12 +54,13 @@ class Header:
         return re.compile(f"^(?:{self.label or ''}{self.head})?{self.message}", re.MULTILINE | re.ASCII)
 
     @cached_property
-    def named(self) -> frozenset[int]:
+    def named_groups(self) -> frozenset[int]:
         """Numbers of the groups that have names."""
         return frozenset(self.pattern.groupindex.values())
 
     @cached_property
-    def only(self) -> re.Pattern[str]:
+    def head_pattern(self) -> re.Pattern[str]:
+        """The label and the head, without the message."""
         return re.compile((self.label or "") + self.head, re.ASCII)
 
 
@@ -76,11 +77,11 @@ HEADERS: Mapping[str, Header] = {
     # What `logcat -v threadtime` of Android writes, and the parts of Kubernetes (klog): no year.
     "android": Header(
         rf"(\d\d-\d\d {_HMS}){_FRACTION}() +\d+ +\d+ (?P<severity>[VDIWEFA]) (?P<service>[^:\n]*?) *: ?",
-        before=MONTH_FIRST,
+        time_prefix=MONTH_FIRST,
     ),
     "klog": Header(
         rf"(?P<severity>[IWEF])(\d{{4}} {_HMS}){_FRACTION}() +\d+ (?P<service>[^\s:\]]+):\d+\] ?",
-        before=MONTH_FIRST,
+        time_prefix=MONTH_FIRST,
     ),
     # RFC 5424: priority, version, time, host, application, process, message id, structured data, which some
     # leave out; before them its length where it came in frames of octets.
@@ -124,33 +125,35 @@ HEADERS: Mapping[str, Header] = {
 }
 
 
-def fitting(texts: Iterable[str]) -> str | None:
+def likely_format(texts: Iterable[str]) -> str | None:
     """The format whose header most of the lines have, or None where no header is common among them."""
     lines = [text for text in texts if text and not text[0].isspace()]
-    found = {name: sum(1 for line in lines if h.only.match(line)) for name, h in HEADERS.items()}
+    matches = {name: sum(1 for line in lines if h.head_pattern.match(line)) for name, h in HEADERS.items()}
     # Lines of a trace have none: a fifth is enough, and half as good a sure form beats a doubtful one.
-    best = max(found, key=lambda name: found[name] * (1 if HEADERS[name].doubtful else 2), default=None)
-    return best if best is not None and found[best] * 5 >= max(1, len(lines)) else None
+    best = max(matches, key=lambda name: matches[name] * (1 if HEADERS[name].doubtful else 2), default=None)
+    return best if best is not None and matches[best] * 5 >= max(1, len(lines)) else None
 
 
-def parsed(name: str | None, batches: Iterator[Lines], clock: Clock, keep_header: bool) -> Iterator[Events]:
-    """Lines to events, one each; a line without the header has no time and may continue a message. Without a
+def parse_lines(
+    name: str | None, batches: Iterator[Lines], clock: Clock, keep_header: bool
+) -> Iterator[Events]:
+    """Events of lines, one each; a line without the header has no time and may continue a message. Without a
     format lines are messages; with `keep_header` messages are whole lines."""
     if name is None:
         for numbers, texts in batches:
-            yield [Event(n, text, head=False, whole=text) for n, text in zip(numbers, texts, strict=True)]
+            yield [Event(n, text, head=False, full_line=text) for n, text in zip(numbers, texts, strict=True)]
         return
     header, nothing = HEADERS[name], repeat(None)
-    for numbers, texts in _closed(batches) if name == "syslog5424" else batches:
+    for numbers, texts in _join_torn_lines(batches) if name == "syslog5424" else batches:
         if not texts:
             yield []
             continue
-        every = list(zip(*header.pattern.findall("\n".join(texts)), strict=True))
-        named = {name: every[number - 1] for name, number in header.pattern.groupindex.items()}
-        columns = [one for number, one in enumerate(every, 1) if number not in header.named]
+        groups = list(zip(*header.pattern.findall("\n".join(texts)), strict=True))
+        named = {name: groups[number - 1] for name, number in header.pattern.groupindex.items()}
+        columns = [column for number, column in enumerate(groups, 1) if number not in header.named_groups]
         labels = columns.pop(0) if header.label else nothing
         seconds, fractions, zones, messages = columns
-        moments = [header.before + one for one in seconds] if header.before else seconds
+        moments = [header.time_prefix + text for text in seconds] if header.time_prefix else seconds
         yield list(
             map(
                 Event,
@@ -158,7 +161,7 @@ def parsed(name: str | None, batches: Iterator[Lines], clock: Clock, keep_header
                 texts if keep_header else messages,
                 _times(moments, fractions, zones, clock),
                 labels,
-                of_headers(named, len(texts)) or nothing,
+                header_origins(named, len(texts)) or nothing,
                 nothing,
                 map(bool, seconds),
                 texts,
@@ -169,44 +172,46 @@ def parsed(name: str | None, batches: Iterator[Lines], clock: Clock, keep_header
 _LONGEST = 20  # lines of a header
 
 
-def _closed(batches: Iterator[Lines]) -> Iterator[Lines]:
-    """Lines of RFC 5424; one that ends within quotation marks of its header is one with the next ones."""
-    held: list[tuple[int, str]] = []
+def _join_torn_lines(batches: Iterator[Lines]) -> Iterator[Lines]:
+    """Lines of RFC 5424, where one that ends within quotation marks of its header is joined with the next."""
+    waiting: list[tuple[int, str]] = []
     for batch in batches:
-        if not (held or _CUT.search("\n".join(batch.texts))):  # nearly always
+        if not (waiting or _CUT.search("\n".join(batch.texts))):  # nearly always
             yield batch
             continue
-        found: list[tuple[int, str]] = []
+        lines: list[tuple[int, str]] = []
         for line in zip(*batch, strict=True):
-            begins = line[1] in STAND_INS or HEADERS["syslog5424"].only.match(line[1])
-            if held and begins:  # the one before was torn
-                found, held = found + held, []
-            held.append(line)
-            text = " ".join(text for _, text in held)
+            begins = line[1] in STAND_INS or HEADERS["syslog5424"].head_pattern.match(line[1])
+            if waiting and begins:  # the one before was torn
+                lines, waiting = lines + waiting, []
+            waiting.append(line)
+            text = " ".join(text for _, text in waiting)
             if not _OPENED.fullmatch(text):
-                found, held = [*found, (held[0][0], text)], []
-            elif len(held) == _LONGEST:
-                found, held = found + held, []
-        if held and not batch.texts:
-            found, held = held, []
-        if found:
-            yield Lines(*map(list, zip(*found, strict=True)))
+                lines, waiting = [*lines, (waiting[0][0], text)], []
+            elif len(waiting) == _LONGEST:
+                lines, waiting = lines + waiting, []
+        if waiting and not batch.texts:
+            lines, waiting = waiting, []
+        if lines:
+            yield Lines(*map(list, zip(*lines, strict=True)))
         if not batch.texts:
             yield batch
-    if held:
-        yield Lines(*map(list, zip(*held, strict=True)))
+    if waiting:
+        yield Lines(*map(list, zip(*waiting, strict=True)))
 
 
-def of_runtime(event: Event) -> Event:
-    """A line of a container runtime (CRI), which has the runtime's header and perhaps one of a program."""
-    found = _STREAM.match(event.whole)
-    stream, more = ("", False) if found is None else (found[1], found[2] == "P")
-    return event._replace(head=False, more=more, stream=stream)
+def runtime_event(event: Event) -> Event:
+    """The event of a line of a container runtime (CRI): its stream, and whether the next line goes on with
+    it. Behind the runtime's header there may be one of a program."""
+    match = _STREAM.match(event.full_line)
+    stream, unfinished = ("", False) if match is None else (match[1], match[2] == "P")
+    return event._replace(head=False, unfinished=unfinished, stream=stream)
 
 
 def _times(
     seconds: Sequence[str], fractions: tuple[str, ...], zones: tuple[str, ...], clock: Clock
 ) -> list[float]:
+    """Seconds since 1970-01-01 UTC of times whose parts stand in three columns."""
     texts = seconds if not any(zones) else [a + b for a, b in zip(seconds, zones, strict=True)]
     if not any(fractions):
         return [clock[text] for text in texts]

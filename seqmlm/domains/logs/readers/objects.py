@@ -21,7 +21,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.readers.objects import json_object
 from seqmlm.data.readers.tables import missing, rows_of, too_few_fields
 from seqmlm.domains.logs.readers.events import Event, Events, Lines, batched
-from seqmlm.domains.logs.readers.origins import NOTHING, Origin, reading
+from seqmlm.domains.logs.readers.origins import NOTHING, Origin, origin_reader
 from seqmlm.domains.logs.readers.traces import TextEvent
 from seqmlm.errors import DataError
 from seqmlm.parsing import word_list
@@ -49,15 +49,19 @@ class Fields:
         """The fields whose values make a time."""
         return tuple(self.time.split(",")) if self.time else ()
 
-    def among(self, rows: Sequence[Collection[str]]) -> Fields:
-        """Choose among the names of each line's fields; of several usual ones that which most lines have. A
-        line that has several counts for the most usual one."""
+    def choose(self, rows: Sequence[Collection[str]]) -> Fields:
+        """The fields to read, chosen among the names of each line's fields: of several usual names the one
+        that most lines have. A line that has several counts for the most usual one."""
         lower = [{name.lower(): name for name in reversed([*names])} for names in rows]
 
-        def usual(known: Iterable[str]) -> str | None:
-            order = list(known)
-            own = (next((names[one] for one in order if one in names), None) for names in lower)
-            counts = Counter(name for name in own if name is not None)
+        def usual(usual_names: Iterable[str]) -> str | None:
+            """The name that most lines have among the usual ones; None where no line has one."""
+            order = list(usual_names)
+            matches = (
+                next((names[usual_name] for usual_name in order if usual_name in names), None)
+                for names in lower
+            )
+            counts = Counter(name for name in matches if name is not None)
             return max(counts, key=lambda name: (counts[name], -order.index(name.lower())), default=None)
 
         parts = [name for name in dict.fromkeys(chain.from_iterable(rows)) if name.lower() in TIME_PARTS]
@@ -69,14 +73,14 @@ class Fields:
             label=self.label or usual(LABEL),
         )
 
-    def missing(self, asked: Fields, names: Iterable[str]) -> tuple[str, str] | None:
+    def missing(self, named_fields: Fields, names: Iterable[str]) -> tuple[str, str] | None:
         """(name, option) of the first field that was asked for, or needed, and is not there."""
-        wanted = [(self.message or "message", "message_field")]
-        wanted += [(name, "time_field") for name in self.times if asked.time is not None]
-        wanted += [(self.session, "session_field")] if self.session else []
-        wanted += [(self.label, "label_field")] if self.label else []
+        needed = [(self.message or "message", "message_field")]
+        needed += [(name, "time_field") for name in self.times if named_fields.time is not None]
+        needed += [(self.session, "session_field")] if self.session else []
+        needed += [(self.label, "label_field")] if self.label else []
         there = set(names) if self.message else set()
-        return next((one for one in wanted if one[0] not in there), None)
+        return next((pair for pair in needed if pair[0] not in there), None)
 
 
 def read_time(value: Any, clock: Clock) -> float:
@@ -92,30 +96,30 @@ def read_time(value: Any, clock: Clock) -> float:
 
 
 class Dates:
-    """How a file writes its dates: as told, or in the order that all of the first ones fit.
+    """How a file writes its dates: in the format given, or in the order that all of the first ones fit.
 
     Args:
         clock: is taught to read those that it cannot.
         source, problems: of the file; problems are told the order, or receive one error for the file where
             the first dates leave it open.
-        told: somebody has said how dates are written.
+        fixed: somebody has said how dates are written.
         live: the file is followed, and read on whatever comes: where the dates leave it open, times are not
             read.
     """
 
     def __init__(
-        self, clock: Clock, source: str, problems: Problems, told: bool, *, live: bool = False
+        self, clock: Clock, source: str, problems: Problems, fixed: bool, *, live: bool = False
     ) -> None:
-        self.clock, self.source, self.problems, self._settled = clock, source, problems, told
+        self.clock, self.source, self.problems, self._settled = clock, source, problems, fixed
         self.live = live
 
-    def settled(self, times: Iterable[tuple[int, Any]], field: str) -> bool:
+    def can_read(self, times: Iterable[tuple[int, Any]], field: str) -> bool:
         """Whether the file can be read on, decided by its first times, each with its line."""
         if self._settled:
             return True
-        given = [(line, _spaced(time)) for line, time in times if isinstance(time, str) and time]
-        self._settled = bool(given)
-        unread = [(line, text) for line, text in given if is_date(text) and isnan(self.clock[text])]
+        texts = [(line, _without_comma(time)) for line, time in times if isinstance(time, str) and time]
+        self._settled = bool(texts)
+        unread = [(line, text) for line, text in texts if is_date(text) and isnan(self.clock[text])]
         odd = [(line, fits) for line, text in unread if (fits := orders(text))]
         if not odd:
             return True
@@ -123,7 +127,7 @@ class Dates:
         if len(fitting) == 1:
             self.problems.note(read_as(fitting[0]), Things(1), source=self.source, line=odd[0][0])
             self.clock.read_dates(moments_of(fitting[0]))
-        elif 2 * len(odd) > len(given):
+        elif 2 * len(odd) > len(texts):
             fault = unsettled(fitting, self.source, odd[0][0], field)
             if not self.live:
                 self.problems.bad(fault)
@@ -133,12 +137,14 @@ class Dates:
 
 
 def moments_of(date_format: str) -> Moment:
-    """As `moments`, also with a comma before the time of day, as browsers write it."""
+    """The reader of dates that `moments` gives, also with a comma before the time of day, as browsers write
+    it."""
     of = moments(date_format)
-    return lambda text: of(_spaced(text))
+    return lambda text: of(_without_comma(text))
 
 
-def _spaced(text: str) -> str:
+def _without_comma(text: str) -> str:
+    """A time without the comma that browsers put before the time of day."""
     return text.strip().replace(", ", " ")
 
 
@@ -173,7 +179,7 @@ _PLACES = frozenset(
 _SHORT = 64  # characters of a value that may be one of few; a longer one is a text, such as a trace
 
 
-def objects(batches: Iterator[Lines]) -> Iterator[list[JsonRow]]:
+def read_objects(batches: Iterator[Lines]) -> Iterator[list[JsonRow]]:
     """(line, object) of every line that is a JSON object, and (line, text) of what stands between objects: a
     trace is one text, an object over several lines an object. Blank lines are passed over.
 
@@ -181,7 +187,8 @@ def objects(batches: Iterator[Lines]) -> Iterator[list[JsonRow]]:
     """
     text = TextEvent()
 
-    def ended() -> list[JsonRow]:
+    def pending_text() -> list[JsonRow]:
+        """The text that waits for its end, as a row; none where there is none."""
         return [(text.number, text.end())] if text else []
 
     for numbers, lines in batches:
@@ -189,22 +196,22 @@ def objects(batches: Iterator[Lines]) -> Iterator[list[JsonRow]]:
         for number, line in zip(numbers, lines, strict=True):
             row = json_object(line)
             if row is not None:
-                rows += [*ended(), (number, row)]
+                rows += [*pending_text(), (number, row)]
             elif text.goes_on(line):
                 text.take(number, line)
             elif line and not line.isspace():
-                rows += ended()
+                rows += pending_text()
                 text.take(number, line)
-        rows += [] if lines else ended()
+        rows += [] if lines else pending_text()
         if rows:
             yield rows
         if not lines:
             yield []
-    if rows := ended():
+    if rows := pending_text():
         yield rows
 
 
-def noted(batches: Iterator[list[JsonRow]], source: str, problems: Problems) -> Iterator[list[JsonRow]]:
+def count_texts(batches: Iterator[list[JsonRow]], source: str, problems: Problems) -> Iterator[list[JsonRow]]:
     """The same rows; `problems` counts the texts between objects."""
     for rows in batches:
         for number, row in rows:
@@ -217,11 +224,11 @@ def only_objects(rows: Iterable[JsonRow]) -> list[ObjectRow]:
     return [(number, row) for number, row in rows if isinstance(row, dict)]
 
 
-def text_event(number: int, text: str, found: Fields | None = None) -> Event:
+def text_event(number: int, text: str, fields: Fields | None = None) -> Event:
     """An event of what stands between objects, which has no field of those that were found."""
-    timed, named = (found is None or bool(found.times)), found is not None and found.session is not None
+    timed, named = (fields is None or bool(fields.times)), fields is not None and fields.session is not None
     sessions = () if named else None
-    return Event(number, text, NAN if timed else None, sessions=sessions, head=False, whole=text)
+    return Event(number, text, NAN if timed else None, sessions=sessions, head=False, full_line=text)
 
 
 def is_container(row: dict[str, Any]) -> bool:
@@ -229,8 +236,8 @@ def is_container(row: dict[str, Any]) -> bool:
     return row.keys() >= DOCKER
 
 
-def docker(batches: Iterator[list[JsonRow]], dates: Dates) -> Iterator[Events]:
-    """What a container wrote, line by line; one without a line end goes on in its stream."""
+def container_events(batches: Iterator[list[JsonRow]], dates: Dates) -> Iterator[Events]:
+    """Events of the lines that a container wrote; one without a line end goes on in its stream."""
     for rows in batches:
         events: Events = []
         for number, row in rows:
@@ -239,105 +246,119 @@ def docker(batches: Iterator[list[JsonRow]], dates: Dates) -> Iterator[Events]:
                 continue
             text = message_of(row.get("log"))
             if text is None:
-                events.append(text_event(number, _without_message(row, (), number, dates)))
+                events.append(text_event(number, _fields_text(row, (), number, dates)))
                 continue
             message, time = text.rstrip("\r\n"), read_time(row.get("time"), dates.clock)
-            more = bool(text) and not text.endswith("\n")
+            cut = bool(text) and not text.endswith("\n")
             stream = str(row.get("stream"))
-            events.append(Event(number, message, time, head=False, whole=message, more=more, stream=stream))
+            events.append(
+                Event(number, message, time, head=False, full_line=message, unfinished=cut, stream=stream)
+            )
         if events or not rows:
             yield events
 
 
 def events_of(
     batches: Iterator[list[JsonRow]],
-    found: Fields,
-    asked: Fields,
+    fields: Fields,
+    named_fields: Fields,
     dates: Dates,
-    spoken: Callable[[dict[str, Any], str], str] | None = None,
+    format_message: Callable[[dict[str, Any], str], str] | None = None,
 ) -> Iterator[Events]:
-    """Objects as events, a message each, or what `spoken` says of an object and its message. An object
-    without a message is an event that says its other fields; but where the field of the message was named,
-    it goes to `problems`, unless the file is followed."""
-    assert found.message is not None
-    refuses, others = asked.message is not None and not dates.live, () if asked.message else MESSAGE
+    """Objects as events, with their message or the text that `format_message` makes of an object and its
+    message. An object without a message is an event that says its other fields; but where the field of the
+    message was named, it goes to `problems`, unless the file is followed."""
+    assert fields.message is not None
+    refuses, fallbacks = (
+        named_fields.message is not None and not dates.live,
+        () if named_fields.message else MESSAGE,
+    )
     for rows in batches:
-        own = only_objects(rows)
-        if not _settled(own, found.times, dates):
+        object_rows = only_objects(rows)
+        if not _can_read(object_rows, fields.times, dates):
             return
-        origin = reading(name for _, row in own for name in row)
+        origin = origin_reader(name for _, row in object_rows for name in row)
         events: Events = []
         for number, row in rows:
             if isinstance(row, str):
-                events.append(text_event(number, row, found))
+                events.append(text_event(number, row, fields))
                 continue
-            text = _message(row, found.message, others, number, dates)
+            text = _message(row, fields.message, fallbacks, number, dates)
             if text is None and refuses:
-                fault = no_message(found.message, dates.source, number)
+                fault = no_message(fields.message, dates.source, number)
                 dates.problems.bad(fault, json.dumps(row, ensure_ascii=False))
                 continue
             if text is None:
-                text = _without_message(row, found.times, number, dates)
-            elif spoken is not None:
-                text = spoken(row, text)
+                text = _fields_text(row, fields.times, number, dates)
+            elif format_message is not None:
+                text = format_message(row, text)
             whence = NOTHING if origin is None else origin(row)
-            events.append(_event((number, row), text, found, dates.clock, whence))
+            events.append(_event((number, row), text, fields, dates.clock, whence))
         if events or not rows:
             yield events
 
 
-def spoken(found: Fields) -> Callable[[dict[str, Any], str], str]:
-    """What an object and its message say, as JSON: the message, and the fields beside it that are short, say
-    neither when nor where and are not read apart (`found`); the message alone where none is left."""
-    own = (found.message, "message", *found.times, found.session, found.label, *TIME, *TIME_PARTS, *SESSION)
-    apart = _PLACES | {name.lower() for name in own if name is not None}
-    elsewhere = apart.union(MESSAGE, LISTS)
+def message_format(columns: Fields) -> Callable[[dict[str, Any], str], str]:
+    """A function that makes a text of an object and its message, as JSON: the message, and the fields beside
+    it that are short, say neither when nor where and are not read apart (`columns`); the message alone where
+    no field remains."""
+    named = (columns.message, "message", *columns.times, columns.session, columns.label)
+    usual = (*TIME, *TIME_PARTS, *SESSION)
+    excluded = _PLACES.union(usual, (name.lower() for name in named if name is not None))
+    elsewhere = excluded.union(MESSAGE, LISTS)
 
-    def said(row: dict[str, Any], text: str) -> str:
-        left = elsewhere if message_of(row.get(found.message or "")) is None else apart
-        fields = {name: one for name, one in row.items() if name.lower() not in left and _is_short(one)}
+    def message_text(row: dict[str, Any], text: str) -> str:
+        """The message with its short fields, as JSON."""
+        left_out = elsewhere if message_of(row.get(columns.message or "")) is None else excluded
+        fields = {
+            name: cell for name, cell in row.items() if name.lower() not in left_out and _is_short(cell)
+        }
         return json.dumps({"message": text, **fields}, ensure_ascii=False) if fields else text
 
-    return said
+    return message_text
 
 
 def _is_short(value: Any) -> bool:
+    """Whether a value may be one of few: a short text without line ends, a number, or an object."""
     if isinstance(value, str):
         return 0 < len(value) <= _SHORT and "\n" not in value
     return isinstance(value, dict) or (isinstance(value, (int, float)) and not isinstance(value, bool))
 
 
-def _event(numbered: ObjectRow, text: str, found: Fields, clock: Clock, origin: Origin | None) -> Event:
+def _event(numbered: ObjectRow, text: str, fields: Fields, clock: Clock, origin: Origin | None) -> Event:
+    """The event of an object whose message is `text`."""
     number, row = numbered
-    label = None if found.label is None else row.get(found.label)
+    label = None if fields.label is None else row.get(fields.label)
     return Event(
         number,
         text,
-        read_time(_named_time(row, found.times), clock) if found.times else None,
+        read_time(_named_time(row, fields.times), clock) if fields.times else None,
         None if label is None else str(label),
         origin,
-        None if found.session is None else _ids(row.get(found.session)),
-        whole=text,
+        None if fields.session is None else _ids(row.get(fields.session)),
+        full_line=text,
     )
 
 
-def _message(row: dict[str, Any], name: str, others: Sequence[str], number: int, dates: Dates) -> str | None:
+def _message(
+    row: dict[str, Any], name: str, fallbacks: Sequence[str], number: int, dates: Dates
+) -> str | None:
     """The message of an object. Without one in the field `name` it is that of another of its usual names, as
     other programs write them."""
     text = message_of(row.get(name))
     if text is None:
-        text = next(filter(None, (message_of(row.get(other)) for other in others)), None)
+        text = next(filter(None, (message_of(row.get(fallback)) for fallback in fallbacks)), None)
         dates.problems.note(_ELSEWHERE, text is not None, source=dates.source, line=number)
     return text
 
 
-def _without_message(row: dict[str, Any], times: Collection[str], number: int, dates: Dates) -> str:
-    """What an object without a message says, as JSON: its fields but for the time, and for what journald
-    tells of the process and the place."""
+def _fields_text(row: dict[str, Any], times: Collection[str], number: int, dates: Dates) -> str:
+    """The fields of an object without a message, as JSON, but for the time, and for what journald tells of
+    the process and the place."""
     dates.problems.note(_NO_MESSAGE, source=dates.source, line=number)
-    fields = {name: one for name, one in row.items() if name not in times and name.lower() not in TIME}
+    fields = {name: cell for name, cell in row.items() if name not in times and name.lower() not in TIME}
     if JOURNAL in row:
-        fields = {name: one for name, one in fields.items() if not name.startswith("_")}
+        fields = {name: cell for name, cell in fields.items() if not name.startswith("_")}
     return json.dumps(fields, ensure_ascii=False)
 
 
@@ -356,16 +377,18 @@ def no_message(name: str, source: str, line: int) -> DataError:
     return DataError("no message in the field", source=source, line=line, field=name, remedy=remedy)
 
 
-def fields_of(rows: list[ObjectRow], wanted: Fields, dates: Dates) -> Fields | None:
+def fields_of(rows: list[ObjectRow], named_fields: Fields, dates: Dates) -> Fields | None:
     """The fields of a file by its first objects; None where one is missing, which `problems` then has."""
-    found = wanted.among(_given(rows))
-    return found if is_whole(found, wanted, _names(rows), rows[0][0], dates) else None
+    fields = named_fields.choose(_telling_names(rows))
+    return fields if has_all_fields(fields, named_fields, _names(rows), rows[0][0], dates) else None
 
 
-def is_whole(found: Fields, wanted: Fields, names: Sequence[str], line: int, dates: Dates) -> bool:
+def has_all_fields(
+    fields: Fields, named_fields: Fields, names: Sequence[str], line: int, dates: Dates
+) -> bool:
     """Whether all fields are there that are needed or were asked for; else the problems are told. Of a file
     that is followed the lines are events without these fields, so it is a note."""
-    absent = found.missing(wanted, names)
+    absent = fields.missing(named_fields, names)
     if absent is not None:
         fault = missing(absent[0], names, dates.source, line, absent[1], dates.problems)
         if dates.live:
@@ -377,9 +400,13 @@ def is_whole(found: Fields, wanted: Fields, names: Sequence[str], line: int, dat
     return absent is None
 
 
-def without_message(rows: list[ObjectRow], wanted: Fields) -> bool:
+def lacks_message(rows: list[ObjectRow], named_fields: Fields) -> bool:
     """Whether the objects are fields alone, as a web server's are: several, none of them a message."""
-    return wanted.message is None and wanted.among(_given(rows)).message is None and len(_names(rows)) > 2
+    return (
+        named_fields.message is None
+        and named_fields.choose(_telling_names(rows)).message is None
+        and len(_names(rows)) > 2
+    )
 
 
 def _names(rows: list[ObjectRow]) -> list[str]:
@@ -387,31 +414,32 @@ def _names(rows: list[ObjectRow]) -> list[str]:
     return list(dict.fromkeys(name for _, row in rows for name in row))
 
 
-def _given(rows: list[ObjectRow]) -> list[list[str]]:
-    """The names of those fields of the first objects that say something themselves."""
+def _telling_names(rows: list[ObjectRow]) -> list[list[str]]:
+    """The names of those fields of the first objects that hold a value, not an object of further fields."""
     return [
         [name for name, value in row.items() if value is not None and not isinstance(value, dict)]
         for _, row in rows[:_DECIDE]
     ]
 
 
-def whole_events(batches: Iterator[list[JsonRow]], wanted: Fields, dates: Dates) -> Iterator[Events]:
+def json_events(batches: Iterator[list[JsonRow]], named_fields: Fields, dates: Dates) -> Iterator[Events]:
     """Objects as events whose message is the object itself, as JSON."""
     for rows in batches:
-        own = only_objects(rows)
-        found = replace(wanted, time=wanted.among([_names(own)]).time or "time")
-        if not _settled(own, found.times, dates):
+        object_rows = only_objects(rows)
+        fields = replace(named_fields, time=named_fields.choose([_names(object_rows)]).time or "time")
+        if not _can_read(object_rows, fields.times, dates):
             return
         yield [
-            text_event(number, row, found)
+            text_event(number, row, fields)
             if isinstance(row, str)
-            else _event((number, row), json.dumps(row, ensure_ascii=False), found, dates.clock, None)
+            else _event((number, row), json.dumps(row, ensure_ascii=False), fields, dates.clock, None)
             for number, row in rows
         ]
 
 
-def _settled(rows: list[ObjectRow], names: tuple[str, ...], dates: Dates) -> bool:
-    return dates.settled(((line, _named_time(row, names)) for line, row in rows), ",".join(names))
+def _can_read(rows: list[ObjectRow], names: tuple[str, ...], dates: Dates) -> bool:
+    """Whether the dates of these rows can be read; see `Dates.can_read`."""
+    return dates.can_read(((line, _named_time(row, names)) for line, row in rows), ",".join(names))
 
 
 def is_session(row: dict[str, Any], name: str) -> bool:
@@ -420,7 +448,7 @@ def is_session(row: dict[str, Any], name: str) -> bool:
 
 
 def _named_time(row: dict[str, Any], names: tuple[str, ...]) -> Any:
-    """What stands in the field of the time, or in all of several."""
+    """The value of the field of the time; of several fields the values with spaces between them."""
     parts = [row.get(name) for name in names]
     if len(parts) < 2:
         return parts[0] if parts else None
@@ -428,6 +456,7 @@ def _named_time(row: dict[str, Any], names: tuple[str, ...]) -> Any:
 
 
 def _ids(value: Any) -> tuple[str, ...]:
+    """The id of a session in a field; none for an empty cell."""
     return () if value is None or value == "" else (str(value),)
 
 
@@ -438,41 +467,46 @@ _BESIDE = {*SESSION, *LABEL, "eventid", "eventtemplate", "occurrences"}
 TableRow = tuple[int, list[str]]
 
 
-def delimiter_of(header: str, wanted: Fields) -> str | None:
-    """What separates the columns of a table's first line; None where it is no table of ours."""
+def delimiter_of(header: str, named_fields: Fields) -> str | None:
+    """The sign between the columns of a table's first line; None where it is no table of ours."""
     for delimiter in ("\t", ",", ";"):
         names = [name.strip('"') for name in header.split(delimiter)]
         # One that lies beside logs (labels of sessions, templates) holds no lines.
-        beside = {name.lower() for name in names} <= _BESIDE
-        if len(names) > 1 and (beside or wanted.among([names]).missing(wanted, names) is None):
+        is_label_table = {name.lower() for name in names} <= _BESIDE
+        if len(names) > 1 and (
+            is_label_table or named_fields.choose([names]).missing(named_fields, names) is None
+        ):
             return delimiter
     return None
 
 
-class Table:
+class LogTable:
     """The rows of a table, a list of them at a time, with the line each begins on.
 
     Args:
         batches: its lines.
         delimiter: between columns; with a tab, quotation marks are ordinary characters.
-        wanted: the columns asked for.
+        named_fields: the columns that options name.
         max_bytes: of the longest field.
         dates: of the file; its problems receive what cannot be read. In a file that is followed all is
             read: a row that is too short, or has no end before a pause, is an event of its own.
 
     Attributes:
         header: the line of the names, and these.
-        names, found: the columns; None where a wanted one is missing.
+        names: all columns.
+        fields: the columns that are read; None where one of them is missing.
     """
 
     def __init__(
-        self, batches: Iterator[Lines], delimiter: str, wanted: Fields, max_bytes: int, dates: Dates
+        self, batches: Iterator[Lines], delimiter: str, named_fields: Fields, max_bytes: int, dates: Dates
     ) -> None:
         pause = Lines([0], [""])
-        numbered = (pair for one in batches for pair in zip(*(one if one.texts else pause), strict=True))
+        numbered = (
+            pair for batch in batches for pair in zip(*(batch if batch.texts else pause), strict=True)
+        )
         # Without quotation marks a row is a line, and need not pass through the csv module.
         if delimiter == "\t":
-            self._each = _divided(numbered)
+            self._each = _tab_rows(numbered)
         elif dates.live:
             self._each = _live_rows(numbered, delimiter)
         else:
@@ -481,8 +515,8 @@ class Table:
         empty: TableRow = (1, [])
         self.header = next((pair for pair in self._each if pair is not None), empty)
         line, self.names = self.header
-        found = wanted.among([self.names])
-        self.found = found if is_whole(found, wanted, self.names, line, dates) else None
+        fields = named_fields.choose([self.names])
+        self.fields = fields if has_all_fields(fields, named_fields, self.names, line, dates) else None
 
     def batches(self) -> Iterator[list[TableRow]]:
         """The rows that have all columns; the others go to `problems`, unless the file is followed; no rows
@@ -495,22 +529,22 @@ class Table:
             for line, row in (pair for pair in rows if len(pair[1]) < width):
                 fault = too_few_fields(self._dates.source, line, width)
                 self._dates.problems.bad(fault, "\t".join(row))
-            if whole := [pair for pair in rows if len(pair[1]) >= width]:
-                yield whole
+            if complete := [pair for pair in rows if len(pair[1]) >= width]:
+                yield complete
 
-    def events(self, found: Fields) -> Iterator[Events]:
+    def events(self, fields: Fields) -> Iterator[Events]:
         """The rows as events."""
         at: dict[str | None, int] = {name: i for i, name in enumerate(self.names)}
-        message, session, label = at[found.message], at.get(found.session), at.get(found.label)
-        times, clock = [at[name] for name in found.times], self._dates.clock
-        origin = reading(self.names)
+        message, session, label = at[fields.message], at.get(fields.session), at.get(fields.label)
+        times, clock = [at[name] for name in fields.times], self._dates.clock
+        origin = origin_reader(self.names)
         for rows in self.batches():
-            whole = [(line, row) for line, row in rows if len(row) >= len(self.names)]
-            written = ((line, " ".join(row[i] for i in times)) for line, row in whole)
-            if times and not self._dates.settled(written, ",".join(found.times)):
+            complete = [(line, row) for line, row in rows if len(row) >= len(self.names)]
+            written = ((line, " ".join(row[i] for i in times)) for line, row in complete)
+            if times and not self._dates.can_read(written, ",".join(fields.times)):
                 return
             yield [
-                text_event(line, self.text(row), found)
+                text_event(line, self.text(row), fields)
                 if len(row) < len(self.names)
                 else Event(
                     line,
@@ -519,17 +553,17 @@ class Table:
                     None if label is None else row[label],
                     NOTHING if origin is None else origin(dict(zip(self.names, row, strict=False))),
                     None if session is None else _ids(row[session]),
-                    whole=row[message],
+                    full_line=row[message],
                 )
                 for line, row in rows
             ]
 
     def text(self, row: Sequence[str]) -> str:
-        """What stands in the lines of a row."""
+        """The text of a row, its cells with the delimiter between them."""
         return self._delimiter.join(row)
 
 
-def _divided(numbered: Iterator[tuple[int, str]]) -> Iterator[TableRow | None]:
+def _tab_rows(numbered: Iterator[tuple[int, str]]) -> Iterator[TableRow | None]:
     """(line, fields between tabs) of every row that is not blank; None at a pause."""
     for number, text in numbered:
         if text or not number:
@@ -543,16 +577,17 @@ _SENTINEL = "\x1fend"
 def _live_rows(numbered: Iterator[tuple[int, str]], delimiter: str) -> Iterator[TableRow | None]:
     """(line, fields) of every row of a followed file that is not blank; None at a pause. A line behind which
     a quotation mark has no end for `_OPEN_LINES`, or until a pause, is a row of one field."""
-    held: deque[tuple[int, str]] = deque()  # the lines of a row whose quotation mark is open
+    open_lines: deque[tuple[int, str]] = deque()  # the lines of a row whose quotation mark is open
 
     def rows(*, flush: bool) -> Iterator[TableRow]:
-        waiting = list(held)
-        held.clear()
+        """The rows of the open lines that have an end, or with `flush` of all of them."""
+        waiting = list(open_lines)
+        open_lines.clear()
         while waiting:
             lines = [text for _, text in waiting]
             closed = next((n for n in range(1, len(lines) + 1) if _fields(lines[:n], delimiter)), None)
             if closed is None and len(lines) < _OPEN_LINES and not flush:
-                held.extend(waiting)
+                open_lines.extend(waiting)
                 return
             yield waiting[0][0], (_fields(lines[:closed], delimiter) if closed else None) or lines[:1]
             del waiting[: closed or 1]
@@ -561,11 +596,11 @@ def _live_rows(numbered: Iterator[tuple[int, str]], delimiter: str) -> Iterator[
         if not number:
             yield from rows(flush=True)
             yield None
-        elif not held and '"' not in text:
+        elif not open_lines and '"' not in text:
             if text:
                 yield number, text.split(delimiter)
         else:
-            held.append((number, text))
+            open_lines.append((number, text))
             yield from rows(flush=False)
     yield from rows(flush=True)
 

@@ -36,13 +36,14 @@ _KNOWN = 1 << 14
 
 
 @cache
-def _origin(bad: str, priority: str, host: str, service: str) -> Origin:
+def _origin(level: str, priority: str, host: str, service: str) -> Origin:
+    """The origin of a line by what its header names; a syslog priority stands for the severity."""
     if priority:
-        bad = SYSLOG[int(priority) % 8]
-    return severity(bad), _name(host), _name(service)
+        level = SYSLOG[int(priority) % 8]
+    return severity(level), _first_name(host), _first_name(service)
 
 
-def of_headers(named: Mapping[str, Sequence[str]], number: int) -> list[Origin] | None:
+def header_origins(named: Mapping[str, Sequence[str]], number: int) -> list[Origin] | None:
     """Origins of lines by what their headers name.
 
     Args:
@@ -54,70 +55,76 @@ def of_headers(named: Mapping[str, Sequence[str]], number: int) -> list[Origin] 
         return None
     columns = []
     for kind in ("severity", "priority", "host", "service"):
-        own = [column for name, column in named.items() if name.partition("_")[0] == kind]
-        first: Sequence[str] = own[0] if own else [""] * number
-        if len(own) > 1:
-            first = [next(filter(None, some), "") for some in zip(*own, strict=True)]
+        candidates = [column for name, column in named.items() if name.partition("_")[0] == kind]
+        first: Sequence[str] = candidates[0] if candidates else [""] * number
+        if len(candidates) > 1:
+            first = [next(filter(None, texts), "") for texts in zip(*candidates, strict=True)]
         columns.append(first)
     if _origin.cache_info().currsize > _KNOWN:
         _origin.cache_clear()
     return list(map(_origin, *columns))
 
 
-def reading(names: Iterable[str]) -> Callable[[Mapping[str, Any]], Origin] | None:
-    """What reads the origin of objects with fields of these names; None where no field says anything."""
+def origin_reader(names: Iterable[str]) -> Callable[[Mapping[str, Any]], Origin] | None:
+    """A function that reads the origin of objects with fields of these names; None where no field says it."""
     lower = {name.lower(): name for name in names}
-    fields = [[lower[one] for one in usual if one in lower] for usual in (_SEVERITY, _HOST, _SERVICE)]
+    fields = [[lower[name] for name in usual if name in lower] for usual in (_SEVERITY, _HOST, _SERVICE)]
     if not any(fields):
         return None
 
-    def read(row: Mapping[str, Any]) -> Origin:
-        bad, host, service = ([_text(row.get(name)) for name in some] for some in fields)
-        return next(filter(None, map(severity, bad)), ""), _name(*host), _name(*service)
+    def read_origin(row: Mapping[str, Any]) -> Origin:
+        """The origin that an object names in these fields."""
+        level, host, service = ([_text(row.get(name)) for name in columns] for columns in fields)
+        return next(filter(None, map(severity, level)), ""), _first_name(*host), _first_name(*service)
 
-    return read
+    return read_origin
 
 
-def told(messages: Sequence[str], origins: Sequence[Origin] | None) -> dict[str, Any]:
-    """What some lines, and their headers or fields, say of their origin, each where something is said: the
-    highest `severity`; the `host` and the `service` that most of them name, and of several how many there are
-    (`hosts`, `services`)."""
-    given = origins_of(messages, origins)
-    found: dict[str, Any] = {}
-    if worst := highest(one[0] for one in given):
-        found["severity"] = worst
+def origin_facts(messages: Sequence[str], origins: Sequence[Origin] | None) -> dict[str, Any]:
+    """Facts of the origin of lines, each where a line, its header or its fields name it: the highest
+    `severity`; the `host` and the `service` that most lines name, and of several how many there are (`hosts`,
+    `services`)."""
+    line_origins = origins_of(messages, origins)
+    facts: dict[str, Any] = {}
+    if worst := highest(origin[0] for origin in line_origins):
+        facts["severity"] = worst
     for place, name in ((1, "host"), (2, "service")):
-        names = Counter(one[place] for one in given if one[place])
+        names = Counter(origin[place] for origin in line_origins if origin[place])
         if names:
-            found[name] = names.most_common(1)[0][0]
+            facts[name] = names.most_common(1)[0][0]
         if len(names) > 1:
-            found[f"{name}s"] = len(names)
-    return found
+            facts[f"{name}s"] = len(names)
+    return facts
 
 
 def origins_of(messages: Sequence[str], origins: Sequence[Origin] | None) -> Sequence[Origin]:
-    """The origin of each line, as for `told`: where no header says how bad it is, by what the line says."""
-    given = origins or [NOTHING] * len(messages)
-    if any(bad for bad, _, _ in given):
-        return given
-    inside = map(_within, messages)
-    return [(bad, host, own or service) for (_, host, own), (bad, service) in zip(given, inside, strict=True)]
+    """The origin of each line: where no header says how bad it is, by what the line itself says."""
+    line_origins = origins or [NOTHING] * len(messages)
+    if any(level for level, _, _ in line_origins):
+        return line_origins
+    inside = map(_message_fields, messages)
+    return [
+        (level, host, named_service or service)
+        for (_, host, named_service), (level, service) in zip(line_origins, inside, strict=True)
+    ]
 
 
-def _within(message: str) -> tuple[str, str]:
+def _message_fields(message: str) -> tuple[str, str]:
     """Severity and service by fields in a message."""
-    bad = service = ""
+    level = service = ""
     for of_severity, of_service, value in _WITHIN.findall(message):
-        bad = bad or (severity(value) if of_severity else "")
-        service = service or (_name(value) if of_service else "")
-    return bad, service
+        level = level or (severity(value) if of_severity else "")
+        service = service or (_first_name(value) if of_service else "")
+    return level, service
 
 
 def _text(value: Any) -> str:
+    """The text of a field, of an object its name; "" for what cannot be a name."""
     if isinstance(value, Mapping):
         value = value.get("name")
     return "" if value is None or isinstance(value, (bool, list, dict)) else str(value)
 
 
-def _name(*given: str) -> str:
-    return next((one[:_LONGEST] for one in given if one and one != "-"), "")
+def _first_name(*texts: str) -> str:
+    """The first text that names something, cut where it is long; "" for none."""
+    return next((text[:_LONGEST] for text in texts if text and text != "-"), "")

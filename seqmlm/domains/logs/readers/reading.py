@@ -32,20 +32,20 @@ from seqmlm.domains.logs.readers.events import (
     Events,
     Lines,
     LogLines,
-    filled,
-    joined,
+    clean_events,
+    join_messages,
+    join_parts,
     line_batches,
     peek,
-    unsplit,
 )
-from seqmlm.domains.logs.readers.headers import fitting
+from seqmlm.domains.logs.readers.headers import likely_format
 from seqmlm.domains.logs.readers.objects import (
     JOURNAL,
     LISTS,
     Dates,
     Fields,
     JsonRow,
-    Table,
+    LogTable,
     delimiter_of,
     read_time,
     text_event,
@@ -58,11 +58,11 @@ from seqmlm.domains.logs.readers.sessions import (
     Piece,
     Sessions,
     Window,
-    ids_by,
+    id_finder,
+    ids_recur,
+    open_id_finder,
     pattern_of,
-    recurring,
-    remaining,
-    still_open,
+    unread_events,
     usual_pattern,
     window_of,
     windows,
@@ -87,7 +87,7 @@ KEYS = re.compile(r"\s*(?:([^,\s]+)[,\t]\s*)?(\d+(?:\s+\d+)*)\s*", re.ASCII)
 """A line of a session file: event ids, before them perhaps the session's id and a comma."""
 
 
-def kind_of(texts: Sequence[str], wanted: Fields) -> str:
+def kind_of(texts: Sequence[str], named_fields: Fields) -> str:
     """ "sessions", "jsonl", "csv", "tsv", the name of a header, or "plain", by the first lines. Columns asked
     for make a table of a file whose own names are unusual."""
     lines = [text for text in texts[:LOOKED_AT] if text and not text.isspace()]
@@ -98,10 +98,10 @@ def kind_of(texts: Sequence[str], wanted: Fields) -> str:
     first = lines[:20]  # a banner may come before
     if sum(json_object(line) is not None for line in first) * 2 >= len(first):
         return "jsonl"
-    delimiter = delimiter_of(lines[0], wanted)
+    delimiter = delimiter_of(lines[0], named_fields)
     if delimiter is not None:
         return "tsv" if delimiter == "\t" else "csv"
-    return fitting(lines) or "plain"
+    return likely_format(lines) or "plain"
 
 
 # From lines to records
@@ -200,7 +200,7 @@ class Reading:
             raise UsageError(f"fields is auto or none; got {self.fields!r}")
         if self.fields == "none" and (self.keep or self.mask):
             raise UsageError("keep and mask name fields, and fields=none reads none: leave one of them out")
-        _ = self.cut, self.limits, self.dates, self.named_labels  # what is wrong is said at once
+        _ = self.line_windows, self.limits, self.dates, self.named_labels  # what is wrong is said at once
         if self.undecodable not in get_args(Undecodable):
             raise UsageError(f"undecodable is refuse, replace or event; got {self.undecodable!r}")
 
@@ -216,43 +216,43 @@ class Reading:
 
     @property
     def name(self) -> str:
-        """Of the file."""
+        """The name of the file."""
         return Path(self.path).name
 
     @cached_property
-    def asked(self) -> Fields:
-        """The fields that were named."""
+    def named_fields(self) -> Fields:
+        """The fields that options name."""
         message = self.text or self.message_field
         return Fields(
             message=message, time=self.time_field, session=self.session_field, label=self.label_field
         )
 
     @cached_property
-    def cut(self) -> Window:
+    def line_windows(self) -> Window:
         """The windows of lines without sessions."""
         return window_of(WINDOW if self.window is None else self.window, self.step)
 
     @cached_property
     def limits(self) -> Limits:
-        """When sessions are over."""
+        """The limits at which sessions are over."""
         gap = None
         if self.session_gap is not None:
-            given = self.session_gap
-            gap = float(given) if isinstance(given, int) else duration(given)
+            session_gap = self.session_gap
+            gap = float(session_gap) if isinstance(session_gap, int) else duration(session_gap)
             if not gap:
-                raise UsageError(f"session_gap is a duration such as 90s, 30m, 1h; got {given!r}")
+                raise UsageError(f"session_gap is a duration such as 90s, 30m, 1h; got {session_gap!r}")
         idle = None if live_of(self.path) is None else gap or LIVE_GAP
-        most = {"max_open": self.max_open, "max_held": self.max_held, "max_lines": self.max_session}
-        return Limits(gap=gap, idle=idle, **most)
+        maxima = {"max_open": self.max_open, "max_held": self.max_held, "max_lines": self.max_session}
+        return Limits(gap=gap, idle=idle, **maxima)
 
     @cached_property
     def dates(self) -> Dates:
-        """How times are read."""
+        """The reader of times and of their dates."""
         form = self.date_format
         if form is not None and not is_form(form):
             raise UsageError(f"date_format takes how a date is written, such as %m/%d/%Y; got {form!r}")
         live = live_of(self.path) is not None
-        clock = Clock(self.zone, self.year, _last_written(self.path), live=live)
+        clock = Clock(self.zone, self.year, _modification_time(self.path), live=live)
         if form is not None:
             clock.read_dates(objects.moments_of(form))
         return Dates(clock, self.source, self.problems, form is not None, live=self.followed)
@@ -260,12 +260,12 @@ class Reading:
     @cached_property
     def named_labels(self) -> dict[str, str]:
         """Session id to label, from a table whose first line names its columns."""
-        found: dict[str, str] = {}
+        labels: dict[str, str] = {}
         for number, text in lines(self.labels, self.problems) if self.labels is not None else ():
             cells = text.split("\t" if "\t" in text else ",")
             if number > 1 and len(cells) > 1:
-                found[cells[0]] = cells[1]
-        return found
+                labels[cells[0]] = cells[1]
+        return labels
 
     def records(self) -> Iterator[Record]:
         """The file's lines as records, without those that an earlier reader of a live input has handed on."""
@@ -281,8 +281,9 @@ class Reading:
             yield record
 
     def _records(self, batches: Iterator[Lines]) -> Iterator[Record]:
+        """The records of the file's lines, by its format."""
         first, batches = peek(batches)
-        kind = self.kind if self.kind != "auto" else kind_of(first.texts, self.asked)
+        kind = self.kind if self.kind != "auto" else kind_of(first.texts, self.named_fields)
         if kind == "sessions":
             yield from self._key_sessions(batches)
         elif kind in ("csv", "tsv"):
@@ -291,10 +292,10 @@ class Reading:
             yield from self._objects(batches)
         else:
             header = None if kind == "plain" else kind
-            events = headers.parsed(header, batches, self.dates.clock, self.keep_header)
+            events = headers.parse_lines(header, batches, self.dates.clock, self.keep_header)
             if kind == "cri":  # every line of a trace has the runtime's header
-                events = unsplit(list(map(headers.of_runtime, batch)) for batch in events)
-            yield from self._events(joined(events, *self._continues(kind), self.problems))
+                events = join_parts(list(map(headers.runtime_event, batch)) for batch in events)
+            yield from self._events(join_messages(events, *self._continues(kind), self.problems))
 
     def _continues(self, kind: str) -> tuple[Continues | None, re.Pattern[str] | None]:
         """Whether a line without header continues a message, and what begins one, where the user says so."""
@@ -312,69 +313,73 @@ class Reading:
 
     def _goes_on(self, line: str) -> bool:
         """Whether a line without header is of the message before by its form; others are counted."""
-        found = GOES_ON.match(line) is not None
-        if not found:
+        goes_on = GOES_ON.match(line) is not None
+        if not goes_on:
             self.problems.note(_ALONE, source=self.source)
-        return found
+        return goes_on
 
     def _events(self, events: Iterator[Events]) -> Iterator[Record]:
-        """Events to records: sessions or windows."""
-        events = filled(events, self.problems)
+        """The records of events: sessions or windows."""
+        events = clean_events(events, self.problems)
         first = next(filter(None, events), None)
         if first is None:
             return
         events = chain([first], events)
         ids, memory = self._ids(first), memory_of(self.source)
         if memory is not None:
-            events = remaining(events, memory)
+            events = unread_events(events, memory)
         if ids is None:
-            pieces = windows(events, self.cut, self.source, self.problems, memory)
+            pieces = windows(events, self.line_windows, self.source, self.problems, memory)
         else:
             ids = _with_gaps(ids, first) if self.holes else ids
-            own = ids if memory is None else still_open(ids, memory)
-            sessions = Sessions(own, self.limits, self.cut, self.source, self.problems)
+            open_ids = ids if memory is None else open_id_finder(ids, memory)
+            sessions = Sessions(open_ids, self.limits, self.line_windows, self.source, self.problems)
             if memory is not None:
-                memory.held = sessions.held
+                memory.held = sessions.waiting_lines
             pieces = sessions(events)
         for piece in pieces:
             yield self._record(piece)
 
     def _ids(self, first: Events) -> Ids | None:
-        """How to tell the sessions of lines; None for windows."""
+        """A function that finds the sessions of an event; None for windows."""
         choice = self.session
         if choice not in ("auto", "none"):
-            return ids_by(pattern_of(choice))
-        if choice == "none" or ((self.window, self.step) != (None, None) and self.asked.session is None):
+            return id_finder(pattern_of(choice))
+        if choice == "none" or (
+            (self.window, self.step) != (None, None) and self.named_fields.session is None
+        ):
             return None
         if first[0].sessions is not None:
-            asked = self.asked.session is not None
-            named = asked or recurring([one.sessions or () for one in first])
+            has_field = self.named_fields.session is not None
+            named = has_field or ids_recur([event.sessions or () for event in first])
             return (lambda event: event.sessions or ()) if named else None
         pattern = usual_pattern(first)
-        return None if pattern is None else ids_by(pattern)
+        return None if pattern is None else id_finder(pattern)
 
     def _record(self, piece: Piece) -> Record:
+        """The record of a piece of the log: a window, or a session."""
         numbers, messages, _, labels, origins = zip(*piece.lines, strict=True)
         meta: dict[str, object] = {"lines": numbers}
-        if any(one is not None for one in labels):
+        if any(label is not None for label in labels):
             meta["labels"] = labels
             if piece.session is not None and len(set(labels)) == 1:
                 meta["label"] = labels[0]
         if not self.problems.sensitive:
-            named = any(one is not None for one in origins)  # text between objects names nothing
-            meta["origins"] = tuple(one or NOTHING for one in origins) if named else None
-        cut = piece.session is None and not self.cut.by_time
-        raw = LogLines(lines=messages, times=piece.times, windowed=cut)
-        return self._made(raw, piece.session, numbers[0], f"{self.name}:{piece.group}", meta)
+            named = any(origin is not None for origin in origins)  # text between objects names nothing
+            meta["origins"] = tuple(origin or NOTHING for origin in origins) if named else None
+        windowed = piece.session is None and not self.line_windows.by_time
+        raw = LogLines(lines=messages, times=piece.times, windowed=windowed)
+        return self._build_record(raw, piece.session, numbers[0], f"{self.name}:{piece.group}", meta)
 
-    def _made(
+    def _build_record(
         self, raw: LogLines, session: str | None, line: int, group: str, meta: dict[str, object]
     ) -> Record:
+        """A record with its id, its subject and the label that options give its session."""
         place = f"{self.name}:{line}"
         if session is not None and session in self.named_labels:
             meta["label"] = self.named_labels[session]
-        if "label" in meta and self.asked.label is not None:
-            meta[self.asked.label] = meta["label"]
+        if "label" in meta and self.named_fields.label is not None:
+            meta[self.named_fields.label] = meta["label"]
         if session is not None and self.problems.sensitive:
             session = f"{hash64(session) & (1 << 64) - 1:016x}"  # an id may be a person's
         return Record(
@@ -391,43 +396,47 @@ class Reading:
         meta: dict[str, object] = {"lines": (line,) * len(raw.lines)}
         if label is not None:
             meta["label"] = label
-        return self._made(raw, session, line, f"{self.name}:{line}", meta)
+        return self._build_record(raw, session, line, f"{self.name}:{line}", meta)
 
     def _table(self, kind: str, first: Lines, batches: Iterator[Lines]) -> Iterator[Record]:
+        """The records of a table."""
         header = next((text for text in first.texts if text and not text.isspace()), "")
-        delimiter = "\t" if kind == "tsv" else (delimiter_of(header, self.asked) or ",")
-        table = Table(batches, delimiter, self.asked, self.max_bytes, self.dates)
-        found = table.found
-        if found is None and self.followed:
+        delimiter = "\t" if kind == "tsv" else (delimiter_of(header, self.named_fields) or ",")
+        table = LogTable(batches, delimiter, self.named_fields, self.max_bytes, self.dates)
+        fields = table.fields
+        if fields is None and self.followed:
             rows = chain([[table.header]], table.batches())
             yield from self._events(
-                [text_event(line, table.text(row)) for line, row in some] for some in rows
+                [text_event(line, table.text(row)) for line, row in batch] for batch in rows
             )
-        elif found is None:
+        elif fields is None:
             return
-        elif str(found.message).lower() in LISTS and self.asked.message is None:
-            yield from self._session_rows(table, found)
+        elif str(fields.message).lower() in LISTS and self.named_fields.message is None:
+            yield from self._session_rows(table, fields)
         else:
-            yield from self._events(table.events(found))
+            yield from self._events(table.events(fields))
 
-    def _session_rows(self, table: Table, found: Fields) -> Iterator[Record]:
-        """A table with a session a row: its event ids in one column."""
+    def _session_rows(self, table: LogTable, fields: Fields) -> Iterator[Record]:
+        """The records of a table with a session a row, whose event ids are in one column."""
         at: dict[str | None, int] = {name: i for i, name in enumerate(table.names)}
         for rows in table.batches():
             for line, row in rows:
                 if len(row) < len(table.names):
                     yield self._session(LogLines(lines=(table.text(row),), keys=True), None, line)
                     continue
-                keys = tuple(row[at[found.message]].split())
+                keys = tuple(row[at[fields.message]].split())
                 if not keys:
                     self.problems.note("a session without events")
                     continue
-                session, label = (row[at[one]] if one else None for one in (found.session, found.label))
+                session, label = (
+                    row[at[column]] if column else None for column in (fields.session, fields.label)
+                )
                 raw = LogLines(lines=keys, keys=all(map(str.isdecimal, keys)))
                 yield self._session(raw, session, line, label)
 
     def _objects(self, batches: Iterator[Lines]) -> Iterator[Record]:
-        rows = objects.objects(batches)
+        """The records of JSON objects, one or many lines each."""
+        rows = objects.read_objects(batches)
         first = next((batch for batch in rows if batch), None)
         while first is not None and not self.followed and not objects.only_objects(first):
             for number, text in first:  # perhaps it is a file of another format
@@ -435,97 +444,107 @@ class Reading:
             first = next((batch for batch in rows if batch), None)
         if first is None:
             return
-        rows, own = chain([first], rows), objects.only_objects(first)
-        found = self.asked.among([list(row) for _, row in own])
-        sessions = bool(own) and found.message is not None and objects.is_session(own[0][1], found.message)
+        rows, object_rows = chain([first], rows), objects.only_objects(first)
+        fields = self.named_fields.choose([list(row) for _, row in object_rows])
+        sessions = (
+            bool(object_rows)
+            and fields.message is not None
+            and objects.is_session(object_rows[0][1], fields.message)
+        )
         if self.followed or not sessions:  # else a text is a bad record, which is counted where it is met
-            rows = objects.noted(rows, self.source, self.problems)
+            rows = objects.count_texts(rows, self.source, self.problems)
         if not sessions:
             yield from self._events(self._object_events(rows))
-        elif (whole := objects.fields_of(own, self.asked, self.dates)) is not None:
-            yield from self._session_objects(rows, whole)
+        elif (all_fields := objects.fields_of(object_rows, self.named_fields, self.dates)) is not None:
+            yield from self._session_objects(rows, all_fields)
 
     def _object_events(self, rows: Iterator[list[JsonRow]]) -> Iterator[Events]:
         """Objects and what stands between them as events; the first objects tell what their fields are."""
-        own: list[objects.ObjectRow] = []
+        object_rows: list[objects.ObjectRow] = []
         for batch in rows:
-            if own := objects.only_objects(batch):
+            if object_rows := objects.only_objects(batch):
                 rows = chain([batch], rows)
                 break
             yield [text_event(number, str(text)) for number, text in batch]
-        if not own:
+        if not object_rows:
             return
-        if self.asked == Fields() and objects.is_container(own[0][1]):
-            events = unsplit(objects.docker(rows, self.dates))
-            yield from joined(events, *self._continues("docker"), self.problems)
+        if self.named_fields == Fields() and objects.is_container(object_rows[0][1]):
+            events = join_parts(objects.container_events(rows, self.dates))
+            yield from join_messages(events, *self._continues("docker"), self.problems)
             return
-        if self.fields == "auto" and objects.without_message(own, self.asked):
-            yield from objects.whole_events(rows, self.asked, self.dates)
+        if self.fields == "auto" and objects.lacks_message(object_rows, self.named_fields):
+            yield from objects.json_events(rows, self.named_fields, self.dates)
             return
-        found = objects.fields_of(own, self.asked, self.dates)
-        if found is None and self.followed:
-            yield from objects.whole_events(rows, self.asked, self.dates)
-        if found is None:
+        fields = objects.fields_of(object_rows, self.named_fields, self.dates)
+        if fields is None and self.followed:
+            yield from objects.json_events(rows, self.named_fields, self.dates)
+        if fields is None:
             return
         # What stands beside a message is read, but not where one field was named, nor of the journal, whose
         # other fields are about the process.
-        whole = self.fields == "auto" and self.asked.message is None and JOURNAL not in own[0][1]
-        spoken = objects.spoken(found) if whole else None
-        yield from objects.events_of(rows, found, self.asked, self.dates, spoken)
+        reads_fields = (
+            self.fields == "auto" and self.named_fields.message is None and JOURNAL not in object_rows[0][1]
+        )
+        format_message = objects.message_format(fields) if reads_fields else None
+        yield from objects.events_of(rows, fields, self.named_fields, self.dates, format_message)
 
-    def _session_objects(self, batches: Iterator[list[JsonRow]], found: Fields) -> Iterator[Record]:
-        """An object a session: its messages in one field."""
-        assert found.message is not None
+    def _session_objects(self, batches: Iterator[list[JsonRow]], fields: Fields) -> Iterator[Record]:
+        """The records of objects with a session each, whose messages are in one field."""
+        assert fields.message is not None
         for line, row in chain.from_iterable(batches):
-            texts = None if isinstance(row, str) else row.get(found.message)
-            whole = isinstance(texts, list) and texts and all(isinstance(t, (str, int)) for t in texts)
-            if isinstance(row, str) or not isinstance(texts, list) or not whole:
+            texts = None if isinstance(row, str) else row.get(fields.message)
+            is_list = isinstance(texts, list) and texts and all(isinstance(t, (str, int)) for t in texts)
+            if isinstance(row, str) or not isinstance(texts, list) or not is_list:
                 if self.followed:
                     text = row if isinstance(row, str) else json.dumps(row, ensure_ascii=False)
                     yield self._session(LogLines(lines=(text,)), None, line)
                 elif isinstance(row, str):
                     self.problems.bad(no_object(self.source, line), row)
                 else:
-                    self.problems.bad(objects.no_message(found.message, self.source, line))
+                    self.problems.bad(objects.no_message(fields.message, self.source, line))
                 continue
-            session = None if found.session is None else row.get(found.session)
-            times = row.get(found.times[0]) if len(found.times) == 1 else None
-            known = isinstance(times, list) and len(times) == len(texts)
-            if known and not self.dates.settled(((line, one) for one in times or ()), found.times[0]):
+            session = None if fields.session is None else row.get(fields.session)
+            times = row.get(fields.times[0]) if len(fields.times) == 1 else None
+            has_times = isinstance(times, list) and len(times) == len(texts)
+            timed = ((line, moment) for moment in times or ())
+            if has_times and not self.dates.can_read(timed, fields.times[0]):
                 return
             raw = LogLines(
                 lines=tuple(map(str, texts)),
-                times=tuple(read_time(one, self.dates.clock) for one in times or ()) if known else None,
+                times=tuple(read_time(moment, self.dates.clock) for moment in times or ())
+                if has_times
+                else None,
                 keys=all(str(t).isdecimal() for t in texts),
             )
-            label = None if found.label is None else row.get(found.label)
-            session, label = (None if one is None else str(one) for one in (session, label))
+            label = None if fields.label is None else row.get(fields.label)
+            session, label = (None if name is None else str(name) for name in (session, label))
             yield self._session(raw, session, line, label)
 
     def _key_sessions(self, batches: Iterator[Lines]) -> Iterator[Record]:
-        """A session a line: event ids between spaces."""
+        """The records of lines with a session each: event ids between spaces."""
         for numbers, texts in batches:
             for line, text in zip(numbers, texts, strict=True):
                 if not text or text.isspace():
                     continue
-                found = KEYS.fullmatch(text)
-                if found is None and self.followed:
+                match = KEYS.fullmatch(text)
+                if match is None and self.followed:
                     yield self._session(LogLines(lines=(text,), keys=True), None, line)
                     continue
-                if found is None:
+                if match is None:
                     reason = "a line of a session file that is not event ids"
                     remedy = "event ids are whole numbers between spaces; name the format the file has"
                     error = DataError(reason, source=self.source, line=line, remedy=remedy)
                     self.problems.bad(error, text)
                     continue
-                yield self._session(LogLines(lines=tuple(found[2].split()), keys=True), found[1], line)
+                yield self._session(LogLines(lines=tuple(match[2].split()), keys=True), match[1], line)
 
 
 def _with_gaps(ids: Ids, first: Events) -> Ids:
-    """The ids of events; a line that is a gap has those of the line before it, or else of the first line."""
+    """A function that finds the ids of events; a line that is a gap has those of the line before it, or else
+    of the first line."""
     last = next(filter(None, map(ids, first)), ())
 
-    def found(event: Event) -> Sequence[str]:
+    def event_ids(event: Event) -> Sequence[str]:
         nonlocal last
         names = ids(event)
         if not names and event.message.strip() == MASK:
@@ -533,10 +552,11 @@ def _with_gaps(ids: Ids, first: Events) -> Ids:
         last = names or last
         return names
 
-    return found
+    return event_ids
 
 
-def _last_written(path: str | Path) -> float:
+def _modification_time(path: str | Path) -> float:
+    """Seconds since 1970-01-01 UTC at which a file was last written; now for standard input."""
     try:
         return time.time() if str(path) == "-" else Path(path).stat().st_mtime
     except OSError:

@@ -21,12 +21,12 @@ def service_of(source: str) -> str:
     >>> [service_of(name) for name in ("a/x.log", "a/x.log.2.gz", "a/x-2024-03-05.log", "a/x.log-20240305")]
     ['a/x.log', 'a/x.log', 'a/x.log', 'a/x.log']
     """
-    path = _unpacked(source)
+    path = _unpacked_path(source)
     return str(path.with_name(_ROTATED.sub("", path.name) or path.name)) if path.name else source
 
 
 def rotation_of(source: str) -> tuple[str, int, str, int]:
-    """What sorts the files of a folder by service, and those of one from the oldest to the newest.
+    """A sort key: it sorts the files of a folder by service, and those of one from the oldest to the newest.
 
     Dates come first, then numbers after a point, the greatest first, as logrotate counts them (after another
     sign the least first, as pieces are counted), then `.old`, and last the file that is being written.
@@ -34,7 +34,7 @@ def rotation_of(source: str) -> tuple[str, int, str, int]:
     >>> sorted(("x.log", "x.log.1", "x.log.10.gz", "x.log-20240305", "x.log.2", "x.log.old"), key=rotation_of)
     ['x.log-20240305', 'x.log.10.gz', 'x.log.2', 'x.log.1', 'x.log.old', 'x.log']
     """
-    added = _ROTATED.search(_unpacked(source).name)
+    added = _ROTATED.search(_unpacked_path(source).name)
     if added is None:
         return service_of(source), 3, "", 0
     date, number, sign = "", 0, ""
@@ -46,7 +46,8 @@ def rotation_of(source: str) -> tuple[str, int, str, int]:
     return service_of(source), 1 if sign else 2, "", -number if sign == "." else number
 
 
-def _unpacked(source: str) -> Path:
+def _unpacked_path(source: str) -> Path:
+    """A path without the endings of compressed files."""
     path = Path(source)
     while path.suffix.lower() in (*COMPRESSED, ".bz2", ".xz"):
         path = path.with_suffix("")

@@ -52,13 +52,13 @@ class Piece(NamedTuple):
     @property
     def times(self) -> tuple[float, ...] | None:
         """Seconds since 1970-01-01 UTC, or None."""
-        found = tuple(NAN if line[2] is None else line[2] for line in self.lines)
-        return None if isnan(found[0]) else found
+        seconds = tuple(NAN if line[2] is None else line[2] for line in self.lines)
+        return None if isnan(seconds[0]) else seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """How long a window is and how far the next one begins, in lines, or in seconds if `by_time`."""
+    """The length of a window and the step to the next one, in lines, or in seconds if `by_time`."""
 
     length: float
     step: float
@@ -83,6 +83,7 @@ def window_of(length: int | str, step: int | str | None) -> Window:
 
 
 def _measure(value: int | str, name: str) -> tuple[float, bool]:
+    """(length, whether it is in seconds) of a window or a step."""
     lines = int(value) if isinstance(value, int) or value.isdecimal() else None
     seconds = duration(str(value)) if lines is None else None
     measure = lines if lines is not None else seconds
@@ -104,32 +105,32 @@ def windows(
     Raises:
         DataError: windows by time of a log without times.
     """
-    held = _Held()
+    waiting = _WaitingLines()
     if memory is not None:
-        memory.held = lambda: {REST: [line[0] for line in held.lines]} if held.lines else {}
+        memory.held = lambda: {REST: [line[0] for line in waiting.lines]} if waiting.lines else {}
     for batch in events:
         if not batch:
-            number, last, begin = held.over(window, time.monotonic())
-            yield from held.cut(window, last, number)
-            held.drop(begin)
+            number, last, begin = waiting.complete_windows(window, time.monotonic())
+            yield from waiting.pieces(window, last, number)
+            waiting.drop(begin)
             continue
         time_known = batch and batch[0].time is not None and not isnan(batch[0].time)
         if window.by_time and not time_known:
             reason = "windows by time need lines with times"
             remedy = "give the window as a number of lines, or name the format or field of the time"
             raise DataError(reason, source=source, line=batch[0].number, remedy=remedy)
-        held.add(batch)
-        end = held.end(window)
+        waiting.add(batch)
+        end = waiting.stretch_end(window)
         while end is not None:
-            yield from held.cut(window, end)
-            held.drop(end)
-            end = held.end(window)
-    if held.lines:
-        yield from held.cut(window, len(held.lines))
-    problems.note("line older than the line before it", held.late)
+            yield from waiting.pieces(window, end)
+            waiting.drop(end)
+            end = waiting.stretch_end(window)
+    if waiting.lines:
+        yield from waiting.pieces(window, len(waiting.lines))
+    problems.note("line older than the line before it", waiting.late)
 
 
-class _Held:
+class _WaitingLines:
     """Lines that are waiting for their stretch to be whole."""
 
     def __init__(self) -> None:
@@ -139,17 +140,17 @@ class _Held:
         self.late = 0
 
     def add(self, batch: Events) -> None:
-        times = [one.time for one in batch if one.time is not None]
+        times = [event.time for event in batch if event.time is not None]
         if times:
             last = [line[2] or 0.0 for line in self.lines[-1:]] or times[:1]
             self.late += sum(map(lt, times, [*last, *times]))
-            before = self._order[-1:]
-            self._order += list(accumulate([*before, *times], max))[len(before) :]
+            previous = self._order[-1:]
+            self._order += list(accumulate([*previous, *times], max))[len(previous) :]
             self._came = time.monotonic()
-        self.lines += [one[:5] for one in batch]
+        self.lines += [event[:5] for event in batch]
 
-    def end(self, window: Window) -> int | None:
-        """Lines of the first stretch, if it is whole."""
+    def stretch_end(self, window: Window) -> int | None:
+        """The number of lines of the first stretch, if it is whole; else None."""
         stretch = window.length + (STRETCH - 1) * window.step
         if not window.by_time:
             return int(stretch) if len(self.lines) >= stretch else None
@@ -160,7 +161,7 @@ class _Held:
     def drop(self, end: int) -> None:
         del self.lines[:end], self._order[:end]
 
-    def over(self, window: Window, now: float) -> tuple[float, int, int]:
+    def complete_windows(self, window: Window, now: float) -> tuple[float, int, int]:
         """At a pause: how many windows are over, the lines they have, and those no other window has.
 
         Windows of lines are over. The time in the log goes on from the last line as our clock does.
@@ -173,10 +174,10 @@ class _Held:
         last = bisect_left(self._order, first + (number - 1) * window.step + window.length)
         return number, last if number else 0, bisect_left(self._order, first + number * window.step)
 
-    def cut(self, window: Window, end: int, most: float = inf) -> Iterator[Piece]:
-        """The windows of the first `end` lines, at most `most` of them."""
+    def pieces(self, window: Window, end: int, limit: float = inf) -> Iterator[Piece]:
+        """The windows of the first `end` lines, at most `limit` of them."""
         covered = number = 0
-        while covered < end and number < most:
+        while covered < end and number < limit:
             if window.by_time:
                 # Where nothing happened, windows are passed over at once.
                 begin = self._order[0] + number * window.step
@@ -233,28 +234,28 @@ def pattern_of(session: str) -> re.Pattern[str]:
 
 def usual_pattern(first: Events) -> re.Pattern[str] | None:
     """The usual form of ids that three quarters of these lines have, if any, with four lines an id."""
-    texts = [one.whole for one in first[:_LOOKED_AT]]
+    texts = [event.full_line for event in first[:_LOOKED_AT]]
     for expression in _USUAL:
         pattern = re.compile(expression)
-        if recurring([set(pattern.findall(text)) for text in texts], _LINES_EACH):
+        if ids_recur([set(pattern.findall(text)) for text in texts], _LINES_EACH):
             return pattern
     return None
 
 
-def recurring(found: Sequence[Collection[str]], lines_each: int = 2) -> bool:
+def ids_recur(line_ids: Sequence[Collection[str]], lines_each: int = 2) -> bool:
     """Whether three quarters of some lines have ids, and an id comes in so many lines on average."""
-    ids = Counter(chain.from_iterable(found))
-    with_id = sum(map(bool, found))
-    return bool(ids) and with_id >= _SHARE * len(found) and ids.total() >= lines_each * len(ids)
+    ids = Counter(chain.from_iterable(line_ids))
+    with_id = sum(map(bool, line_ids))
+    return bool(ids) and with_id >= _SHARE * len(line_ids) and ids.total() >= lines_each * len(ids)
 
 
-def ids_by(pattern: re.Pattern[str]) -> Ids:
-    """The ids of an event by an expression, searched in the whole line; an id counts once a line."""
+def id_finder(pattern: re.Pattern[str]) -> Ids:
+    """A function that finds the ids of an event by an expression in the whole line, each of them once."""
     find = pattern.findall
 
     def ids(event: Event) -> Sequence[str]:
-        found = find(event.whole)
-        return found if len(found) < 2 else list(dict.fromkeys(found))
+        matches = find(event.full_line)
+        return matches if len(matches) < 2 else list(dict.fromkeys(matches))
 
     return ids
 
@@ -264,32 +265,33 @@ def key_of(session: str) -> str:
     return f"{hash64(session) & (1 << 64) - 1:016x}"
 
 
-def remaining(events: Iterator[Events], memory: Memory) -> Iterator[Events]:
+def unread_events(events: Iterator[Events], memory: Memory) -> Iterator[Events]:
     """Leave out the events that an earlier reader has handed on in all their records."""
     for batch in events:
         if batch:
             memory.taken = max(memory.taken, batch[-1].number)
             if batch[0].number <= memory.before:
-                batch = [one for one in batch if not memory.is_past(one.number)]
+                batch = [event for event in batch if not memory.is_past(event.number)]
                 if not batch:
                     continue  # it would be a pause
         yield batch
 
 
-def still_open(ids: Ids, memory: Memory) -> Ids:
-    """The ids of events, without those of sessions whose record an earlier reader has handed on."""
+def open_id_finder(ids: Ids, memory: Memory) -> Ids:
+    """A function that finds the ids of events, without those of sessions whose record an earlier reader has
+    handed on."""
 
-    def found(event: Event) -> Sequence[str]:
+    def open_ids(event: Event) -> Sequence[str]:
         names = ids(event)
         if event.number > memory.before:
             return names
-        return [one for one in names if event.number in memory.held_before.get(key_of(one), ())]
+        return [session for session in names if event.number in memory.held_before.get(key_of(session), ())]
 
-    return found
+    return open_ids
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenSession:
     """A session some of whose lines have come."""
 
     lines: list[Line] = field(default_factory=list)
@@ -299,7 +301,7 @@ class _Open:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """When a session is over.
+    """The limits at which a session is over.
 
     Args:
         gap: seconds without a line after which it is; None: only the end of the file ends it.
@@ -318,15 +320,17 @@ class Limits:
 
 class Sessions:
     """Gathers the lines of each id; a session ends with the file, after a gap, or when memory is full. An
-    event with several ids belongs to each session; lines without one make windows (`rest`)."""
+    event with several ids belongs to each session; lines without one make windows (`rest_window`)."""
 
-    def __init__(self, ids: Ids, limits: Limits, rest: Window, source: str, problems: Problems) -> None:
-        self._ids, self._limits, self._rest = ids, limits, rest
+    def __init__(
+        self, ids: Ids, limits: Limits, rest_window: Window, source: str, problems: Problems
+    ) -> None:
+        self._ids, self._limits, self._rest_window = ids, limits, rest_window
         self._source, self._problems = source, problems
-        self._open: dict[str, _Open] = {}  # the one idle longest first
+        self._open: dict[str, _OpenSession] = {}  # the one idle longest first
         self._lines = 0
-        self._without: Events = []
-        self._elapsed = _Elapsed(limits.gap or inf)
+        self._events_without_id: Events = []
+        self._elapsed = _LogClock(limits.gap or inf)
 
     def __call__(self, events: Iterator[Events]) -> Iterator[Piece]:
         """The sessions as they end; those open at the end of the file in the order they began.
@@ -337,19 +341,22 @@ class Sessions:
             if batch:
                 yield from self._add(batch)
             else:
-                yield from self._pause(time.monotonic())
-        left = sorted(self._open.items(), key=lambda item: item[1].lines[0][0])
+                yield from self._end_at_pause(time.monotonic())
+        unended = sorted(self._open.items(), key=lambda pair: pair[1].lines[0][0])
         self._open = {}
-        yield from (Piece(one.lines, name, one.lines[0][0]) for name, one in left)
+        yield from (Piece(session.lines, name, session.lines[0][0]) for name, session in unended)
         yield from self._flush_rest()
 
-    def held(self) -> dict[str, list[int]]:
+    def waiting_lines(self) -> dict[str, list[int]]:
         """The lines that wait, by the key of their session."""
-        found = {key_of(name): [line[0] for line in one.lines] for name, one in self._open.items()}
-        rest = [one.number for one in self._without]
-        return {**found, REST: rest} if rest else found
+        lines_by_key = {
+            key_of(name): [line[0] for line in session.lines] for name, session in self._open.items()
+        }
+        rest_lines = [event.number for event in self._events_without_id]
+        return {**lines_by_key, REST: rest_lines} if rest_lines else lines_by_key
 
     def _add(self, batch: Events) -> Iterator[Piece]:
+        """Take a batch of events; yield the sessions that end."""
         sessions, gap, idle = self._open, self._limits.gap, self._limits.idle
         came = 0.0 if idle is None else time.monotonic()
         if gap is not None and batch[0].time is None and idle is None:
@@ -360,26 +367,26 @@ class Sessions:
             line, names = event[:5], self._ids(event)
             self._elapsed.add(event.time)
             if not names:
-                self._without.append(event)
+                self._events_without_id.append(event)
             for name in names:
-                one = sessions.pop(name, None)
-                if one is None:
-                    one = _Open()
-                elif gap is not None and self._elapsed.seconds - one.elapsed > gap:
-                    sessions[name] = one
-                    yield self._ended(name)
-                    one = _Open()
-                sessions[name] = one  # again the last in the order
-                one.came, one.elapsed = came, self._elapsed.seconds
-                one.lines.append(line)
+                session = sessions.pop(name, None)
+                if session is None:
+                    session = _OpenSession()
+                elif gap is not None and self._elapsed.seconds - session.elapsed > gap:
+                    sessions[name] = session
+                    yield self._end_session(name)
+                    session = _OpenSession()
+                sessions[name] = session  # again the last in the order
+                session.came, session.elapsed = came, self._elapsed.seconds
+                session.lines.append(line)
                 self._lines += 1
-                if len(one.lines) >= self._limits.max_lines:
+                if len(session.lines) >= self._limits.max_lines:
                     self._problems.note("a session was cut: it has more lines than max_session")
-                    yield self._ended(name)
+                    yield self._end_session(name)
             if gap is not None:
                 yield from self._close_idle()
         yield from self._close_idle()
-        if len(self._without) >= _REST_LINES:
+        if len(self._events_without_id) >= _REST_LINES:
             yield from self._flush_rest()
 
     def _close_idle(self) -> Iterator[Piece]:
@@ -387,38 +394,39 @@ class Sessions:
         lines come in batches."""
         limits = self._limits
         while self._open:
-            name, one = next(iter(self._open.items()))
+            name, session = next(iter(self._open.items()))
             full = len(self._open) > limits.max_open or self._lines > limits.max_held
-            idle = limits.gap is not None and self._elapsed.seconds - one.elapsed > limits.gap
+            idle = limits.gap is not None and self._elapsed.seconds - session.elapsed > limits.gap
             if not (full or idle):
                 return
             if full and not idle:
                 self._problems.note("a session was ended early: too many were open (max_open, max_held)")
-            yield self._ended(name)
+            yield self._end_session(name)
 
-    def _pause(self, now: float) -> Iterator[Piece]:
+    def _end_at_pause(self, now: float) -> Iterator[Piece]:
         """At a pause of a live input: end the sessions that are over, and the windows of the other lines."""
         idle = inf if self._limits.idle is None else self._limits.idle
         while self._open and now - next(iter(self._open.values())).came >= idle:
-            yield self._ended(next(iter(self._open)))
+            yield self._end_session(next(iter(self._open)))
         yield from self._flush_rest()
 
-    def _ended(self, name: str) -> Piece:
-        one = self._open.pop(name)
-        self._lines -= len(one.lines)
-        return Piece(one.lines, name, one.lines[0][0])
+    def _end_session(self, name: str) -> Piece:
+        """Close a session; the piece of its lines."""
+        session = self._open.pop(name)
+        self._lines -= len(session.lines)
+        return Piece(session.lines, name, session.lines[0][0])
 
     def _flush_rest(self) -> Iterator[Piece]:
-        rest, self._without = self._without, []
-        self._problems.note("a line without a session id went into a window", len(rest))
-        yield from windows(iter([rest] if rest else []), self._rest, self._source, self._problems)
+        """The windows of the events without an id."""
+        events, self._events_without_id = self._events_without_id, []
+        self._problems.note("a line without a session id went into a window", len(events))
+        yield from windows(iter([events] if events else []), self._rest_window, self._source, self._problems)
 
 
-class _Elapsed:
-    """How many seconds of a log have passed, by the times of its lines: the differences of their running
-    maximum. Lines that come late make no time pass, nor does a clock that steps back and is set again. Behind
-    a step back of more than a gap time goes on from there.
-    """
+class _LogClock:
+    """Measures how many seconds of a log have passed, by the times of its lines: the differences of their
+    running maximum. Lines that come late make no time pass, nor does a clock that steps back and is set
+    again. Behind a step back of more than a gap time goes on from there."""
 
     def __init__(self, gap: float) -> None:
         self._gap, self.seconds = gap, 0.0

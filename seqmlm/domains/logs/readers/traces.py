@@ -69,4 +69,5 @@ class TextEvent:
 
 
 def _has_traceback(lines: Sequence[str]) -> bool:
+    """Whether a line begins the traceback of a Python program."""
     return any(line.startswith("Traceback (") for line in lines)

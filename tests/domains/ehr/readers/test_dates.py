@@ -63,7 +63,7 @@ def test_an_order_that_alone_fits_is_taken_and_told(dates: list[str], order: str
 )
 def test_no_date_is_read_otherwise_than_it_was_written(dates: list[datetime], order: str) -> None:
     rows = [(line, (date.strftime(order),)) for line, date in enumerate(dates, 2)]
-    found, read = cells.dated(iter(rows), Problems("skip"), "a.csv", {0: "date"}, None)
+    found, read = cells.dated_rows(iter(rows), Problems("skip"), "a.csv", {0: "date"}, None)
     got = [read(cell) for _, (cell,) in found]
     midnight = [(date.replace(hour=0, minute=0, second=0, microsecond=0)) for date in dates]
     wanted = [(date - datetime(1970, 1, 1)).total_seconds() for date in midnight]

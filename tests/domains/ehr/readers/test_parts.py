@@ -19,7 +19,7 @@ from written import written
 from seqmlm.data import clock
 from seqmlm.data.problems import Problems
 from seqmlm.domains.ehr.readers import cells
-from seqmlm.domains.ehr.readers.histories import Cells, grouped
+from seqmlm.domains.ehr.readers.histories import Cells, group_by_subject
 from seqmlm.domains.ehr.readers.tables import header, scan, table_files
 from seqmlm.errors import UsageError
 
@@ -142,32 +142,35 @@ def rows(count: int, subjects: int) -> Iterator[Cells]:
 
 @pytest.mark.parametrize("limit", [10_000, 100, 7])
 def test_rows_are_brought_together_whatever_fits_in_memory(limit: int) -> None:
-    found = dict(grouped(rows(2000, 300), limit=limit))
+    found = dict(group_by_subject(rows(2000, 300), limit=limit))
     assert len(found) == 300
     assert sum(map(len, found.values())) == 2000
     for subject, members in found.items():
         assert {row[0] for row in members} == {subject}
         assert [row[-1] for row in members] == sorted(row[-1] for row in members)
-    assert list(grouped(rows(2000, 300), limit=limit)) == list(grouped(rows(2000, 300), limit=limit))
+    assert list(group_by_subject(rows(2000, 300), limit=limit)) == list(
+        group_by_subject(rows(2000, 300), limit=limit)
+    )
 
 
 def test_subjects_that_fit_in_memory_come_in_order() -> None:
-    assert [subject for subject, _ in grouped(rows(4, 100))] == ["0", "19", "38", "57"]
+    assert [subject for subject, _ in group_by_subject(rows(4, 100))] == ["0", "19", "38", "57"]
 
 
 def test_one_subject_larger_than_memory_is_still_one() -> None:
-    assert [len(members) for _, members in grouped(rows(1000, 1), limit=10)] == [1000]
+    assert [len(members) for _, members in group_by_subject(rows(1000, 1), limit=10)] == [1000]
 
 
 MEMORY = """
 import resource, sys
-from seqmlm.domains.ehr.readers.histories import grouped
+from seqmlm.domains.ehr.readers.histories import group_by_subject
 import pyarrow
 def rows(count):
     for i in range(count):
         subject, code, visit = str(i * 7919 % (count // 20)), "ICD9//%d" % (i % 900), "visit-%d" % i
         yield subject, float(i), code, 1.5, None, None, visit, "", 0, i
-assert sum(len(members) for _, members in grouped(rows(int(sys.argv[1])), limit=20_000)) == int(sys.argv[1])
+groups = group_by_subject(rows(int(sys.argv[1])), limit=20_000)
+assert sum(len(members) for _, members in groups) == int(sys.argv[1])
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 

@@ -17,7 +17,15 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.logs.readers import READERS, sessions
 from seqmlm.domains.logs.readers.events import Event, Events
-from seqmlm.domains.logs.readers.sessions import STRETCH, Limits, Piece, Sessions, ids_by, window_of, windows
+from seqmlm.domains.logs.readers.sessions import (
+    STRETCH,
+    Limits,
+    Piece,
+    Sessions,
+    id_finder,
+    window_of,
+    windows,
+)
 from seqmlm.errors import DataError
 
 
@@ -128,11 +136,11 @@ def gather(lines: list[str], times: list[float] | None = None, **options: Any) -
     settings: dict[str, Any] = {"gap": None, "max_open": 1000, "max_held": 1000, "max_lines": 1000} | options
     problems = settings.pop("problems", Problems())
     size = settings.pop("size", 7)
-    events = [Event(n, text, whole=text) for n, text in enumerate(lines, 1)]
+    events = [Event(n, text, full_line=text) for n, text in enumerate(lines, 1)]
     if times is not None:
         events = [one._replace(time=time) for one, time in zip(events, times, strict=True)]
     cut = (events[start : start + size] for start in range(0, len(events), size))
-    made = Sessions(ids_by(re.compile(r"s\d")), Limits(**settings), window_of(4, None), "f", problems)
+    made = Sessions(id_finder(re.compile(r"s\d")), Limits(**settings), window_of(4, None), "f", problems)
     return list(made(cut))
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.logs.readers import read_logs
-from seqmlm.domains.logs.readers.origins import NOTHING, told
+from seqmlm.domains.logs.readers.origins import NOTHING, origin_facts
 
 
 def records(path: Path, text: str, kind: str = "auto", **options: Any) -> list[Any]:
@@ -72,16 +72,23 @@ def test_text_between_objects_names_nothing_and_hides_no_origin(
     (record,) = records(tmp_path / "a.jsonl", "\n".join(lines) + "\n", kind)
     found = [NOTHING if at == place else (severity, "a", "") for at in range(3)]
     assert list(record.meta["origins"]) == found
-    assert told(record.raw.lines, record.meta["origins"]) == {"severity": severity, "host": "a"}
+    assert origin_facts(record.raw.lines, record.meta["origins"]) == {"severity": severity, "host": "a"}
 
 
 def test_what_is_told_of_some_lines() -> None:
-    assert told(["a", "b"], None) == {}
-    assert told([], ()) == {}
+    assert origin_facts(["a", "b"], None) == {}
+    assert origin_facts([], ()) == {}
     given = [("INFO", "web1", "api"), ("ERROR", "web2", "api"), ("INFO", "web1", "")]
-    assert told(["", "", ""], given) == {"severity": "ERROR", "host": "web1", "hosts": 2, "service": "api"}
+    assert origin_facts(["", "", ""], given) == {
+        "severity": "ERROR",
+        "host": "web1",
+        "hosts": 2,
+        "service": "api",
+    }
     said = "level=info service=api ok", 'x "level": "ERROR", "service": "db"'
     inside = [*said, "sublevel=fatal", "level=7up"]
-    assert told(inside, None) == {"severity": "ERROR", "service": "api", "services": 2}
-    assert told(["level=error"], [("WARN", "", "")]) == {"severity": "WARN"}  # the header is asked first
-    assert told(["level: error in level 3"], None) == {}  # prose
+    assert origin_facts(inside, None) == {"severity": "ERROR", "service": "api", "services": 2}
+    assert origin_facts(["level=error"], [("WARN", "", "")]) == {
+        "severity": "WARN"
+    }  # the header is asked first
+    assert origin_facts(["level: error in level 3"], None) == {}  # prose
