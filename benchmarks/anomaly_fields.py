@@ -34,6 +34,7 @@ from seqmlm.anomaly.values import ALONE
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.types import Encoding
+from seqmlm.engine.units import unit_symbols
 from seqmlm.inference.batches import Encoded
 from seqmlm.inference.calibrations import stored_background
 from seqmlm.inference.detector import Detector
@@ -147,14 +148,14 @@ class Baselines:
 
     def bits(self, encodings: Sequence[Encoding]) -> dict[str, list[Doubles]]:
         """Baseline -> (U,) bits of the units of each encoding."""
-        spelled = [[unit for unit in self.units.spelled(e) if unit] for e in encodings]
+        spelled = [[unit for unit in unit_symbols(self.units, e) if unit] for e in encodings]
         whole = self.ngram.bits(spelled)
         ends = np.cumsum([len(s) for s in spelled])
         with np.errstate(divide="ignore"):
             log2 = np.log2(self.unigram)
         assert self.expert is not None
-        named = self.expert.named(encodings)
-        counts = -self.expert.alone(self.expert.priced(named))
+        named = self.expert.hash_units(encodings)
+        counts = -self.expert.count_mixture(self.expert.count_log_probs(named))
         found = {
             "counts": [counts[(named.sequence == i) & (named.tokens > 0)] for i in range(len(encodings))],
             "unigram": [np.array([-log2[list(unit)].sum() for unit in s]) for s in spelled],
@@ -302,7 +303,7 @@ def pairs_of(model: LoadedModel, texts: Sequence[str], fault: Fault, seed: int) 
         one, other = (Encoded(as_record(t, number), model.tokenizer.encode(t)) for t in (normal, faulty.text))
         if max(len(one.encoding), len(other.encoding)) > min(LONGEST, model.card.max_length):
             continue
-        spans = units.spans(other.encoding)[[bool(unit) for unit in units.spelled(other.encoding)]]
+        spans = units.spans(other.encoding)[[bool(unit) for unit in unit_symbols(units, other.encoding)]]
         changed = np.zeros(len(spans), dtype=np.bool_)
         for start, end in faulty.spans:
             changed |= (spans[:, 0] < end) & (spans[:, 1] > start)
@@ -329,7 +330,7 @@ def spelled(model: LoadedModel, field: Field) -> list[list[tuple[int, ...]]]:
             for start in range(0, len(text), 20_000):
                 spelled = [
                     unit
-                    for unit in units.spelled(model.tokenizer.encode(text[start : start + 20_000]))
+                    for unit in unit_symbols(units, model.tokenizer.encode(text[start : start + 20_000]))
                     if unit
                 ]
                 found.append(spelled)

@@ -11,7 +11,7 @@ from anomaly_sessions import Session
 from ngram import NGram
 from numpy.typing import NDArray
 
-from seqmlm.engine.expert import ALONE, CountExpert, learnt_weights
+from seqmlm.engine.expert import COUNTS_ALONE, CountExpert, fit_weights
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.engine.units import Units
 
@@ -127,15 +127,15 @@ def _counts(train: Sequence[Session]) -> Callable[[Sequence[Session]], list[Doub
     rule, held = Units(space), encoded(train[9::10])
     unigram = np.append(0.0, np.full(len(number) + 1, 1 / (len(number) + 1)))
     fitted = CountExpert.fit(encoded([s for i, s in enumerate(train) if i % 10 != 9]), rule, unigram)
-    units = fitted.named(held)
-    tuned = fitted.tuned(units)
-    weights = learnt_weights(None, tuned.priced(units))
-    expert = replace(tuned, weights={ALONE: weights})
+    units = fitted.hash_units(held)
+    tuned = fitted.with_best_smoothing(units)
+    weights = fit_weights(None, tuned.count_log_probs(units))
+    expert = replace(tuned, weights={COUNTS_ALONE: weights})
 
     def bits(sessions: Sequence[Session]) -> list[Doubles]:
-        asked = expert.named(encoded(sessions))
+        asked = expert.hash_units(encoded(sessions))
         ends = np.cumsum([len(s) for s in sessions])
-        return np.split(-expert.alone(expert.priced(asked)), ends[:-1])
+        return np.split(-expert.count_mixture(expert.count_log_probs(asked)), ends[:-1])
 
     return bits
 

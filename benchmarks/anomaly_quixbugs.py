@@ -25,6 +25,7 @@ from seqmlm.anomaly.values import ALONE, Scored
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.code.levels import CLASSES, SUBWORDS, TOP_TOKENS, ClassNorms, SourceUnits
+from seqmlm.engine.units import unit_symbols
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
@@ -103,7 +104,7 @@ def _bits(baselines: Baselines, asked: Sequence[Scored]) -> dict[str, list[Doubl
     units = baselines.units
     found = {arm: [one.surprisal for one in _of(arm, asked)] for arm in ARMS}
     found |= baselines.bits([one.encoding for one in asked])
-    words = [[unit for unit in units.spelled(one.encoding) if unit] for one in asked]
+    words = [[unit for unit in unit_symbols(units, one.encoding) if unit] for one in asked]
     base = baselines.ngram.bits(words)
     owner = np.repeat(np.arange(len(words)), [len(one) for one in words])
     place = np.concatenate([np.arange(len(one)) for one in words])

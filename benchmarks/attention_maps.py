@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from seqmlm.engine.attention import NAME
-from seqmlm.engine.conditionals import evaluating
+from seqmlm.engine.conditionals import evaluation_mode
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.packing import Document, pack
 from seqmlm.engine.types import Encoding
@@ -63,7 +63,7 @@ def attentions(rows: MaskedRows, encoding: Encoding) -> NDArray[np.float32]:
         embedded = embedded + rows.channels(batch.channels).to(embedded.dtype)
     rows.model.set_attn_implementation("eager")
     try:
-        with evaluating(rows):
+        with evaluation_mode(rows):
             found = rows.model.base_model(
                 inputs_embeds=embedded, position_ids=batch.position_ids, output_attentions=True
             )

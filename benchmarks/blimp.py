@@ -32,7 +32,7 @@ from numpy.typing import ArrayLike
 
 from seqmlm import plugins
 from seqmlm.data.pairs import Pair, read_pairs
-from seqmlm.engine.units import Mode
+from seqmlm.engine.units import Mode, unit_symbols
 from seqmlm.errors import UsageError
 from seqmlm.evaluation.intervals import Difference, summarized
 from seqmlm.evaluation.pairs import Metric, accuracy, compared, outcomes
@@ -116,11 +116,11 @@ def ngram_scores(model: model_folder.LoadedModel, corpus: Corpus, pairs: Sequenc
     """Log-probabilities of both sentences by a 5-gram of the same units on the same training sentences."""
     units = corpus.tokenizer.units
     ngram = NGram(order=ORDER, unigram=units.frequencies(corpus.token_counts))
-    ngram.fit(units.spelled(corpus.train[index]) for index in range(len(corpus.train)))
+    ngram.fit(unit_symbols(units, corpus.train[index]) for index in range(len(corpus.train)))
     scores: Scores = {}
     for side in ("good", "bad"):
         texts = [getattr(pair, side) for pair in pairs]
-        spelled = [units.spelled(encoding) for encoding in model.tokenizer.encode_batch(texts)]
+        spelled = [unit_symbols(units, encoding) for encoding in model.tokenizer.encode_batch(texts)]
         owner = np.repeat(np.arange(len(texts)), [len(own) for own in spelled])
         bits = np.bincount(owner, weights=ngram.bits(spelled), minlength=len(texts))
         scores[side] = np.round(-bits * np.log(2), 5).tolist()
@@ -133,8 +133,8 @@ def count_scores(model: model_folder.LoadedModel, pairs: Sequence[Pair]) -> Scor
     assert expert is not None
     scores: Scores = {}
     for side in ("good", "bad"):
-        units = expert.named(model.tokenizer.encode_batch([getattr(pair, side) for pair in pairs]))
-        log2 = np.where(units.tokens > 0, expert.alone(expert.priced(units)), 0.0)
+        units = expert.hash_units(model.tokenizer.encode_batch([getattr(pair, side) for pair in pairs]))
+        log2 = np.where(units.tokens > 0, expert.count_mixture(expert.count_log_probs(units)), 0.0)
         sums = np.bincount(units.sequence, weights=log2, minlength=len(pairs))
         scores[side] = np.round(sums * np.log(2), 5).tolist()
     return scores

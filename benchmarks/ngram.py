@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.engine.types import Encoding
-from seqmlm.engine.units import Units, unit_numbers
+from seqmlm.engine.units import Units, unit_numbers, unit_symbols
 from seqmlm.errors import UsageError
 
 Unit = tuple[int, ...]
@@ -66,7 +66,7 @@ def without_order(
     Units of one position are a set (the events of a visit). A table writes its columns in an order, and an
     n-gram that reads it knows the next column: nothing about patients.
     """
-    spelled = units.spelled(encoding)
+    spelled = unit_symbols(units, encoding)
     if encoding.positions is None:
         return spelled, list(range(len(spelled)))
     numbers = unit_numbers(encoding)
@@ -172,7 +172,7 @@ class NGram:
         """-log2 P of some units given the units before them.
 
         Args:
-            sequences: each a list of units, as `Units.spelled` gives them.
+            sequences: each a list of units, as `unit_symbols` gives them.
             chosen: for each sequence the unit numbers wanted, such as those `unit_bits` masked.
 
         Returns:

@@ -41,7 +41,7 @@ def cached_bits(
 
     Args:
         base: (U,) -log2 P of each chosen unit by the n-gram, sequence after sequence.
-        sequences: their units, as `Units.spelled` gives them.
+        sequences: their units, as `unit_symbols` gives them.
         chosen: for each sequence the unit numbers to be predicted.
         files: for each sequence the file it belongs to; a file's sequences share a cache.
         order: units in the longest n-gram of the cache.

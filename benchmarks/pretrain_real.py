@@ -45,9 +45,10 @@ from seqmlm import plugins
 from seqmlm.data.splits import evenly
 from seqmlm.engine import loop as training
 from seqmlm.engine.conditionals import Conditionals
-from seqmlm.engine.expert import ALONE, CountExpert, learnt_weights, multiplied
+from seqmlm.engine.expert import COUNTS_ALONE, CountExpert, fit_weights, multiplies_experts
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.reductions import Rows
+from seqmlm.engine.units import unit_symbols
 from seqmlm.evaluation.bits import UnitBits, unit_bits
 from seqmlm.inference import model_folder
 from seqmlm.training.corpus import Corpus, CorpusReader
@@ -163,7 +164,7 @@ def train(
 def priced(ask: Conditionals, corpus: Corpus, indices: Sequence[int], frequencies: Doubles) -> UnitBits:
     """Held-out units of the model; where the records are few, the masks of several draws."""
     rule = corpus.tokenizer.units
-    want = (Rows(),) if multiplied(rule, frequencies) else ()
+    want = (Rows(),) if multiplies_experts(rule, frequencies) else ()
     found: list[UnitBits] = []
     while len(found) < DRAWS and sum(len(one.sample) for one in found) < ENOUGH_UNITS:
         found.append(
@@ -243,7 +244,7 @@ def ngram_bits(
     files = {index: record_of(corpus, index) for index in range(len(corpus.validation))}
     read, asked = {files[index] for index in indices}, set(indices)
     others = [index for index, file in files.items() if file in read and index not in asked]
-    held += [units.spelled(corpus.validation[index]) for index in others]
+    held += [unit_symbols(units, corpus.validation[index]) for index in others]
     wanted += [[] for _ in others]
     return cached_bits(bits, held, wanted, [files[index] for index in (*indices, *others)])
 
@@ -272,23 +273,23 @@ def expert_bits(done: Trained) -> tuple[Doubles, Doubles]:
     chosen = np.flatnonzero(np.isin(owners, owners[list(done.indices)]))
     windows, records = [validation[index] for index in chosen], owners[chosen]
     side = np.unique(records, return_inverse=True)[1] % 2
-    first = fitted.named(windows, records.tolist())
+    first = fitted.hash_units(windows, records.tolist())
     begins = np.searchsorted(first.sequence, np.arange(len(chosen)))
     window = np.searchsorted(chosen, costs.sample)
     place, half = begins[window] + costs.unit, side[window]
     counts, mixture = np.empty_like(costs.bits), np.empty_like(costs.bits)
     for learns in (0, 1):
         some = np.flatnonzero(side == learns)
-        known = fitted.named([windows[i] for i in some], records[some].tolist())
-        expert = fitted.tuned(known)
-        priced = expert.priced(first).some(place)
-        told = expert.told(-costs.bits, costs.values)
+        known = fitted.hash_units([windows[i] for i in some], records[some].tolist())
+        expert = fitted.with_best_smoothing(known)
+        priced = expert.count_log_probs(first).take(place)
+        told = expert.model_log_probs(-costs.bits, costs.values)
         own, other = half == learns, half != learns
-        mine, rest = priced.some(own), priced.some(other)
-        weights = {ALONE: learnt_weights(None, mine), "exact": learnt_weights(told[own], mine)}
+        mine, rest = priced.take(own), priced.take(other)
+        weights = {COUNTS_ALONE: fit_weights(None, mine), "exact": fit_weights(told[own], mine)}
         expert = replace(expert, weights=weights)
-        counts[other] = -expert.alone(rest)
-        mixture[other] = -expert.mixed(told[other], rest, "exact")[0]
+        counts[other] = -expert.count_mixture(rest)
+        mixture[other] = -expert.mixture(told[other], rest, "exact")[0]
     return counts, mixture
 
 

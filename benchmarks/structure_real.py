@@ -40,7 +40,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.readers.fasta import read_fasta
 from seqmlm.domains.protein.tokenizer import SPACE, TOKENS, ResidueTokenizer
 from seqmlm.engine.linear import LinearRows, Penalty, coupling_norms, zero_sum
-from seqmlm.engine.pseudolikelihood import Aligned, LinearLoop, prepared
+from seqmlm.engine.pseudolikelihood import AlignedSequences, LinearLoop, prepare
 from seqmlm.engine.schedule import LoopConfig
 from seqmlm.engine.types import InMemory
 from seqmlm.evaluation.intervals import bootstrap_weights, summarized
@@ -112,8 +112,8 @@ class Family:
         rows = [re.sub("[-.]", gap, row) for row in rows_of(path, ROWS)]
         encodings = ResidueTokenizer().encode_batch(rows)
         self.rows: LinearRows
-        self.data: Aligned
-        self.rows, self.data = prepared(InMemory(encodings), SPACE, Penalty())
+        self.data: AlignedSequences
+        self.rows, self.data = prepare(InMemory(encodings), SPACE, Penalty())
         shape = self.rows.model.config
         self.columns, self.states, self.sequences = shape.columns, len(shape.symbols), shape.sequences
         self.number = len(encodings)

@@ -356,15 +356,15 @@ def linear_model(spins: Doubles, weight: float) -> Doubles:
 
     from seqmlm.domains.protein.tokenizer import SPACE, ResidueTokenizer
     from seqmlm.engine.linear import Penalty, coupling_norms
-    from seqmlm.engine.pseudolikelihood import Aligned, LinearLoop, prepared
+    from seqmlm.engine.pseudolikelihood import AlignedSequences, LinearLoop, prepare
     from seqmlm.engine.schedule import LoopConfig
     from seqmlm.engine.types import InMemory
 
     torch.set_num_threads(1)
     texts = ["".join("LA"[int(n > 0)] for n in row) for row in spins]
     penalty = Penalty(penalty="l1", fields=0.0, couplings=weight, identity=1.0)
-    rows, data = prepared(InMemory(ResidueTokenizer().encode_batch(texts)), SPACE, penalty)
-    data = Aligned(data.states, torch.ones_like(data.weights))  # a sample that comes again counts again
+    rows, data = prepare(InMemory(ResidueTokenizer().encode_batch(texts)), SPACE, penalty)
+    data = AlignedSequences(data.states, torch.ones_like(data.weights))  # copies count, too
     with tempfile.TemporaryDirectory() as folder:
         LinearLoop(rows, data, penalty, LoopConfig(max_steps=5000), directory=Path(folder)).run()
     return coupling_norms(rows.model)

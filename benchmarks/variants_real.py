@@ -83,7 +83,8 @@ def effects(
     """log p of each mutant minus that of the wild type, and the sum of log-ratios of single places."""
     assert isinstance(model.rows, LinearRows)
     potts = model.rows.model
-    fields, couplings = potts.fields.detach().double().numpy(), potts.full().detach().double().numpy()
+    fields = potts.fields.detach().double().numpy()
+    couplings = potts.full_couplings().detach().double().numpy()
     ids = [encode_symbols(model.tokenizer, letter).ids[1] for letter in STANDARD]
     symbols = {symbol: number for number, symbol in enumerate(potts.config.symbols)}
     states = {letter: symbols[int(id)] for letter, id in zip(STANDARD, ids, strict=True)}

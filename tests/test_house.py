@@ -8,23 +8,23 @@ from __future__ import annotations
 import house
 import pytest
 
-MEMBERS = {"Task": 16, "Level": 18, "Units": 28, "Field": 20}  # 16, 18, 18, 20
+MEMBERS = {"Task": 16, "Level": 18, "Units": 18, "Field": 20}  # 16, 18, 18, 20
 PRIVACY_FILES = 55  # 50
 PRIVACY_OPTIONS = {"cli/data.py"}
 """Files of commands that have an option --sensitive, and know nothing else of privacy."""
 LOADED_LINES = {
-    "score": 17_700,  # 15,000
-    "structure": 20_530,  # 15,000
-    "embed": 19_660,  # 15,000
-    "train": 32_320,
-    "finetune": 32_300,  # training and 3,000
+    "score": 17_708,  # 15,000
+    "structure": 20_539,  # 15,000
+    "embed": 19_666,  # 15,000
+    "train": 32_368,
+    "finetune": 32_395,  # training and 3,000
 }
 REACHABLE_LINES = {
     "score": 28_600,
     "structure": 30_100,
     "embed": 28_900,
     "train": 33_900,
-    "finetune": 34_000,
+    "finetune": 34_100,
 }
 """With imports inside of functions: moving an import into a function is no progress."""
 WATCH_MODULES = 15

@@ -120,17 +120,17 @@ streams/ownership.py remember open
 engine/durable.py Disk.remove rmtree
 engine/durable.py Disk.rename rename
 engine/durable.py _remove_unheld unlink
-engine/durable.py _unfinished open
+engine/durable.py _temporary_file open
 engine/durable.py move_into_place rename
 engine/durable.py replace_file open open rename unlink
 engine/durable.py write_bytes open
 """,
     "a lock: an empty file, which is removed only while it is empty": """
-engine/durable.py FileLock._opened open
+engine/durable.py FileLock._open open
 engine/durable.py FileLock.release unlink
 """,
     "a checkpoint, in the folder of a run": """
-engine/checkpoint.py _fill write_bytes write_bytes
+engine/checkpoint.py _write_files write_bytes write_bytes
 engine/checkpoint.py _prune rename remove remove
 engine/checkpoint.py save remove rename rename remove
 engine/checkpoint.py write_tensors open

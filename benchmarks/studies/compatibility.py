@@ -123,7 +123,7 @@ class CompatibleRows(MaskedRows):
 
     def logs(self, documents: Sequence[Document]) -> Tensor:
         """(Q, V) log-probabilities."""
-        return self.logits(self._hidden(pack(documents))).log_softmax(1)
+        return self.logits(self._last_hidden_states(pack(documents))).log_softmax(1)
 
 
 def model_of(out: Path, name: str, domain: str, files: Sequence[Path], options: Any) -> LoadedModel:

@@ -24,10 +24,10 @@ from seqmlm.anomaly.statistics import Statistics
 from seqmlm.anomaly.values import ALONE, Bools, Doubles, Longs, Row, Scored
 from seqmlm.data.compressed import PACKED
 from seqmlm.data.record import Record
-from seqmlm.engine.counts import Names, named
+from seqmlm.engine.counts import Hashes, hash_units
 from seqmlm.engine.reductions import Entropy, Reduction
 from seqmlm.engine.types import Encoding, Sequences
-from seqmlm.engine.units import Units, unit_numbers
+from seqmlm.engine.units import Units, unit_numbers, unit_symbols
 from seqmlm.engine.windows import central_windows
 from seqmlm.errors import UsageError
 from seqmlm.tokenizers.base import Tokenizer
@@ -117,7 +117,7 @@ class Frequencies(Background):
 
     is_sampled = True
 
-    def __init__(self, log_probs: Doubles, seen: Names | None = None) -> None:
+    def __init__(self, log_probs: Doubles, seen: Hashes | None = None) -> None:
         self.log_probs, self.seen = log_probs, seen
 
     @classmethod
@@ -152,7 +152,7 @@ class Frequencies(Background):
     def bits(self, scored: Scored) -> Doubles:
         """(U,) surprisal of each unit by its tokens' frequencies alone."""
         rule = scored.rule
-        spelled = rule.spelled(scored.encoding)
+        spelled = unit_symbols(rule, scored.encoding)
         at = np.searchsorted(rule.numbers(scored.encoding), scored.number).tolist()
         nats = [-sum(self.log_probs[token] for token in spelled[unit]) for unit in at]
         return np.asarray(np.array(nats, dtype=np.float64) / np.log(2))
@@ -165,9 +165,9 @@ class Frequencies(Background):
         return cls(arrays["log_probs"], arrays.get("seen"))
 
 
-def _names(rule: Units, encodings: Sequence[Encoding]) -> Names:
+def _names(rule: Units, encodings: Sequence[Encoding]) -> Hashes:
     """(N,) a hash of the symbols of each unit of some sequences."""
-    return named(rule, encodings, np.zeros(rule.symbols)).name
+    return hash_units(rule, encodings, np.zeros(rule.symbols)).hashes
 
 
 class SecondReading(ABC):

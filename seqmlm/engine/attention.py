@@ -39,17 +39,17 @@ NAME = "seqmlm"
 Move = Callable[[Tensor], Tensor]
 
 
-class _Moved(torch.autograd.Function):
+class _MoveRows(torch.autograd.Function):
     """Moves rows into slots, or out of them; their gradients go the other way."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, there: Move, back: Move) -> Tensor:
-        ctx.back = back
-        return there(rows)
+    def forward(ctx: Any, rows: Tensor, move: Move, move_gradients: Move) -> Tensor:
+        ctx.move_gradients = move_gradients
+        return move(rows)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.back(grads[0]), None, None
+        return ctx.move_gradients(grads[0]), None, None
 
 
 def grouped_attention(
@@ -66,10 +66,10 @@ def grouped_attention(
     Returns:
         (T, heads, head size).
     """
-    ways = ((plan.to_queries, plan.to_rows), *[(plan.to_keys, plan.sum_keys)] * 2)
+    moves = ((plan.to_queries, plan.to_rows), *[(plan.to_keys, plan.sum_keys)] * 2)
     inputs: list[Tensor] = [
-        _Moved.apply(tokens, *way)  # type: ignore[no-untyped-call]
-        for tokens, way in zip((query, key, value), ways, strict=True)
+        _MoveRows.apply(tokens, *move)  # type: ignore[no-untyped-call]
+        for tokens, move in zip((query, key, value), moves, strict=True)
     ]
     sizes = [(g.blocks * g.queries, g.blocks * g.keys) for g in plan.groups]
     split = [
@@ -77,12 +77,12 @@ def grouped_attention(
         for slots, kind in zip(inputs, (0, 1, 1), strict=True)
     ]
     outputs = []
-    for each, *parts in zip(plan.groups, *split, strict=True):
-        q, k, v = (part.unflatten(0, (each.blocks, -1)).transpose(1, 2) for part in parts)
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=each.mask, dropout_p=dropout, scale=scaling)
+    for group, *parts in zip(plan.groups, *split, strict=True):
+        q, k, v = (part.unflatten(0, (group.blocks, -1)).transpose(1, 2) for part in parts)
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=group.mask, dropout_p=dropout, scale=scaling)
         outputs.append(out.transpose(1, 2).flatten(0, 1))
     slots = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-    rows: Tensor = _Moved.apply(slots, plan.to_rows, plan.to_slots)  # type: ignore[no-untyped-call]
+    rows: Tensor = _MoveRows.apply(slots, plan.to_rows, plan.to_slots)  # type: ignore[no-untyped-call]
     return rows
 
 
@@ -99,12 +99,12 @@ def _varlen() -> Callable[..., Any] | None:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
         return None
-    known = {"scale", "window_size"} <= set(inspect.signature(varlen_attn).parameters)
-    return varlen_attn if known else None
+    has_windows = {"scale", "window_size"} <= set(inspect.signature(varlen_attn).parameters)
+    return varlen_attn if has_windows else None
 
 
 def attention_path(device: torch.device, dtype: torch.dtype, head_size: int = 64) -> str:
-    """Which kernel packed rows use, and why.
+    """The kernel that packed rows use, and the reason for it.
 
     Args:
         device, dtype: of queries, keys and values (under autocast: of what autocast yields).
@@ -207,7 +207,7 @@ class Group:
     mask: Tensor | None
 
     @property
-    def shared(self) -> bool:
+    def is_shared(self) -> bool:
         """Whether one mask holds for all blocks."""
         return self.mask is not None and len(self.mask) < self.blocks
 
@@ -221,7 +221,7 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class Grouping:
-    """Which tokens are in which call. P query slots and K key slots, over all groups in order.
+    """The slots of tokens in attention calls: P query slots and K key slots, over all groups in order.
 
     Args:
         groups: the calls.
@@ -288,16 +288,17 @@ class RowLayout:
     def max_length(self) -> int:
         return max(self.lengths)
 
-    def plan(self, width: int, window: int | None, asked: Tensor | None = None) -> Grouping:
+    def plan(self, width: int, window: int | None, query_tokens: Tensor | None = None) -> Grouping:
         """Calls for `width` (heads x head size) and `window` tokens to each side (None: all).
 
         Args:
-            asked: (R,) tokens whose attention is wanted; None for all, in order (such plans are cached).
+            query_tokens: (R,) those whose attention is wanted; None for all, in order (such plans are
+                cached).
         """
         if window is not None and self.max_length - 1 <= window:
             window = None
-        if asked is not None:
-            return _plan(self.lengths, width, window, asked.cpu().numpy(), self.cu_seq_lens.device)
+        if query_tokens is not None:
+            return _plan(self.lengths, width, window, query_tokens.cpu().numpy(), self.cu_seq_lens.device)
         if (width, window) not in self._plans:
             self._plans[width, window] = _plan(self.lengths, width, window, None, self.cu_seq_lens.device)
         return self._plans[width, window]
@@ -313,7 +314,7 @@ def block_cost(queries: int, keys: int) -> int:
     return queries * (40 + keys)
 
 
-def group(lengths: Sequence[int], width: int) -> list[list[int]]:
+def group_by_length(lengths: Sequence[int], width: int) -> list[list[int]]:
     """Split documents into groups of similar length: a group grows while its padding is cheaper than a call.
 
     Documents sorted by descending length with few lengths get a group for each length: their slots are the
@@ -346,24 +347,24 @@ def group(lengths: Sequence[int], width: int) -> list[list[int]]:
 
 
 def _plan(
-    lengths: Sequence[int], width: int, window: int | None, asked: Longs | None, device: torch.device
+    lengths: Sequence[int], width: int, window: int | None, query_tokens: Longs | None, device: torch.device
 ) -> Grouping:
     sizes = np.asarray(lengths, dtype=np.int64)
     starts = np.cumsum(sizes) - sizes
-    whole, cut = list(range(len(sizes))), []
-    if window is not None and asked is None:
-        cut = [d for d in whole if _worth_cutting(lengths[d], window)]
-        whole = [d for d in whole if not _worth_cutting(lengths[d], window)]
+    whole_documents, cut_documents = list(range(len(sizes))), []
+    if window is not None and query_tokens is None:
+        cut_documents = [d for d in whole_documents if _worth_cutting(lengths[d], window)]
+        whole_documents = [d for d in whole_documents if not _worth_cutting(lengths[d], window)]
     blocks: list[tuple[Longs, Longs]] = []
-    if cut:
-        blocks.append(_windows(starts[cut], sizes[cut], window or 0))
-    for members in group([lengths[d] for d in whole], width):
-        chosen = np.array(whole)[members]
-        keys = _padded(starts[chosen], sizes[chosen])
-        rows = keys if asked is None else _asked_rows(starts, chosen, sizes, asked)
+    if cut_documents:
+        blocks.append(_window_blocks(starts[cut_documents], sizes[cut_documents], window or 0))
+    for members in group_by_length([lengths[d] for d in whole_documents], width):
+        chosen = np.array(whole_documents)[members]
+        keys = _padded_tokens(starts[chosen], sizes[chosen])
+        rows = keys if query_tokens is None else _rows_by_document(starts, chosen, sizes, query_tokens)
         if rows.shape[1]:
             blocks.append((rows, keys))
-    return _assemble(blocks, int(sizes.sum()), window, asked, device)
+    return _make_grouping(blocks, int(sizes.sum()), window, query_tokens, device)
 
 
 def _worth_cutting(length: int, window: int) -> bool:
@@ -372,13 +373,13 @@ def _worth_cutting(length: int, window: int) -> bool:
     return -(-length // step) * block_cost(step, step + 2 * window) < block_cost(length, length)
 
 
-def _padded(starts: Longs, sizes: Longs) -> Longs:
+def _padded_tokens(starts: Longs, sizes: Longs) -> Longs:
     """(N, longest) tokens of N documents, -1 where one is shorter."""
     offsets = np.arange(sizes.max())
     return np.where(offsets < sizes[:, None], starts[:, None] + offsets, _NONE)
 
 
-def _windows(starts: Longs, sizes: Longs, window: int) -> tuple[Longs, Longs]:
+def _window_blocks(starts: Longs, sizes: Longs, window: int) -> tuple[Longs, Longs]:
     """(N, A) queries and (N, A + 2 windows) keys of documents cut into N blocks, -1 beyond their ends."""
     step = max(window, _FEWEST_QUERIES)
     counts = -(-sizes // step)
@@ -393,9 +394,9 @@ def _windows(starts: Longs, sizes: Longs, window: int) -> tuple[Longs, Longs]:
     )
 
 
-def _asked_rows(starts: Longs, chosen: Longs, sizes: Longs, asked: Longs) -> Longs:
-    """(N, most) indices into `asked` of those that lie in each chosen document, padded with -1."""
-    document = np.searchsorted(starts, asked, side="right") - 1
+def _rows_by_document(starts: Longs, chosen: Longs, sizes: Longs, query_tokens: Longs) -> Longs:
+    """(N, most) indices into `query_tokens` of those that lie in each chosen document, padded with -1."""
+    document = np.searchsorted(starts, query_tokens, side="right") - 1
     order = np.argsort(document, kind="stable")
     counts = np.bincount(document, minlength=len(sizes))
     begins = (np.cumsum(counts) - counts)[chosen]
@@ -406,46 +407,48 @@ def _asked_rows(starts: Longs, chosen: Longs, sizes: Longs, asked: Longs) -> Lon
     return np.where(inside, order[np.where(inside, begins[:, None] + offsets, 0)], _NONE)
 
 
-def _assemble(
+def _make_grouping(
     blocks: list[tuple[Longs, Longs]],
     tokens: int,
     window: int | None,
-    asked: Longs | None,
+    query_tokens: Longs | None,
     device: torch.device,
 ) -> Grouping:
-    """The plan of (rows, keys) blocks; a row is a token, or an index into `asked`."""
+    """The plan of (rows, keys) blocks; a row is a token, or an index into `query_tokens`."""
 
     def tensor(values: NDArray[Any]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values)).to(device)
 
-    parts, row_parts, query_parts, key_parts = [], [], [], []
+    groups, row_parts, query_parts, key_parts = [], [], [], []
     for rows, keys in blocks:
-        queries = rows if asked is None else np.where(rows == _NONE, _NONE, asked[rows])
+        queries = rows if query_tokens is None else np.where(rows == _NONE, _NONE, query_tokens[rows])
         mask = _mask(queries, keys, window)
-        parts.append(Group(len(rows), rows.shape[1], keys.shape[1], None if mask is None else tensor(mask)))
+        groups.append(Group(len(rows), rows.shape[1], keys.shape[1], None if mask is None else tensor(mask)))
         row_parts.append(rows.ravel())
         query_parts.append(queries.ravel())
         key_parts.append(keys.ravel())
     empty = [np.empty(0, dtype=np.int64)]
-    rows, queries, keys = (np.concatenate(some or empty) for some in (row_parts, query_parts, key_parts))
+    rows, queries, keys = (np.concatenate(arrays or empty) for arrays in (row_parts, query_parts, key_parts))
     filled = np.flatnonzero(rows != _NONE)
-    outputs = np.empty(tokens if asked is None else len(asked), dtype=np.int64)
+    outputs = np.empty(tokens if query_tokens is None else len(query_tokens), dtype=np.int64)
     outputs[rows[filled]] = filled
     real = np.flatnonzero(keys != _NONE)
     counts = np.bincount(keys[real], minlength=tokens)
     sources = real[np.argsort(keys[real], kind="stable")]
-    once = len(real) == tokens and bool((counts == 1).all())
-    straight = len(queries) == tokens and bool((queries == np.arange(tokens)).all()) and asked is None
-    direct = len(keys) == tokens and bool((keys == np.arange(tokens)).all())
+    each_key_once = len(real) == tokens and bool((counts == 1).all())
+    queries_in_order = (
+        len(queries) == tokens and bool((queries == np.arange(tokens)).all()) and query_tokens is None
+    )
+    keys_in_order = len(keys) == tokens and bool((keys == np.arange(tokens)).all())
     return Grouping(
-        groups=tuple(parts),
-        queries=None if straight else tensor(np.maximum(queries, 0)),
+        groups=tuple(groups),
+        queries=None if queries_in_order else tensor(np.maximum(queries, 0)),
         outputs=tensor(outputs),
         rows=tensor(np.maximum(rows, 0)),
         padding=tensor(np.flatnonzero(rows == _NONE)),
-        keys=None if direct else tensor(np.maximum(keys, 0)),
+        keys=None if keys_in_order else tensor(np.maximum(keys, 0)),
         sources=tensor(sources),
-        offsets=None if once else tensor(np.cumsum(counts) - counts),
+        offsets=None if each_key_once else tensor(np.cumsum(counts) - counts),
     )
 
 

@@ -77,7 +77,7 @@ def build(
     return model
 
 
-def widened(model: PreTrainedModel, size: int, *, known: int, like: int) -> PreTrainedModel:
+def widen_vocabulary(model: PreTrainedModel, size: int, *, trained_ids: int, like: int) -> PreTrainedModel:
     """The model with room for more ids; all weights that it has stay.
 
     An id that it does not know begins as another one, of whose probability all new ones together get as much
@@ -86,20 +86,20 @@ def widened(model: PreTrainedModel, size: int, *, known: int, like: int) -> PreT
     Args:
         model: changed in place.
         size: of the vocabulary.
-        known: ids below this are those it was trained with.
+        trained_ids: ids below this are those it was trained with.
         like: the id that new ones begin as.
     """
-    if size <= known:
+    if size <= trained_ids:
         return model
     if size > model.get_input_embeddings().num_embeddings:
         model.resize_token_embeddings(padded_vocabulary(size), mean_resizing=False)
-    weights = [one.weight for one in (model.get_input_embeddings(), model.get_output_embeddings())]
+    weights = [layer.weight for layer in (model.get_input_embeddings(), model.get_output_embeddings())]
     bias = getattr(model.get_output_embeddings(), "bias", None)
     with torch.no_grad():
-        for one in weights:
-            one[known:size] = one[like].clone()
+        for weight in weights:
+            weight[trained_ids:size] = weight[like].clone()
         if bias is not None:
-            bias[known:size] = bias[like].clone() - math.log(size - known)
+            bias[trained_ids:size] = bias[like].clone() - math.log(size - trained_ids)
     return model
 
 
@@ -126,7 +126,7 @@ def load(
     """
     name = str(path_or_hub_id)
     try:
-        model, missing = _read(path_or_hub_id)
+        model, missing = _load_from_files(path_or_hub_id)
     except SeqmlmError:
         raise
     except Exception as error:  # the config may hold anything, and transformers checks it in many ways
@@ -141,9 +141,9 @@ def load(
     body = f"{model.base_model_prefix}."
     bodiless = [key for key in absent if key.startswith(body)]
     if bodiless or (absent and head == "needed"):
-        what = f"has no weights for {bodiless[0]!r}" if bodiless else "is an encoder without a masked-LM head"
+        lack = f"has no weights for {bodiless[0]!r}" if bodiless else "is an encoder without a masked-LM head"
         raise StateError(
-            f"{name!r} is not a trained masked language model: it {what}; give a checkpoint saved with its "
+            f"{name!r} is not a trained masked language model: it {lack}; give a checkpoint saved with its "
             "masked-LM head" + ("" if bodiless else " (seqmlm finetune needs none)")
         )
     rows = model.get_input_embeddings().num_embeddings
@@ -154,7 +154,7 @@ def load(
     return model
 
 
-def _read(reference: str | Path) -> tuple[PreTrainedModel, Collection[str]]:
+def _load_from_files(reference: str | Path) -> tuple[PreTrainedModel, Collection[str]]:
     """The model, and the names of parameters that its file does not have.
 
     Transformers gets the settings and the tensors, not the folder. The model is made without memory first:
@@ -182,7 +182,7 @@ def _read(reference: str | Path) -> tuple[PreTrainedModel, Collection[str]]:
     model, report = kind.from_pretrained(
         None,
         config=config,
-        state_dict=weights.read(),
+        state_dict=weights.tensors(),
         dtype=torch.float32,
         output_loading_info=True,
         trust_remote_code=False,
@@ -259,22 +259,20 @@ class Head:
         layers: where the body keeps its layers; a module that serves as several layers stands there once.
         offset_positions: learned positions start at padding id + 1.
         unused: modules of the body that a masked LM does not use (their parameters get no gradient).
-        between: module of the masked LM that other heads, too, have between the body and their classes.
+        neck: module of the masked LM that other heads, too, have between the body and their classes.
     """
 
     logits: Callable[[Any, Tensor], Tensor]
     layers: str = "encoder.layer"
     offset_positions: bool = False
     unused: tuple[str, ...] = ()
-    between: str | None = None
+    neck: str | None = None
 
 
 _ROBERTA = Head(lambda model, hidden: model.lm_head(hidden), offset_positions=True)
 
 HEADS: dict[str, Head] = {
-    "modernbert": Head(
-        lambda model, hidden: model.decoder(model.head(hidden)), layers="layers", between="head"
-    ),
+    "modernbert": Head(lambda model, hidden: model.decoder(model.head(hidden)), layers="layers", neck="head"),
     "bert": Head(lambda model, hidden: model.cls(hidden)),
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,

@@ -98,39 +98,39 @@ class InputChannels(nn.Module):
         with torch.autocast(next(iter(values.values())).device.type, enabled=False):
             total: Tensor | int = 0
             for name, part in self.parts.items():
-                given = values[name].float()
-                known = ~given.isnan()
-                said = part(torch.where(known, given, 0.0))
-                total = total + torch.where(known[..., None], said, 0.0)
+                numbers = values[name].float()
+                has_value = ~numbers.isnan()
+                embedding = part(torch.where(has_value, numbers, 0.0))
+                total = total + torch.where(has_value[..., None], embedding, 0.0)
         assert isinstance(total, Tensor)
         return total
 
-    def described(self) -> dict[str, dict[str, Any]]:
+    def description(self) -> dict[str, dict[str, Any]]:
         """Plain values for a model's card; `channels_of` reads them."""
         return {name: asdict(channel) for name, channel in self.channels.items()}
 
     def save(self, folder: Path) -> None:
         """Write the weights next to a model's."""
-        text = json.dumps(self.described(), sort_keys=True)
+        text = json.dumps(self.description(), sort_keys=True)
         save_file(module_tensors(self), folder / WEIGHTS, metadata={"channels": text})
 
     @classmethod
-    def load(cls, folder: Path, described: Mapping[str, Mapping[str, Any]], width: int) -> InputChannels:
+    def load(cls, folder: Path, description: Mapping[str, Mapping[str, Any]], width: int) -> InputChannels:
         """Load what `save` wrote.
 
         Raises:
             StateError: the weights are missing, or not those of these channels.
         """
-        channels = channels_of(described)
+        channels = channels_of(description)
         try:
             with torch.device("meta"):
                 check_shapes(cls(channels, width), shapes_of(folder / WEIGHTS))
             tensors = load_file(folder / WEIGHTS)
         except (OSError, SafetensorError, ValueError, RuntimeError) as error:
             raise StateError(f"{folder / WEIGHTS} cannot be read ({error}); export the model again") from None
-        made = cls(channels, width)
-        restore_module(made, tensors)
-        return made
+        module = cls(channels, width)
+        restore_module(module, tensors)
+        return module
 
 
 class _Category(nn.Embedding):

@@ -54,7 +54,7 @@ _DTYPES = {
 }
 
 
-class Skipped(NamedTuple):
+class SkippedCheckpoint(NamedTuple):
     """A checkpoint folder that cannot be used, and why."""
 
     path: Path
@@ -125,7 +125,7 @@ def save(
         for left_behind in root.glob("step-*.tmp"):
             durable.DISK.remove(left_behind)
         partial.mkdir()
-        _fill(partial, step, tensors, state)
+        _write_files(partial, step, tensors, state)
         if target.exists():  # incomplete: a complete one is not saved again
             durable.DISK.rename(target, target.with_name(f"{target.name}.old.tmp"))
         durable.DISK.rename(partial, target)
@@ -140,7 +140,7 @@ def save(
     return target
 
 
-def _fill(
+def _write_files(
     partial: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]
 ) -> None:
     files = {
@@ -176,7 +176,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, int | 
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     with open(path, "wb", buffering=0) as handle:
-        file = durable.Hashed(handle)
+        file = durable.HashingFile(handle)
         file.write(len(text).to_bytes(8, "little") + text)
         for tensor in tensors.values():
             if tensor.numel():
@@ -186,13 +186,15 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, int | 
 
 
 def _cannot_save(target: Path, error: OSError) -> StateError:
-    kept = "earlier checkpoints are intact"
+    consequence = "earlier checkpoints are intact"
     if durable.is_full(error):
         return StateError(
-            f"{target.parent}: no space left to save {target.name} ({error.strerror}); {kept}. "
+            f"{target.parent}: no space left to save {target.name} ({error.strerror}); {consequence}. "
             "Free space there, or keep fewer checkpoints (keep_last), and resume"
         )
-    return StateError(f"{target.parent}: cannot save {target.name}: {error}; {kept}. Fix that and resume")
+    return StateError(
+        f"{target.parent}: cannot save {target.name}: {error}; {consequence}. Fix that and resume"
+    )
 
 
 def _prune(root: Path, newest: Path, keep_last: int, keep_every: int | None) -> None:
@@ -225,7 +227,7 @@ def folders(root: Path) -> list[Path]:
     return sorted((path for path in root.iterdir() if step_of(path) >= 0), key=step_of, reverse=True)
 
 
-def newest_valid(root: Path, skipped: list[Skipped] | None = None) -> Path | None:
+def newest_valid(root: Path, skipped: list[SkippedCheckpoint] | None = None) -> Path | None:
     """The checkpoint to resume from: the newest whose manifest and hashes hold, or None.
 
     Args:
@@ -236,7 +238,7 @@ def newest_valid(root: Path, skipped: list[Skipped] | None = None) -> Path | Non
         if reason is None:
             return path
         if skipped is not None:
-            skipped.append(Skipped(path, reason))
+            skipped.append(SkippedCheckpoint(path, reason))
     return None
 
 
@@ -257,7 +259,7 @@ def problem(path: Path) -> str | None:
     return None if _STATE in files else f"{_STATE} is missing from {_MANIFEST}"
 
 
-def read(path: Path, *, verify: bool = True) -> Checkpoint:
+def open_checkpoint(path: Path, *, verify: bool = True) -> Checkpoint:
     """Open a checkpoint folder.
 
     Args:
@@ -310,7 +312,7 @@ class Progress:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-def find(
+def find_checkpoint(
     directory: Path, resume: bool, processes: Processes, on_event: Callable[[str, dict[str, Any]], None]
 ) -> Checkpoint | None:
     """The checkpoint to resume from, the same for all processes; None if there is none yet.
@@ -323,20 +325,21 @@ def find(
     """
     step, error = -1, None
     if processes.is_main:
-        skipped: list[Skipped] = []
+        skipped: list[SkippedCheckpoint] = []
         try:
-            step = _choose(directory, resume, skipped)
+            step = _step_to_resume(directory, resume, skipped)
         except StateError as raised:
             error = raised
         else:
-            for each in skipped:
-                on_event("checkpoint_skipped", {"path": str(each.path), "reason": each.reason})
+            for unusable in skipped:
+                on_event("checkpoint_skipped", {"path": str(unusable.path), "reason": unusable.reason})
     processes.agree(error)
     step = processes.from_main(step)
-    return None if step < 0 else read(folder(directory, step), verify=False)
+    return None if step < 0 else open_checkpoint(folder(directory, step), verify=False)
 
 
-def _choose(directory: Path, resume: bool, skipped: list[Skipped]) -> int:
+def _step_to_resume(directory: Path, resume: bool, skipped: list[SkippedCheckpoint]) -> int:
+    """The step of the newest valid checkpoint, -1 where there is none yet; see `find_checkpoint`."""
     present = folders(directory)
     if present and not resume:
         raise StateError(
@@ -344,7 +347,7 @@ def _choose(directory: Path, resume: bool, skipped: list[Skipped]) -> int:
         )
     path = newest_valid(directory, skipped)
     if path is None and present:
-        reasons = "; ".join(f"{each.path.name}: {each.reason}" for each in skipped)
+        reasons = "; ".join(f"{unusable.path.name}: {unusable.reason}" for unusable in skipped)
         raise StateError(f"{directory}: no checkpoint can be resumed ({reasons}); remove them to start again")
     return -1 if path is None else step_of(path)
 
@@ -369,8 +372,8 @@ def save_progress(
         "optimizer": optimizer_tensors(optimizer, module),
         "random": {
             f"{kind}.{rank}": state
-            for kind, own in random_state(processes.device).items()
-            for rank, state in enumerate(processes.gather(own))
+            for kind, local_state in random_state(processes.device).items()
+            for rank, state in enumerate(processes.gather(local_state))
         },
     }
     error = None
@@ -406,7 +409,7 @@ def restore_progress(
     return saved.progress()
 
 
-def changes(before: dict[str, Any], now: dict[str, Any]) -> dict[str, list[Any]]:
+def changed_settings(saved_settings: dict[str, Any], new_settings: dict[str, Any]) -> dict[str, list[Any]]:
     """Settings that differ in a resumed run: name -> [before, now]."""
-    pairs = {name: [before.get(name), value] for name, value in now.items()}
+    pairs = {name: [saved_settings.get(name), value] for name, value in new_settings.items()}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from seqmlm.engine.backbones import position_capacity
 from seqmlm.engine.cones import ConeBatch
-from seqmlm.engine.device import autocast, compute_dtype, is_out_of_memory, resolved
+from seqmlm.engine.device import autocast, compute_dtype, is_out_of_memory, resolve_precision
 from seqmlm.engine.layout import Layout, lay_out
 from seqmlm.engine.packing import PackedBatch
 from seqmlm.engine.query import Answer, Query
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from seqmlm.engine.linear import LinearRows
     from seqmlm.engine.model import MaskedRows
 
-__all__ = ["Answer", "Conditionals", "Query", "Statistics", "evaluating"]
+__all__ = ["Answer", "Conditionals", "Query", "Statistics", "evaluation_mode"]
 
 # Elements of one forward's logits (256 MiB of fp32), and of what is kept of one look-ahead.
 LOGITS = 1 << 26
@@ -48,7 +48,7 @@ TARGET: tuple[Reduction, ...] = (TargetLogProb(),)
 
 @dataclass(slots=True)
 class Statistics:
-    """What has been asked so far: queries and their masked copies; what was computed for them.
+    """Counts of the queries so far, of their masked copies, and of what was computed for them.
 
     Tokens are those of documents computed whole; copies computed as differences count as so many of them as
     they cost.
@@ -71,7 +71,7 @@ class _Request:
         rows_limit: asked rows of one forward.
         width: numbers kept of each asked position.
         tokens: of one forward at most, whatever the budget is.
-        drawn: whether equal questions are answered apart.
+        is_random: whether answers are random, so that equal questions are answered apart.
         copies: whether sequences may be asked as differences from each other (`seqmlm.engine.cones`).
     """
 
@@ -80,7 +80,7 @@ class _Request:
     rows_limit: int
     width: int
     tokens: float = float("inf")
-    drawn: bool = False
+    is_random: bool = False
     copies: bool = False
 
 
@@ -100,7 +100,7 @@ class Conditionals:
 
     Attributes:
         statistics: what has been asked so far.
-        forwarded: called after each forward.
+        on_forward: called after each forward.
     """
 
     def __init__(
@@ -117,12 +117,12 @@ class Conditionals:
         self.rows = rows if device is None else rows.to(device)
         self.space = rows.space
         self.device = next(rows.parameters()).device
-        self.precision = resolved(precision, self.device)
+        self.precision = resolve_precision(precision, self.device)
         self.dtype = compute_dtype(self.precision, self.device)
         self.tokens_per_batch = tokens_per_batch or TOKENS[self.device.type == "cpu"]
         self.lookahead = lookahead
         self.statistics = Statistics()
-        self.forwarded: Callable[[], object] = lambda: None
+        self.on_forward: Callable[[], object] = lambda: None
         self._capacity = position_capacity(rows.model)
 
     def ask(
@@ -144,19 +144,19 @@ class Conditionals:
 
         def compute(batch: PackedBatch | ConeBatch, layout: Layout, start: int, stop: int) -> list[Reduced]:
             logits = self.rows(batch, output="logits")
-            return self._reduced(logits, layout, start, stop, reductions)
+            return self._reduce(logits, layout, start, stop, reductions)
 
         request = _Request(
             compute=compute,
-            per={one.name: one.per for one in reductions},
+            per={reduction.name: reduction.per for reduction in reductions},
             rows_limit=max(1, LOGITS // self.space.size),
-            width=max(1, sum(one.width(self.space.size) for one in reductions)),
-            drawn=any(one.drawn for one in reductions),
+            width=max(1, sum(reduction.width(self.space.size) for reduction in reductions)),
+            is_random=any(reduction.is_random for reduction in reductions),
             copies=True,
         )
         return self._answers(queries, request)
 
-    def hidden(
+    def hidden_states(
         self,
         sequences: Iterable[Encoding],
         *,
@@ -185,15 +185,16 @@ class Conditionals:
             states = self.rows(batch, output="hidden", layers=None if last_only else chosen)
             rows = np.arange(layout.first_row[start], layout.first_row[stop])
             shape = (len(rows), len(chosen), states.shape[-1])
-            kept = states.float().reshape(shape)
-            return [Reduced(rows, rows[:0], {"hidden": kept}, torch.isfinite(kept).flatten(1).all(-1))]
+            layer_states = states.float().reshape(shape)
+            sound = torch.isfinite(layer_states).flatten(1).all(-1)
+            return [Reduced(rows, rows[:0], {"hidden": layer_states}, sound)]
 
         def queries() -> Iterator[Query]:
             none = np.zeros(0, dtype=np.int32)
             everywhere = repeat(None)
             for encoding, places in zip(sequences, everywhere if at is None else at, strict=at is not None):
-                asked = np.arange(len(encoding)) if places is None else places
-                yield Query(encoding=encoding, masked=none, asked=asked.astype(np.int32))
+                positions = np.arange(len(encoding)) if places is None else places
+                yield Query(encoding=encoding, masked=none, asked=positions.astype(np.int32))
 
         width = max(1, len(chosen)) * int(self.rows.model.config.hidden_size)
         request = _Request(
@@ -208,17 +209,17 @@ class Conditionals:
     def _answers(self, queries: Iterable[Query], request: _Request) -> Iterator[Answer]:
         """Collect queries to look-aheads, and answer each."""
         window: list[Query] = []
-        variants = tokens = asked = number = 0
+        variants = tokens = asked_rows = number = 0
         for query in queries:
             window.append(query)
             count = query.variants
-            variants, asked = variants + count, asked + len(query.asked)
+            variants, asked_rows = variants + count, asked_rows + len(query.asked)
             tokens += count * len(query.encoding)
-            crowded = tokens >= WINDOW_TOKENS or asked >= LOGITS // request.width
+            crowded = tokens >= WINDOW_TOKENS or asked_rows >= LOGITS // request.width
             if variants >= self.lookahead or len(window) >= self.lookahead or crowded:
                 yield from self._answer(window, variants, number, request)
                 number += len(window)
-                window, variants, tokens, asked = [], 0, 0, 0
+                window, variants, tokens, asked_rows = [], 0, 0, 0
         if window:
             yield from self._answer(window, variants, number, request)
 
@@ -229,7 +230,7 @@ class Conditionals:
             rows_limit=request.rows_limit,
             capacity=self._capacity,
             first_number=number,
-            drawn=request.drawn,
+            is_random=request.is_random,
             layers=self.rows.layers if request.copies else None,
         )
         special = (ids is not None and self.space.is_special[ids].any() for ids in layout.allowed)
@@ -238,52 +239,54 @@ class Conditionals:
         self.statistics.queries += len(queries)
         self.statistics.variants += variants
         self.statistics.unique += len(layout.documents)
-        with evaluating(self.rows), autocast(self.device, self.dtype):
-            found = self._forwards(layout, request)
-        self._check_finite(layout, found)
-        return _assembled(queries, layout, found, request.per)
+        with evaluation_mode(self.rows), autocast(self.device, self.dtype):
+            reduced = self._forwards(layout, request)
+        self._check_finite(layout, reduced)
+        return _assemble_answers(queries, layout, reduced, request.per)
 
-    def _check_finite(self, layout: Layout, found: list[Reduced]) -> None:
+    def _check_finite(self, layout: Layout, reduced: list[Reduced]) -> None:
         """Refuse answers that are no numbers; a token outside the space has none, and may be asked about."""
-        sound = bool(torch.cat([one.sound for one in found]).all())
-        told = [
-            (one.pairs, one.values[TargetLogProb.name]) for one in found if TargetLogProb.name in one.values
+        sound = bool(torch.cat([block.sound for block in reduced]).all())
+        target_log_probs = [
+            (block.pairs, block.values[TargetLogProb.name])
+            for block in reduced
+            if TargetLogProb.name in block.values and len(block.pairs)
         ]
-        told = [(pairs, log_probs) for pairs, log_probs in told if len(pairs)]
         # One number is waited for, not one of each pack.
-        if sound and told and float(torch.stack([found.min() for _, found in told]).min()) == -torch.inf:
-            none = [pairs[torch.isneginf(log_probs).cpu().numpy()] for pairs, log_probs in told]
-            sound = not self._inside(layout, np.concatenate(none)).any()
+        minima = [log_probs.min() for _, log_probs in target_log_probs]
+        if sound and minima and float(torch.stack(minima).min()) == -torch.inf:
+            impossible = [pairs[torch.isneginf(p).cpu().numpy()] for pairs, p in target_log_probs]
+            sound = not self._has_probability(layout, np.concatenate(impossible)).any()
         if not sound:
             raise NotFiniteError(
                 "an answer of the model is not a finite number: its weights are damaged (copy the model "
                 f"again from where it is whole), or too large for {self.precision} (use precision fp32)"
             )
 
-    def _inside(self, layout: Layout, pairs: Longs) -> NDArray[np.bool_]:
+    def _has_probability(self, layout: Layout, pairs: Longs) -> NDArray[np.bool_]:
         """(P,) whether the targets of some pairs are in the space, so that they have a probability."""
         column = layout.pair_column[pairs]
         if self.rows.probability == "full":
             return np.asarray(column >= 0)
         document = np.searchsorted(layout.first_row, layout.pair_row[pairs], side="right") - 1
-        whole = np.array([ids is None for ids in layout.allowed])[layout.documents.group[document]]
-        return np.asarray((column >= 0) & ~(whole & self.space.is_special[column]))
+        unrestricted = np.array([ids is None for ids in layout.allowed])[layout.documents.group[document]]
+        return np.asarray((column >= 0) & ~(unrestricted & self.space.is_special[column]))
 
     def _forwards(self, layout: Layout, request: _Request) -> list[Reduced]:
         """Run the packs of a layout, longest documents first; halve the budget when memory runs out."""
-        found: list[Reduced] = []
+        reduced: list[Reduced] = []
         start = 0
         while start < len(layout.documents):
-            stop = self._cut(layout, start, request)
+            stop = self._pack_end(layout, start, request)
             part = self._try_forward(layout, start, stop, request)
             if part is None:
                 self._halve(layout, start, stop)
                 continue
-            found += part
+            reduced += part
             start = stop
-        return found
+        return reduced
 
-    def _cut(self, layout: Layout, start: int, request: _Request) -> int:
+    def _pack_end(self, layout: Layout, start: int, request: _Request) -> int:
         """Where the pack that begins at document `start` ends: one kind, within both budgets, one at
         least."""
         cost = layout.first_cost[start] + min(self.tokens_per_batch, request.tokens)
@@ -300,20 +303,20 @@ class Conditionals:
             if self.device.type == "cuda":
                 batch = batch.pin_memory()
             batch = batch.to(self.device, non_blocking=True)
-            found = request.compute(batch, layout, start, stop)
+            reduced = request.compute(batch, layout, start, stop)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
             return None
         self.statistics.forwards += 1
         self.statistics.tokens += round(layout.cost(start, stop))
-        self.forwarded()
-        return found
+        self.on_forward()
+        return reduced
 
-    def _reduced(
+    def _reduce(
         self, logits: Tensor, layout: Layout, start: int, stop: int, want: Sequence[Reduction]
     ) -> list[Reduced]:
-        """What is wanted of the logits of documents start..stop-1, numbered through the layout."""
+        """The wanted values of the logits of documents start..stop-1, numbered through the layout."""
         first, last = layout.first_row[start], layout.first_row[stop]
         a, b = np.searchsorted(layout.pair_row, [first, last])
         documents = layout.documents
@@ -322,7 +325,7 @@ class Conditionals:
         for group in np.unique(groups).tolist():
             ids = layout.allowed[group]
             allowed[group] = None if ids is None else torch.from_numpy(ids.astype(np.int64)).to(self.device)
-        found = reduce(
+        reduced = reduce(
             logits,
             groups,
             layout.pair_row[a:b] - first,
@@ -331,7 +334,7 @@ class Conditionals:
             want,
             None if layout.draw is None else layout.draw[a:b],
         )
-        return [Reduced(one.rows + first, one.pairs + a, one.values, one.sound) for one in found]
+        return [Reduced(block.rows + first, block.pairs + a, block.values, block.sound) for block in reduced]
 
     def _halve(self, layout: Layout, start: int, stop: int) -> None:
         tokens = int(layout.first_token[stop] - layout.first_token[start])
@@ -347,7 +350,7 @@ class Conditionals:
 
 
 @contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
     """Evaluation mode and no gradients; every submodule's own mode comes back, also after an exception.
 
     No inference mode: a tensor that a module makes under it and keeps (a table of positions, a gathered
@@ -363,30 +366,30 @@ def evaluating(module: nn.Module) -> Iterator[None]:
             submodule.training = mode
 
 
-def _assembled(
+def _assemble_answers(
     queries: list[Query],
     layout: Layout,
-    found: list[Reduced],
+    reduced: list[Reduced],
     per: Mapping[str, Literal["row", "target"]],
 ) -> list[Answer]:
     """Spread the results of the distinct documents over the queries that asked for them."""
     values = {}
     for name, kind in per.items():
-        places = [one.rows if kind == "row" else one.pairs for one in found]
+        places = [block.rows if kind == "row" else block.pairs for block in reduced]
         slots = layout.row if kind == "row" else layout.pair
-        values[name] = _gathered([one.values[name] for one in found], places)[slots]
+        values[name] = _ordered_values([block.values[name] for block in reduced], places)[slots]
     bounds = layout.first_slot.tolist()
     answers = []
     for query, stream, a, b in zip(queries, layout.streams.tolist(), bounds, bounds[1:], strict=False):
-        own = {name: array[a:b] for name, array in values.items()}
-        for name, array in own.items():
+        query_values = {name: array[a:b] for name, array in values.items()}
+        for name, array in query_values.items():
             if array.dtype == object:  # widths differ between queries, not within one
-                own[name] = np.stack(array.tolist())
-        answers.append(Answer(key=query.key, values=own, stream=stream))
+                query_values[name] = np.stack(array.tolist())
+        answers.append(Answer(key=query.key, values=query_values, stream=stream))
     return answers
 
 
-def _gathered(parts: list[Tensor], places: list[Longs]) -> NDArray[Any]:
+def _ordered_values(parts: list[Tensor], places: list[Longs]) -> NDArray[Any]:
     """(N, ...) the parts in the order of their places 0..N-1; (N,) arrays where their widths differ."""
     place = np.concatenate(places)
     if len({part.shape[1:] for part in parts}) == 1:
@@ -397,7 +400,7 @@ def _gathered(parts: list[Tensor], places: list[Longs]) -> NDArray[Any]:
         ordered[place] = joined
         return ordered
     ragged = np.empty(len(place), dtype=object)
-    for own, part in zip(places, parts, strict=True):
-        for at, row in zip(own.tolist(), part.cpu().numpy(), strict=True):
+    for part_places, part in zip(places, parts, strict=True):
+        for at, row in zip(part_places.tolist(), part.cpu().numpy(), strict=True):
             ragged[at] = row
     return ragged

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from seqmlm.engine.attention import Group, block_cost, call_cost
 from seqmlm.engine.packing import Movable, PackedBatch
-from seqmlm.engine.types import Floats, Longs, ranges, running
+from seqmlm.engine.types import Floats, Longs, ranges, running_totals
 
 
 class Layers(NamedTuple):
@@ -57,7 +57,7 @@ class Spans:
         return ranges(self.first, self.end - self.first)
 
 
-def widened(spans: Spans, window: int | None, starts: Longs) -> Spans:
+def widen(spans: Spans, window: int | None, starts: Longs) -> Spans:
     """All rows of the same copy within `window` of some rows.
 
     Args:
@@ -66,65 +66,67 @@ def widened(spans: Spans, window: int | None, starts: Longs) -> Spans:
     copy = np.searchsorted(starts, spans.first, side="right") - 1
     low, high = starts[copy], starts[copy + 1]
     if window is None:
-        return _merged(low, high)
-    return _merged(np.maximum(spans.first - window, low), np.minimum(spans.end + window, high))
+        return _merge(low, high)
+    return _merge(np.maximum(spans.first - window, low), np.minimum(spans.end + window, high))
 
 
-def _merged(first: Longs, end: Longs) -> Spans:
+def _merge(first: Longs, end: Longs) -> Spans:
     """Ranges with ascending beginnings and ends; those that overlap become one."""
     if not len(first):
         return Spans(first, end)
-    new = np.concatenate([[True], first[1:] >= end[:-1]])
-    last = np.concatenate([new[1:], [True]])
-    return Spans(first[new], end[last])
+    is_first = np.concatenate([[True], first[1:] >= end[:-1]])
+    is_last = np.concatenate([is_first[1:], [True]])
+    return Spans(first[is_first], end[is_last])
 
 
-def common(one: Spans, other: Spans) -> Spans:
+def intersection(u: Spans, v: Spans) -> Spans:
     """The rows that are in both."""
-    places = np.concatenate([one.end, other.end, one.first, other.first])
-    change = np.repeat([-1, 1], [len(one.end) + len(other.end), len(one.first) + len(other.first)])
+    places = np.concatenate([u.end, v.end, u.first, v.first])
+    change = np.repeat([-1, 1], [len(u.end) + len(v.end), len(u.first) + len(v.first)])
     order = np.argsort(places, kind="stable")  # at the same place, what ends goes before what begins
     inside = np.flatnonzero(np.cumsum(change[order]) == 2)
     return Spans(places[order][inside], places[order][inside + 1])
 
 
-def cones(changed: Longs, asked: Longs, starts: Longs, layers: Layers) -> list[Spans]:
+def cones(changed: Longs, asked_rows: Longs, starts: Longs, layers: Layers) -> list[Spans]:
     """R[0] to R[K]: the rows of copies that each layer must compute; R[0] are changed tokens that are read.
 
     Args:
-        changed, asked: rows, ascending and distinct.
+        changed, asked_rows: rows, ascending and distinct.
         starts: (N + 1,) where each copy's rows begin.
         layers: K of them.
     """
-    forward = [_merged(changed, changed + 1)]
+    forward = [_merge(changed, changed + 1)]
     for window in layers.windows:
-        forward.append(widened(forward[-1], window, starts))
-    return [common(f, b) for f, b in zip(forward, _read(asked, starts, layers), strict=True)]
+        forward.append(widen(forward[-1], window, starts))
+    backward = _backward_cones(asked_rows, starts, layers)
+    return [intersection(f, b) for f, b in zip(forward, backward, strict=True)]
 
 
-def _read(asked: Longs, starts: Longs, layers: Layers) -> list[Spans]:
+def _backward_cones(asked_rows: Longs, starts: Longs, layers: Layers) -> list[Spans]:
     """B[0] to B[K]: the rows that the asked ones depend on."""
-    found = [_merged(asked, asked + 1)]
+    spans = [_merge(asked_rows, asked_rows + 1)]
     for window in reversed(layers.windows):
-        found.append(widened(found[-1], window, starts))
-    return found[::-1]
+        spans.append(widen(spans[-1], window, starts))
+    return spans[::-1]
 
 
 # Cost of a row's keys and values, with what gathering them takes (measured), in computed rows.
 _OF_KEYS = 0.5
 
 
-def costs(changed: Longs, asked: Longs, starts: Longs, layers: Layers) -> tuple[Floats, Floats, Floats]:
+def costs(changed: Longs, asked_rows: Longs, starts: Longs, layers: Layers) -> tuple[Floats, Floats, Floats]:
     """(N,) cost of each copy by its cones, by all rows that are read, and by all rows.
 
     In rows of one layer; a row that looks at k keys costs 1 + k / (4 x width): so many more products.
     """
-    every = [Spans(starts[:-1], starts[1:])] * (len(layers.windows) + 1)
-    narrow, read, whole = (
-        _cost(rows, starts, layers)
-        for rows in (cones(changed, asked, starts, layers), _read(asked, starts, layers), every)
+    all_rows = [Spans(starts[:-1], starts[1:])] * (len(layers.windows) + 1)
+    read_rows = _backward_cones(asked_rows, starts, layers)
+    cone_rows = cones(changed, asked_rows, starts, layers)
+    cone_costs, read_costs, full_costs = (
+        _cost(rows, starts, layers) for rows in (cone_rows, read_rows, all_rows)
     )
-    return narrow, read, whole
+    return cone_costs, read_costs, full_costs
 
 
 def _cost(rows: list[Spans], starts: Longs, layers: Layers) -> Floats:
@@ -160,17 +162,17 @@ class Step:
     """One layer of all copies.
 
     Args:
-        own: (P,) the sequence's token at the place of each row of the layer below.
+        below: (P,) the sequence's token at the place of each row of the layer below.
         rows: (R,) the sequence's token at the place of each row of this layer.
-        kept: (S,) which rows of the layer below are also computed here, ascending.
+        shared: (S,) which rows of the layer below are also computed here, ascending.
         place: (S,) where they stand in this layer.
         blocks: attention.
         outputs: (R,) the query slot of each row, over all blocks.
     """
 
-    own: Tensor
+    below: Tensor
     rows: Tensor
-    kept: Tensor
+    shared: Tensor
     place: Tensor
     blocks: tuple[Block, ...]
     outputs: Tensor
@@ -182,7 +184,7 @@ class ConeBatch(Movable):
 
     Args:
         sequences: the packed row; nothing of it is asked.
-        tokens: (P,) ids that the copies hold at the places of `steps[0].own`.
+        tokens: (P,) ids that the copies hold at the places of `steps[0].below`.
         steps: of the layers, first to last.
         asked: (Q,) each asked row among the sequences' T and, behind them, the copies' rows of the last
             layer.
@@ -205,53 +207,55 @@ class Places(NamedTuple):
 
 
 def cone_batch(
-    sequences: PackedBatch, sequence: Longs, changed: Places, asked: Places, layers: Layers
+    sequences: PackedBatch, sequence: Longs, changed_places: Places, asked_places: Places, layers: Layers
 ) -> ConeBatch:
-    """The batch of N copies.
+    """The batch that computes N masked copies where they differ from their sequences.
 
     Args:
         sequences: D of them in one packed row.
         sequence: (N,) the one that each copy is made of, ascending.
-        changed: where copies differ from it, by ascending position within a copy.
-        asked: at least one in each copy.
+        changed_places: where copies differ from it, by ascending position within a copy.
+        asked_places: at least one in each copy.
     """
-    bounds = running(np.asarray(sequences.lengths, dtype=np.int64))
+    bounds = running_totals(np.asarray(sequences.lengths, dtype=np.int64))
     total = bounds[-1]
     lengths = np.diff(bounds)[sequence]
-    starts = running(lengths)
+    starts = running_totals(lengths)
     base = ranges(bounds[sequence], lengths)
-    changed_rows, asked_rows = (starts[some.copy] + some.position for some in (changed, asked))
+    changed_rows, asked_rows = (
+        starts[places.copy] + places.position for places in (changed_places, asked_places)
+    )
     spans = cones(changed_rows, np.unique(asked_rows), starts, layers)
-    rows = [each.rows for each in spans]
-    where = base.copy()
+    rows = [span.rows for span in spans]
+    value_place = base.copy()
     steps = []
-    for (below, here), its, window in zip(pairwise(rows), spans[1:], layers.windows, strict=True):
-        where[below] = total + np.arange(len(below))
-        blocks, outputs = _blocks(here, its, where, starts, window, layers.width)
-        own = where[here]
+    for (below, here), row_spans, window in zip(pairwise(rows), spans[1:], layers.windows, strict=True):
+        value_place[below] = total + np.arange(len(below))
+        blocks, outputs = _blocks(here, row_spans, value_place, starts, window, layers.width)
+        value_rows = value_place[here]
         steps.append(
             Step(
-                own=_index(base[below]),
-                rows=_index(base[here]),
-                kept=_index(own[own >= total] - total),
-                place=_index(np.flatnonzero(own >= total)),
+                below=_index_tensor(base[below]),
+                rows=_index_tensor(base[here]),
+                shared=_index_tensor(value_rows[value_rows >= total] - total),
+                place=_index_tensor(np.flatnonzero(value_rows >= total)),
                 blocks=blocks,
-                outputs=_index(outputs),
+                outputs=_index_tensor(outputs),
             )
         )
-        where[below] = base[below]
-    where[rows[-1]] = total + np.arange(len(rows[-1]))
-    found = where[asked_rows]
+        value_place[below] = base[below]
+    value_place[rows[-1]] = total + np.arange(len(rows[-1]))
+    asked_values = value_place[asked_rows]
     return ConeBatch(
         sequences=sequences,
-        tokens=_index(changed.ids[np.searchsorted(changed_rows, rows[0])]),
+        tokens=_index_tensor(changed_places.ids[np.searchsorted(changed_rows, rows[0])]),
         steps=tuple(steps),
-        asked=_index(found),
-        unchanged=bool((found < total).any()),
+        asked=_index_tensor(asked_values),
+        unchanged=bool((asked_values < total).any()),
     )
 
 
-def _index(values: Longs) -> Tensor:
+def _index_tensor(values: Longs) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64))
 
 
@@ -261,7 +265,7 @@ _SHORTEST = 16
 
 
 def _blocks(
-    rows: Longs, spans: Spans, where: Longs, starts: Longs, window: int | None, width: int
+    rows: Longs, spans: Spans, value_place: Longs, starts: Longs, window: int | None, width: int
 ) -> tuple[tuple[Block, ...], Longs]:
     """Attention of a layer's rows, and the slot of each."""
     if window is None:
@@ -281,9 +285,9 @@ def _blocks(
         low = np.maximum(begin - window, starts[copy])
         high = np.minimum(begin + count + window, starts[copy + 1])
     blocks, slots, done = [], np.empty(len(rows), dtype=np.int64), 0
-    for members in _grouped(count, high - low, width):
+    for members in _group_blocks(count, high - low, width):
         block, filled = _block(
-            rows, first[members], count[members], low[members], high[members], where, window
+            rows, first[members], count[members], low[members], high[members], value_place, window
         )
         slots[block.rows.numpy()[filled]] = done + filled
         done += len(block.rows)
@@ -292,45 +296,45 @@ def _blocks(
 
 
 def _block(
-    rows: Longs, first: Longs, count: Longs, low: Longs, high: Longs, where: Longs, window: int | None
+    rows: Longs, first: Longs, count: Longs, low: Longs, high: Longs, value_place: Longs, window: int | None
 ) -> tuple[Block, Longs]:
     """One call, and which of its slots are rows."""
     place = first[:, None] + np.arange(count.max())
-    real = place < (first + count)[:, None]
+    is_row = place < (first + count)[:, None]
     keys = low[:, None] + np.arange((high - low).max())
-    known = keys < high[:, None]
-    place[~real] = 0
-    keys[~known] = 0
-    mask: NDArray[np.bool_] | None = None if known.all() else known[:, None, None, :]
+    in_window = keys < high[:, None]
+    place[~is_row] = 0
+    keys[~in_window] = 0
+    mask: NDArray[np.bool_] | None = None if in_window.all() else in_window[:, None, None, :]
     if window is not None:
         # Blocks of the same shape share a mask, as nearly all do.
-        alike = len(np.unique(rows[first] - low)) == len(np.unique(count)) == 1 and bool(known.all())
-        some = slice(0, 1) if alike else slice(None)
-        near = np.abs(rows[place[some]][:, :, None] - keys[some][:, None, :]) <= window
-        near &= known[some][:, None, :]
-        near[:, :, 0] |= ~real[some]  # a slot without a row must look at something
-        mask = near[:, None]
+        alike = len(np.unique(rows[first] - low)) == len(np.unique(count)) == 1 and bool(in_window.all())
+        mask_blocks = slice(0, 1) if alike else slice(None)
+        is_near = np.abs(rows[place[mask_blocks]][:, :, None] - keys[mask_blocks][:, None, :]) <= window
+        is_near &= in_window[mask_blocks][:, None, :]
+        is_near[:, :, 0] |= ~is_row[mask_blocks]  # a slot without a row must look at something
+        mask = is_near[:, None]
     group = Group(
         len(first), place.shape[1], keys.shape[1], None if mask is None else torch.from_numpy(mask.copy())
     )
-    index = torch.from_numpy(where[keys].ravel())
-    return Block(group, torch.from_numpy(place.ravel()), index), np.flatnonzero(real.ravel())
+    index = torch.from_numpy(value_place[keys].ravel())
+    return Block(group, torch.from_numpy(place.ravel()), index), np.flatnonzero(is_row.ravel())
 
 
-def _grouped(rows: Longs, keys: Longs, width: int) -> list[Longs]:
+def _group_blocks(rows: Longs, keys: Longs, width: int) -> list[Longs]:
     """Blocks of similar sizes in groups that grow while their padding is cheaper than another call."""
     if not len(rows):
         return []
-    sizes, kind, many = np.unique(keys << 32 | rows, return_inverse=True, return_counts=True)
+    sizes, kind, block_counts = np.unique(keys << 32 | rows, return_inverse=True, return_counts=True)
     groups = np.empty(len(sizes), dtype=np.int64)
     number, tallest, widest, waste = -1, 0, 0, 0
-    for one in range(len(sizes) - 1, -1, -1):
-        size, count = int(sizes[one] & 0xFFFFFFFF), int(many[one])
-        length = int(sizes[one] >> 32)
+    for index in range(len(sizes) - 1, -1, -1):
+        size, count = int(sizes[index] & 0xFFFFFFFF), int(block_counts[index])
+        length = int(sizes[index] >> 32)
         extra = count * (block_cost(max(tallest, size), widest) - block_cost(size, length))
         if number < 0 or size > tallest or waste + extra > call_cost(width):
             number, tallest, widest, waste, extra = number + 1, size, length, 0, 0
-        groups[one] = number
+        groups[index] = number
         waste += extra
-    of = groups[kind]
-    return [np.flatnonzero(of == one) for one in range(number + 1)]
+    group_of_block = groups[kind]
+    return [np.flatnonzero(group_of_block == index) for index in range(number + 1)]

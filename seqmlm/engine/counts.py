@@ -28,16 +28,16 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.engine.randomness import mixed
+from seqmlm.engine.randomness import splitmix64
 from seqmlm.engine.types import Bools, Encoding, Longs, ranges
 from seqmlm.engine.units import Units
 
 Doubles = NDArray[np.float64]
-Names = NDArray[np.uint64]
+Hashes = NDArray[np.uint64]
 Where = Literal["sequence", "together", "before", "after"]
 
 FIT_DRAWS, _ASK_DRAWS = 4, 16
-CACHED = 3  # contexts of so many lengths are counted in the record, the empty one included
+RECORD_LENGTHS = 3  # contexts of so many lengths are counted in the record, the empty one included
 FEW_SYMBOLS = 8  # an alphabet so small has long contexts, and nothing of its own in a record
 _COUNT = np.dtype(np.uint32)
 _EDGE = np.uint64(0x9E3779B97F4A7C15)
@@ -87,37 +87,37 @@ def chains_for(symbols: int, *, sets: bool) -> tuple[Chain, ...]:
 
 
 @dataclass(frozen=True, eq=False)
-class Named:
+class UnitHashes:
     """N units of several sequences, end to end.
 
     Args:
-        name: (N,) hash of each unit's symbols.
+        hashes: (N,) of each unit's symbols.
         tokens: (N,) how many they are; 0 for a unit of special tokens, which is context and nothing else.
-        spelled: (N,) log2 of the product of their unigram probabilities.
+        log2_unigram: (N,) log2 of the product of their unigram probabilities.
         sequence: (N,) number of its sequence, ascending. record: (N,) of its record.
         position: (N,) ascending within a sequence, equal within a set; None where nothing is a set.
     """
 
-    name: Names
+    hashes: Hashes
     tokens: Longs
-    spelled: Doubles
+    log2_unigram: Doubles
     sequence: Longs
     record: Longs
     position: Longs | None
 
     def __len__(self) -> int:
-        return len(self.name)
+        return len(self.hashes)
 
 
-def named(
+def hash_units(
     rule: Units,
     encodings: Iterable[Encoding],
     log2_unigram: Doubles,
     records: Sequence[int] | None = None,
     *,
     mirrored: bool = False,
-) -> Named:
-    """The units of sequences.
+) -> UnitHashes:
+    """The units of sequences, named by hashes.
 
     Args:
         rule: says what a unit is.
@@ -135,74 +135,75 @@ def named(
             sets = True
             positions.append(encoding.positions[rule.places(encoding)].astype(np.int64))
     owners = np.arange(len(sizes) - 1) if records is None else np.asarray(records, dtype=np.int64)
-    if mirrored and rule.complement is not None:
-        symbols += [rule.complement[one[::-1]].astype(np.int64) for one in symbols[1:]]
-        sizes += [one[::-1] for one in sizes[1:]]
+    if mirrored and rule.facts.strands is not None:
+        complement = rule.facts.strands.complement
+        symbols += [complement[sequence[::-1]].astype(np.int64) for sequence in symbols[1:]]
+        sizes += [sequence[::-1] for sequence in sizes[1:]]
         owners = np.tile(owners, 2)
-    counts = [len(one) for one in sizes[1:]]
+    counts = [len(sequence) for sequence in sizes[1:]]
     tokens, flat = np.concatenate(sizes), np.concatenate(symbols)
     place = ranges(np.zeros_like(tokens), tokens)
-    letters = _mixed(flat.astype(np.uint64) + (place.astype(np.uint64) << np.uint64(40)))
+    letters = _scramble(flat.astype(np.uint64) + (place.astype(np.uint64) << np.uint64(40)))
     unit = np.repeat(np.arange(len(tokens)), tokens)
-    return Named(
-        name=_mixed(_sums(tokens, letters)),
+    return UnitHashes(
+        hashes=_scramble(_sums(tokens, letters)),
         tokens=tokens,
-        spelled=np.bincount(unit, weights=log2_unigram[flat], minlength=len(tokens)).astype(np.float64),
+        log2_unigram=np.bincount(unit, weights=log2_unigram[flat], minlength=len(tokens)).astype(np.float64),
         sequence=np.repeat(np.arange(len(counts)), counts),
         record=np.repeat(owners, counts),
         position=np.concatenate(positions) if sets else None,
     )
 
 
-def names_of(symbols: Longs) -> Names:
+def symbol_hashes(symbols: Longs) -> Hashes:
     """(K,) the names of units of one symbol each."""
-    return _mixed(_mixed(symbols.astype(np.uint64)))
+    return _scramble(_scramble(symbols.astype(np.uint64)))
 
 
-def _sums(sizes: Longs, names: Names) -> Names:
+def _sums(sizes: Longs, names: Hashes) -> Hashes:
     """The sum of each of consecutive stretches of these sizes, modulo 2^64; 0 for an empty one."""
     upto = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(names, dtype=np.uint64)])
     ends = np.cumsum(sizes)
     return np.asarray(upto[ends] - upto[ends - sizes])
 
 
-def _mixed(values: Names) -> Names:
+def _scramble(values: Hashes) -> Hashes:
     """A permutation of 64-bit numbers (SplitMix64)."""
-    return mixed(values + _EDGE)
+    return splitmix64(values + _EDGE)
 
 
-def _pair(first: Names, second: Names) -> Names:
+def _pair(first: Hashes, second: Hashes) -> Hashes:
     """A name for two names in this order."""
-    return _mixed(first * np.uint64(3) + second)
+    return _scramble(first * np.uint64(3) + second)
 
 
 # Contexts
 
 
-def contexts(units: Named, chain: Chain, draws: int = _ASK_DRAWS) -> Iterator[Names]:
+def contexts(units: UnitHashes, chain: Chain, draws: int = _ASK_DRAWS) -> Iterator[Hashes]:
     """(D, N) the name of each unit's context of 0, 1, ... places; D is 1 but for sets."""
     sets = chain.where != "sequence"
-    context = np.broadcast_to(_mixed(units.tokens.astype(np.uint64)), (draws if sets else 1, len(units)))
+    context = np.broadcast_to(_scramble(units.tokens.astype(np.uint64)), (draws if sets else 1, len(units)))
     yield context
     for number, place in enumerate(chain.places):
         if sets:
-            near = _drawn(units, chain, number, draws)
+            neighbour = _set_members(units, chain, number, draws)
         else:
-            at, inside = _beside(units, place)
-            near = np.where(inside, units.name[at], _EDGE)[None]
-        context = _pair(context, near)
+            index, inside = _neighbours(units, place)
+            neighbour = np.where(inside, units.hashes[index], _EDGE)[None]
+        context = _pair(context, neighbour)
         yield context
 
 
-def _beside(units: Named, place: int) -> tuple[Longs, Bools]:
+def _neighbours(units: UnitHashes, place: int) -> tuple[Longs, Bools]:
     """(N,) the index of the unit at a distance from each; (N,) whether its sequence has one there."""
-    at = np.arange(len(units)) + place
-    inside = (at >= 0) & (at < len(units))
-    at = np.where(inside, at, 0)
-    return at, inside & (units.sequence[at] == units.sequence)
+    index = np.arange(len(units)) + place
+    inside = (index >= 0) & (index < len(units))
+    index = np.where(inside, index, 0)
+    return index, inside & (units.sequence[index] == units.sequence)
 
 
-def _drawn(units: Named, chain: Chain, number: int, draws: int) -> Names:
+def _set_members(units: UnitHashes, chain: Chain, number: int, draws: int) -> Hashes:
     """(D, N) a member of the set that the chain reads, for each unit and draw; never the unit itself.
 
     What is drawn depends on the sequence's other units alone: not on their order or on other sequences, and
@@ -215,33 +216,34 @@ def _drawn(units: Named, chain: Chain, number: int, draws: int) -> Names:
     start = np.flatnonzero(first)
     size = np.diff(np.append(start, len(units)))
     shift = {"together": 0, "before": -1, "after": 1}[chain.where]
-    other = group + shift
-    there = (other >= 0) & (other < len(start))
-    other = np.where(there, other, 0)
-    there &= units.sequence[start[other]] == units.sequence
-    count = np.where(there, size[other] - (shift == 0), 0)
+    source_set = group + shift
+    exists = (source_set >= 0) & (source_set < len(start))
+    source_set = np.where(exists, source_set, 0)
+    exists &= units.sequence[start[source_set]] == units.sequence
+    count = np.where(exists, size[source_set] - (shift == 0), 0)
     # A sum of names does not know their order, nor does the place of a name among those of its set.
-    rest = _sums(np.bincount(units.sequence), units.name)[units.sequence] - units.name
-    draw = np.arange(draws, dtype=np.uint64)[:, None] + np.uint64(draws * number)
-    chance = _mixed(_pair(rest[None], draw)) >> np.uint64(11)
-    pick = (chance.astype(np.float64) / 2**53 * count).astype(np.int64)
-    order = np.lexsort((units.name, group))
+    other_hashes = _sums(np.bincount(units.sequence), units.hashes)[units.sequence] - units.hashes
+    draw_number = np.arange(draws, dtype=np.uint64)[:, None] + np.uint64(draws * number)
+    random_bits = _scramble(_pair(other_hashes[None], draw_number)) >> np.uint64(11)
+    pick = (random_bits.astype(np.float64) / 2**53 * count).astype(np.int64)
+    order = np.lexsort((units.hashes, group))
     if shift == 0:
         rank = np.empty(len(units), dtype=np.int64)
         rank[order] = np.arange(len(units))
         pick = pick + (pick >= rank - start[group])
-    return np.where(count > 0, units.name[order[np.where(count > 0, start[other] + pick, 0)]], _EDGE)
+    return np.where(count > 0, units.hashes[order[np.where(count > 0, start[source_set] + pick, 0)]], _EDGE)
 
 
-class Found(NamedTuple):
-    """Counts of M places and contexts of one length: each (..., N).
+class Counts(NamedTuple):
+    """Counts of units in contexts of one length, each (..., N).
 
-    seen: of the unit in the context. total: of the context. kept, types: units counted in the context that
-    were kept, and how many different ones.
+    Args:
+        counts: of the unit in the context. totals: of the context.
+        kept, types: units counted in the context that were kept, and how many different ones.
     """
 
-    seen: Doubles
-    total: Doubles
+    counts: Doubles
+    totals: Doubles
     kept: Doubles
     types: Doubles
 
@@ -251,87 +253,90 @@ class Level:
     """Contexts of one length and what stood in them, as sorted arrays of names.
 
     Args:
-        contexts: (C,) names; totals, kept, types: (C,) see `Found`.
+        contexts: (C,) names; totals, kept, types: (C,) see `Counts`.
         events: (E,) names of a context with a unit; counts: (E,).
     """
 
-    contexts: Names
+    contexts: Hashes
     totals: NDArray[np.uint32]
     kept: NDArray[np.uint32]
     types: NDArray[np.uint32]
-    events: Names
+    events: Hashes
     counts: NDArray[np.uint32]
 
     def __post_init__(self) -> None:
-        sizes = {len(one) for one in (self.contexts, self.totals, self.kept, self.types)}
-        names = {one.dtype for one in (self.contexts, self.events)} == {np.dtype(np.uint64)}
-        counts = {one.dtype for one in (self.totals, self.kept, self.types, self.counts)}
+        sizes = {len(array) for array in (self.contexts, self.totals, self.kept, self.types)}
+        names = {array.dtype for array in (self.contexts, self.events)} == {np.dtype(np.uint64)}
+        counts = {array.dtype for array in (self.totals, self.kept, self.types, self.counts)}
         if len(sizes) > 1 or len(self.events) != len(self.counts) or not names or counts != {_COUNT}:
             raise ValueError("names and counts that do not belong together")
 
     @property
     def bytes(self) -> int:
-        return sum(getattr(self, one.name).nbytes for one in fields(self))
+        return sum(getattr(self, column.name).nbytes for column in fields(self))
 
-    def find(self, context: Names, unit: Names) -> Found:
+    def find(self, context: Hashes, unit: Hashes) -> Counts:
         """The counts of units in contexts, of any one shape; 0 where never seen."""
         if not len(self.contexts):
-            nothing = np.zeros(np.broadcast_shapes(context.shape, unit.shape))
-            return Found(nothing, nothing, nothing, nothing)
-        at = _place(self.contexts, context)
-        event = _place(self.events, _pair(context, unit))
+            zeros = np.zeros(np.broadcast_shapes(context.shape, unit.shape))
+            return Counts(zeros, zeros, zeros, zeros)
+        row = _index_of(self.contexts, context)
+        event = _index_of(self.events, _pair(context, unit))
 
-        def of(values: NDArray[np.uint32], place: Longs) -> Doubles:
+        def get(values: NDArray[np.uint32], place: Longs) -> Doubles:
             return np.where(place < 0, 0.0, values[place]).astype(np.float64)
 
-        return Found(of(self.counts, event), of(self.totals, at), of(self.kept, at), of(self.types, at))
+        return Counts(
+            get(self.counts, event), get(self.totals, row), get(self.kept, row), get(self.types, row)
+        )
 
 
-def _place(names: Names, wanted: Names) -> Longs:
+def _index_of(hashes: Hashes, keys: Hashes) -> Longs:
     """The index of each wanted name, -1 where it is not there."""
-    place = np.minimum(np.searchsorted(names, wanted), len(names) - 1)
-    return np.where(names[place] == wanted, place, -1)
+    place = np.minimum(np.searchsorted(hashes, keys), len(hashes) - 1)
+    return np.where(hashes[place] == keys, place, -1)
 
 
-def count(units: Named, chain: Chain, *, budget: int, least: int = 1) -> list[Level]:
+def count(units: UnitHashes, chain: Chain, *, budget: int, min_records: int = 1) -> list[Level]:
     """Count a chain over training units.
 
     Args:
         units: of the training split; their records are the subjects.
         budget: bytes that the levels may take. Each gets an equal part, and what shorter ones leave; of a
             level that needs more, the rarest units go.
-        least: subjects (records) that what is kept must have been seen in.
+        min_records: records that whatever is kept must occur in.
 
     Returns:
         A level for each length, from 0 on.
     """
     inside = np.flatnonzero(units.tokens > 0)
     levels: list[Level] = []
-    left, lengths = budget, len(chain.places) + 1
+    bytes_left, lengths = budget, len(chain.places) + 1
     draws = FIT_DRAWS if chain.where != "sequence" else 1
     for length, context in enumerate(contexts(units, chain, draws)):
-        some = context[:, inside].ravel()
-        unit, record = np.tile(units.name[inside], draws), np.tile(units.record[inside], draws)
-        made = _level(some, unit, record, left // (lengths - length), least)
-        left -= made.bytes
-        levels.append(made)
+        flat_contexts = context[:, inside].ravel()
+        unit, record = np.tile(units.hashes[inside], draws), np.tile(units.record[inside], draws)
+        level = _level(flat_contexts, unit, record, bytes_left // (lengths - length), min_records)
+        bytes_left -= level.bytes
+        levels.append(level)
     return levels
 
 
-def _level(context: Names, unit: Names, record: Longs, budget: int, least: int) -> Level:
+def _level(context: Hashes, unit: Hashes, record: Longs, budget: int, min_records: int) -> Level:
     pairs = _pair(context, unit)
     events, first, counts = np.unique(pairs, return_index=True, return_counts=True)
     names, totals = np.unique(context, return_counts=True)
-    able = np.ones(len(events), dtype=np.bool_)
-    if least > 1:
-        known = names[_subjects(names, context, record) >= least]
-        able = (_subjects(events, pairs, record) >= least) & np.isin(context[first], known)
+    is_allowed = np.ones(len(events), dtype=np.bool_)
+    if min_records > 1:
+        frequent_contexts = names[_records_with(names, context, record) >= min_records]
+        is_allowed = np.isin(context[first], frequent_contexts)
+        is_allowed &= _records_with(events, pairs, record) >= min_records
     # One event takes 12 bytes, its context 20: the rarest units go until all fit.
-    rarest, most = 1, budget // 12
-    if len(counts) > most:
-        rarest = int(np.partition(counts, len(counts) - most - 1)[len(counts) - most - 1]) + 1
+    rarest, max_events = 1, budget // 12
+    if len(counts) > max_events:
+        rarest = int(np.partition(counts, len(counts) - max_events - 1)[len(counts) - max_events - 1]) + 1
     while True:
-        chosen = np.flatnonzero(able & (counts >= rarest))
+        chosen = np.flatnonzero(is_allowed & (counts >= rarest))
         used, owner = np.unique(context[first[chosen]], return_inverse=True)
         if 12 * len(chosen) + 20 * len(used) <= budget:
             break
@@ -347,41 +352,42 @@ def _level(context: Names, unit: Names, record: Longs, budget: int, least: int) 
     )
 
 
-def _subjects(names: Names, every: Names, record: Longs) -> Longs:
+def _records_with(names: Hashes, occurrences: Hashes, record: Longs) -> Longs:
     """(E,) in how many different records each name occurs."""
-    order = np.lexsort((record, every))
-    name, owner = every[order], record[order]
-    new = np.ones(len(name), dtype=np.bool_)
-    new[1:] = (np.diff(owner) != 0) | (name[1:] != name[:-1])
-    return np.bincount(np.searchsorted(names, name[new]), minlength=len(names))
+    order = np.lexsort((record, occurrences))
+    name, owner = occurrences[order], record[order]
+    is_new = np.ones(len(name), dtype=np.bool_)
+    is_new[1:] = (np.diff(owner) != 0) | (name[1:] != name[:-1])
+    return np.bincount(np.searchsorted(names, name[is_new]), minlength=len(names))
 
 
-def cached(units: Named, chain: Chain) -> list[Found]:
-    """What the other units of each unit's record say of it, for contexts of 0, 1, ... places: (1, N) each.
+def record_counts(units: UnitHashes, chain: Chain) -> list[Counts]:
+    """Counts among the other units of each unit's record, for contexts of 0, 1, ... places: (1, N) each.
 
     Neither the unit itself is counted nor what has it as context, which would say what it is.
     """
-    found = []
-    lengths = CACHED if chain.where == "sequence" else 1
-    record, some = units.record.astype(np.uint64), units.tokens > 0
+    by_length = []
+    lengths = RECORD_LENGTHS if chain.where == "sequence" else 1
+    record, has_tokens = units.record.astype(np.uint64), units.tokens > 0
     for length, context in zip(range(lengths), contexts(units, chain, 1), strict=False):
-        inside = _pair(context[0], record)
-        event = _pair(inside, units.name)
-        total, seen = _times(inside, some), _times(event, some)
+        context_names = _pair(context[0], record)
+        event_names = _pair(context_names, units.hashes)
+        total = _occurrences_elsewhere(context_names, has_tokens)
+        unit_counts = _occurrences_elsewhere(event_names, has_tokens)
         for place in chain.places[:length]:
             # The unit that has this one at `place` of its context.
-            at, there = _beside(units, -place)
-            there &= some[at]
-            total -= there & (inside[at] == inside)
-            seen -= there & (event[at] == event)
+            index, exists = _neighbours(units, -place)
+            exists &= has_tokens[index]
+            total -= exists & (context_names[index] == context_names)
+            unit_counts -= exists & (event_names[index] == event_names)
         context_total = total[None].astype(np.float64)
-        seen_there = seen[None].astype(np.float64)
-        found.append(Found(seen_there, context_total, context_total, np.zeros_like(context_total)))
-    return found
+        unit_count = unit_counts[None].astype(np.float64)
+        by_length.append(Counts(unit_count, context_total, context_total, np.zeros_like(context_total)))
+    return by_length
 
 
-def _times(names: Names, some: Bools) -> Longs:
-    """How often each name occurs elsewhere, where `some` is true."""
+def _occurrences_elsewhere(names: Hashes, is_counted: Bools) -> Longs:
+    """How often each name occurs elsewhere, where `is_counted` is true."""
     _, place = np.unique(names, return_inverse=True)
-    times = np.bincount(place[some], minlength=int(place.max(initial=-1)) + 1)
-    return times[place] - some
+    times = np.bincount(place[is_counted], minlength=int(place.max(initial=-1)) + 1)
+    return times[place] - is_counted

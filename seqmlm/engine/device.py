@@ -18,11 +18,11 @@ _MEMORY_SIGNS = ("out of memory", "can't allocate memory", "not enough memory", 
 
 def best_device() -> torch.device:
     """The default device: the accelerator, or the CPU of a machine without one."""
-    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return torch.device("cpu") if found is None else found
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return torch.device("cpu") if accelerator is None else accelerator
 
 
-def resolved(precision: Precision, device: torch.device | None = None) -> Precision:
+def resolve_precision(precision: Precision, device: torch.device | None = None) -> Precision:
     """The meaning of "auto" on a device (default: `best_device`): "fp32" or "bf16"; see `compute_dtype`."""
     dtype = compute_dtype(precision, best_device() if device is None else device)
     return "bf16" if dtype == torch.bfloat16 else "fp32"

@@ -69,8 +69,8 @@ class Processes:
             module.set_requires_gradient_sync(synchronise)
             yield
             return
-        alone = isinstance(module, DistributedDataParallel) and not synchronise
-        with module.no_sync() if alone else nullcontext():  # type: ignore[operator]
+        local_only = isinstance(module, DistributedDataParallel) and not synchronise
+        with module.no_sync() if local_only else nullcontext():  # type: ignore[operator]
             yield
 
     def forget_forward(self, module: nn.Module) -> None:
@@ -115,9 +115,9 @@ class Processes:
         """Equally shaped CPU tensors of all processes, in rank order."""
         if self.world == 1:
             return [tensor]
-        own = tensor.to(self.device)
-        parts = [torch.empty_like(own) for _ in range(self.world)]
-        dist.all_gather(parts, own)
+        on_device = tensor.to(self.device)
+        parts = [torch.empty_like(on_device) for _ in range(self.world)]
+        dist.all_gather(parts, on_device)
         return [part.cpu() for part in parts]
 
     def agree(self, error: Exception | None) -> None:
@@ -147,7 +147,7 @@ def shard(module: nn.Module, device: torch.device, world: int) -> nn.Module:
     return module
 
 
-def clip(parameters: Sequence[nn.Parameter], limit: float | None) -> Tensor:
+def clip_gradients(parameters: Sequence[nn.Parameter], limit: float | None) -> Tensor:
     """Scale gradients down to a total norm of `limit`; returns the norm before, a scalar on the device."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)

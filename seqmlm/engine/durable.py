@@ -34,9 +34,9 @@ class Disk:
 
     def write(self, handle: IO[bytes], data: bytes | memoryview) -> None:
         """Write all of `data` to an unbuffered file; the system takes at most 2 GiB at a time."""
-        rest = memoryview(data)
-        while rest:
-            rest = rest[handle.write(rest) :]
+        unwritten = memoryview(data)
+        while unwritten:
+            unwritten = unwritten[handle.write(unwritten) :]
 
     def sync(self, path: Path) -> None:
         """Force a closed file, or the entries of a folder, onto the disk."""
@@ -80,7 +80,7 @@ def replace_file(path: Path, data: bytes | Callable[[IO[bytes]], object], *, mod
     """
     refuse_irregular(path)
     _remove_left_behind(path)
-    with _unfinished(path, mode) as (descriptor, unfinished):
+    with _temporary_file(path, mode) as (descriptor, unfinished):
         try:
             if callable(data):
                 with open(descriptor, "wb") as file:
@@ -103,13 +103,13 @@ def refuse_irregular(path: Path) -> None:
     Raises:
         FileExistsError: a link (wherever it leads), a pipe, a socket, a device or a folder.
     """
-    what = irregular(path)
-    if what is not None:
-        raise FileExistsError(errno.EEXIST, f"there is {what} of this name, not a regular file", str(path))
+    kind = irregular_kind(path)
+    if kind is not None:
+        raise FileExistsError(errno.EEXIST, f"there is {kind} of this name, not a regular file", str(path))
 
 
-def irregular(path: Path) -> str | None:
-    """What is under a path instead of a regular file, such as "a symbolic link"; None for nothing.
+def irregular_kind(path: Path) -> str | None:
+    """The kind of a path that is no regular file, such as "a symbolic link"; None for a file or nothing.
 
     Raises:
         OSError: the path cannot be looked at.
@@ -118,7 +118,7 @@ def irregular(path: Path) -> str | None:
         mode = os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return None if stat.S_ISREG(mode) else next(what for kind, what in _KINDS if kind(mode))
+    return None if stat.S_ISREG(mode) else next(name for is_kind, name in _KINDS if is_kind(mode))
 
 
 _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
@@ -131,7 +131,7 @@ _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
 
 
 @contextmanager
-def _unfinished(path: Path, mode: int) -> Iterator[tuple[int, Path]]:
+def _temporary_file(path: Path, mode: int) -> Iterator[tuple[int, Path]]:
     """A new, open file beside `path`, which other processes see to be in use as long as the context lasts."""
     while True:
         unfinished = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
@@ -140,11 +140,11 @@ def _unfinished(path: Path, mode: int) -> Iterator[tuple[int, Path]]:
         if os.fstat(descriptor).st_nlink:
             break
         os.close(descriptor)  # another process took it for one left behind, before it was locked
-    held = os.dup(descriptor)  # shares the lock: that of a closed file is gone
+    lock_descriptor = os.dup(descriptor)  # shares the lock: that of a closed file is gone
     try:
         yield descriptor, unfinished
     finally:
-        os.close(held)
+        os.close(lock_descriptor)
 
 
 _LOOKED_AFTER: set[str] = set()  # files whose left-behind ones this process has removed
@@ -205,7 +205,7 @@ def move_into_place(finished: Path, target: Path) -> None:
     DISK.sync(target.parent)
 
 
-class Hashed:
+class HashingFile:
     """A file being written, with the size and SHA-256 of what has gone into it."""
 
     def __init__(self, handle: IO[bytes]) -> None:
@@ -219,14 +219,14 @@ class Hashed:
         self.size += len(data)
 
     def entry(self) -> dict[str, int | str]:
-        """What a manifest says of the file: {size, sha256}."""
+        """The file's entry in a manifest: {size, sha256}."""
         return {"size": self.size, "sha256": self._hash.hexdigest()}
 
 
 def write_bytes(path: Path, data: bytes) -> dict[str, int | str]:
     """Write and sync a small file of a folder that is renamed as a whole; returns its manifest entry."""
     with open(path, "wb", buffering=0) as handle:
-        file = Hashed(handle)
+        file = HashingFile(handle)
         file.write(data)
     DISK.sync(path)
     return file.entry()
@@ -297,7 +297,7 @@ class FileLock:
         passing: the file goes when the lock is given back, unless it has content: locks have none.
     """
 
-    _held: set[str] = set()  # noqa: RUF012 - one set for the process: record locks do not exclude threads
+    _held_names: set[str] = set()  # noqa: RUF012 - one set for the process: record locks do not exclude threads
     _guard = threading.Lock()
 
     def __init__(
@@ -336,14 +336,14 @@ class FileLock:
                     with suppress(OSError):
                         os.unlink(self.path)
                 os.close(self._descriptor)
-                self._held.discard(self._name)
+                self._held_names.discard(self._name)
             self._descriptor = None
 
     @property
-    def held(self) -> bool | None:
+    def is_held(self) -> bool | None:
         """Whether a process of this machine holds it now; None where that cannot be told. Makes no file."""
         with self._guard:
-            if self._name in self._held:
+            if self._name in self._held_names:
                 return True  # closing another descriptor of its file would drop it
             if sys.platform != "linux":
                 return None
@@ -356,8 +356,8 @@ class FileLock:
             except OSError:
                 return None
             try:
-                asked = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-                kind = struct.unpack("hhqqi", fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))[0]
+                request = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+                kind = struct.unpack("hhqqi", fcntl.fcntl(descriptor, fcntl.F_GETLK, request))[0]
                 return bool(kind != fcntl.F_UNLCK)
             except OSError:
                 return None
@@ -366,10 +366,10 @@ class FileLock:
 
     def _try(self) -> bool:
         with self._guard:
-            if self._name in self._held:
+            if self._name in self._held_names:
                 return False
             while True:
-                descriptor = self._opened()
+                descriptor = self._open()
                 if not _lock(descriptor):
                     os.close(descriptor)
                     return False
@@ -377,10 +377,10 @@ class FileLock:
                     break
                 os.close(descriptor)  # its holder has removed it meanwhile
             self._descriptor = descriptor
-            self._held.add(self._name)
+            self._held_names.add(self._name)
             return True
 
-    def _opened(self) -> int:
+    def _open(self) -> int:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)

@@ -25,27 +25,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.engine.counts import (
-    CACHED,
     FEW_SYMBOLS,
     FIT_DRAWS,
+    RECORD_LENGTHS,
     Chain,
+    Counts,
     Doubles,
-    Found,
+    Hashes,
     Level,
-    Named,
-    Names,
-    cached,
+    UnitHashes,
     chains_for,
     contexts,
     count,
-    named,
-    names_of,
+    hash_units,
+    record_counts,
+    symbol_hashes,
 )
 from seqmlm.engine.reductions import Reduction, Rows
 from seqmlm.engine.types import Encoding, Longs
 from seqmlm.engine.units import EXACT, Units
 
-ALONE = "counts"
+COUNTS_ALONE = "counts"
 
 BUDGET = 64 << 20
 """Bytes of counts that a model keeps."""
@@ -55,57 +55,59 @@ Smoothing = tuple[tuple[float, float], ...]
 
 
 def log2_probabilities(
-    found: Iterable[Found], spelled: Doubles, smoothing: Sequence[tuple[float, float]]
+    by_length: Iterable[Counts], log2_unigram: Doubles, smoothing: Sequence[tuple[float, float]]
 ) -> Doubles:
     """(D, N) log2 P of units by one chain: the recursion over lengths.
 
     Args:
-        found: of each length in training, then in the record.
-        spelled: (N,) log2 of P_{-1}.
-        smoothing: (discount, strength) of each of `found`.
+        by_length: of each length in training, then in the record.
+        log2_unigram: (N,) log2 of P_{-1}.
+        smoothing: (discount, strength) of each of `by_length`.
     """
-    lower = spelled
-    for one, (discount, strength) in zip(found, smoothing, strict=True):
-        lower = _step(one, lower, discount, strength)
+    lower = log2_unigram
+    for counts, (discount, strength) in zip(by_length, smoothing, strict=True):
+        lower = _step(counts, lower, discount, strength)
     return np.atleast_2d(lower)
 
 
-def _step(found: Found, lower: Doubles, discount: float, strength: float) -> Doubles:
-    whole = found.total + strength
-    own = np.maximum(found.seen - discount, 0) / whole
-    handed = (strength + discount * found.types + found.total - found.kept) / whole
+def _step(counts: Counts, lower: Doubles, discount: float, strength: float) -> Doubles:
+    """log2 P_k of units from their counts in contexts of k places and from log2 P_{k-1} (`lower`)."""
+    mass = counts.totals + strength
+    from_counts = np.maximum(counts.counts - discount, 0) / mass
+    from_shorter = (strength + discount * counts.types + counts.totals - counts.kept) / mass
     # In logarithms: the probability of a unit of many tokens is too small for a double.
     with np.errstate(divide="ignore"):
-        return np.asarray(np.logaddexp2(np.log2(own), np.log2(handed) + lower))
+        return np.asarray(np.logaddexp2(np.log2(from_counts), np.log2(from_shorter) + lower))
 
 
-def evidence(units: Named, chain: Chain, levels: Sequence[Level], *, record: bool) -> list[Found]:
+def all_counts(units: UnitHashes, chain: Chain, levels: Sequence[Level], *, record: bool) -> list[Counts]:
     """The counts of every unit, for each length of context, then (with `record`) of those in its record."""
-    return [*_counted(units, chain, levels, units.name), *(cached(units, chain) if record else [])]
+    trained = _find_counts(units, chain, levels, units.hashes)
+    return [*trained, *(record_counts(units, chain) if record else [])]
 
 
-def _counted(units: Named, chain: Chain, levels: Sequence[Level], names: Names) -> Iterator[Found]:
+def _find_counts(units: UnitHashes, chain: Chain, levels: Sequence[Level], names: Hashes) -> Iterator[Counts]:
     """The counts of units of these names in the places of `units`, for each length of context."""
     for level, context in zip(levels, contexts(units, chain), strict=True):
         yield level.find(context, names)
 
 
-def smoothed(found: Sequence[Found], spelled: Doubles, start: Smoothing) -> Smoothing:
+def fit_smoothing(by_length: Sequence[Counts], log2_unigram: Doubles, start: Smoothing) -> Smoothing:
     """The smoothing with which a chain predicts these units best, by coordinate descent.
 
     Lengths of contexts in the record keep a discount of 0: `start` says which they are by theirs.
     """
     chosen = list(start)
     for _ in range(_SWEEPS):
-        lower = np.atleast_2d(spelled)
-        for number, one in enumerate(found):
-            for way in (_discounts, _strengths):
-                trials = [[trial, *chosen[number + 1 :]] for trial in way(*chosen[number])]
-                priced = [_mean(log2_probabilities(found[number:], lower, trial)) for trial in trials]
+        lower = np.atleast_2d(log2_unigram)
+        for number, counts in enumerate(by_length):
+            for candidates in (_discounts, _strengths):
+                trials = [[trial, *chosen[number + 1 :]] for trial in candidates(*chosen[number])]
+                trial_log2 = [_mean(log2_probabilities(by_length[number:], lower, trial)) for trial in trials]
                 # Rounded: another processor's last bits must not choose among equals.
-                costs = np.round([-float(own.mean()) for own in priced], 9)
+                costs = np.round([-float(log2_means.mean()) for log2_means in trial_log2], 9)
                 chosen[number] = trials[int(np.argmin(costs))][0]
-            lower = _step(one, lower, *chosen[number])
+            lower = _step(counts, lower, *chosen[number])
     return tuple(chosen)
 
 
@@ -116,43 +118,43 @@ _STRENGTHS = tuple(2.0**e for e in range(-3, 14))
 
 
 def _discounts(discount: float, strength: float) -> list[tuple[float, float]]:
-    return [(other, strength) for other in _DISCOUNTS] if discount else [(discount, strength)]
+    return [(candidate, strength) for candidate in _DISCOUNTS] if discount else [(discount, strength)]
 
 
 def _strengths(discount: float, strength: float) -> list[tuple[float, float]]:
-    return [(discount, other) for other in _STRENGTHS]
+    return [(discount, candidate) for candidate in _STRENGTHS]
 
 
-def _mean(drawn: Doubles) -> Doubles:
+def _mean(log2_probs: Doubles) -> Doubles:
     """(N,) log2 of the mean over draws of (D, N) log2 probabilities."""
-    return np.asarray(np.logaddexp2.reduce(drawn, axis=0) - np.log2(len(drawn)))
+    return np.asarray(np.logaddexp2.reduce(log2_probs, axis=0) - np.log2(len(log2_probs)))
 
 
 # The expert
 
 
 @dataclass(frozen=True, eq=False)
-class Priced:
-    """What counts say of N units.
+class CountProbs:
+    """Log-probabilities of N units by counts.
 
     Args:
         log2: (C, N) log2 P of each by each chain; (C, N, K) of each symbol that may stand there, where
             experts are multiplied.
         kind: (N,) by what the mixture's weights differ: tokens of the unit, and how long a context was seen.
-        seen: (N, 3) of the first chain's longest context seen in training: its places, how often the unit
+        longest: (N, 3) of the first chain's longest context seen in training: its places, how often the unit
             stood there, and how often anything did.
         symbol: (N,) which of the K symbols stands there, -1 for none; None where experts are added.
     """
 
     log2: Doubles
     kind: Longs
-    seen: Longs
+    longest: Longs
     symbol: Longs | None = None
 
-    def some(self, units: Any) -> Priced:
-        """Of some units alone: an index of their axis."""
+    def take(self, units: Any) -> CountProbs:
+        """The same of some units alone, by an index of their axis."""
         symbol = None if self.symbol is None else self.symbol[units]
-        return Priced(self.log2[:, units], self.kind[units], self.seen[units], symbol)
+        return CountProbs(self.log2[:, units], self.kind[units], self.longest[units], symbol)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -170,7 +172,7 @@ class CountExpert:
         record: whether what the rest of a record says is counted too.
         product: experts are multiplied, not added.
         weights: by mode of asking (see `Mode`): (KINDS, C + 1) lambda, the model's first, or (1, C + 1)
-            exponents; by `ALONE` those of counts without a model.
+            exponents; by `COUNTS_ALONE` those of counts without a model.
         facts: what was measured when the weights were learnt.
     """
 
@@ -193,7 +195,7 @@ class CountExpert:
         *,
         records: Sequence[int] | None = None,
         budget: int = BUDGET,
-        least: int = 1,
+        min_records: int = 1,
     ) -> CountExpert:
         """Count the training split.
 
@@ -204,18 +206,19 @@ class CountExpert:
             unigram: (K,) probabilities of symbols, see `Units.frequencies`.
             records: for each sequence the number of its record; None where each is one.
             budget: bytes of all counts.
-            least: records that whatever is kept must occur in.
+            min_records: records that whatever is kept must occur in.
         """
         with np.errstate(divide="ignore"):
             log2_unigram = np.log2(unigram)
-        units = named(rule, sequences, log2_unigram, records, mirrored=True)
+        units = hash_units(rule, sequences, log2_unigram, records, mirrored=True)
         symbols = int(np.count_nonzero(unigram))
         chains = chains_for(symbols, sets=units.position is not None)
         record = symbols > FEW_SYMBOLS
-        levels, left = [], budget
+        levels, bytes_left = [], budget
         for number, chain in enumerate(chains):
-            levels.append(tuple(count(units, chain, budget=left // (len(chains) - number), least=least)))
-            left -= sum(level.bytes for level in levels[-1])
+            share = bytes_left // (len(chains) - number)
+            levels.append(tuple(count(units, chain, budget=share, min_records=min_records)))
+            bytes_left -= sum(level.bytes for level in levels[-1])
         return cls(
             rule=rule,
             log2_unigram=log2_unigram,
@@ -223,7 +226,7 @@ class CountExpert:
             levels=tuple(levels),
             smoothing=tuple(_first_smoothing(chain, record) for chain in chains),
             record=record,
-            product=multiplied(rule, unigram),
+            product=multiplies_experts(rule, unigram),
         )
 
     @cached_property
@@ -233,11 +236,11 @@ class CountExpert:
 
     @property
     def needs(self) -> tuple[Reduction, ...]:
-        """What must be read of the model beside log-probabilities."""
+        """The reductions that must be read of the model beside log-probabilities."""
         return (Rows(),) if self.product else ()
 
-    def told(self, log2: Doubles, values: Mapping[str, NDArray[Any]]) -> Doubles:
-        """What the model says of units, as `mixed` takes it: (N,), or (N, K) where experts are multiplied.
+    def model_log_probs(self, log2: Doubles, values: Mapping[str, NDArray[Any]]) -> Doubles:
+        """log2 p of units by the model, as `mixture` takes it: (N,), or (N, K) where experts are multiplied.
 
         Args:
             log2: (N,) log2 p of each. values: what else was read, `needs` among it.
@@ -249,125 +252,130 @@ class CountExpert:
 
     @property
     def bytes(self) -> int:
-        """What the counts take."""
+        """Memory of the counts, in bytes."""
         return sum(level.bytes for chain in self.levels for level in chain)
 
-    def named(self, encodings: Sequence[Encoding], records: Sequence[int] | None = None) -> Named:
-        """The units of sequences, as `priced` takes them."""
-        return named(self.rule, encodings, self.log2_unigram, records)
+    def hash_units(self, encodings: Sequence[Encoding], records: Sequence[int] | None = None) -> UnitHashes:
+        """The units of sequences, as `count_log_probs` takes them."""
+        return hash_units(self.rule, encodings, self.log2_unigram, records)
 
-    def tuned(self, units: Named, most: int = TUNED) -> CountExpert:
+    def with_best_smoothing(self, units: UnitHashes, max_units: int = TUNED) -> CountExpert:
         """The same with the smoothing that predicts held-out units best; at least one has tokens.
 
         Args:
             units: whole records.
-            most: units with tokens that are predicted.
+            max_units: units with tokens that are predicted.
         """
         real = np.flatnonzero(units.tokens > 0)
-        real = real[:: -(-len(real) // most)]
-        found = []
+        real = real[:: -(-len(real) // max_units)]
+        smoothings = []
         for chain, levels, start in zip(self.chains, self.levels, self.smoothing, strict=True):
-            every = [
-                Found(*(values[:, real] for values in one))
-                for one in evidence(units, chain, levels, record=self.record)
+            by_length = [
+                Counts(*(values[:, real] for values in counts))
+                for counts in all_counts(units, chain, levels, record=self.record)
             ]
-            found.append(smoothed(every, units.spelled[real], start))
-        return replace(self, smoothing=tuple(found))
+            smoothings.append(fit_smoothing(by_length, units.log2_unigram[real], start))
+        return replace(self, smoothing=tuple(smoothings))
 
-    def priced(self, units: Named) -> Priced:
-        """What counts say of every unit when all others are seen."""
+    def count_log_probs(self, units: UnitHashes) -> CountProbs:
+        """log2 p of every unit by counts, when all others are seen."""
         prices, kind = [], np.minimum(np.maximum(units.tokens, 1), _TOKENS) - 1
-        letters = names_of(self.alphabet)[:, None] if self.product else None
+        letters = symbol_hashes(self.alphabet)[:, None] if self.product else None
         for number, chain in enumerate(self.chains):
             levels, smoothing = self.levels[number], self.smoothing[number]
             if letters is not None:
-                each = _counted(units, chain, levels, letters)
-                spelled = np.broadcast_to(self.log2_unigram[self.alphabet, None], (len(letters), len(units)))
-                prices.append(log2_probabilities(each, spelled, smoothing).T)
-            found = (
-                evidence(units, chain, levels, record=self.record) if number == 0 or not self.product else []
-            )
+                by_symbol = _find_counts(units, chain, levels, letters)
+                shape = (len(letters), len(units))
+                log2_unigram = np.broadcast_to(self.log2_unigram[self.alphabet, None], shape)
+                prices.append(log2_probabilities(by_symbol, log2_unigram, smoothing).T)
+            needed = number == 0 or not self.product
+            by_length = all_counts(units, chain, levels, record=self.record) if needed else []
             if letters is None:
-                prices.append(_mean(log2_probabilities(found, units.spelled, smoothing)))
+                prices.append(_mean(log2_probabilities(by_length, units.log2_unigram, smoothing)))
             if number == 0:
-                trained, here = found[: len(chain.places) + 1], found[len(chain.places) + 2 :]
-                seen = _longest(trained)
+                trained = by_length[: len(chain.places) + 1]
+                in_record = by_length[len(chain.places) + 2 :]
+                longest = _longest(trained)
                 if chain.where != "sequence":  # each unit was counted in so many contexts
-                    seen[:, 1:] = -(-seen[:, 1:] // FIT_DRAWS)
-                kind = kind * _SEEN + np.minimum(seen[:, 0], _SEEN - 1)
-                kind = kind * CACHED + _longest([trained[0], *here])[:, 0]
+                    longest[:, 1:] = -(-longest[:, 1:] // FIT_DRAWS)
+                kind = kind * _SEEN + np.minimum(longest[:, 0], _SEEN - 1)
+                kind = kind * RECORD_LENGTHS + _longest([trained[0], *in_record])[:, 0]
         if letters is None:
-            return Priced(np.stack(prices), kind, seen)
-        stands = units.name == letters
-        return Priced(np.stack(prices), kind, seen, np.where(stands.any(axis=0), stands.argmax(axis=0), -1))
+            return CountProbs(np.stack(prices), kind, longest)
+        stands = units.hashes == letters
+        symbol = np.where(stands.any(axis=0), stands.argmax(axis=0), -1)
+        return CountProbs(np.stack(prices), kind, longest, symbol)
 
-    def mixed(self, model: Doubles, priced: Priced, mode: str) -> tuple[Doubles, Doubles]:
+    def mixture(self, model: Doubles, counts: CountProbs, mode: str) -> tuple[Doubles, Doubles]:
         """The mixture of model and counts.
 
         Args:
-            model: what `told` gives; NaN stays NaN.
-            priced: of the same units.
+            model: what `model_log_probs` gives; NaN stays NaN.
+            counts: of the same units.
             mode: how the model was asked; one whose weights were not learnt has those of "exact".
 
         Returns:
             (N,) log2 p; (N,) the share of p that comes from counts, of a product that of the exponents.
         """
         weights = self.weights[mode if mode in self.weights else str(EXACT)]
-        if priced.symbol is not None:
-            log2 = _product(weights[0], np.concatenate([model[None], priced.log2]))
-            own = np.take_along_axis(log2, np.maximum(priced.symbol, 0)[:, None], axis=1)[:, 0]
+        if counts.symbol is not None:
+            log2 = _product(weights[0], np.concatenate([model[None], counts.log2]))
+            unit_log2 = np.take_along_axis(log2, np.maximum(counts.symbol, 0)[:, None], axis=1)[:, 0]
             sizes = np.abs(weights[0])
-            share = np.full(len(own), 1 - sizes[0] / sizes.sum())
-            return np.where(priced.symbol < 0, np.nan, own), share
+            share = np.full(len(unit_log2), 1 - sizes[0] / sizes.sum())
+            return np.where(counts.symbol < 0, np.nan, unit_log2), share
         with np.errstate(divide="ignore"):
-            parts = np.log2(weights.T[:, priced.kind]) + np.concatenate([model[None], priced.log2])
+            parts = np.log2(weights.T[:, counts.kind]) + np.concatenate([model[None], counts.log2])
         total = np.logaddexp2.reduce(parts, axis=0)
         return total, 1 - np.exp2(parts[0] - total)
 
-    def alone(self, priced: Priced) -> Doubles:
+    def count_mixture(self, counts: CountProbs) -> Doubles:
         """(N,) log2 p by counts alone, together."""
-        silent = np.full(priced.log2.shape[1:], -np.inf if priced.symbol is None else 0.0)
-        return self.mixed(silent, priced, ALONE)[0]
+        silent = np.full(counts.log2.shape[1:], -np.inf if counts.symbol is None else 0.0)
+        return self.mixture(silent, counts, COUNTS_ALONE)[0]
 
-    def bounded(self, model: Doubles, priced: Priced) -> tuple[Doubles, Doubles]:
-        """What both say where the model sees the unit and can only be too sure: p is at most that of counts.
+    def lower_of_both(self, model: Doubles, counts: CountProbs) -> tuple[Doubles, Doubles]:
+        """The lower of both probabilities, where the model sees the unit and can only be too sure.
 
         Args:
-            model: (N,) log2 p by the model. priced: of the same units.
+            model: (N,) log2 p by the model. counts: of the same units.
 
         Returns:
             (N,) log2 p; (N,) 1 where it is that of counts, else 0.
         """
-        counts = self.alone(priced)
-        return np.minimum(model, counts), (counts < model).astype(np.float64)
+        count_log2 = self.count_mixture(counts)
+        return np.minimum(model, count_log2), (count_log2 < model).astype(np.float64)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """All that is stored beside `described`."""
-        found: dict[str, NDArray[Any]] = {"unigram": self.log2_unigram}
+        """All that is stored beside `description`."""
+        stored: dict[str, NDArray[Any]] = {"unigram": self.log2_unigram}
         for chain, levels in enumerate(self.levels):
             for length, level in enumerate(levels):
-                for one in fields(level):
-                    found[f"{chain}/{length}/{one.name}"] = getattr(level, one.name)
-        return {**found, **{f"weights/{mode}": table for mode, table in self.weights.items()}}
+                for column in fields(level):
+                    stored[f"{chain}/{length}/{column.name}"] = getattr(level, column.name)
+        return {**stored, **{f"weights/{mode}": table for mode, table in self.weights.items()}}
 
-    def described(self) -> dict[str, Any]:
-        """What is stored beside `arrays`, as JSON."""
-        own = {name: getattr(self, name) for name in ("smoothing", "record", "product", "facts")}
-        return {"chains": [asdict(one) for one in self.chains], **own}
+    def description(self) -> dict[str, Any]:
+        """The facts that are stored beside `arrays`, as JSON."""
+        settings = {name: getattr(self, name) for name in ("smoothing", "record", "product", "facts")}
+        return {"chains": [asdict(chain) for chain in self.chains], **settings}
 
     @classmethod
-    def of(cls, arrays: Mapping[str, NDArray[Any]], described: Mapping[str, Any], rule: Units) -> CountExpert:
-        """From `arrays` and `described`.
+    def from_arrays(
+        cls, arrays: Mapping[str, NDArray[Any]], description: Mapping[str, Any], rule: Units
+    ) -> CountExpert:
+        """The expert that `arrays` and `description` were taken of.
 
         Raises:
             ValueError, LookupError, TypeError: they do not fit together, or another alphabet.
         """
         chains = tuple(
-            Chain(**{**one, "places": tuple(map(int, one["places"]))}) for one in described["chains"]
+            Chain(**{**chain, "places": tuple(map(int, chain["places"]))}) for chain in description["chains"]
         )
+        columns = [column.name for column in fields(Level)]
         levels = tuple(
             tuple(
-                Level(**{one.name: arrays[f"{number}/{length}/{one.name}"] for one in fields(Level)})
+                Level(**{column: arrays[f"{number}/{length}/{column}"] for column in columns})
                 for length in range(len(chain.places) + 1)
             )
             for number, chain in enumerate(chains)
@@ -375,17 +383,17 @@ class CountExpert:
         weights = {
             name.partition("/")[2]: table for name, table in arrays.items() if name.startswith("weights/")
         }
-        smoothing = tuple(tuple((float(d), float(a)) for d, a in one) for one in described["smoothing"])
+        smoothing = tuple(tuple((float(d), float(a)) for d, a in pairs) for pairs in description["smoothing"])
         double = {arrays["unigram"].dtype, *(table.dtype for table in weights.values())} == {np.dtype(float)}
         if not double or arrays["unigram"].shape != (rule.symbols,):
             raise ValueError(f"counts of {len(arrays['unigram'])} symbols for {rule.symbols}")
-        record, facts = bool(described["record"]), described["facts"]
-        product = described["product"] is True
+        record, facts = bool(description["record"]), description["facts"]
+        product = description["product"] is True
         wide = (1 if product else KINDS, len(chains) + 1)
         if len(smoothing) != len(chains) or any(table.shape != wide for table in weights.values()):
             raise ValueError("smoothing and weights do not fit the chains")
-        for chain, one in zip(chains, smoothing, strict=True):
-            if len(one) != len(_first_smoothing(chain, record)):
+        for chain, chain_smoothing in zip(chains, smoothing, strict=True):
+            if len(chain_smoothing) != len(_first_smoothing(chain, record)):
                 raise ValueError(f"smoothing does not fit the chain {chain.name}")
         if not isinstance(facts, dict):
             raise TypeError("facts are no mapping")
@@ -404,33 +412,35 @@ class CountExpert:
 
 # Tokens of a unit, and lengths of context, that are told apart; the last stands for more too.
 _TOKENS, _SEEN = 3, 4
-KINDS = _TOKENS * _SEEN * CACHED
+KINDS = _TOKENS * _SEEN * RECORD_LENGTHS
 
 _ROUNDS = 50
 _PRIOR, _LEAST = 20.0, 0.1
 
 
-def _longest(found: Sequence[Found]) -> Longs:
+def _longest(by_length: Sequence[Counts]) -> Longs:
     """(N, 3) places of the longest context that was seen, how often the unit and anything stood there.
 
     Of several draws, the context that was seen most.
     """
-    seen = np.zeros((found[0].total.shape[1], 3), dtype=np.int64)
-    for places, one in enumerate(found):
-        draw = one.total.argmax(axis=0)[None]
-        own, total = (np.take_along_axis(values, draw, axis=0)[0] for values in (one.seen, one.total))
-        numbers = np.stack([np.full(len(seen), places), own, total], axis=1)
-        seen = np.where((total > 0)[:, None], numbers.astype(np.int64), seen)
-    return seen
+    longest = np.zeros((by_length[0].totals.shape[1], 3), dtype=np.int64)
+    for places, counts in enumerate(by_length):
+        draw = counts.totals.argmax(axis=0)[None]
+        unit_counts, total = (
+            np.take_along_axis(values, draw, axis=0)[0] for values in (counts.counts, counts.totals)
+        )
+        numbers = np.stack([np.full(len(longest), places), unit_counts, total], axis=1)
+        longest = np.where((total > 0)[:, None], numbers.astype(np.int64), longest)
+    return longest
 
 
 def _first_smoothing(chain: Chain, record: bool) -> Smoothing:
-    lengths = CACHED if chain.where == "sequence" else 1
+    lengths = RECORD_LENGTHS if chain.where == "sequence" else 1
     counted = ((0.7, 1.0),) * (len(chain.places) + 1)
     return counted + (((0.0, 64.0),) * lengths if record else ())
 
 
-def multiplied(rule: Units, unigram: Doubles) -> bool:
+def multiplies_experts(rule: Units, unigram: Doubles) -> bool:
     """Whether experts are multiplied: where tokens are units of an alphabet of a few symbols, with two
     readings (DNA).
 
@@ -438,16 +448,16 @@ def multiplied(rule: Units, unigram: Doubles) -> bool:
         unigram: (K,) probabilities of symbols.
     """
     few = np.count_nonzero(unigram) <= FEW_SYMBOLS
-    return bool(few and rule.complement is not None and rule.names is None)
+    return bool(few and rule.facts.strands is not None and rule.facts.names is None)
 
 
 def _product(weights: Doubles, log2: Doubles) -> Doubles:
     """(N, K) log2 of the product of (M, N, K) experts, each with its exponent."""
-    found = np.tensordot(weights, log2, 1)
-    return np.asarray(found - np.logaddexp2.reduce(found, axis=1, keepdims=True))
+    log2_product = np.tensordot(weights, log2, 1)
+    return np.asarray(log2_product - np.logaddexp2.reduce(log2_product, axis=1, keepdims=True))
 
 
-def learnt_weights(model: Doubles | None, priced: Priced) -> Doubles:
+def fit_weights(model: Doubles | None, counts: CountProbs) -> Doubles:
     """(KINDS, C + 1) weights by expectation-maximization (Jelinek and Mercer 1980), or (1, C + 1) exponents.
 
     Those of a kind with few places are drawn towards those of all: they begin with 20 places of these, and
@@ -456,33 +466,34 @@ def learnt_weights(model: Doubles | None, priced: Priced) -> Doubles:
     Exponents are those of the smallest cost, which is convex in them, drawn by one place towards all equal.
 
     Args:
-        model: what `CountExpert.told` gives; None for counts alone, where its weight is 0.
-        priced: the same units by counts.
+        model: what `CountExpert.model_log_probs` gives; None for counts alone, where its weight is 0.
+        counts: the same units by counts.
     """
-    if priced.symbol is not None:
-        return _exponents(model, priced)
-    silent = np.full(priced.log2.shape[1], -np.inf)
-    log2 = np.concatenate([(silent if model is None else model)[None], priced.log2])
+    if counts.symbol is not None:
+        return _exponents(model, counts)
+    silent = np.full(counts.log2.shape[1], -np.inf)
+    log2 = np.concatenate([(silent if model is None else model)[None], counts.log2])
     shares = np.exp2(log2 - log2.max(axis=0))
-    shown = np.isfinite(log2).any(axis=1)
-    whole = np.where(shown, 1.0, 0.0)[None] / np.count_nonzero(shown)
-    one = np.zeros_like(priced.kind)
+    speaks = np.isfinite(log2).any(axis=1)
+    pooled = np.where(speaks, 1.0, 0.0)[None] / np.count_nonzero(speaks)
+    single_kind = np.zeros_like(counts.kind)
     for _ in range(_ROUNDS):
-        whole = _maximized(whole, shares, one, 1, np.where(shown, _LEAST, 0.0)[None])
-    found = np.repeat(whole, KINDS, axis=0)
+        pooled = _em_round(pooled, shares, single_kind, 1, np.where(speaks, _LEAST, 0.0)[None])
+    weights = np.repeat(pooled, KINDS, axis=0)
     for _ in range(_ROUNDS):
-        found = _maximized(found, shares, priced.kind, KINDS, _PRIOR * whole)
-    return found
+        weights = _em_round(weights, shares, counts.kind, KINDS, _PRIOR * pooled)
+    return weights
 
 
-def _exponents(model: Doubles | None, priced: Priced) -> Doubles:
+def _exponents(model: Doubles | None, counts: CountProbs) -> Doubles:
+    """(1, C + 1) exponents of the product of experts that predicts the units best; see `fit_weights`."""
     import torch
     from torch.nn.functional import cross_entropy
 
-    told = priced.log2 if model is None else np.concatenate([model[None], priced.log2])
-    assert priced.symbol is not None
-    known = (priced.symbol >= 0) & np.isfinite(told).all(axis=(0, 2))
-    log2, symbol = told[:, known], priced.symbol[known]
+    expert_log2 = counts.log2 if model is None else np.concatenate([model[None], counts.log2])
+    assert counts.symbol is not None
+    usable = (counts.symbol >= 0) & np.isfinite(expert_log2).all(axis=(0, 2))
+    log2, symbol = expert_log2[:, usable], counts.symbol[usable]
     nats = torch.from_numpy(log2 * np.log(2)).permute(1, 2, 0)  # (N, K, M)
     target = torch.from_numpy(symbol)
     equal = torch.full((len(log2),), 1 / len(log2), dtype=torch.float64)
@@ -497,13 +508,14 @@ def _exponents(model: Doubles | None, priced: Priced) -> Doubles:
         return total
 
     optimizer.step(cost)  # type: ignore[no-untyped-call]
-    found = weights.detach().numpy()
-    return np.asarray(found if model is not None else np.append(0.0, found))[None]
+    exponents = weights.detach().numpy()
+    return np.asarray(exponents if model is not None else np.append(0.0, exponents))[None]
 
 
-def _maximized(weights: Doubles, shares: Doubles, kind: Longs, kinds: int, prior: Doubles) -> Doubles:
+def _em_round(weights: Doubles, shares: Doubles, kind: Longs, kinds: int, prior: Doubles) -> Doubles:
     """One round: shares (M, N) of the probability of each unit, divided by kind."""
     owed = weights[kind].T * shares
     owed /= owed.sum(axis=0)
-    sums = np.stack([np.bincount(kind, weights=one, minlength=kinds) for one in owed], axis=1) + prior
-    return np.asarray(sums / sums.sum(axis=1, keepdims=True))
+    sums = [np.bincount(kind, weights=expert_shares, minlength=kinds) for expert_shares in owed]
+    counts = np.stack(sums, axis=1) + prior
+    return np.asarray(counts / counts.sum(axis=1, keepdims=True))

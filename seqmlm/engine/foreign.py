@@ -61,7 +61,7 @@ _BLOB = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 @contextmanager
-def refusing(path: Path | str) -> Iterator[None]:
+def damaged_file_errors(path: Path | str) -> Iterator[None]:
     """Turn what reading a damaged file raises into one sentence.
 
     Raises:
@@ -104,8 +104,8 @@ def _hub_file(reference: str, name: str) -> Path | None:
     from transformers.utils import cached_file
 
     if hub_is_reachable():
-        found = cached_file(reference, name, _raise_exceptions_for_missing_entries=False)
-        return None if found is None else Path(found)
+        path = cached_file(reference, name, _raise_exceptions_for_missing_entries=False)
+        return None if path is None else Path(path)
     cached = partial(
         cached_file,
         reference,
@@ -118,8 +118,8 @@ def _hub_file(reference: str, name: str) -> Path | None:
             f"{reference} is neither a folder here nor a model downloaded before, and the Hugging Face hub "
             "cannot be reached: check the name, or the network"
         )
-    found = cached(name)
-    return None if found is None else Path(found)
+    path = cached(name)
+    return None if path is None else Path(path)
 
 
 def hub_is_reachable() -> bool:
@@ -127,11 +127,11 @@ def hub_is_reachable() -> bool:
 
     Its library asks for each file five times and more, with longer and longer pauses, and logs each of them.
     """
-    return _answers(int(time.monotonic() // 60))
+    return _hub_answers(int(time.monotonic() // 60))
 
 
 @lru_cache(maxsize=1)
-def _answers(minute: int) -> bool:
+def _hub_answers(minute: int) -> bool:
     from transformers.utils.hub import constants, get_session
 
     try:
@@ -150,7 +150,7 @@ def settings(reference: str | Path, name: str = CONFIG) -> dict[str, Any] | None
     path = file_of(reference, name)
     if path is None:
         return None
-    with refusing(path):
+    with damaged_file_errors(path):
         values = read_json(path, largest=LARGEST_CONFIG, finite=True)
         if not isinstance(values, dict):
             raise ValueError("it does not hold keys and values")
@@ -186,8 +186,8 @@ def check_counts(values: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]
     """
     for key in _COUNTS:
         count = values.get(key, 1)
-        most = _MOST_SHARED if "num_hidden_groups" in values and key == "num_hidden_layers" else len(shapes)
-        if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= most:
+        limit = _MOST_SHARED if "num_hidden_groups" in values and key == "num_hidden_layers" else len(shapes)
+        if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= limit:
             raise ValueError(f"{key} is {count}, and its weights are {len(shapes)} tensors")
     types = values.get("layer_types")
     if isinstance(types, list) and len(types) > max(_MOST_SHARED, len(shapes)):
@@ -205,19 +205,19 @@ def check_shapes(empty: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> Non
         ValueError: a parameter has another shape, or parameters and buffers together are far larger than what
             is there.
     """
-    wanted = {name: tuple(parameter.shape) for name, parameter in empty.named_parameters()}
-    for name, shape in wanted.items():
+    expected = {name: tuple(parameter.shape) for name, parameter in empty.named_parameters()}
+    for name, shape in expected.items():
         if shapes.get(name, shape) != shape:
             raise ValueError(f"its settings give {name!r} shape {shape}, and the weights have {shapes[name]}")
     # Buffers are in no file, and the settings say how long tables of positions are.
-    total = sum(map(prod, wanted.values())) + sum(buffer.numel() for buffer in empty.buffers())
-    there = sum(map(prod, shapes.values()))
-    if total > 2 * there + _MISSING:
-        raise ValueError(f"its settings ask for {total} numbers, and the weights have {there}")
+    total = sum(map(prod, expected.values())) + sum(buffer.numel() for buffer in empty.buffers())
+    present = sum(map(prod, shapes.values()))
+    if total > 2 * present + _MISSING:
+        raise ValueError(f"its settings ask for {total} numbers, and the weights have {present}")
 
 
 class Weights:
-    """The tensors of a folder or hub id, from safetensors alone; nothing is read but headers until `read`.
+    """The tensors of a folder or hub id, from safetensors alone; nothing is read but headers until `tensors`.
 
     Raises:
         StateError: there are none, or they are damaged.
@@ -232,27 +232,27 @@ class Weights:
             if path is None:
                 raise StateError(f"{reference} has no {name}, which {INDEX} names; copy or download it again")
             self._files.append(path)
-            with refusing(path):
+            with damaged_file_errors(path):
                 self.shapes |= shapes_of(path)
 
-    def read(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
         """All tensors by name, on the CPU; views of the mapped files.
 
         Raises:
             StateError: a file is damaged, or holds NaN or infinity.
         """
-        found: dict[str, Tensor] = {}
+        by_name: dict[str, Tensor] = {}
         for path in self._files:
-            with refusing(path), safe_open(path, framework="pt") as opened:
+            with damaged_file_errors(path), safe_open(path, framework="pt") as opened:
                 for name in opened.keys():  # noqa: SIM118
-                    found[name] = tensor = opened.get_tensor(name)
+                    by_name[name] = tensor = opened.get_tensor(name)
                     # The smallest and the largest need no copy, and NaN becomes both.
-                    ends = tensor.aminmax() if tensor.is_floating_point() and tensor.numel() else ()
-                    if not all(isfinite(one.item()) for one in ends):
+                    extremes = tensor.aminmax() if tensor.is_floating_point() and tensor.numel() else ()
+                    if not all(isfinite(extreme.item()) for extreme in extremes):
                         raise ValueError(
                             f"{name!r} holds NaN or infinity, so that no answer would be a number"
                         )
-        return found
+        return by_name
 
 
 def _weight_files(reference: str | Path) -> list[str]:

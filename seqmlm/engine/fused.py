@@ -39,8 +39,8 @@ from transformers import PreTrainedModel
 from seqmlm.engine.attention import RowLayout
 from seqmlm.engine.cones import ConeBatch, Layers
 from seqmlm.engine.device import keep_freed_memory
-from seqmlm.engine.fused_layer import AVAILABLE, FusedLayer, infer, infer_copies, normed, turn
-from seqmlm.engine.types import Longs, ranges, running
+from seqmlm.engine.fused_layer import AVAILABLE, FusedLayer, infer, infer_copies, norm_rows, rotate_exactly
+from seqmlm.engine.types import Longs, ranges, running_totals
 
 
 class FusedEncoder:
@@ -57,8 +57,9 @@ class FusedEncoder:
         # Row r of a head's query or key weight is one half of a pair, row r + size / 2 the other.
         pairs = torch.arange(size).view(2, size // 2).t().reshape(-1)
         starts = torch.arange(0, 2 * config.hidden_size, size)
-        turned = (starts[:, None] + pairs).reshape(-1)
-        self._interleave = torch.cat([turned, torch.arange(2 * config.hidden_size, 3 * config.hidden_size)])
+        interleaved_rows = (starts[:, None] + pairs).reshape(-1)
+        value_rows = torch.arange(2 * config.hidden_size, 3 * config.hidden_size)
+        self._interleave = torch.cat([interleaved_rows, value_rows])
         self._drops = max(config.embedding_dropout, config.attention_dropout, config.mlp_dropout) > 0
 
     @staticmethod
@@ -75,7 +76,7 @@ class FusedEncoder:
         """Whether this call can run here, in fp32 or bfloat16: without dropout, hooks or compiled layers."""
         if torch.compiler.is_compiling():
             return False
-        if torch.is_autocast_enabled(device) and _products(device) != torch.bfloat16:
+        if torch.is_autocast_enabled(device) and _product_dtype(device) != torch.bfloat16:
             return False
         body = self._model.model
         if self._model.training and (self._drops or body.gradient_checkpointing):
@@ -89,7 +90,7 @@ class FusedEncoder:
                 return False
         linears = (linear for layer in body.layers for linear in _linears(layer))
         return all(map(_is_one_product, linears)) and all(
-            _plain(weight, device) for weight in body.layers.parameters()
+            _is_plain(weight, device) for weight in body.layers.parameters()
         )
 
     @property
@@ -106,51 +107,54 @@ class FusedEncoder:
         keep_freed_memory()
         body, row = self._model.model, batch.sequences
         device = row.input_ids.device.type
-        dtype = _products(device)
+        dtype = _product_dtype(device)
         layout = RowLayout(row.cu_seq_lens, row.lengths)
         with torch.no_grad(), torch.autocast(device, enabled=False):
             rotations = self._rotations(body.embeddings.norm.weight, row.position_ids)
-            hidden, own = (body.embeddings(input_ids=ids)[0] for ids in (row.input_ids, batch.tokens[None]))
+            hidden = body.embeddings(input_ids=row.input_ids)[0]
+            copy_rows = body.embeddings(input_ids=batch.tokens[None])[0]
             for layer, step in zip(body.layers, batch.steps, strict=True):
-                weights, rotation = self._ready(layer, dtype), rotations[layer.attention_type]
-                projected = normed(hidden, weights[0], self._eps, dtype) @ weights[1].t()
-                turn(projected, rotation, self._heads, 2)
-                own = infer_copies(own, hidden, projected, rotation, step, self._heads, self._eps, weights)
+                weights, rotation = self._inference_weights(layer, dtype), rotations[layer.attention_type]
+                projected = norm_rows(hidden, weights[0], self._eps, dtype) @ weights[1].t()
+                rotate_exactly(projected, rotation, self._heads, 2)
+                copy_rows = infer_copies(
+                    copy_rows, hidden, projected, rotation, step, self._heads, self._eps, weights
+                )
                 if step is batch.steps[-1] and not batch.unchanged:
                     break
                 plan = layout.plan(hidden.shape[1], _window(layer))
                 hidden = infer(hidden, rotation, plan, None, self._heads, self._eps, projected, weights)
-            out: Tensor = body.final_norm(torch.cat([hidden, own]).index_select(0, batch.asked))
+            out: Tensor = body.final_norm(torch.cat([hidden, copy_rows]).index_select(0, batch.asked))
         return out
 
-    def __call__(self, input_ids: Tensor, position_ids: Tensor, layout: RowLayout, asked: Tensor) -> Tensor:
+    def __call__(self, input_ids: Tensor, position_ids: Tensor, layout: RowLayout, tokens: Tensor) -> Tensor:
         """Last hidden states of the asked rows.
 
         Args:
             input_ids, position_ids: (1, T).
             layout: of the row.
-            asked: (Q,) indices into the T tokens.
+            tokens: (Q,) the asked ones, as indices into the T tokens.
 
         Returns:
             (Q, hidden) fp32.
         """
         keep_freed_memory()
-        body, dtype = self._model.model, _products()
-        run = self._differentiable if torch.is_grad_enabled() else self._inferred
+        body, dtype = self._model.model, _product_dtype()
+        run = self._differentiable if torch.is_grad_enabled() else self._infer
         with torch.autocast("cpu", enabled=False):  # rounding is decided here
-            hidden = run(input_ids, position_ids, layout, asked, dtype)
+            hidden = run(input_ids, position_ids, layout, tokens, dtype)
         out: Tensor = body.final_norm(hidden)
         return out
 
     def _differentiable(
-        self, input_ids: Tensor, position_ids: Tensor, layout: RowLayout, asked: Tensor, dtype: torch.dtype
+        self, input_ids: Tensor, position_ids: Tensor, layout: RowLayout, tokens: Tensor, dtype: torch.dtype
     ) -> Tensor:
         body = self._model.model
         hidden: Tensor = body.embeddings(input_ids=input_ids)[0]
         rotations = self._rotations(hidden, position_ids)
         last = len(body.layers) - 1
         for number, layer in enumerate(body.layers):
-            rows = asked if number == last else None
+            rows = tokens if number == last else None
             hidden = FusedLayer.apply(  # type: ignore[no-untyped-call]
                 hidden,
                 rotations[layer.attention_type],
@@ -164,12 +168,12 @@ class FusedEncoder:
             )
         return hidden
 
-    def _inferred(
-        self, input_ids: Tensor, position_ids: Tensor, layout: RowLayout, asked: Tensor, dtype: torch.dtype
+    def _infer(
+        self, input_ids: Tensor, position_ids: Tensor, layout: RowLayout, tokens: Tensor, dtype: torch.dtype
     ) -> Tensor:
         layers = self._model.model.layers
-        steps = stages(layout, asked, [_window(layer) for layer in layers])
-        rotations, hidden, projected = self._embedded(input_ids, position_ids, dtype)
+        steps = stages(layout, tokens, [_window(layer) for layer in layers])
+        rotations, hidden, projected = self._embed(input_ids, position_ids, dtype)
         for layer, stage in zip(layers, steps, strict=True):
             hidden = infer(
                 hidden,
@@ -179,23 +183,24 @@ class FusedEncoder:
                 self._heads,
                 self._eps,
                 projected,
-                self._ready(layer, dtype),
+                self._inference_weights(layer, dtype),
             )
             projected = None
             if stage.rows is not None:
                 rotations = {kind: angle.index_select(0, stage.rows) for kind, angle in rotations.items()}
         return hidden
 
-    def _ready(self, layer: Any, dtype: torch.dtype) -> Any:
+    def _inference_weights(self, layer: Any, dtype: torch.dtype) -> Any:
         """A layer's weights for `infer`; not cached: rounding takes a thousandth of a full row's time."""
         norm, qkv, out, norm_mlp, *mlp = _weights(layer)
-        return (norm, self._turned(qkv, dtype), out.to(dtype), norm_mlp, *(one.to(dtype) for one in mlp))
+        qkv = self._interleaved_weight(qkv, dtype)
+        return (norm, qkv, out.to(dtype), norm_mlp, *(weight.to(dtype) for weight in mlp))
 
-    def _turned(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
+    def _interleaved_weight(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
         """(3 H, H) weights of queries, keys and values in `dtype`, those of pairs next to each other."""
         return weight.to(dtype).index_select(0, self._interleave.to(weight.device))
 
-    def _embedded(
+    def _embed(
         self, input_ids: Tensor, position_ids: Tensor, dtype: torch.dtype
     ) -> tuple[dict[str, Tensor], Tensor, Tensor | None]:
         """Rotations; embeddings (T, H); the first layer's turned queries, keys, values (T, 3 H), or None.
@@ -215,22 +220,23 @@ class FusedEncoder:
         hidden = embedded.index_select(0, same)
         if not isinstance(layers[0].attn_norm, nn.Identity) or len(layers) == 1:
             return rotations, hidden, None
-        projected = embedded.to(dtype) @ self._turned(_effective(layers[0].attn.Wqkv), dtype).t()
+        weight = self._interleaved_weight(_effective_weight(layers[0].attn.Wqkv), dtype)
+        projected = embedded.to(dtype) @ weight.t()
         angle = angles[layers[0].attention_type].index_select(0, pairs % len(positions))
-        turn(projected, angle, self._heads, 2)
+        rotate_exactly(projected, angle, self._heads, 2)
         return rotations, hidden, projected.index_select(0, same)
 
     def _rotations(self, like: Tensor, position_ids: Tensor) -> dict[str, Tensor]:
         """For each kind of layer (T, head size / 2) complex: the angle of each pair at each position."""
-        body, found = self._model.model, {}
+        body, rotations = self._model.model, {}
         for kind in set(body.config.layer_types):
             cos, sin = body.rotary_emb(like, position_ids, kind)
             half = cos.shape[-1] // 2
-            found[kind] = torch.complex(cos[0, :, :half], sin[0, :, :half])
-        return found
+            rotations[kind] = torch.complex(cos[0, :, :half], sin[0, :, :half])
+        return rotations
 
 
-def _products(device: str = "cpu") -> torch.dtype:
+def _product_dtype(device: str = "cpu") -> torch.dtype:
     """The type of matrix products on this path."""
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
 
@@ -243,7 +249,7 @@ def _window(layer: Any) -> int | None:
 def _weights(layer: Any) -> tuple[Any, ...]:
     """A layer's parameters in the order of `FusedLayer`; the first layer has no first norm."""
     first = None if isinstance(layer.attn_norm, nn.Identity) else layer.attn_norm.weight
-    qkv, out, *mlp = map(_effective, _linears(layer))
+    qkv, out, *mlp = map(_effective_weight, _linears(layer))
     return (first, qkv, out, layer.mlp_norm.weight, *mlp)
 
 
@@ -251,7 +257,7 @@ def _linears(layer: Any) -> tuple[Any, ...]:
     return layer.attn.Wqkv, layer.attn.Wo, layer.mlp.Wi, layer.mlp.Wo
 
 
-def _effective(linear: Any) -> Tensor:
+def _effective_weight(linear: Any) -> Tensor:
     """The matrix that a linear layer multiplies by: its weight, and what low-rank adapters add to it.
 
     Adapters are known by the methods that `peft` gives them (Hu et al. 2022); others go the plain way
@@ -277,7 +283,7 @@ def _is_one_product(linear: Any) -> bool:
     return not biased and not linear.lora_variant  # DoRA and the like scale the weight itself
 
 
-def _plain(weight: Any, device: str) -> bool:
+def _is_plain(weight: Any, device: str) -> bool:
     return (
         isinstance(weight, Tensor)
         and not isinstance(weight, DTensor)
@@ -303,34 +309,35 @@ class Stage:
     rows: Tensor | None
 
 
-def stages(layout: RowLayout, asked: Tensor, windows: Sequence[int | None]) -> list[Stage]:
+def stages(layout: RowLayout, tokens: Tensor, windows: Sequence[int | None]) -> list[Stage]:
     """The layers' rows, first to last.
 
     Args:
         layout: of the whole row.
-        asked: (Q,) tokens wanted of the last layer.
+        tokens: (Q,) those wanted of the last layer.
         windows: of each layer, tokens to each side, None for all.
     """
     sizes = np.asarray(layout.lengths, dtype=np.int64)
     starts = np.cumsum(sizes) - sizes
-    wanted = asked.numpy()
-    document = np.searchsorted(starts, wanted, side="right") - 1
-    spans = _spans(wanted - starts[document], document, sizes, windows)
-    found: list[Stage] = []
+    wanted_tokens = tokens.numpy()
+    document = np.searchsorted(starts, wanted_tokens, side="right") - 1
+    spans = _spans(wanted_tokens - starts[document], document, sizes, windows)
+    steps: list[Stage] = []
     low, high = np.zeros_like(sizes), sizes
     for span in spans:
         rows = None
-        after = layout
+        next_layout = layout
         if span is not None and (span[1] - span[0]).sum() <= _WORTH * (high - low).sum():
-            kept = span[1] - span[0]
-            rows = torch.from_numpy(ranges(running(high - low)[:-1] + span[0] - low, kept))
-            after = RowLayout(torch.from_numpy(running(kept).astype(np.int32)), tuple(kept.tolist()))
+            row_counts = span[1] - span[0]
+            rows = torch.from_numpy(ranges(running_totals(high - low)[:-1] + span[0] - low, row_counts))
+            bounds = torch.from_numpy(running_totals(row_counts).astype(np.int32))
+            next_layout = RowLayout(bounds, tuple(row_counts.tolist()))
             low, high = span
-        found.append(Stage(layout, rows))
-        layout = after
+        steps.append(Stage(layout, rows))
+        layout = next_layout
     first = np.cumsum(high - low) - high
-    found.append(Stage(layout, torch.from_numpy(wanted - starts[document] + first[document])))
-    return found
+    steps.append(Stage(layout, torch.from_numpy(wanted_tokens - starts[document] + first[document])))
+    return steps
 
 
 def _spans(

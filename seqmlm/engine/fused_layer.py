@@ -34,7 +34,7 @@ AVAILABLE = _FLASH is not None and _FLASH_BACKWARD is not None
 
 
 class FusedLayer(torch.autograd.Function):
-    """x + attention(norm(x)), then + mlp(norm(of that)), for all rows or for the `asked` ones.
+    """x + attention(norm(x)), then + mlp(norm(of that)), for all rows or for some `rows`.
 
     Products of matrices, and what the MLP keeps for its gradient, are of `dtype`, fp32 or bfloat16; all else,
     attention too, is fp32: torch's CPU kernel of attention is slower in bfloat16.
@@ -46,7 +46,7 @@ class FusedLayer(torch.autograd.Function):
         x: Tensor,
         rotation: Tensor,
         plan: Grouping,
-        asked: Tensor | None,
+        rows: Tensor | None,
         interleave: Tensor,
         heads: int,
         eps: float,
@@ -61,27 +61,27 @@ class FusedLayer(torch.autograd.Function):
         )
         first, *stats1 = layer_norm(x, norm1, eps)
         first = first.to(dtype)
-        if asked is None:
+        if rows is None:
             qkv = (first @ qkv_weight.t()).float()
             rotate(qkv, rotation, heads, 2)
             queries, keys = qkv[:, :hidden], qkv[:, hidden:]
         else:
-            queries = (first.index_select(0, asked) @ qkv_weight[:hidden].t()).float()
-            rotate(queries, rotation.index_select(0, asked), heads, 1)
+            queries = (first.index_select(0, rows) @ qkv_weight[:hidden].t()).float()
+            rotate(queries, rotation.index_select(0, rows), heads, 1)
             keys = (first @ qkv_weight[hidden:].t()).float()
             rotate(keys, rotation, heads, 1)
-        queries, keys = _slots(queries, keys, plan, asked is not None)
+        queries, keys = _slots(queries, keys, plan, rows is not None)
         attended, sums = attend(queries, keys, plan.groups, heads)
-        residual = x if asked is None else x.index_select(0, asked)
-        middle = _with_product(residual, plan.to_rows(attended).to(dtype), out_weight)
+        residual = x if rows is None else x.index_select(0, rows)
+        middle = _plus_product(residual, plan.to_rows(attended).to(dtype), out_weight)
         second, *stats2 = layer_norm(middle, norm2, eps)
-        both = second.to(dtype) @ in_weight.t()
-        value, gate = both.chunk(2, dim=1)
+        value_gate = second.to(dtype) @ in_weight.t()
+        value, gate = value_gate.chunk(2, dim=1)
         active = nn.functional.gelu(value)
-        out = _with_product(middle, active * gate, down_weight)
+        out = _plus_product(middle, active * gate, down_weight)
         ctx.plan, ctx.heads, ctx.eps = plan, heads, eps
         ctx.save_for_backward(
-            *(x, rotation, asked, interleave, queries, keys, attended, middle, both, active),
+            *(x, rotation, rows, interleave, queries, keys, attended, middle, value_gate, active),
             *(*stats1, *stats2, norm1, qkv_weight, out_weight, norm2, in_weight, down_weight, *sums),
         )
         return out
@@ -89,52 +89,52 @@ class FusedLayer(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, rotation, asked, interleave, queries, keys, attended, middle, both, active, *rest = (
+        x, rotation, rows, interleave, queries, keys, attended, middle, value_gate, active, *saved = (
             ctx.saved_tensors
         )
-        stats1, stats2, sums = rest[:2], rest[2:4], rest[10:]
-        norm1, qkv_weight, out_weight, norm2, in_weight, down_weight = rest[4:10]
+        stats1, stats2, sums = saved[:2], saved[2:4], saved[10:]
+        norm1, qkv_weight, out_weight, norm2, in_weight, down_weight = saved[4:10]
         plan, heads, eps, dtype = ctx.plan, ctx.heads, ctx.eps, qkv_weight.dtype
         grad_middle, grad_norm2, grad_in, grad_down = _mlp_backward(
-            grad, middle, both, active, stats2, eps, norm2, in_weight, down_weight
+            grad, middle, value_gate, active, stats2, eps, norm2, in_weight, down_weight
         )
         rounded = grad_middle.to(dtype)
         grad_out = (rounded.t() @ plan.to_rows(attended).to(dtype)).float()
         grad_attended = plan.to_slots((rounded @ out_weight).float())
         grad_queries, grad_keys = _attend_backward(grad_attended, queries, keys, attended, sums, plan, heads)
-        of_queries, of_keys = plan.to_rows(grad_queries), plan.sum_keys(grad_keys)
+        row_grad_queries, row_grad_keys = plan.to_rows(grad_queries), plan.sum_keys(grad_keys)
         first, hidden = layer_norm(x, norm1, eps)[0].to(dtype), x.shape[1]
         grad_weight = torch.empty(qkv_weight.shape)
-        if asked is None:
-            grad_qkv = torch.cat([of_queries, of_keys], dim=1)
+        if rows is None:
+            grad_qkv = torch.cat([row_grad_queries, row_grad_keys], dim=1)
             rotate(grad_qkv, rotation.conj(), heads, 2)
             grad_qkv = grad_qkv.to(dtype)
             grad_weight[interleave] = (grad_qkv.t() @ first).float()
             grad_first = (grad_qkv @ qkv_weight).float()
         else:
-            rotate(of_queries, rotation.index_select(0, asked).conj(), heads, 1)
-            rotate(of_keys, rotation.conj(), heads, 1)
-            of_queries, of_keys = of_queries.to(dtype), of_keys.to(dtype)
-            grad_weight[interleave[:hidden]] = (of_queries.t() @ first.index_select(0, asked)).float()
-            grad_weight[interleave[hidden:]] = (of_keys.t() @ first).float()
-            grad_first = (of_keys @ qkv_weight[hidden:]).float()
-            grad_first.index_add_(0, asked, (of_queries @ qkv_weight[:hidden]).float())
+            rotate(row_grad_queries, rotation.index_select(0, rows).conj(), heads, 1)
+            rotate(row_grad_keys, rotation.conj(), heads, 1)
+            row_grad_queries, row_grad_keys = row_grad_queries.to(dtype), row_grad_keys.to(dtype)
+            grad_weight[interleave[:hidden]] = (row_grad_queries.t() @ first.index_select(0, rows)).float()
+            grad_weight[interleave[hidden:]] = (row_grad_keys.t() @ first).float()
+            grad_first = (row_grad_keys @ qkv_weight[hidden:]).float()
+            grad_first.index_add_(0, rows, (row_grad_queries @ qkv_weight[:hidden]).float())
         grad_x, grad_norm1 = _norm_backward(grad_first, x, stats1, norm1)
-        if asked is None:
+        if rows is None:
             grad_x += grad_middle
         else:
-            grad_x.index_add_(0, asked, grad_middle)
+            grad_x.index_add_(0, rows, grad_middle)
         return (grad_x, *[None] * 7, grad_norm1, grad_weight, grad_out, grad_norm2, grad_in, grad_down)
 
 
-def _slots(queries: Tensor, keys: Tensor, plan: Grouping, asked: bool) -> tuple[Tensor, Tensor]:
-    """Queries, of all tokens or of the `asked` ones alone, and keys where the plan reads them."""
+def _slots(queries: Tensor, keys: Tensor, plan: Grouping, rows_only: bool) -> tuple[Tensor, Tensor]:
+    """Queries, of all tokens or of the asked ones alone (`rows_only`), and keys where the plan reads them."""
     if plan.queries is not None:
-        queries = queries.index_select(0, plan.rows if asked else plan.queries)
+        queries = queries.index_select(0, plan.rows if rows_only else plan.queries)
     return queries, plan.to_keys(keys)
 
 
-def _with_product(x: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
+def _plus_product(x: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
     """(N, H) fp32 plus (N, K) rows times (H, K) weights."""
     return torch.addmm(x, rows, weight.t()) if weight.dtype == x.dtype else x + rows @ weight.t()
 
@@ -142,7 +142,7 @@ def _with_product(x: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
 def _mlp_backward(
     grad: Tensor,
     middle: Tensor,
-    both: Tensor,
+    value_gate: Tensor,
     active: Tensor,
     stats: Sequence[Tensor],
     eps: float,
@@ -150,16 +150,16 @@ def _mlp_backward(
     in_weight: Tensor,
     down_weight: Tensor,
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-    """Gradients of middle + down(gelu(value) x gate), with value and gate (`both`) from in(norm(middle))."""
-    value, gate = both.chunk(2, dim=1)
-    rounded = grad.to(both.dtype)
+    """Gradients of middle + down(gelu(value) x gate), `value_gate` being in(norm(middle))."""
+    value, gate = value_gate.chunk(2, dim=1)
+    rounded = grad.to(value_gate.dtype)
     grad_product = rounded @ down_weight
-    grad_both = torch.empty_like(both)
+    grad_both = torch.empty_like(value_gate)
     grad_value, grad_gate = grad_both.chunk(2, dim=1)
     torch.mul(grad_product, active, out=grad_gate)
     grad_down = (rounded.t() @ (active * gate)).float()
     torch.ops.aten.gelu_backward.grad_input(grad_product.mul_(gate), value, grad_input=grad_value)
-    grad_in = (grad_both.t() @ layer_norm(middle, norm, eps)[0].to(both.dtype)).float()
+    grad_in = (grad_both.t() @ layer_norm(middle, norm, eps)[0].to(value_gate.dtype)).float()
     grad_middle, grad_norm = _norm_backward((grad_both @ in_weight).float(), middle, stats, norm)
     return grad_middle.add_(grad), grad_norm, grad_in, grad_down
 
@@ -177,36 +177,36 @@ def _norm_backward(
 ) -> tuple[Tensor, Tensor | None]:
     if weight is None:
         return grad, None
-    into, of_weight, _ = torch.ops.aten.native_layer_norm_backward(
+    grad_x, grad_weight, _ = torch.ops.aten.native_layer_norm_backward(
         grad, x, weight.shape, stats[0], stats[1], weight, None, [True, True, False]
     )
-    return into, of_weight
+    return grad_x, grad_weight
 
 
-def rotate(parts: Tensor, rotation: Tensor, heads: int, turned: int) -> None:
+def rotate(parts: Tensor, rotation: Tensor, heads: int, parts_turned: int) -> None:
     """Rotate the first parts of each row in place.
 
     Args:
         parts: (N, queries, keys or values of H features each) in interleaved pairs.
         rotation: (N, head size / 2).
         heads: of each part.
-        turned: number of parts to rotate, from the first.
+        parts_turned: number of parts to rotate, from the first.
     """
     size = rotation.shape[1]
-    pairs = parts.view(len(parts), parts.shape[1] // (2 * heads * size), heads, size, 2)[:, :turned]
+    pairs = parts.view(len(parts), parts.shape[1] // (2 * heads * size), heads, size, 2)[:, :parts_turned]
     torch.view_as_complex(pairs).mul_(rotation[:, None, None])
 
 
 def attend(queries: Tensor, keys: Tensor, groups: Sequence[Group], heads: int) -> tuple[Tensor, list[Tensor]]:
     """(P, H) queries over (K, 2 H) keys and values -> (P, H) and each group's log-sum-exp of scores."""
-    found, sums = [], []
-    for group, query, (key, value) in _blocks(queries, keys, groups, heads):
+    outputs, sums = [], []
+    for group, query, (key, value) in _group_views(queries, keys, groups, heads):
         out, log_sum = _FLASH(query, key, value, attn_mask=group.bias)  # type: ignore[misc]
-        found.append(_flat(out))
+        outputs.append(_flat(out))
         sums.append(log_sum)
-    if not found:
+    if not outputs:
         return queries.new_empty(0, queries.shape[1]), sums
-    return torch.cat(found) if len(found) > 1 else found[0], sums
+    return torch.cat(outputs) if len(outputs) > 1 else outputs[0], sums
 
 
 def _attend_backward(
@@ -219,23 +219,23 @@ def _attend_backward(
     heads: int,
 ) -> tuple[Tensor, Tensor]:
     """Gradients (P, H) of the queries and (K, 2 H) of keys and values, from that of the result (P, H)."""
-    of_queries, of_keys = torch.empty_like(grad), grad.new_empty(keys.shape)
+    grad_queries, grad_keys = torch.empty_like(grad), grad.new_empty(keys.shape)
     start = begin = 0
     for (group, query, (key, value)), log_sum in zip(
-        _blocks(queries, keys, plan.groups, heads), sums, strict=True
+        _group_views(queries, keys, plan.groups, heads), sums, strict=True
     ):
         stop, end = start + group.blocks * group.queries, begin + group.blocks * group.keys
-        of_out, out = (by_heads(tensor[start:stop], group.blocks, heads) for tensor in (grad, attended))
-        found = _FLASH_BACKWARD(  # type: ignore[misc]
-            of_out, query, key, value, out, log_sum, 0.0, False, attn_mask=group.bias
+        grad_out, out = (split_heads(tensor[start:stop], group.blocks, heads) for tensor in (grad, attended))
+        grads = _FLASH_BACKWARD(  # type: ignore[misc]
+            grad_out, query, key, value, out, log_sum, 0.0, False, attn_mask=group.bias
         )
-        of_queries[start:stop] = _flat(found[0])
-        torch.cat([_flat(found[1]), _flat(found[2])], dim=1, out=of_keys[begin:end])
+        grad_queries[start:stop] = _flat(grads[0])
+        torch.cat([_flat(grads[1]), _flat(grads[2])], dim=1, out=grad_keys[begin:end])
         start, begin = stop, end
-    return of_queries, of_keys
+    return grad_queries, grad_keys
 
 
-def _blocks(
+def _group_views(
     queries: Tensor, keys: Tensor, groups: Sequence[Group], heads: int
 ) -> Iterator[tuple[Group, Tensor, tuple[Tensor, Tensor]]]:
     """Each group's (blocks, heads, slots, head size) views of its queries, keys and values."""
@@ -243,43 +243,43 @@ def _blocks(
     hidden = queries.shape[1]
     for group in groups:
         stop, end = start + group.blocks * group.queries, begin + group.blocks * group.keys
-        both = keys[begin:end]
+        keys_values = keys[begin:end]
         pair = (
-            by_heads(both[:, :hidden], group.blocks, heads),
-            by_heads(both[:, hidden:], group.blocks, heads),
+            split_heads(keys_values[:, :hidden], group.blocks, heads),
+            split_heads(keys_values[:, hidden:], group.blocks, heads),
         )
-        yield group, by_heads(queries[start:stop], group.blocks, heads), pair
+        yield group, split_heads(queries[start:stop], group.blocks, heads), pair
         start, begin = stop, end
 
 
-def by_heads(slots: Tensor, blocks: int, heads: int) -> Tensor:
+def split_heads(slots: Tensor, blocks: int, heads: int) -> Tensor:
     """(blocks x slots, H) -> (blocks, heads, slots, head size), a view."""
     return slots.view(blocks, -1, heads, slots.shape[1] // heads).transpose(1, 2)
 
 
-def _flat(found: Tensor) -> Tensor:
+def _flat(by_head: Tensor) -> Tensor:
     """(blocks, heads, slots, head size) -> (blocks x slots, H)."""
-    return found.transpose(1, 2).flatten(2).flatten(0, 1)
+    return by_head.transpose(1, 2).flatten(2).flatten(0, 1)
 
 
 # Attention scores at a time, in bfloat16 products: 4 MiB of fp32.
 _SCORES = 1 << 20
 
 
-def normed(x: Tensor, weight: Tensor | None, eps: float, dtype: torch.dtype) -> Tensor:
+def norm_rows(x: Tensor, weight: Tensor | None, eps: float, dtype: torch.dtype) -> Tensor:
     """(N, H) norm of fp32 rows, ready to be multiplied with weights of `dtype`."""
     return layer_norm(x, weight, eps)[0].to(dtype)
 
 
-def turn(parts: Tensor, rotation: Tensor, heads: int, turned: int) -> None:
+def rotate_exactly(parts: Tensor, rotation: Tensor, heads: int, parts_turned: int) -> None:
     """`rotate` in place, computed in fp32: a position has more digits than bfloat16."""
     if parts.dtype == torch.float32:
-        rotate(parts, rotation, heads, turned)
+        rotate(parts, rotation, heads, parts_turned)
         return
-    some = parts[:, : turned * heads * 2 * rotation.shape[1]]
-    exact = some.float()
-    rotate(exact, rotation, heads, turned)
-    some.copy_(exact)
+    leading = parts[:, : parts_turned * heads * 2 * rotation.shape[1]]
+    exact = leading.float()
+    rotate(exact, rotation, heads, parts_turned)
+    leading.copy_(exact)
 
 
 def add_product(x: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
@@ -298,14 +298,14 @@ def attention(queries: Tensor, keys: Tensor, groups: Sequence[Group], heads: int
     if on_cpu and queries.dtype == torch.float32:
         return attend(queries, keys, groups, heads)[0]
     out, start = torch.empty_like(queries, memory_format=torch.contiguous_format), 0
-    for group, query, (key, value) in _blocks(queries, keys, groups, heads):
+    for group, query, (key, value) in _group_views(queries, keys, groups, heads):
         stop = start + group.blocks * group.queries
-        found = by_heads(out[start:stop], group.blocks, heads)
+        block_out = split_heads(out[start:stop], group.blocks, heads)
         if on_cpu:
-            _attend(query, key, value, group, found)
+            _attend(query, key, value, group, block_out)
         else:
             bias = None if group.bias is None else group.bias.to(query.dtype)
-            found.copy_(nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=bias))
+            block_out.copy_(nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=bias))
         start = stop
     return out
 
@@ -317,24 +317,26 @@ def _on_cpu(tensor: Tensor) -> bool:
 def _attend(query: Tensor, key: Tensor, value: Tensor, group: Group, out: Tensor) -> None:
     """Fill `out` from (blocks, heads, slots, head size) views, in parts that fit the caches."""
     heads, size = query.shape[1], query.shape[3]
-    each = heads * group.queries * group.keys
-    blocks, rows = max(1, _SCORES // each), max(1, _SCORES // (heads * group.keys))
+    block_scores = heads * group.queries * group.keys
+    blocks, rows = max(1, _SCORES // block_scores), max(1, _SCORES // (heads * group.keys))
     for first in range(0, group.blocks, blocks):
-        some = slice(first, first + blocks)
-        across = key[some].flatten(0, 1).transpose(1, 2)
-        values = value[some].flatten(0, 1)
+        blocks_now = slice(first, first + blocks)
+        across = key[blocks_now].flatten(0, 1).transpose(1, 2)
+        values = value[blocks_now].flatten(0, 1)
         for row in range(0, group.queries, rows):
             part = slice(row, row + rows)
-            asked = query[some, :, part]
-            scores = torch.baddbmm(query.new_empty(()), asked.flatten(0, 1), across, beta=0, alpha=size**-0.5)
+            queries = query[blocks_now, :, part]
+            scores = torch.baddbmm(
+                query.new_empty(()), queries.flatten(0, 1), across, beta=0, alpha=size**-0.5
+            )
             # torch's softmax of bfloat16 takes three times as long if the number of keys is not a multiple of
             # 32.
-            shares = scores.view(*asked.shape[:3], group.keys).float()
+            shares = scores.view(*queries.shape[:3], group.keys).float()
             if group.bias is not None:  # (1 or blocks, 1, 1 or queries, keys)
-                bias = group.bias if group.shared else group.bias[some]
+                bias = group.bias if group.is_shared else group.bias[blocks_now]
                 shares += bias if bias.shape[2] == 1 else bias[:, :, part]
             shares = shares.softmax(-1).to(query.dtype).flatten(0, 1)
-            out[some, :, part] = torch.bmm(shares, values).view(asked.shape)
+            out[blocks_now, :, part] = torch.bmm(shares, values).view(queries.shape)
 
 
 # Rows of the MLP at a time: its intermediates are a few MiB.
@@ -350,19 +352,19 @@ def infer(
     x: Tensor,
     rotation: Tensor,
     plan: Grouping,
-    asked: Tensor | None,
+    rows: Tensor | None,
     heads: int,
     eps: float,
     projected: Tensor | None,
     weights: Weights,
 ) -> Tensor:
-    """One layer for all rows, or for the `asked` ones.
+    """One layer for all rows, or for some `rows`.
 
     Args:
         x: (T, H) fp32; overwritten where all rows are asked.
         rotation: (T, head size / 2) complex.
-        plan: of the row; for `asked` where given.
-        asked: (R,) rows wanted, or None for all.
+        plan: of the packed row; for `rows` where given.
+        rows: (R,) those wanted, or None for all.
         heads: of the attention. eps: of the norms.
         projected: (T, 3 H) turned queries, keys and values where they are known, or None.
         weights: with the rows of queries and keys interleaved; matrices in the type of the products, fp32 or
@@ -373,34 +375,34 @@ def infer(
     """
     norm1, qkv_weight, out_weight, *mlp = weights
     hidden, dtype = x.shape[1], qkv_weight.dtype
-    if asked is None:
+    if rows is None:
         if projected is None:
-            projected = normed(x, norm1, eps, dtype) @ qkv_weight.t()
-            turn(projected, rotation, heads, 2)
+            projected = norm_rows(x, norm1, eps, dtype) @ qkv_weight.t()
+            rotate_exactly(projected, rotation, heads, 2)
         queries, keys = projected[:, :hidden], projected[:, hidden:]
-        attended = _attended(queries, keys, plan, heads)
+        attended = _attend_row(queries, keys, plan, heads)
         return _mlp(add_product(x, attended, out_weight), eps, *mlp)
-    inputs = normed(x, norm1, eps, dtype)
-    queries = inputs.index_select(0, asked) @ qkv_weight[:hidden].t()
-    turn(queries, rotation.index_select(0, asked), heads, 1)
+    inputs = norm_rows(x, norm1, eps, dtype)
+    queries = inputs.index_select(0, rows) @ qkv_weight[:hidden].t()
+    rotate_exactly(queries, rotation.index_select(0, rows), heads, 1)
     if all(group.queries <= _FEW for group in plan.groups):
         keys = inputs @ qkv_weight[hidden : 2 * hidden].t()
-        turn(keys, rotation, heads, 1)
-        attended = _attended_sums(queries, keys, inputs, qkv_weight[2 * hidden :], plan, heads)
+        rotate_exactly(keys, rotation, heads, 1)
+        attended = _row_attention_by_sums(queries, keys, inputs, qkv_weight[2 * hidden :], plan, heads)
     else:
         keys = inputs @ qkv_weight[hidden:].t()
-        turn(keys, rotation, heads, 1)
-        attended = _attended(queries, keys, plan, heads, rows=True)
-    return _mlp(add_product(x.index_select(0, asked), attended, out_weight), eps, *mlp)
+        rotate_exactly(keys, rotation, heads, 1)
+        attended = _attend_row(queries, keys, plan, heads, rows_only=True)
+    return _mlp(add_product(x.index_select(0, rows), attended, out_weight), eps, *mlp)
 
 
-def _attended(queries: Tensor, keys: Tensor, plan: Grouping, heads: int, rows: bool = False) -> Tensor:
-    """(R, H) attention of all rows, or of the asked `rows`, over (T, 2 H) keys and values."""
-    queries, keys = _slots(queries, keys, plan, rows)
+def _attend_row(queries: Tensor, keys: Tensor, plan: Grouping, heads: int, rows_only: bool = False) -> Tensor:
+    """(R, H) attention of all rows, or of the asked ones (`rows_only`), over (T, 2 H) keys and values."""
+    queries, keys = _slots(queries, keys, plan, rows_only)
     return plan.to_rows(attention(queries, keys, plan.groups, heads))
 
 
-def _attended_sums(
+def _row_attention_by_sums(
     queries: Tensor, keys: Tensor, inputs: Tensor, value_weight: Tensor, plan: Grouping, heads: int
 ) -> Tensor:
     """(R, H) attention over values that are projected after they are summed.
@@ -413,24 +415,24 @@ def _attended_sums(
     inputs = plan.to_keys(inputs)
     size = queries.shape[1] // heads
     by_head = value_weight.view(heads, size, -1).transpose(1, 2)
-    found, start, begin = [], 0, 0
+    outputs, start, begin = [], 0, 0
     for group in plan.groups:
         stop, end = start + group.blocks * group.queries, begin + group.blocks * group.keys
-        query = by_heads(queries[start:stop], group.blocks, heads)
-        key = by_heads(keys[begin:end], group.blocks, heads)
+        query = split_heads(queries[start:stop], group.blocks, heads)
+        key = split_heads(keys[begin:end], group.blocks, heads)
         scores = (query * size**-0.5) @ key.transpose(-1, -2)
         if group.bias is not None:
             scores += group.bias
-        shown = inputs[begin:end].view(group.blocks, group.keys, -1)
-        sums = scores.softmax(-1).flatten(1, 2) @ shown
+        block_inputs = inputs[begin:end].view(group.blocks, group.keys, -1)
+        sums = scores.softmax(-1).flatten(1, 2) @ block_inputs
         sums = sums.view(group.blocks, heads, group.queries, -1) @ by_head
-        found.append(sums.transpose(1, 2).reshape(-1, queries.shape[1]))
+        outputs.append(sums.transpose(1, 2).reshape(-1, queries.shape[1]))
         start, begin = stop, end
-    return plan.to_rows(torch.cat(found)) if found else queries
+    return plan.to_rows(torch.cat(outputs)) if outputs else queries
 
 
 def infer_copies(
-    own: Tensor,
+    below: Tensor,
     sequences: Tensor,
     projected: Tensor,
     rotation: Tensor,
@@ -442,7 +444,7 @@ def infer_copies(
     """One layer for the rows of masked copies that differ from their sequences' and are read.
 
     Args:
-        own: (P, H) fp32 rows of the layer below.
+        below: (P, H) fp32 rows of the layer below.
         sequences: (T, H) fp32 rows of the sequences below.
         projected: (T, 3 H) their turned queries, keys and values in this layer.
         rotation: (T, head size / 2) complex.
@@ -453,48 +455,48 @@ def infer_copies(
         (R, H) fp32.
     """
     norm1, qkv_weight, out_weight, *mlp = weights
-    hidden = own.shape[1]
-    inputs, angles = normed(own, norm1, eps, qkv_weight.dtype), rotation.index_select(0, step.own)
+    hidden = below.shape[1]
+    inputs, angles = norm_rows(below, norm1, eps, qkv_weight.dtype), rotation.index_select(0, step.below)
     keys = inputs @ qkv_weight[hidden:].t()
-    turn(keys, angles, heads, 1)
-    changed = inputs.index_select(0, step.kept) @ qkv_weight[:hidden].t()
-    turn(changed, angles.index_select(0, step.kept), heads, 1)
-    if len(step.kept) == len(step.rows):
-        queries, rows = changed, own.index_select(0, step.kept)
+    rotate_exactly(keys, angles, heads, 1)
+    changed = inputs.index_select(0, step.shared) @ qkv_weight[:hidden].t()
+    rotate_exactly(changed, angles.index_select(0, step.shared), heads, 1)
+    if len(step.shared) == len(step.rows):
+        queries, rows = changed, below.index_select(0, step.shared)
     else:
         queries = projected[:, :hidden].index_select(0, step.rows).index_copy_(0, step.place, changed)
         rows = sequences.index_select(0, step.rows)
-        rows.index_copy_(0, step.place, own.index_select(0, step.kept))
+        rows.index_copy_(0, step.place, below.index_select(0, step.shared))
     keys = torch.cat([projected[:, hidden:], keys])
-    return _mlp(add_product(rows, _attended_blocks(queries, keys, step, heads), out_weight), eps, *mlp)
+    return _mlp(add_product(rows, _block_attention(queries, keys, step, heads), out_weight), eps, *mlp)
 
 
 # Elements of keys and values that are gathered at a time: on a CPU (True) few enough to stay in its caches.
 _GATHERED = {False: 1 << 27, True: 1 << 20}
 
 
-def _attended_blocks(queries: Tensor, keys: Tensor, step: Step, heads: int) -> Tensor:
+def _block_attention(queries: Tensor, keys: Tensor, step: Step, heads: int) -> Tensor:
     """(R, H) attention of (R, H) queries over keys and values (T + P, 2 H)."""
-    found, hidden = [queries[:0]], queries.shape[1]
+    parts, hidden = [queries[:0]], queries.shape[1]
     for block in step.blocks:
-        group, most = block.group, _GATHERED[_on_cpu(keys)]
-        size = max(1, most // (group.keys * 2 * hidden))
+        group, elements = block.group, _GATHERED[_on_cpu(keys)]
+        size = max(1, elements // (group.keys * 2 * hidden))
         for first in range(0, group.blocks, size):
             count = min(size, group.blocks - first)
             rows = block.rows[first * group.queries : (first + count) * group.queries]
             index = block.keys[first * group.keys : (first + count) * group.keys]
-            mask = group.mask if group.mask is None or group.shared else group.mask[first : first + count]
+            mask = group.mask if group.mask is None or group.is_shared else group.mask[first : first + count]
             part = Group(count, group.queries, group.keys, mask)
-            found.append(attention(queries.index_select(0, rows), keys.index_select(0, index), [part], heads))
-    return torch.cat(found).index_select(0, step.outputs)
+            parts.append(attention(queries.index_select(0, rows), keys.index_select(0, index), [part], heads))
+    return torch.cat(parts).index_select(0, step.outputs)
 
 
 def _mlp(middle: Tensor, eps: float, norm: Tensor | None, in_weight: Tensor, down_weight: Tensor) -> Tensor:
     """Add down(gelu(value) x gate) to (R, H) rows, in place."""
-    of_value, of_gate = in_weight.chunk(2)
+    value_weight, gate_weight = in_weight.chunk(2)
     for first in range(0, len(middle), _ROWS):
         rows = middle[first : first + _ROWS]
-        inputs = normed(rows, norm, eps, in_weight.dtype)
-        active = torch.ops.aten.gelu_(inputs @ of_value.t())
-        add_product(rows, active.mul_(inputs @ of_gate.t()), down_weight)
+        inputs = norm_rows(rows, norm, eps, in_weight.dtype)
+        active = torch.ops.aten.gelu_(inputs @ value_weight.t())
+        add_product(rows, active.mul_(inputs @ gate_weight.t()), down_weight)
     return middle

@@ -39,21 +39,21 @@ class LabelledRows(nn.Module):
     def __init__(self, rows: MaskedRows, config: HeadConfig) -> None:
         super().__init__()
         self.rows, self.config = rows, config
-        self._between = HEADS[rows.model.config.model_type].between
+        self._neck_name = HEADS[rows.model.config.model_type].neck
         self.dropout = nn.Dropout(0.0 if config.cosine else config.dropout)
         width = 1 if config.cosine else int(rows.model.config.hidden_size) * (4 if config.pairs else 1)
         self.classifier = nn.Linear(width, config.outputs)
         nn.init.normal_(self.classifier.weight, std=0.02)
         nn.init.zeros_(self.classifier.bias)
         self.crf = Crf(config.outputs) if config.crf else None
-        used = {id(one) for one in (*rows.model.base_model.parameters(), *self.between().parameters())}
+        used = {id(weight) for weight in (*rows.model.base_model.parameters(), *self.neck().parameters())}
         for parameter in rows.model.parameters():
             if id(parameter) not in used:
                 parameter.requires_grad_(False)
 
-    def between(self) -> nn.Module:
-        """What stands between the body and the classes."""
-        return nn.Identity() if self._between is None else self.rows.model.get_submodule(self._between)
+    def neck(self) -> nn.Module:
+        """The module between the body and the classes; the identity where there is none."""
+        return nn.Identity() if self._neck_name is None else self.rows.model.get_submodule(self._neck_name)
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """Scalar fp32: the sum over labels of weight x loss (nats; squared errors of values).
@@ -74,19 +74,19 @@ class LabelledRows(nn.Module):
             joint: Tensor = self.crf(scores, targets[:, 0].long(), torch.bincount(document).tolist())
             return joint
         if self.config.kind == "value":
-            each = (scores - targets).square().mean(1)
+            losses = (scores - targets).square().mean(1)
         elif self.config.kind == "multilabel":
-            each = F.binary_cross_entropy_with_logits(scores, targets, reduction="none").mean(1)
+            losses = F.binary_cross_entropy_with_logits(scores, targets, reduction="none").mean(1)
         else:
-            each = F.cross_entropy(scores, targets[:, 0].long(), reduction="none")
-        return (each * weights).sum()
+            losses = F.cross_entropy(scores, targets[:, 0].long(), reduction="none")
+        return (losses * weights).sum()
 
     def scores(self, hidden: Tensor, first: Tensor, weights: Tensor) -> Tensor:
         """(N, K) fp32 logits, or values, from (A, H) hidden states of the asked tokens; see `Labels`."""
-        out: Tensor = self.classifier(self.dropout(self.pooled(hidden, first, weights)))
+        out: Tensor = self.classifier(self.dropout(self.pooled_states(hidden, first, weights)))
         return out.float()
 
-    def pooled(self, hidden: Tensor, first: Tensor, weights: Tensor) -> Tensor:
+    def pooled_states(self, hidden: Tensor, first: Tensor, weights: Tensor) -> Tensor:
         """(N, H) what the classes are read from, of pairs (N / 2, 4 H or 1); arguments as of `scores`."""
         label = first.cumsum(0) - 1
         count = int(first.sum())
@@ -95,7 +95,7 @@ class LabelledRows(nn.Module):
         pooled = hidden.new_zeros(count, hidden.shape[1]).index_add_(
             0, label, hidden * shares.to(hidden.dtype)
         )
-        out: Tensor = self.between()(pooled)
+        out: Tensor = self.neck()(pooled)
         if not self.config.pairs:
             return out
         u, v = out[::2], out[1::2]
@@ -128,20 +128,20 @@ class Crf(nn.Module):
         if not sizes:
             return scores.sum() * 0.0
         chains = pad_sequence([*torch.split(scores, sizes)])  # (longest, D, K)
-        told = pad_sequence([*torch.split(classes, sizes)])
+        paths = pad_sequence([*torch.split(classes, sizes)])
         ends = torch.tensor(sizes, device=scores.device)
         alpha = self.begin + chains[0]
-        path = self.begin[told[0]] + chains[0].gather(1, told[0][:, None])[:, 0]
+        path = self.begin[paths[0]] + chains[0].gather(1, paths[0][:, None])[:, 0]
         for step in range(1, len(chains)):
             inside = step < ends
-            after = (alpha[:, :, None] + self.transitions).logsumexp(1) + chains[step]
-            alpha = torch.where(inside[:, None], after, alpha)
-            own = (
-                self.transitions[told[step - 1], told[step]]
-                + chains[step].gather(1, told[step][:, None])[:, 0]
+            next_alpha = (alpha[:, :, None] + self.transitions).logsumexp(1) + chains[step]
+            alpha = torch.where(inside[:, None], next_alpha, alpha)
+            step_scores = (
+                self.transitions[paths[step - 1], paths[step]]
+                + chains[step].gather(1, paths[step][:, None])[:, 0]
             )
-            path = path + torch.where(inside, own, 0.0)
-        last = told.gather(0, ends[None] - 1)[0]
+            path = path + torch.where(inside, step_scores, 0.0)
+        last = paths.gather(0, ends[None] - 1)[0]
         return ((alpha + self.end).logsumexp(1) - path - self.end[last]).sum()
 
 
@@ -161,14 +161,14 @@ def best_path(
     Returns:
         (N,) classes.
     """
-    best, back = begin + scores[0], []
-    for own in scores[1:]:
-        ways = best[:, None] + transitions
-        back.append(ways.argmax(0))
-        best = ways.max(0) + own
+    best, pointers = begin + scores[0], []
+    for unit_scores in scores[1:]:
+        path_scores = best[:, None] + transitions
+        pointers.append(path_scores.argmax(0))
+        best = path_scores.max(0) + unit_scores
     path = [int((best + end).argmax())]
-    for before in reversed(back):
-        path.append(int(before[path[-1]]))
+    for previous in reversed(pointers):
+        path.append(int(previous[path[-1]]))
     return np.array(path[::-1], dtype=np.int64)
 
 

@@ -46,7 +46,7 @@ def tokens_at(encoding: Encoding, start: int, end: int) -> Longs:
     return np.flatnonzero(inside)
 
 
-def stretched(
+def resize_gaps(
     encoding: Encoding, gaps: Sequence[Longs], counts: Sequence[int], space: TokenSpace
 ) -> tuple[Encoding, list[Longs]]:
     """The sequence with so many tokens in each gap, whatever stood there, and where these stand now.
@@ -55,20 +55,20 @@ def stretched(
         gaps: for each, (M,) its tokens, one at least; the gaps are in order and share none.
         counts: tokens wanted in each.
     """
-    kept = np.ones(len(encoding), dtype=np.int64)
+    repeats = np.ones(len(encoding), dtype=np.int64)
     for tokens, count in zip(gaps, counts, strict=True):
-        kept[tokens] = 0
-        kept[tokens[0]] = count
-    chosen = np.repeat(np.arange(len(encoding)), kept)
-    starts = np.cumsum(kept) - kept
+        repeats[tokens] = 0
+        repeats[tokens[0]] = count
+    chosen = np.repeat(np.arange(len(encoding)), repeats)
+    starts = np.cumsum(repeats) - repeats
     places = [starts[tokens[0]] + np.arange(count) for tokens, count in zip(gaps, counts, strict=True)]
-    made = encoding.taken(chosen)
-    ids = made.ids.copy()
+    resized = encoding.take(chosen)
+    ids = resized.ids.copy()
     ids[np.concatenate(places)] = space.ordinary[0]
-    return replace(made, ids=ids), places
+    return replace(resized, ids=ids), places
 
 
-def apart(encoding: Encoding, tokens: Longs) -> Encoding:
+def split_units(encoding: Encoding, tokens: Longs) -> Encoding:
     """The sequence with each of some tokens a unit of its own."""
     groups = encoding.groups.copy()
     groups[tokens] = groups.max(initial=-1) + 1 + np.arange(len(tokens), dtype=groups.dtype)

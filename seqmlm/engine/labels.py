@@ -38,15 +38,15 @@ class Labels(NamedTuple):
     targets: Floats | None = None
 
     def document(self, encoding: Encoding, sample: int) -> Document:
-        """What is packed: a label's targets stand at each of its tokens, behind whether it begins there."""
+        """The document to pack: each token of a label has its targets, behind whether it begins there."""
         from seqmlm.engine.packing import Document
 
         assert self.targets is not None
-        own = self.targets[np.cumsum(self.first) - 1]
+        token_targets = self.targets[np.cumsum(self.first) - 1]
         return Document(
             ids=encoding.ids,
             asked=self.asked,
-            targets=np.column_stack([self.first, own]).astype(np.float32),
+            targets=np.column_stack([self.first, token_targets]).astype(np.float32),
             weights=self.weights,
             positions=encoding.positions,
             channels=encoding.channels,
@@ -56,7 +56,7 @@ class Labels(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class HeadConfig:
-    """What is predicted.
+    """The labels that a head predicts.
 
     Args:
         kind: one of several classes, some of them, numbers; a class of each unit, or entities among units.

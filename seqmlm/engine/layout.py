@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from seqmlm.engine.cones import ConeBatch, Layers, Places, cone_batch, costs
 from seqmlm.engine.packing import PackedBatch
-from seqmlm.engine.query import Query, check
-from seqmlm.engine.types import Floats, Ids, Longs, TokenSpace, ranges, running
+from seqmlm.engine.query import Query, check_queries
+from seqmlm.engine.types import Floats, Ids, Longs, TokenSpace, ranges, running_totals
 from seqmlm.errors import UsageError
 
 # Copies are computed as differences if they cost at most this share of whole ones.
@@ -26,14 +26,14 @@ _WORTH = 0.85
 
 
 class Slices(NamedTuple):
-    """Of each of D documents a part of a flat array: `flat[first[d] : first[d] + sizes[d]]`."""
+    """Parts of a flat array, one of each of D documents: `flat[first[d] : first[d] + sizes[d]]`."""
 
     flat: NDArray[Any]
     first: Longs
     sizes: Longs
 
     def take(self, index: Longs | slice) -> Slices:
-        """Those of some documents, over the same flat array."""
+        """The slices of some documents, over the same flat array."""
         return Slices(self.flat, self.first[index], self.sizes[index])
 
     @property
@@ -85,21 +85,21 @@ class Documents:
     def take(self, index: Longs) -> Documents:
         """The documents of `index`, over the same flat arrays."""
         slices = {name: getattr(self, name).take(index) for name in ("ids", "asked", "original", "changed")}
-        each = {name: getattr(self, name)[index] for name in ("group", "extra", "sequence")}
-        return replace(self, **slices, **each)
+        columns = {name: getattr(self, name)[index] for name in ("group", "extra", "sequence")}
+        return replace(self, **slices, **columns)
 
     def batch(self, start: int, stop: int) -> PackedBatch:
         """Documents start..stop-1 laid end to end; what `packing.pack` makes of objects."""
-        some = slice(start, stop)
-        (_, first, length), asked = self.ids.take(some), self.asked.take(some)
-        bounds, token = running(length), ranges(first, length)
+        chosen = slice(start, stop)
+        (_, first, length), asked_slices = self.ids.take(chosen), self.asked.take(chosen)
+        bounds, token = running_totals(length), ranges(first, length)
         positions = ranges(np.zeros_like(length), length) if self.positions is None else self.positions[token]
         return PackedBatch(
             input_ids=torch.from_numpy(self.ids.flat[token].astype(np.int64))[None],
             position_ids=torch.from_numpy(positions.astype(np.int64))[None],
             cu_seq_lens=torch.from_numpy(bounds.astype(np.int32)),
             lengths=tuple(length.tolist()),
-            asked=torch.from_numpy(asked.values + np.repeat(bounds[:-1], asked.sizes)),
+            asked=torch.from_numpy(asked_slices.values + np.repeat(bounds[:-1], asked_slices.sizes)),
             targets=None,
             weights=None,
             samples=torch.full((stop - start,), -1),
@@ -108,35 +108,35 @@ class Documents:
 
     def cone_batch(self, start: int, stop: int, layers: Layers) -> ConeBatch:
         """Documents start..stop-1, ordered by sequence, as what differs from their sequences."""
-        some = self.take(np.arange(start, stop))
-        new = np.diff(some.sequence, prepend=-1) != 0
-        first = some.take(np.flatnonzero(new))
+        copies = self.take(np.arange(start, stop))
+        is_first = np.diff(copies.sequence, prepend=-1) != 0
+        first = copies.take(np.flatnonzero(is_first))
         sequences = replace(
             first.batch(0, len(first)),
             input_ids=torch.from_numpy(first.original.values.astype(np.int64))[None],
             asked=torch.empty(0, dtype=torch.int64),
         )
-        changed, asked = some._places(some.changed), some._places(some.asked)
-        return cone_batch(sequences, np.cumsum(new) - 1, changed, asked, layers)
+        changed_places, asked_places = copies._places(copies.changed), copies._places(copies.asked)
+        return cone_batch(sequences, np.cumsum(is_first) - 1, changed_places, asked_places, layers)
 
     def _places(self, part: Slices) -> Places:
         copy = np.repeat(np.arange(len(self)), part.sizes)
         position = part.values.astype(np.int64)
         return Places(copy, position, self.ids.flat[self.ids.first[copy] + position].astype(np.int64))
 
-    def apart(self, layers: Layers) -> tuple[NDArray[np.bool_], Floats]:
+    def difference_costs(self, layers: Layers) -> tuple[NDArray[np.bool_], Floats]:
         """(D,) which documents are cheaper as differences from their sequences, and the cost of each.
 
         In rows of all layers: a token of a document that is computed whole costs 1.
         """
-        starts = running(self.length)
-        changed, asked = (
+        starts = running_totals(self.length)
+        changed_rows, asked_rows = (
             np.repeat(starts[:-1], part.sizes) + part.values for part in (self.changed, self.asked)
         )
-        return _apart(changed, np.unique(asked), starts, self.sequence, layers)
+        return _difference_costs(changed_rows, np.unique(asked_rows), starts, self.sequence, layers)
 
     def distinct(self) -> tuple[Longs, Longs]:
-        """Which documents are different questions.
+        """The documents that are different questions.
 
         Returns:
             Indices of the distinct documents (U,), and for each document its place among them (D,).
@@ -175,27 +175,28 @@ class Documents:
         return np.asarray(equal, dtype=np.bool_)
 
 
-def _apart(
-    changed: Longs, asked: Longs, starts: Longs, sequence: Longs, layers: Layers
+def _difference_costs(
+    changed_rows: Longs, asked_rows: Longs, starts: Longs, sequence: Longs, layers: Layers
 ) -> tuple[NDArray[np.bool_], Floats]:
-    """As `Documents.apart`, of D copies whose rows are numbered as in `cones`.
+    """`Documents.difference_costs` of D copies whose rows are numbered as in `cones`.
 
     Args:
-        changed, asked: rows, ascending and distinct.
+        changed_rows, asked_rows: ascending and distinct.
         starts: (D + 1,) where each copy's rows begin.
         sequence: (D,) the one it is a copy of.
     """
-    narrow, read, whole = costs(changed, asked, starts, layers)
-    _, first, of = np.unique(sequence, return_index=True, return_inverse=True)
-    apart = np.bincount(of, narrow) + whole[first]  # the sequence itself is computed, too
-    cheaper = (apart < _WORTH * np.bincount(of, read))[of]
+    cone_costs, read_costs, full_costs = costs(changed_rows, asked_rows, starts, layers)
+    _, first, sequence_index = np.unique(sequence, return_index=True, return_inverse=True)
+    # The sequence itself is computed, too.
+    sequence_costs = np.bincount(sequence_index, cone_costs) + full_costs[first]
+    cheaper = (sequence_costs < _WORTH * np.bincount(sequence_index, read_costs))[sequence_index]
     # One at least: a pack of documents that cost nothing could not be made smaller when memory runs out.
-    own = np.maximum(narrow / len(layers.windows), 1)
-    return cheaper, np.where(cheaper, own, np.diff(starts)).astype(np.float32)
+    copy_costs = np.maximum(cone_costs / len(layers.windows), 1)
+    return cheaper, np.where(cheaper, copy_costs, np.diff(starts)).astype(np.float32)
 
 
 def exact_cost(length: int, layers: Layers | None) -> float:
-    """What it takes to ask every token of a sequence with itself masked, in one forward pass.
+    """The cost of asking every token of a sequence with itself masked, in one forward pass.
 
     Args:
         length: of the sequence, in tokens, at least 1.
@@ -209,7 +210,7 @@ def exact_cost(length: int, layers: Layers | None) -> float:
         return float(length) ** 2
     starts = length * np.arange(length + 1)
     rows = starts[:-1] + np.arange(length)
-    narrow, cost = _apart(rows, rows, starts, np.zeros_like(rows), layers)
+    narrow, cost = _difference_costs(rows, rows, starts, np.zeros_like(rows), layers)
     return float(cost.sum(dtype=np.float64)) + (length if narrow[0] else 0)
 
 
@@ -260,7 +261,7 @@ class Layout:
         return self.documents.cone_batch(start, stop, self.layers)
 
     def cost(self, start: int, stop: int) -> float:
-        """What a forward pass of documents start..stop-1, all of one kind, takes.
+        """The cost of a forward pass of documents start..stop-1, all of one kind.
 
         In tokens of documents computed whole; of differences, with the sequences that they differ from.
         """
@@ -278,7 +279,7 @@ def lay_out(
     rows_limit: int,
     capacity: int | None,
     first_number: int = 0,
-    drawn: bool = False,
+    is_random: bool = False,
     layers: Layers | None = None,
 ) -> Layout:
     """Lay a window of queries out as distinct documents, longest first.
@@ -287,42 +288,42 @@ def lay_out(
         rows_limit: asked rows a document may have; one with more is repeated with a part of them each.
         capacity: longest sequence the model has positions for, or None.
         first_number: of the queries, the stream of those that name none.
-        drawn: whether each slot needs a pair of its own, for random numbers of its own.
+        is_random: whether each slot needs a pair of its own, for random numbers of its own.
         layers: of an encoder that can compute copies as differences from their sequences, or None.
 
     Raises:
         UsageError: a position outside its sequence, a token outside the vocabulary, a sequence beyond
             `capacity`, channels that differ between queries.
     """
-    check(queries, space, capacity)
+    check_queries(queries, space, capacity)
     sets = _Sets()
     documents = _documents(queries, space, rows_limit, sets)
     first, place = documents.distinct()
-    kept = documents.take(first)
-    cost = kept.length.astype(np.float32)
-    narrow = np.zeros(len(kept), dtype=bool)
+    distinct = documents.take(first)
+    cost = distinct.length.astype(np.float32)
+    narrow = np.zeros(len(distinct), dtype=bool)
     if layers is not None and not documents.channels:
-        narrow, cost = kept.apart(layers)
-    order = np.lexsort([np.where(narrow, kept.sequence, 0), -kept.length, ~narrow])
+        narrow, cost = distinct.difference_costs(layers)
+    order = np.lexsort([np.where(narrow, distinct.sequence, 0), -distinct.length, ~narrow])
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
-    kept, cost = kept.take(order), cost[order]
-    first_row = running(kept.asked.sizes)
+    distinct, cost = distinct.take(order), cost[order]
+    first_row = running_totals(distinct.asked.sizes)
     row = ranges(first_row[rank[place]], documents.asked.sizes)
-    first_slot = running(np.array([len(q.asked) for q in queries], dtype=np.int64))
+    first_slot = running_totals(np.array([len(q.asked) for q in queries], dtype=np.int64))
     numbers = enumerate(queries, first_number)
     streams = np.array([n if q.stream is None else q.stream for n, q in numbers], dtype=np.int64)
-    pair, pair_row, pair_column, slot = _pairs(row, _columns(queries), space.size + 1, drawn)
+    pair, pair_row, pair_column, slot = _pairs(row, _columns(queries), space.size + 1, is_random)
     draw = None
-    if drawn:
-        of = np.searchsorted(first_slot, slot, side="right") - 1
-        draw = np.stack([streams[of], slot - first_slot[of]], axis=1)
+    if is_random:
+        query_index = np.searchsorted(first_slot, slot, side="right") - 1
+        draw = np.stack([streams[query_index], slot - first_slot[query_index]], axis=1)
     return Layout(
-        documents=kept,
+        documents=distinct,
         narrow=int(narrow.sum()),
         layers=layers,
         first_cost=np.concatenate([[0.0], np.cumsum(cost, dtype=np.float64)]),
-        first_token=running(kept.length),
+        first_token=running_totals(distinct.length),
         first_row=first_row,
         allowed=sets.allowed,
         row=row,
@@ -335,13 +336,13 @@ def lay_out(
     )
 
 
-def _pairs(row: Longs, column: Longs, width: int, apart: bool) -> tuple[Longs, Longs, Longs, Longs]:
-    """The distinct (row, column) of S slots, or all of them where they are to be kept `apart`.
+def _pairs(row: Longs, column: Longs, width: int, own_pairs: bool) -> tuple[Longs, Longs, Longs, Longs]:
+    """The distinct (row, column) of S slots, or all of them as `own_pairs`.
 
     Returns:
-        The pair of each slot (S,); row, column and, where apart, slot of each pair (P,), by ascending row.
+        The pair of each slot (S,); row, column and, of own pairs, slot of each pair (P,), by ascending row.
     """
-    if apart:
+    if own_pairs:
         slot = np.argsort(row, kind="stable")
         pair = np.empty_like(slot)
         pair[slot] = np.arange(len(slot))
@@ -360,12 +361,12 @@ class _Sets:
 
     def add(self, query: Query) -> tuple[int, int]:
         """(group, extra) of a query."""
-        encoding, content = query.encoding, _content(query.allowed)
+        encoding, content = query.encoding, _array_bytes(query.allowed)
         group = self._groups.setdefault(content, len(self.allowed))
         if group == len(self.allowed):
             self.allowed.append(query.allowed)
-        channels = tuple([(name, _content(channel)) for name, channel in encoding.channels.items()])
-        key = (group, _content(encoding.positions), channels)
+        channels = tuple([(name, _array_bytes(channel)) for name, channel in encoding.channels.items()])
+        key = (group, _array_bytes(encoding.positions), channels)
         return group, self._extras.setdefault(key, len(self._extras))
 
 
@@ -376,29 +377,30 @@ def _documents(queries: Sequence[Query], space: TokenSpace, rows_limit: int, set
         raise UsageError("queries that are asked together must have the same channels")
     lengths = np.array([len(query.encoding.ids) for query in queries], dtype=np.int64)
     copies = np.array([query.variants for query in queries], dtype=np.int64)
-    first_copy, base = running(copies), running(lengths)
-    of = np.repeat(np.arange(len(queries)), copies)
+    first_copy, base = running_totals(copies), running_totals(lengths)
+    query_of_copy = np.repeat(np.arange(len(queries)), copies)
     # Where every token of every copy stands in the sequences laid end to end.
-    origin = ranges(base[of], lengths[of])
-    first_id = running(lengths[of])
+    origin = ranges(base[query_of_copy], lengths[query_of_copy])
+    first_id = running_totals(lengths[query_of_copy])
     ids = np.concatenate([query.encoding.ids for query in queries])
     sequences, ids = ids, ids[origin]
     _substitute(ids, queries, first_copy, first_id)
-    masked_copy = _in_copy([q.masked for q in queries], [q.masked_in for q in queries], first_copy)
+    masked_copy = _copy_numbers([q.masked for q in queries], [q.masked_in for q in queries], first_copy)
     ids[first_id[masked_copy] + np.concatenate([q.masked for q in queries])] = space.mask
-    asked_copy = _in_copy([q.asked for q in queries], [q.asked_in for q in queries], first_copy)
-    copy, count = _pieces(np.bincount(asked_copy, minlength=len(of)), rows_limit)
+    asked_copy = _copy_numbers([q.asked for q in queries], [q.asked_in for q in queries], first_copy)
+    copy, count = _pieces(np.bincount(asked_copy, minlength=len(query_of_copy)), rows_limit)
     positions = None
     if any(query.encoding.positions is not None for query in queries):
-        own = [q.encoding.positions for q in queries]
-        parts = [np.arange(n) if p is None else p for p, n in zip(own, lengths.tolist(), strict=True)]
+        explicit = [q.encoding.positions for q in queries]
+        parts = [np.arange(n) if p is None else p for p, n in zip(explicit, lengths.tolist(), strict=True)]
         positions = np.concatenate(parts)[origin]
     different = np.flatnonzero(ids != sequences[origin])
-    of_copy = np.searchsorted(first_id, different, side="right") - 1
-    changes = np.bincount(of_copy, minlength=len(of))
-    numbers = np.array([sets.add(query) for query in queries], dtype=np.int64)[of[copy]]
+    copy_of_change = np.searchsorted(first_id, different, side="right") - 1
+    changes = np.bincount(copy_of_change, minlength=len(query_of_copy))
+    first_change = np.cumsum(changes) - changes
+    numbers = np.array([sets.add(query) for query in queries], dtype=np.int64)[query_of_copy[copy]]
     return Documents(
-        ids=Slices(ids, first_id[copy], lengths[of[copy]]),
+        ids=Slices(ids, first_id[copy], lengths[query_of_copy[copy]]),
         positions=positions,
         channels={
             name: np.concatenate([q.encoding.channels[name] for q in queries])[origin] for name in names
@@ -406,9 +408,9 @@ def _documents(queries: Sequence[Query], space: TokenSpace, rows_limit: int, set
         asked=Slices(np.concatenate([query.asked for query in queries]), np.cumsum(count) - count, count),
         group=numbers[:, 0],
         extra=numbers[:, 1],
-        sequence=of[copy],
-        original=Slices(sequences, base[of[copy]], lengths[of[copy]]),
-        changed=Slices(different - first_id[of_copy], (np.cumsum(changes) - changes)[copy], changes[copy]),
+        sequence=query_of_copy[copy],
+        original=Slices(sequences, base[query_of_copy[copy]], lengths[query_of_copy[copy]]),
+        changed=Slices(different - first_id[copy_of_change], first_change[copy], changes[copy]),
     )
 
 
@@ -422,12 +424,12 @@ def _substitute(ids: Ids, queries: Sequence[Query], first_copy: Longs, first_id:
             ids[first_id[copies] + query.substituted] = query.substitutes
 
 
-def _in_copy(positions: list[Ids], variants: list[Ids | None], first_copy: Longs) -> Longs:
+def _copy_numbers(positions: list[Ids], variants: list[Ids | None], first_copy: Longs) -> Longs:
     """The copy, numbered through all queries, of each of the queries' positions."""
     counts = [len(part) for part in positions]
-    none = np.zeros(max(counts), dtype=np.int32)
-    inside = [none[:n] if part is None else part for part, n in zip(variants, counts, strict=True)]
-    copy: Longs = np.repeat(first_copy[:-1], counts) + np.concatenate(inside)
+    zeros = np.zeros(max(counts), dtype=np.int32)
+    own_variants = [zeros[:n] if part is None else part for part, n in zip(variants, counts, strict=True)]
+    copy: Longs = np.repeat(first_copy[:-1], counts) + np.concatenate(own_variants)
     return copy
 
 
@@ -463,5 +465,5 @@ def _columns(queries: Sequence[Query]) -> Longs:
     return np.concatenate(columns).astype(np.int64)
 
 
-def _content(array: NDArray[Any] | None) -> bytes | None:
+def _array_bytes(array: NDArray[Any] | None) -> bytes | None:
     return None if array is None else array.tobytes()

@@ -45,7 +45,7 @@ Doubles = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Penalty:
-    """What keeps couplings small, and which sequences count how much.
+    """The penalty that keeps couplings small, and the weights of sequences.
 
     Args:
         penalty: "l2" adds the sum of their squares, "l1" of their absolute values, which leaves most at 0.
@@ -65,22 +65,22 @@ class Penalty:
         numbers = (self.fields, 0.0 if self.couplings is None else self.couplings)
         if self.penalty not in ("l2", "l1"):
             raise UsageError(f"model.overrides.penalty must be l2 or l1, not {self.penalty!r}")
-        if not all(isinstance(one, int | float) and 0 <= one < math.inf for one in numbers):
+        if not all(isinstance(number, int | float) and 0 <= number < math.inf for number in numbers):
             raise UsageError("model.overrides.fields and .couplings are weights of 0 or more")
         if not isinstance(self.identity, int | float) or not 0 < self.identity <= 1:
             raise UsageError("model.overrides.identity must lie above 0, up to 1")
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Penalty:
-        """From the settings `model.overrides` of a linear model.
+    def from_settings(cls, values: Mapping[str, Any]) -> Penalty:
+        """The penalty that the settings `model.overrides` of a linear model describe.
 
         Raises:
             UsageError: an unknown name, or a value that makes no sense.
         """
-        known = [one.name for one in fields(cls)]
+        names = [setting.name for setting in fields(cls)]
         for name in values:
-            if name not in known:
-                raise UsageError(f"a linear model has no setting {name!r}{nearest(str(name), known)}")
+            if name not in names:
+                raise UsageError(f"a linear model has no setting {name!r}{nearest(str(name), names)}")
         if isinstance(identity := values.get("identity"), str):
             with suppress(ValueError):
                 values = {**values, "identity": share(identity)}
@@ -97,7 +97,7 @@ class Penalty:
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What a linear model is of; kept in config.json.
+    """The columns and states of a linear model; kept in config.json.
 
     Args:
         columns: L, tokens of a sequence between its start and end token.
@@ -139,12 +139,12 @@ class Shape:
         Args:
             size: of the vocabulary.
         """
-        given = torch.as_tensor(ids).long()
-        table = torch.full((size,), len(self.symbols), device=given.device)
-        table[torch.tensor(self.symbols, device=given.device)] = torch.arange(
-            len(self.symbols), device=given.device
+        tokens = torch.as_tensor(ids).long()
+        table = torch.full((size,), len(self.symbols), device=tokens.device)
+        table[torch.tensor(self.symbols, device=tokens.device)] = torch.arange(
+            len(self.symbols), device=tokens.device
         )
-        return table[given]
+        return table[tokens]
 
 
 class Potts(nn.Module):
@@ -162,7 +162,7 @@ class Potts(nn.Module):
         self.fields = nn.Parameter(torch.zeros(length, states))
         self.couplings = nn.Parameter(torch.zeros(length * (length - 1) // 2, states, states))
 
-    def full(self) -> Tensor:
+    def full_couplings(self) -> Tensor:
         """(L, A, L, A) J, symmetric, 0 where i = j."""
         return spread(self.couplings, self.config.columns)
 
@@ -170,7 +170,7 @@ class Potts(nn.Module):
         """Write config.json and model.safetensors."""
         values = {**asdict(self.config), "architectures": ["LinearMaskedModel"]}
         (directory / foreign.CONFIG).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-        tensors = {name: one.detach().cpu().contiguous() for name, one in self.state_dict().items()}
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
         save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
 
 
@@ -212,7 +212,7 @@ class LinearRows(nn.Module):
 
     @property
     def columns(self) -> int:
-        """Of the rows that it reads, without start and end."""
+        """Columns of the rows that it reads, without start and end."""
         edges = sum(token is not None for token in (self.space.start, self.space.end))
         return self.model.config.length - edges
 
@@ -252,31 +252,33 @@ class LinearRows(nn.Module):
         shape = self.model.config
         check_length(batch.lengths, shape.length)
         ids = batch.input_ids[0].view(-1, shape.length)[:, shape.lead : shape.lead + shape.columns]
-        seen = shape.states(ids, self.space.size)
+        states = shape.states(ids, self.space.size)
         document, column = batch.asked // shape.length, batch.asked % shape.length - shape.lead
         if len(column) and (int(column.min()) < 0 or int(column.max()) >= shape.columns):
             raise UsageError("a start or end token has no probability: ask about columns alone")
-        own = self.model.fields[column] + self._sums(seen, document, column)
-        out = own.new_full((len(own), self.space.size), -math.inf, dtype=torch.float32)
-        out = out.index_copy(1, torch.tensor(shape.symbols, device=own.device), own.float())
+        state_logits = self.model.fields[column] + self._sums(states, document, column)
+        out = state_logits.new_full((len(state_logits), self.space.size), -math.inf, dtype=torch.float32)
+        out = out.index_copy(1, torch.tensor(shape.symbols, device=state_logits.device), state_logits.float())
         if len(self._unseen):
-            rest = torch.logsumexp(own.float(), 1) - math.log(shape.sequences * len(self._unseen))
-            unseen = torch.from_numpy(self._unseen).to(own.device).long()
-            out = out.index_copy(1, unseen, rest[:, None].expand(-1, len(unseen)).contiguous())
+            unseen_logits = torch.logsumexp(state_logits.float(), 1) - math.log(
+                shape.sequences * len(self._unseen)
+            )
+            unseen = torch.from_numpy(self._unseen).to(state_logits.device).long()
+            out = out.index_copy(1, unseen, unseen_logits[:, None].expand(-1, len(unseen)).contiguous())
         return out
 
-    def _sums(self, seen: Tensor, document: Tensor, column: Tensor) -> Tensor:
+    def _sums(self, states: Tensor, document: Tensor, column: Tensor) -> Tensor:
         """(Q, A) what all columns of its sequence (D, L) add to the field of each asked one."""
         length = self.model.config.columns
         table, width = self._table(), len(self.model.config.symbols) + 1
-        first = (torch.arange(length, device=seen.device) * width + seen) * length
-        found = [
+        first = (torch.arange(length, device=states.device) * width + states) * length
+        sums = [
             nn.functional.embedding_bag(first[d] + c[:, None], table, mode="sum")
             for d, c in zip(
-                *(torch.split(one, max(1, _CHUNK // length)) for one in (document, column)), strict=True
+                *(torch.split(index, max(1, _CHUNK // length)) for index in (document, column)), strict=True
             )
         ]
-        return torch.cat(found) if found else table.new_zeros(0, width - 1)
+        return torch.cat(sums) if sums else table.new_zeros(0, width - 1)
 
     def _table(self) -> Tensor:
         """(L (A + 1) L, A): what state b (A: none) in column j adds to column i, at (j (A + 1) + b) L + i."""
@@ -284,7 +286,7 @@ class LinearRows(nn.Module):
         key = (couplings._version, couplings.data_ptr(), couplings.device, couplings.dtype)
         if not torch.is_grad_enabled() and self._kept is not None and self._kept[0] == key:
             return self._kept[1]
-        full = self.model.full().permute(2, 3, 0, 1)  # (L_j, A_b, L_i, A_a)
+        full = self.model.full_couplings().permute(2, 3, 0, 1)  # (L_j, A_b, L_i, A_a)
         table = torch.cat([full, full.new_zeros(len(full), 1, *full.shape[2:])], dim=1)
         table = table.reshape(-1, full.shape[-1])
         if not torch.is_grad_enabled():
@@ -298,11 +300,12 @@ def check_length(lengths: Collection[int], length: int) -> None:
     Raises:
         UsageError: there is one.
     """
-    other = next((one for one in lengths if one != length), None)
-    if other is not None:
+    wrong_length = next((tokens for tokens in lengths if tokens != length), None)
+    if wrong_length is not None:
         raise UsageError(
-            f"a sequence of {other} tokens for a linear model of {length}, start and end included: it reads "
-            "aligned sequences, all of one length; for others train a model of --size tiny, small or base"
+            f"a sequence of {wrong_length} tokens for a linear model of {length}, start and end included: it "
+            "reads aligned sequences, all of one length; for others train a model of --size tiny, small or "
+            "base"
         )
 
 
@@ -318,10 +321,10 @@ def load(reference: str | Path, space: TokenSpace) -> LinearRows | None:
     if values is None or values.get("model_type") != MODEL_TYPE:
         return None
     try:
-        known = {one.name: values[one.name] for one in fields(Shape)}
-        shape = Shape(**{**known, "symbols": tuple(map(int, known["symbols"]))})
-        model, found = Potts(shape), foreign.Weights(reference).read()
-        model.load_state_dict(found)
+        settings = {setting.name: values[setting.name] for setting in fields(Shape)}
+        shape = Shape(**{**settings, "symbols": tuple(map(int, settings["symbols"]))})
+        model, tensors = Potts(shape), foreign.Weights(reference).tensors()
+        model.load_state_dict(tensors)
         return LinearRows(model, space).eval()
     except (LookupError, TypeError, ValueError, RuntimeError, UsageError) as error:
         reason = " ".join(str(error).split())
@@ -339,7 +342,7 @@ def zero_sum(model: Potts) -> Doubles:
 
     Of all couplings that give the same probabilities these are the smallest (Weigt et al. 2009).
     """
-    full: Doubles = model.full().detach().double().cpu().numpy()
+    full: Doubles = model.full_couplings().detach().double().cpu().numpy()
     full = full - full.mean(axis=1, keepdims=True)
     return np.asarray(full - full.mean(axis=3, keepdims=True))
 

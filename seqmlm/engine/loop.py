@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from seqmlm.engine import checkpoint
 from seqmlm.engine.attention import compile_layers
-from seqmlm.engine.checkpoint import Progress, changes
+from seqmlm.engine.checkpoint import Progress, changed_settings
 from seqmlm.engine.device import (
     autocast,
     compute_dtype,
@@ -34,7 +34,7 @@ from seqmlm.engine.device import (
     release_memory,
     set_random_state,
 )
-from seqmlm.engine.distributed import Processes, clip
+from seqmlm.engine.distributed import Processes, clip_gradients
 from seqmlm.engine.optimizer import adamw, set_learning_rate
 from seqmlm.engine.packing import (
     GlobalBatch,
@@ -121,13 +121,13 @@ class Loop:
             if stopped_by is not None:
                 self.observer.on_event("stopping", {"step": self.progress.step, "signal": stopped_by})
             path = self._save()
-        return LoopResult.of(self.progress, stopped_by, self._resumed_from, path)
+        return LoopResult.from_progress(self.progress, stopped_by, self._resumed_from, path)
 
     # -- before the first step ---------------------------------------------------------------------------
 
     def _start(self, resume: bool) -> None:
         """Place the model, plan the steps, and restore an earlier run's state."""
-        saved = checkpoint.find(self.directory, resume, self.processes, self.observer.on_event)
+        saved = checkpoint.find_checkpoint(self.directory, resume, self.processes, self.observer.on_event)
         rows = rows_per_epoch(self.planner) if self.config.epochs is not None else 0
         self._prepare_model()
         torch.manual_seed(self.config.seed + self.processes.rank)  # dropout must differ between processes
@@ -138,7 +138,7 @@ class Loop:
                 self.planner.load_state_dict(progress.position)
             self._saved = (progress.step, progress.seconds, saved.path)
             self.observer.on_event("resumed", {"step": progress.step, "path": str(saved.path)})
-            if changed := changes(progress.settings, self.settings):
+            if changed := changed_settings(progress.settings, self.settings):
                 self.observer.on_event("settings_changed", changed)
         self.progress.settings = self.settings
         self.course = StopRule(self.config, rows, self.progress.time_plan)
@@ -176,8 +176,8 @@ class Loop:
         rate = self.course.learning_rate(progress.step)
         set_learning_rate(self.optimizer, rate)
         sums = self.gradient_step(batch)
-        norm = clip(self.parameters, self.config.clip)
-        numbers = self._read(sums, norm, signals)
+        norm = clip_gradients(self.parameters, self.config.clip)
+        numbers = self._step_numbers(sums, norm, signals)
         skipped = not (math.isfinite(numbers["loss"]) and math.isfinite(numbers["norm"]))
         if not skipped:
             self.optimizer.step()
@@ -195,11 +195,11 @@ class Loop:
             self.observer.on_event(decision, progress.time_plan or {})
         return int(numbers["signal"]) or None
 
-    def _read(self, sums: Sums, norm: Tensor, signals: StopSignals) -> dict[str, float]:
+    def _step_numbers(self, sums: Sums, norm: Tensor, signals: StopSignals) -> dict[str, float]:
         """The step's numbers, summed over processes, in a single transfer from the device."""
         elapsed = time.perf_counter() - self._started if self.processes.is_main else 0.0
-        own = [elapsed, signals.received == signal.SIGTERM, signals.received == signal.SIGINT]
-        local = torch.tensor(own, dtype=sums.loss.dtype).to(sums.loss.device, non_blocking=True)
+        numbers = [elapsed, signals.received == signal.SIGTERM, signals.received == signal.SIGINT]
+        local = torch.tensor(numbers, dtype=sums.loss.dtype).to(sums.loss.device, non_blocking=True)
         total = self.processes.sum(torch.cat([sums.loss[None], local]))
         values = torch.cat([total, torch.stack([sums.weight, sums.masked, norm.to(total.dtype)])])
         loss, seconds, terminated, interrupted, weight, masked, grad_norm = values.tolist()
@@ -250,11 +250,11 @@ class Loop:
     # -- between steps -----------------------------------------------------------------------------------
 
     def _evaluate_if_due(self) -> None:
-        every, progress = self.config.evaluate_every, self.progress
+        interval, progress = self.config.evaluate_every, self.progress
         if (
             self.evaluate is None
-            or every is None
-            or progress.step % every
+            or interval is None
+            or progress.step % interval
             or progress.evaluated == progress.step
         ):
             return
@@ -298,16 +298,16 @@ class Loop:
 
 @dataclass(frozen=True)
 class Goal:
-    """Which metric of an evaluation says how good a model is, and whether more of it is better."""
+    """The metric of an evaluation that says how good a model is, and whether more of it is better."""
 
     metric: str
-    more: bool = False
+    higher_is_better: bool = False
 
     def better(self, value: float, than: float | None) -> bool:
         """Whether a value is better than another one, or than none; NaN never is."""
         if than is None:
             return not math.isnan(value)
-        return value > than if self.more else value < than
+        return value > than if self.higher_is_better else value < than
 
 
 @dataclass(frozen=True, eq=False)
@@ -362,16 +362,16 @@ class GradientStep:
             if self.micro_tokens is not None:
                 micros = [part for row in batch.mine for part in split(row, self.micro_tokens)]
             largest = self._largest(batch, micros)
-            alone = self._processes.world > 1 and not self._processes.sharded and largest > self._proven
-            sums, failure = self._accumulate(batch, micros, alone)
-            failed = self._processes.largest([failure is not None])[0] if alone else failure is not None
+            local_only = self._processes.world > 1 and not self._processes.sharded and largest > self._proven
+            sums, failure = self._accumulate(batch, micros, local_only)
+            failed = self._processes.largest([failure is not None])[0] if local_only else failure is not None
             if not failed:
-                if alone:  # exchange what was accumulated, in a pass of one document with weight 0
+                if local_only:  # exchange what was accumulated, in a pass of one document with weight 0
                     with random_state_kept(self._processes.device):
                         self._pass(split(micros[0], 1)[0], 0.0, synchronise=True)
                 self._proven = max(self._proven, largest)
                 return sums
-            if self._processes.world > 1 and not alone:
+            if self._processes.world > 1 and not local_only:
                 raise TrainingError(
                     f"out of memory while processes exchange: {failure}; lower micro_tokens or tokens per "
                     "batch and resume from the last checkpoint"
@@ -394,7 +394,7 @@ class GradientStep:
         return self._processes.largest([len(micros)])[0]
 
     def _accumulate(
-        self, batch: GlobalBatch, micros: list[PackedBatch], alone: bool
+        self, batch: GlobalBatch, micros: list[PackedBatch], local_only: bool
     ) -> tuple[Sums, str | None]:
         """Forward and backward of every micro-batch; returns the sums, and the memory error, if any."""
         self._module.zero_grad(set_to_none=True)
@@ -405,7 +405,7 @@ class GradientStep:
         passes = self._passes(batch, micros)
         for number in range(passes):
             micro, real = micros[min(number, len(micros) - 1)], number < len(micros) and not batch.idle
-            last = number == passes - 1 and not alone
+            last = number == passes - 1 and not local_only
             try:
                 loss = self._pass(micro, share.float() if real else 0.0, synchronise=last)
             except (RuntimeError, MemoryError) as error:
@@ -437,17 +437,17 @@ class GradientStep:
         return loss.detach()
 
     def _halve(self, micros: list[PackedBatch], largest: int, failure: str | None) -> None:
-        before = min(self.micro_tokens or largest, largest)
+        old_limit = min(self.micro_tokens or largest, largest)
         if self._processes.largest([max(len(split(micro, 1)) for micro in micros)])[0] == 1:
             raise TrainingError(
                 f"out of memory with single documents of up to {largest} tokens ({failure}); "
                 "use a smaller max_length or model, and resume from the last checkpoint"
             )
-        self.micro_tokens, self._proven = max(before // 2, 1), 0
+        self.micro_tokens, self._proven = max(old_limit // 2, 1), 0
         self._module.zero_grad(set_to_none=True)
         release_memory(self._processes.device)
         reason = failure or "another process ran out of memory"
-        detail = {"micro_tokens": self.micro_tokens, "before": before, "reason": reason}
+        detail = {"micro_tokens": self.micro_tokens, "before": old_limit, "reason": reason}
         self._on_event("out_of_memory", detail)
 
 
@@ -486,7 +486,7 @@ def measured_speed(
         with autocast(device, dtype):
             loss: Tensor = rows(batch.to(device))
         (loss / max(1, len(batch.asked))).backward()  # type: ignore[no-untyped-call]
-        clip(parameters, config.clip).item()  # read: the host waits for the device, as it does in a step
+        clip_gradients(parameters, config.clip).item()  # read: the host waits for the device, as in a step
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
@@ -587,7 +587,9 @@ class LoopResult:
     signal: int | None
 
     @classmethod
-    def of(cls, progress: Progress, signal: int | None, resumed_from: int | None, path: Path) -> LoopResult:
+    def from_progress(
+        cls, progress: Progress, signal: int | None, resumed_from: int | None, path: Path
+    ) -> LoopResult:
         """The end that a training has come to, by a signal or a limit."""
         return cls(
             status="finished" if signal is None else "killed",

@@ -103,7 +103,7 @@ class MaskedRows(nn.Module):
     def weights_per_token(self) -> int:
         """About how many weights a token is multiplied by: all but the embeddings."""
         inputs = int(self.model.get_input_embeddings().weight.numel())
-        return max(1, sum(one.numel() for one in self.parameters()) - inputs)
+        return max(1, sum(parameter.numel() for parameter in self.parameters()) - inputs)
 
     def forward(
         self,
@@ -136,7 +136,7 @@ class MaskedRows(nn.Module):
             return hidden if output == "hidden" else self.logits(hidden)
         if output == "hidden" and layers is not None:
             return self._layers(batch, layers)
-        hidden = self._hidden(batch)
+        hidden = self._last_hidden_states(batch)
         if output == "hidden":
             return hidden
         if output == "logits":
@@ -155,7 +155,7 @@ class MaskedRows(nn.Module):
         fill = logits.index_fill if logits.requires_grad else logits.index_fill_
         return fill(1, self.excluded[self.excluded < self.space.size], float("-inf"))
 
-    def _hidden(self, batch: PackedBatch) -> Tensor:
+    def _last_hidden_states(self, batch: PackedBatch) -> Tensor:
         """(Q, H) last hidden states at the asked positions."""
         layout = RowLayout(batch.cu_seq_lens, batch.lengths)
         if self._fused is not None and self.channels is None and not batch.channels and self._fused.applies():
@@ -171,16 +171,16 @@ class MaskedRows(nn.Module):
                 raise UsageError(f"no layer {layer} in a model of {last} layers; 0 is the embeddings")
         numbers = [layer % (last + 1) for layer in layers]
         if set(numbers) == {last}:
-            return self._hidden(batch)[:, None].expand(-1, len(numbers), -1)
+            return self._last_hidden_states(batch)[:, None].expand(-1, len(numbers), -1)
         layout = RowLayout(batch.cu_seq_lens, batch.lengths)
         # Not transformers' `output_hidden_states`: its hooks stay for good and shut out the fused encoder.
-        with _outputs(self.model.base_model.get_submodule(self._head.layers)) as states:
+        with _layer_states(self.model.base_model.get_submodule(self._head.layers)) as states:
             final = self.model.base_model(**self._inputs(batch), layout=layout)[0]
         states[-1] = final  # behind the last norm, as the head reads it
         return torch.stack([states[number][0].index_select(0, batch.asked) for number in numbers], dim=1)
 
     def _inputs(self, batch: PackedBatch) -> dict[str, Any]:
-        """What the body is called with, attention apart."""
+        """The keyword arguments of the body, those of attention left out."""
         positions = batch.position_ids + self._offset if self._offset else batch.position_ids
         self._check_positions(batch)
         inputs: dict[str, Any] = {"position_ids": positions, **self._token_types(batch)}
@@ -205,20 +205,20 @@ class MaskedRows(nn.Module):
 
     def _token_types(self, batch: PackedBatch) -> dict[str, Tensor]:
         """The one channel that models read themselves, if given; all others must be known."""
-        read = set(self.channels.channels) if self.channels is not None else set()
-        if not read <= set(batch.channels):
+        own_channels = set(self.channels.channels) if self.channels is not None else set()
+        if not own_channels <= set(batch.channels):
             raise UsageError(
-                f"this model reads the input channel {min(read - set(batch.channels))!r}, which the data do "
-                "not have; encode them with the model's own tokenizer"
+                f"this model reads the input channel {min(own_channels - set(batch.channels))!r}, which the "
+                "data do not have; encode them with the model's own tokenizer"
             )
-        known = {_TOKEN_TYPES} if getattr(self.model.config, "type_vocab_size", 0) else set()
-        unread = set(batch.channels) - known - read
+        type_names = {_TOKEN_TYPES} if getattr(self.model.config, "type_vocab_size", 0) else set()
+        unread = set(batch.channels) - type_names - own_channels
         if unread:
             raise UsageError(
                 f"a {self.model.config.model_type} model cannot read the input channel {min(unread)!r}; "
                 "train one with it, or encode without it"
             )
-        types = {name: values for name, values in batch.channels.items() if name not in read}
+        types = {name: values for name, values in batch.channels.items() if name not in own_channels}
         return {name: values.long() for name, values in types.items()}
 
     def _rescaled_embeddings(self, batch: PackedBatch, positions: Tensor) -> Tensor:
@@ -234,8 +234,8 @@ class MaskedRows(nn.Module):
         )
         masks = torch.zeros(len(lengths), device=lengths.device).index_add_(0, document, is_mask.float())
         # At least one token counts as visible: a document of masks alone would be 0 / 0.
-        seen = (1 - masks / lengths).clamp_min(1 / max(batch.lengths))
-        scale = ((1 - _ESM_TRAINED_MASKS) / seen)[document] * ~is_mask
+        visible = (1 - masks / lengths).clamp_min(1 / max(batch.lengths))
+        scale = ((1 - _ESM_TRAINED_MASKS) / visible)[document] * ~is_mask
         words = embeddings.word_embeddings(batch.input_ids)
         scaled = (words * scale[None, :, None]).to(words.dtype)
         out: Tensor = embeddings(inputs_embeds=scaled, position_ids=positions)
@@ -243,21 +243,21 @@ class MaskedRows(nn.Module):
 
 
 @contextmanager
-def _outputs(layers: Any) -> Iterator[list[Tensor]]:
-    """What enters the first of a body's layers, and then what leaves each of them, as they are called."""
-    found: list[Tensor] = []
+def _layer_states(layers: Any) -> Iterator[list[Tensor]]:
+    """The input of the first of a body's layers, and then the output of each, as they are called."""
+    states: list[Tensor] = []
 
     def enter(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if not found:
-            found.append(inputs[0])
+        if not states:
+            states.append(inputs[0])
 
     def leave(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        found.append(output if isinstance(output, Tensor) else output[0])
+        states.append(output if isinstance(output, Tensor) else output[0])
 
     handles = [layer.register_forward_pre_hook(enter) for layer in layers]
     handles += [layer.register_forward_hook(leave) for layer in layers]
     try:
-        yield found
+        yield states
     finally:
         for handle in handles:
             handle.remove()

@@ -54,20 +54,20 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
         group["lr"] = value
 
 
-def gather(tensor: Tensor) -> Tensor:
+def whole_tensor(tensor: Tensor) -> Tensor:
     """The whole tensor on the CPU; every process must call this for a sharded one, in the same order."""
-    whole = tensor.detach()
-    if isinstance(whole, DTensor):
-        whole = whole.full_tensor()
-    return whole.cpu()
+    full = tensor.detach()
+    if isinstance(full, DTensor):
+        full = full.full_tensor()
+    return full.cpu()
 
 
 def module_tensors(module: nn.Module) -> dict[str, Tensor]:
     """Whole parameters and persistent buffers on the CPU; tied ones under their first name only."""
-    return {name: gather(tensor) for name, tensor in _named(module).items()}
+    return {name: whole_tensor(tensor) for name, tensor in _tensors_by_name(module).items()}
 
 
-def _named(module: nn.Module) -> dict[str, Tensor]:
+def _tensors_by_name(module: nn.Module) -> dict[str, Tensor]:
     persistent = module.state_dict().keys()
     buffers = {name: buffer for name, buffer in module.named_buffers() if name in persistent}
     return {**dict(module.named_parameters()), **buffers}
@@ -80,23 +80,23 @@ def restore_module(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     Raises:
         StateError: names or shapes differ: the checkpoint belongs to another model.
     """
-    own = _named(module)
-    if own.keys() != tensors.keys():
-        names = sorted(own.keys() ^ tensors.keys())
+    present = _tensors_by_name(module)
+    if present.keys() != tensors.keys():
+        names = sorted(present.keys() ^ tensors.keys())
         raise StateError(
             f"the checkpoint is of another model: only one of the two has {', '.join(names[:3])}"
         )
-    for name, tensor in own.items():
+    for name, tensor in present.items():
         if tensor.shape != tensors[name].shape:
             shapes = f"{tuple(tensors[name].shape)}, here {tuple(tensor.shape)}"
             raise StateError(f"the checkpoint is of another model: {name} has shape {shapes}")
-        tensor.copy_(_like(tensors[name], tensor))
+        tensor.copy_(_placed_like(tensors[name], tensor))
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, module: nn.Module) -> dict[str, Tensor]:
     """The optimizer's state as `parameter name/entry` -> whole tensor on the CPU."""
     return {
-        f"{name}/{entry}": gather(value)
+        f"{name}/{entry}": whole_tensor(value)
         for name, parameter in module.named_parameters()
         for entry, value in optimizer.state.get(parameter, {}).items()
     }
@@ -118,12 +118,12 @@ def restore_optimizer(
         parameter = parameters[name]
         state: dict[str, Any] = optimizer.state[parameter]
         if value.shape == parameter.shape and value.ndim:
-            state[entry] = _like(value, parameter).clone()
+            state[entry] = _placed_like(value, parameter).clone()
         else:  # the step count: a scalar, next to the parameter for the fused kernel
             state[entry] = value.clone().to(parameter.device)
 
 
-def _like(value: Tensor, template: Tensor) -> Tensor:
+def _placed_like(value: Tensor, template: Tensor) -> Tensor:
     """`value` on the device of `template`, and sharded as it is."""
     placed = value.to(template.device)
     if isinstance(template, DTensor):

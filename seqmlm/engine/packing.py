@@ -49,18 +49,18 @@ def best_fit(items: Iterable[int], lengths: Iterable[int], capacity: int) -> lis
         else:
             space, chosen = capacity, len(bins)
             bins.append([item])
-        left = space - length
-        if left > 0:
-            if left not in holders:
-                holders[left] = []
-                insort(spaces, left)
-            holders[left].append(chosen)
+        space_left = space - length
+        if space_left > 0:
+            if space_left not in holders:
+                holders[space_left] = []
+                insort(spaces, space_left)
+            holders[space_left].append(chosen)
     return bins
 
 
 @dataclass(frozen=True)
 class PackedRow:
-    """Which samples share a packed row, and in which epoch (dynamic masks differ by epoch)."""
+    """Samples that share a packed row, and their epoch (dynamic masks differ by epoch)."""
 
     epoch: int
     samples: tuple[int, ...]
@@ -172,17 +172,19 @@ class RowPlanner:
     def _plan(self, epoch: int, cursor: int, carried: list[int]) -> None:
         """Fit `carried` and the samples from `cursor` on into rows."""
         self._epoch, self._cursor, self._carried, self._emitted = epoch, cursor, carried, 0
-        taken, self._next_cursor = self._take()
-        samples = np.array(carried + taken)
+        new_samples, self._next_cursor = self._take()
+        samples = np.array(carried + new_samples)
         lengths = self._lengths_of(samples)
         long_first = np.argsort(np.where(lengths > self.tokens_per_row // 4, -lengths, 0), kind="stable")
         items = samples[long_first].tolist()
         length_of = dict(zip(items, lengths[long_first].tolist(), strict=True))
         bins = best_fit(items, length_of.values(), self.tokens_per_row)
-        rows = [PackedRow(epoch, tuple(own), sum(map(length_of.__getitem__, own))) for own in bins]
-        held = self._hold_back(rows) if self._next_cursor < len(self.lengths) else set()
-        self._waiting = [sample for number in sorted(held) for sample in rows[number].samples]
-        self._rows = [row for number, row in enumerate(rows) if number not in held]
+        rows = [
+            PackedRow(epoch, tuple(members), sum(map(length_of.__getitem__, members))) for members in bins
+        ]
+        waiting_rows = self._hold_back(rows) if self._next_cursor < len(self.lengths) else set()
+        self._waiting = [sample for number in sorted(waiting_rows) for sample in rows[number].samples]
+        self._rows = [row for number, row in enumerate(rows) if number not in waiting_rows]
         order = Permutation(len(self._rows), (self._seed, epoch, cursor))
         self._rows = [self._rows[place] for place in order(np.arange(len(self._rows)))]
 
@@ -190,18 +192,18 @@ class RowPlanner:
         """Samples from the cursor on for `lookahead` full rows, and the cursor after them."""
         order = Permutation(len(self.lengths), (self._seed, self._epoch))
         carried = np.array(self._carried, dtype=np.int64)
-        wanted = self._lookahead * self.tokens_per_row - int(self._lengths_of(carried).sum())
-        taken: list[int] = []
+        free_tokens = self._lookahead * self.tokens_per_row - int(self._lengths_of(carried).sum())
+        new_samples: list[int] = []
         cursor = self._cursor
-        while wanted > 0 and cursor < len(self.lengths):
-            guess = wanted * len(self.lengths) // self.tokens_per_epoch + 8
+        while free_tokens > 0 and cursor < len(self.lengths):
+            guess = free_tokens * len(self.lengths) // self.tokens_per_epoch + 8
             samples = order(np.arange(cursor, min(cursor + guess, len(self.lengths))))
             sums = np.cumsum(self._lengths_of(samples))
-            used = min(int(np.searchsorted(sums, wanted)) + 1, len(samples))
-            taken += samples[:used].tolist()
-            wanted -= int(sums[used - 1])
+            used = min(int(np.searchsorted(sums, free_tokens)) + 1, len(samples))
+            new_samples += samples[:used].tolist()
+            free_tokens -= int(sums[used - 1])
             cursor += used
-        return taken, cursor
+        return new_samples, cursor
 
     def _lengths_of(self, samples: Longs) -> Longs:
         """(M,) tokens that some samples have in this epoch."""
@@ -243,17 +245,17 @@ class Document:
     sample: int = -1
 
 
-def changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """A batch, or a part of one, with every tensor in it changed."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, Mapping):
-        return {name: changed(one, change) for name, one in value.items()}
+        return {name: map_tensors(part, change) for name, part in value.items()}
     if isinstance(value, tuple):  # of parts, or of numbers
         parts = value and hasattr(value[0], "__dataclass_fields__")
-        return tuple([changed(one, change) for one in value]) if parts else value
+        return tuple([map_tensors(part, change) for part in value]) if parts else value
     names = getattr(value, "__dataclass_fields__", ())
-    return type(value)(*[changed(getattr(value, name), change) for name in names]) if names else value
+    return type(value)(*[map_tensors(getattr(value, name), change) for name in names]) if names else value
 
 
 class Movable:
@@ -263,12 +265,12 @@ class Movable:
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
         """The same batch on `device`."""
-        moved: Self = changed(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))
+        moved: Self = map_tensors(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))
         return moved
 
     def pin_memory(self) -> Self:
         """The same batch in page-locked memory; `DataLoader(pin_memory=True)` calls it."""
-        moved: Self = changed(self, Tensor.pin_memory)
+        moved: Self = map_tensors(self, Tensor.pin_memory)
         return moved
 
 
@@ -300,12 +302,12 @@ class PackedBatch(Movable):
 
     @property
     def tokens(self) -> int:
-        """T."""
+        """T, the tokens of the row."""
         return self.input_ids.shape[1]
 
 
 def pack(documents: Sequence[Document]) -> PackedBatch:
-    """Concatenate documents.
+    """One packed row of documents, laid end to end.
 
     Raises:
         UsageError: no document, an empty one, targets in some only, or different channels.
@@ -326,7 +328,8 @@ def pack(documents: Sequence[Document]) -> PackedBatch:
         raise UsageError("either every packed document has targets or none has")
     if any(document.channels.keys() != documents[0].channels.keys() for document in documents):
         raise UsageError("packed documents must all have the same channels")
-    kind = np.float32 if any(own.dtype.kind == "f" for own in targets) else np.int64  # else ids and classes
+    # Values are floats, ids and classes are not.
+    kind = np.float32 if any(array.dtype.kind == "f" for array in targets) else np.int64
     weights = None
     if any(document.weights is not None for document in documents):
         parts = [
@@ -480,19 +483,19 @@ def global_batches(
     """
     plans: deque[tuple[tuple[PackedRow, ...], dict[str, Any]]] = deque()
 
-    def own(rows: tuple[PackedRow, ...]) -> tuple[PackedRow, ...]:
+    def process_rows(rows: tuple[PackedRow, ...]) -> tuple[PackedRow, ...]:
         return rows[rank::world] or rows[:1]
 
-    def planned() -> Iterator[PackedRow]:
+    def planned_rows() -> Iterator[PackedRow]:
         while True:
             rows = tuple(planner.next_row() for _ in range(rows_per_batch))
             plans.append((rows, planner.state_dict()))
-            yield from own(rows)
+            yield from process_rows(rows)
 
     loader: DataLoader[PackedBatch] = DataLoader(
         dataset,  # type: ignore[arg-type]
         batch_size=None,
-        sampler=planned(),  # type: ignore[arg-type]
+        sampler=planned_rows(),  # type: ignore[arg-type]
         num_workers=workers,
         worker_init_fn=ignore_in_worker if workers else None,
         pin_memory=pin_memory,
@@ -502,18 +505,18 @@ def global_batches(
     while True:
         first = next(batches)
         rows, position = plans.popleft()
-        mine = [first, *islice(batches, len(own(rows)) - 1)]
+        mine = [first, *islice(batches, len(process_rows(rows)) - 1)]
         yield GlobalBatch(rows=rows, mine=mine, idle=rank >= len(rows), position=position)
 
 
-def rows_per_epoch(planner: RowPlanner, planned: int = 1_000) -> int:
-    """Rows of the planner's next epoch: counted up to `planned`, extrapolated from the tokens beyond.
+def rows_per_epoch(planner: RowPlanner, max_rows: int = 1_000) -> int:
+    """Rows of the planner's next epoch: counted up to `max_rows`, extrapolated from the tokens beyond.
 
     The planner's position is not changed.
     """
     position, epoch, rows, tokens = planner.state_dict(), planner.epoch, 0, 0
-    while planner.epoch == epoch and rows < planned:
+    while planner.epoch == epoch and rows < max_rows:
         rows, tokens = rows + 1, tokens + planner.next_row().tokens
-    whole = planner.epoch != epoch
+    is_complete = planner.epoch != epoch
     planner.load_state_dict(position)
-    return rows if whole else round(rows * planner.tokens_per_epoch / tokens)
+    return rows if is_complete else round(rows * planner.tokens_per_epoch / tokens)

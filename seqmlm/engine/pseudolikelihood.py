@@ -39,7 +39,7 @@ _SMALL = 1 << 20  # couplings up to which all is computed in double precision: i
 _FLAT = {torch.float64: 1e-6, torch.float32: 1e-5}  # largest gradient, a sequence, that counts as none
 
 
-def prepared(sequences: Sequences, space: TokenSpace, penalty: Penalty) -> tuple[LinearRows, Aligned]:
+def prepare(sequences: Sequences, space: TokenSpace, penalty: Penalty) -> tuple[LinearRows, AlignedSequences]:
     """A linear model of training sequences that knows no couplings yet, and the sequences as it sees them.
 
     Raises:
@@ -63,7 +63,7 @@ def prepared(sequences: Sequences, space: TokenSpace, penalty: Penalty) -> tuple
         columns=inner.shape[1], lead=lead, trail=trail, symbols=symbols, sequences=float(weights.sum())
     )
     rows = LinearRows(Potts(shape), space)
-    data = Aligned(shape.states(inner, space.size), torch.from_numpy(weights))
+    data = AlignedSequences(shape.states(inner, space.size), torch.from_numpy(weights))
     with torch.no_grad():
         rows.model.fields.copy_(data.fields(len(symbols)))
     return rows, data
@@ -87,22 +87,22 @@ def sequence_weights(ids: NDArray[np.integer], identity: float) -> Doubles:
     def one_hot(part: Tensor) -> Tensor:
         return nn.functional.one_hot(part, len(symbols)).flatten(1).float()
 
-    least = math.ceil(identity * length - 1e-9)
+    min_alike = math.ceil(identity * length - 1e-9)
     step = max(1, _CHUNK // (length * len(symbols)))
     parts = torch.split(codes, step)
     like = torch.zeros(number)
-    for a, left in enumerate(parts):
-        rows = one_hot(left)
-        for b, right in enumerate(parts[a:], start=a):
-            alike = rows @ one_hot(right).T >= least - 0.5
-            like[a * step : a * step + len(left)] += alike.sum(1)
+    for a, first_part in enumerate(parts):
+        rows = one_hot(first_part)
+        for b, second_part in enumerate(parts[a:], start=a):
+            alike = rows @ one_hot(second_part).T >= min_alike - 0.5
+            like[a * step : a * step + len(first_part)] += alike.sum(1)
             if b > a:
-                like[b * step : b * step + len(right)] += alike.sum(0)
+                like[b * step : b * step + len(second_part)] += alike.sum(0)
     return np.asarray(1 / like.double().numpy())
 
 
 @dataclass(frozen=True, eq=False)
-class Aligned:
+class AlignedSequences:
     """Training sequences as a linear model sees them.
 
     Args:
@@ -128,7 +128,7 @@ class Objective:
     the sum of the weights, which changes no optimum.
     """
 
-    def __init__(self, data: Aligned, shape: Shape, penalty: Penalty, device: torch.device) -> None:
+    def __init__(self, data: AlignedSequences, shape: Shape, penalty: Penalty, device: torch.device) -> None:
         self.shape, self.penalty = shape, penalty
         pairs = shape.columns * (shape.columns - 1) // 2
         small = pairs * len(shape.symbols) ** 2 <= _SMALL
@@ -137,8 +137,8 @@ class Objective:
         self._states, self._weights = data.states.to(device), data.weights.to(device, self.dtype)
         self._total = float(data.weights.sum())
         self._couplings = penalty.weight(shape)
-        known = data.states < len(shape.symbols)
-        self.predicted = max(float((data.weights[:, None] * known).sum()), 1e-300)
+        has_state = data.states < len(shape.symbols)
+        self.predicted = max(float((data.weights[:, None] * has_state).sum()), 1e-300)
 
     @property
     def shrinkage(self) -> float:
@@ -152,15 +152,15 @@ class Objective:
         nll = 0.0
         g_field, g_weight = torch.zeros_like(field), torch.zeros_like(weight)
         step = max(1, _CHUNK // (length * (states + 1)))
-        for seen, counts in zip(
+        for chunk_states, counts in zip(
             torch.split(self._states, step), torch.split(self._weights, step), strict=True
         ):
-            hot = nn.functional.one_hot(seen, states + 1)[..., :states].to(self.dtype)
-            known = ((seen < states) * counts[:, None])[..., None]
+            hot = nn.functional.one_hot(chunk_states, states + 1)[..., :states].to(self.dtype)
+            state_weights = ((chunk_states < states) * counts[:, None])[..., None]
             flat = hot.flatten(1)
             log_p = torch.log_softmax(field + (flat @ weight).view(-1, length, states), -1)
-            nll -= float((log_p * hot * known).sum(dtype=self._sums))
-            error = (log_p.exp() - hot) * known
+            nll -= float((log_p * hot * state_weights).sum(dtype=self._sums))
+            error = (log_p.exp() - hot) * state_weights
             g_field += error.sum(0)
             g_weight += flat.T @ error.flatten(1)
         g_full = g_weight.view(length, states, length, states).permute(0, 2, 1, 3)
@@ -181,8 +181,8 @@ class _Lbfgs:
 
     def __init__(self, objective: Objective, parameters: list[Tensor]) -> None:
         self._objective, self._parameters = objective, parameters
-        for one in parameters:
-            one.requires_grad_()
+        for parameter in parameters:
+            parameter.requires_grad_()
         self._optimizer = torch.optim.LBFGS(
             parameters,
             history_size=_HISTORY,
@@ -197,18 +197,18 @@ class _Lbfgs:
         group = self._optimizer.param_groups[0]
         group["max_iter"], group["max_eval"] = iterations, 25 * iterations
         state = self._optimizer.state[self._parameters[0]]
-        before = state.get("n_iter", 0)
+        iterations_before = state.get("n_iter", 0)
 
         def closure() -> Tensor:
             with torch.no_grad():
                 value, self.loss, *gradients = self._objective.smooth(*self._parameters)
-            for one, gradient in zip(self._parameters, gradients, strict=True):
-                one.grad = gradient
-            self.norm = max(float(one.abs().max()) if one.numel() else 0.0 for one in gradients)
+            for tensor, gradient in zip(self._parameters, gradients, strict=True):
+                tensor.grad = gradient
+            self.norm = max(float(tensor.abs().max()) if tensor.numel() else 0.0 for tensor in gradients)
             return torch.tensor(value, dtype=torch.float64)
 
         self._optimizer.step(closure)  # type: ignore[no-untyped-call]
-        done = self._optimizer.state[self._parameters[0]]["n_iter"] - before
+        done = self._optimizer.state[self._parameters[0]]["n_iter"] - iterations_before
         return done, done < iterations
 
 
@@ -218,43 +218,48 @@ class _Fista:
 
     def __init__(self, objective: Objective, parameters: list[Tensor]) -> None:
         self._objective, self._now = objective, parameters
-        self._before = [one.clone() for one in parameters]
+        self._previous = [parameter.clone() for parameter in parameters]
         self._length, self._momentum = 1.0, 1.0
         self.loss = self.norm = math.nan
 
     def advance(self, iterations: int) -> tuple[int, bool]:
-        """As of `_Lbfgs`."""
+        """Do at most so many; see `_Lbfgs.advance`."""
         for number in range(iterations):
             momentum = (1 + math.sqrt(1 + 4 * self._momentum**2)) / 2
             share = (self._momentum - 1) / momentum
-            point = [x + share * (x - old) for x, old in zip(self._now, self._before, strict=True)]
+            pairs = zip(self._now, self._previous, strict=True)
+            point = [x + share * (x - previous) for x, previous in pairs]
             value, self.loss, *slopes = self._objective.smooth(*point)
             if not math.isfinite(value):
                 return number + 1, False
-            new = self._stepped(value, point, slopes)
-            moved = [(a - b) / self._length for a, b in zip(point, new, strict=True)]
-            self.norm = max(float(one.abs().max()) if one.numel() else 0.0 for one in moved)
-            against = sum(float((m * (n - x)).sum()) for m, n, x in zip(moved, new, self._now, strict=True))
+            proposed = self._proximal_step(value, point, slopes)
+            moves = [(a - b) / self._length for a, b in zip(point, proposed, strict=True)]
+            self.norm = max(float(move.abs().max()) if move.numel() else 0.0 for move in moves)
+            triples = zip(moves, proposed, self._now, strict=True)
+            against = sum(float((move * (new_value - x)).sum()) for move, new_value, x in triples)
             self._momentum = 1.0 if against > 0 else momentum
-            for x, old, n in zip(self._now, self._before, new, strict=True):
-                old.copy_(x)
-                x.copy_(n)
+            for x, previous, new_value in zip(self._now, self._previous, proposed, strict=True):
+                previous.copy_(x)
+                x.copy_(new_value)
             if self.norm <= _FLAT[self._objective.dtype]:
                 return number + 1, True
         return iterations, False
 
-    def _stepped(self, value: float, point: list[Tensor], slopes: list[Tensor]) -> list[Tensor]:
-        """From a point along the slopes, couplings drawn towards 0; shorter until the bound of it holds."""
+    def _proximal_step(self, value: float, point: list[Tensor], slopes: list[Tensor]) -> list[Tensor]:
+        """The parameters after a step from a point along the slopes, couplings drawn towards 0.
+
+        The step is halved until the loss there is within its bound (Beck and Teboulle 2009).
+        """
         while True:
             field, couplings = (x - self._length * g for x, g in zip(point, slopes, strict=True))
-            drawn = self._length * self._objective.shrinkage
-            new = [field, torch.sign(couplings) * (couplings.abs() - drawn).clamp_min(0)]
-            ways = [n - x for n, x in zip(new, point, strict=True)]
-            linear = sum(float((g * way).sum()) for g, way in zip(slopes, ways, strict=True))
-            square = sum(float((way**2).sum()) for way in ways)
-            reached = self._objective.smooth(*new)[0]
+            threshold = self._length * self._objective.shrinkage
+            proposed = [field, torch.sign(couplings) * (couplings.abs() - threshold).clamp_min(0)]
+            steps = [n - x for n, x in zip(proposed, point, strict=True)]
+            linear = sum(float((g * step).sum()) for g, step in zip(slopes, steps, strict=True))
+            square = sum(float((step**2).sum()) for step in steps)
+            reached = self._objective.smooth(*proposed)[0]
             if not math.isfinite(reached) or reached <= value + linear + square / (2 * self._length) + 1e-12:
-                return new
+                return proposed
             self._length /= 2
 
 
@@ -277,7 +282,7 @@ class LinearLoop:
     def __init__(
         self,
         rows: LinearRows,
-        data: Aligned,
+        data: AlignedSequences,
         penalty: Penalty,
         config: LoopConfig,
         *,
@@ -304,43 +309,46 @@ class LinearLoop:
         """
         parameters = self._start(resume)
         solver = (_Fista if self.objective.penalty.penalty == "l1" else _Lbfgs)(self.objective, parameters)
-        began, before = time.perf_counter(), self.progress.seconds
+        began, seconds_before = time.perf_counter(), self.progress.seconds
         path, over, evaluated = None, False, self.progress.step
         with StopSignals() as signals:
-            while not over and signals.received is None and (left := self._left()) > 0:
+            while not over and signals.received is None and (iterations_left := self._iterations_left()) > 0:
                 started = time.perf_counter()
-                done, over = solver.advance(min(_ROUND, left))
+                done, over = solver.advance(min(_ROUND, iterations_left))
                 if not (math.isfinite(solver.loss) and math.isfinite(solver.norm)):
                     self._fail(solver.loss, path)
-                self.progress.seconds = before + time.perf_counter() - began
-                self._keep(parameters, max(done, 1), solver.loss)
+                self.progress.seconds = seconds_before + time.perf_counter() - began
+                self._store_parameters(parameters, max(done, 1), solver.loss)
                 self._report(solver, max(done, 1), time.perf_counter() - started)
-                every = self.config.evaluate_every
-                if self.evaluate is not None and every and self.progress.step - evaluated >= every:
+                interval = self.config.evaluate_every
+                if self.evaluate is not None and interval and self.progress.step - evaluated >= interval:
                     evaluated = self.progress.step
                     metrics = self.evaluate(self.rows)
                     self.observer.on_evaluation(self.progress.step, metrics)
-                    over = over or self._settled(metrics)
+                    over = over or self._has_settled(metrics)
                 path = self._save()
             if signals.received is not None and not over:
                 self.observer.on_event("stopping", {"step": self.progress.step, "signal": signals.received})
-            stopped_by = None if over or self._left() <= 0 else signals.received
+            stopped_by = None if over or self._iterations_left() <= 0 else signals.received
             path = path or self._save()
-        return LoopResult.of(self.progress, stopped_by, self._resumed_from, path)
+        return LoopResult.from_progress(self.progress, stopped_by, self._resumed_from, path)
 
     def _start(self, resume: bool) -> list[Tensor]:
         """Restore an earlier run's state; (h, J) as the solver changes them."""
         self.rows.to(self.processes.device)
-        saved = checkpoint.find(self.directory, resume, self.processes, self.observer.on_event)
+        saved = checkpoint.find_checkpoint(self.directory, resume, self.processes, self.observer.on_event)
         if saved is not None:
             restore_module(self.rows, saved.tensors("model"))
             self.progress = saved.progress()
             self._resumed_from = self.progress.step
             self.observer.on_event("resumed", {"step": self.progress.step, "path": str(saved.path)})
         model = self.rows.model
-        return [one.detach().to(self.objective.dtype).clone() for one in (model.fields, model.couplings)]
+        return [
+            parameter.detach().to(self.objective.dtype).clone()
+            for parameter in (model.fields, model.couplings)
+        ]
 
-    def _left(self) -> int:
+    def _iterations_left(self) -> int:
         """Iterations until the first limit."""
         config, progress = self.config, self.progress
         limits = [config.max_steps or _ROUND * 10**9]
@@ -348,7 +356,7 @@ class LinearLoop:
         late = config.training_seconds is not None and progress.seconds >= config.training_seconds
         return 0 if late else min(limits) - progress.step
 
-    def _settled(self, metrics: Mapping[str, float]) -> bool:
+    def _has_settled(self, metrics: Mapping[str, float]) -> bool:
         """Whether the metric that should fall has not done so in the last two evaluations together."""
         value = math.nan if self._falls is None else metrics.get(self._falls, math.nan)
         if value > self._least - _WORTH:
@@ -357,11 +365,12 @@ class LinearLoop:
             self._least, self._idle = value, 0
         return self._idle == _PATIENCE
 
-    def _keep(self, parameters: list[Tensor], done: int, loss: float) -> None:
+    def _store_parameters(self, parameters: list[Tensor], done: int, loss: float) -> None:
+        """Copy (h, J) of the solver into the model, and count the iterations that were done."""
         model, progress = self.rows.model, self.progress
         with torch.no_grad():
-            for own, new in zip((model.fields, model.couplings), parameters, strict=True):
-                own.copy_(new.detach())
+            for parameter, solution in zip((model.fields, model.couplings), parameters, strict=True):
+                parameter.copy_(solution.detach())
         progress.step += done
         progress.tokens += done * self.tokens
         progress.loss = loss
@@ -385,10 +394,10 @@ class LinearLoop:
         )
 
     def _fail(self, loss: float, path: Path | None) -> None:
-        kept = f"the last good checkpoint is {path}" if path else "there is no checkpoint"
+        last_good = f"the last good checkpoint is {path}" if path else "there is no checkpoint"
         raise TrainingError(
-            f"the loss is {loss} after step {self.progress.step}; {kept}. Raise model.overrides.couplings or "
-            "model.overrides.fields, which keep parameters small"
+            f"the loss is {loss} after step {self.progress.step}; {last_good}. Raise "
+            "model.overrides.couplings or model.overrides.fields, which keep parameters small"
         )
 
     def _save(self) -> Path:

@@ -63,7 +63,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Answer:
-    """What was asked, in the order of `Query.asked`.
+    """The answer to a query, in the order of `Query.asked`.
 
     Args:
         key: the query's.
@@ -76,10 +76,10 @@ class Answer:
     stream: int = 0
 
 
-def check(queries: Sequence[Query], space: TokenSpace, capacity: int | None) -> None:
+def check_queries(queries: Sequence[Query], space: TokenSpace, capacity: int | None) -> None:
     """Refuse what numpy would answer with a wrapped index or the model with an illegal memory access."""
     lengths = np.array([len(q.encoding) for q in queries])
-    for what, parts in (("masked", [q.masked for q in queries]), ("asked", [q.asked for q in queries])):
+    for field, parts in (("masked", [q.masked for q in queries]), ("asked", [q.asked for q in queries])):
         counts = [len(p) for p in parts]
         positions = np.concatenate(parts)
         outside = (positions < 0) | (positions >= np.repeat(lengths, counts))
@@ -87,41 +87,41 @@ def check(queries: Sequence[Query], space: TokenSpace, capacity: int | None) -> 
             bad = int(np.flatnonzero(outside)[0])
             query = queries[int(np.searchsorted(np.cumsum(counts), bad, side="right"))]
             raise UsageError(
-                f"{what} position {positions[bad]} is outside a sequence of {len(query.encoding)} tokens"
-                f"{_name(query)}; positions count from 0 and include the special tokens"
+                f"{field} position {positions[bad]} is outside a sequence of {len(query.encoding)} tokens"
+                f"{_query_label(query)}; positions count from 0 and include the special tokens"
             )
     for query in queries:
         for name, reason in _problems(query, space):
-            raise UsageError(f"{name}: {reason}{_name(query)}")
-        own = query.encoding.positions
-        needed = len(query.encoding) if own is None else int(own.max()) + 1
+            raise UsageError(f"{name}: {reason}{_query_label(query)}")
+        explicit = query.encoding.positions
+        needed = len(query.encoding) if explicit is None else int(explicit.max()) + 1
         if capacity is not None and needed > capacity:
             raise UsageError(
-                f"a sequence needs {needed} positions and the model has {capacity}{_name(query)}; "
+                f"a sequence needs {needed} positions and the model has {capacity}{_query_label(query)}; "
                 "cut long sequences into windows first (seqmlm.engine.windows)"
             )
 
 
 def _problems(query: Query, space: TokenSpace) -> Iterator[tuple[str, str]]:
     """(field, what is wrong with it), nothing for a good query."""
-    asked, masked = len(query.asked), len(query.masked)
+    asked_count, masked_count = len(query.asked), len(query.masked)
     if not len(query.encoding.ids):
         yield "encoding", "a sequence without tokens"
-    if not asked:
+    if not asked_count:
         yield "asked", "a query must ask at least one position"
     if (query.masked_in is None) is not (query.asked_in is None):
         yield "masked_in, asked_in", "both or neither"
     if query.masked_in is not None and query.asked_in is not None:
-        if len(query.asked_in) != asked or query.asked_in[0] < 0 or (np.diff(query.asked_in) < 0).any():
+        if len(query.asked_in) != asked_count or query.asked_in[0] < 0 or (np.diff(query.asked_in) < 0).any():
             yield "asked_in", "must be ascending from 0, one entry for each asked position"
-        if len(query.masked_in) != masked:
-            yield "masked_in", f"{len(query.masked_in)} entries for {masked} masked positions"
-        if masked and not 0 <= query.masked_in.min() <= query.masked_in.max() < query.variants:
+        if len(query.masked_in) != masked_count:
+            yield "masked_in", f"{len(query.masked_in)} entries for {masked_count} masked positions"
+        if masked_count and not 0 <= query.masked_in.min() <= query.masked_in.max() < query.variants:
             yield "masked_in", "names a variant in which nothing is asked"
     yield from _substitution_problems(query, space)
     if query.targets is not None:
-        if len(query.targets) != asked:
-            yield "targets", f"{len(query.targets)} entries for {asked} asked positions"
+        if len(query.targets) != asked_count:
+            yield "targets", f"{len(query.targets)} entries for {asked_count} asked positions"
         elif not 0 <= query.targets.min() <= query.targets.max() < space.size:
             yield "targets", f"an id outside the vocabulary of {space.size} tokens"
     if query.allowed is not None:
@@ -152,5 +152,5 @@ def _substitution_problems(query: Query, space: TokenSpace) -> Iterator[tuple[st
             yield "substituted", "a position is named twice in one variant"
 
 
-def _name(query: Query) -> str:
+def _query_label(query: Query) -> str:
     return f" (query {query.key!r})" if isinstance(query.key, str | int) else ""

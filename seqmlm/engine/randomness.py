@@ -65,8 +65,8 @@ def uniform(seed: int, stream: NDArray[np.int64], counter: NDArray[np.int64]) ->
     True
     """
     key, odd = np.random.SeedSequence(seed % _WORD).generate_state(2, np.uint64)
-    words = mixed(stream.astype(np.uint64) * np.uint64(_GOLDEN) + key)
-    words = mixed(words + counter.astype(np.uint64) * np.uint64(_GOLDEN) + odd)
+    words = splitmix64(stream.astype(np.uint64) * np.uint64(_GOLDEN) + key)
+    words = splitmix64(words + counter.astype(np.uint64) * np.uint64(_GOLDEN) + odd)
     return (words >> np.uint64(24)).astype(np.float64) * 2.0**-40 + 2.0**-41
 
 
@@ -110,13 +110,13 @@ class Permutation:
         high, low = x >> self._low, x & self._low_mask
         for number, key in enumerate(self._keys):
             if number % 2:
-                low ^= mixed(high + key) & self._low_mask
+                low ^= splitmix64(high + key) & self._low_mask
             else:
-                high ^= mixed(low + key) & self._high_mask
+                high ^= splitmix64(low + key) & self._high_mask
         return (high << self._low) | low
 
 
-def mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def splitmix64(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """The finalizer of SplitMix64 (Steele et al. 2014); every output bit depends on every input bit."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -63,8 +63,8 @@ class Block:
     @cached_property
     def targets(self) -> Tensor:
         """(P,) the logits of the targets."""
-        found = self.logits[self.row, self.column.clamp(min=0)]
-        return found.masked_fill(self.column < 0, -math.inf)
+        logits = self.logits[self.row, self.column.clamp(min=0)]
+        return logits.masked_fill(self.column < 0, -math.inf)
 
     @cached_property
     def _tops(self) -> dict[int, tuple[Tensor, Tensor]]:
@@ -77,7 +77,7 @@ class Block:
             self._tops[k] = values, columns
         return self._tops[k]
 
-    def named(self, columns: Tensor) -> Tensor:
+    def token_ids(self, columns: Tensor) -> Tensor:
         """The token ids of columns."""
         return columns if self.ids is None else self.ids[columns]
 
@@ -101,7 +101,7 @@ class Reduction(ABC):
 
     name: ClassVar[str]
     per: ClassVar[Literal["row", "target"]] = "row"
-    drawn: ClassVar[bool] = False
+    is_random: ClassVar[bool] = False
     over_unit: ClassVar[Literal["sum", "max", "first"]] = "first"
 
     @abstractmethod
@@ -112,9 +112,9 @@ class Reduction(ABC):
         """Numbers kept of each asked position."""
         return 1
 
-    def covers(self, other: Reduction) -> bool:
-        """Whether who asked for `other` can read it here."""
-        return self == other
+    def covers(self, reduction: Reduction) -> bool:
+        """Whether who asked for another reduction can read it here."""
+        return self == reduction
 
 
 @dataclass(frozen=True)
@@ -154,10 +154,10 @@ class Rank(Reduction):
 
     def apply(self, block: Block) -> Tensor:
         # Counting instead of sorting: O(W) a pair, and ties do not depend on the order of a sort.
-        found = block.row.new_empty(len(block.row))
-        for some in block.pieces():
-            found[some] = (block.logits[block.row[some]] > block.targets[some, None]).sum(-1)
-        return found
+        ranks = block.row.new_empty(len(block.row))
+        for piece in block.pieces():
+            ranks[piece] = (block.logits[block.row[piece]] > block.targets[piece, None]).sum(-1)
+        return ranks
 
 
 @dataclass(frozen=True)
@@ -171,13 +171,13 @@ class _Top(Reduction):
     def width(self, vocabulary: int) -> int:
         return self.k
 
-    def covers(self, other: Reduction) -> bool:
-        return isinstance(other, type(self)) and self.k >= other.k
+    def covers(self, reduction: Reduction) -> bool:
+        return isinstance(reduction, type(self)) and self.k >= reduction.k
 
-    def _padded(self, found: Tensor, value: float) -> Tensor:
+    def _pad(self, unpadded: Tensor, value: float) -> Tensor:
         from torch.nn.functional import pad
 
-        return pad(found, (0, self.k - found.shape[1]), value=value)
+        return pad(unpadded, (0, self.k - unpadded.shape[1]), value=value)
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class TopIds(_Top):
 
     def apply(self, block: Block) -> Tensor:
         values, columns = block.top(self.k)
-        return self._padded(block.named(columns).masked_fill(values == -math.inf, -1), -1)
+        return self._pad(block.token_ids(columns).masked_fill(values == -math.inf, -1), -1)
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ class TopLogProbs(_Top):
 
     def apply(self, block: Block) -> Tensor:
         values, _ = block.top(self.k)
-        return self._padded(values - block.normaliser[:, None], -math.inf)
+        return self._pad(values - block.normaliser[:, None], -math.inf)
 
 
 def top(k: int) -> tuple[Reduction, ...]:
@@ -222,14 +222,14 @@ class Candidates(Reduction):
         return len(self.ids)
 
     def apply(self, block: Block) -> Tensor:
-        wanted = block.row.new_tensor(self.ids)
+        ids = block.row.new_tensor(self.ids)
         if block.ids is None:
             if self.ids and not 0 <= min(self.ids) <= max(self.ids) < block.logits.shape[1]:
                 raise UsageError(f"candidates: an id outside the vocabulary of {block.logits.shape[1]}")
-            return block.logits[:, wanted] - block.normaliser[:, None]
-        same = block.ids[None] == wanted[:, None]
-        found = block.logits[:, same.int().argmax(-1)].masked_fill(~same.any(-1), -math.inf)
-        return found - block.normaliser[:, None]
+            return block.logits[:, ids] - block.normaliser[:, None]
+        same = block.ids[None] == ids[:, None]
+        logits = block.logits[:, same.int().argmax(-1)].masked_fill(~same.any(-1), -math.inf)
+        return logits - block.normaliser[:, None]
 
 
 @dataclass(frozen=True)
@@ -246,24 +246,24 @@ class Sample(Reduction):
 
     name = "sample"
     per = "target"
-    drawn = True
+    is_random = True
     seed: int
 
     def apply(self, block: Block) -> Tensor:
         import torch
 
         assert block.draw is not None
-        own = block.logits.device
+        logits_device = block.logits.device
         # In fp64, which Apple's devices do not have: in fp32 the sums over a large vocabulary would move the
         # borders by more than rare tokens are probable.
-        device = torch.device("cpu") if own.type == "mps" else own
+        device = torch.device("cpu") if logits_device.type == "mps" else logits_device
         numbers = torch.from_numpy(uniform(self.seed, block.draw[:, 0], block.draw[:, 1])).to(device)
-        found = block.row.new_empty(len(block.row))
-        for some in block.pieces():
-            sums = block.logits[block.row[some]].to(device).double().softmax(-1).cumsum(-1)
-            column = torch.searchsorted(sums, numbers[some, None] * sums[:, -1:], right=True)[:, 0]
-            found[some] = block.named(column.to(own))
-        return found
+        tokens = block.row.new_empty(len(block.row))
+        for piece in block.pieces():
+            sums = block.logits[block.row[piece]].to(device).double().softmax(-1).cumsum(-1)
+            column = torch.searchsorted(sums, numbers[piece, None] * sums[:, -1:], right=True)[:, 0]
+            tokens[piece] = block.token_ids(column.to(logits_device))
+        return tokens
 
 
 @dataclass(frozen=True)
@@ -290,22 +290,22 @@ class Normaliser(Reduction):
 
 
 def union(*wishes: Iterable[Reduction]) -> tuple[Reduction, ...]:
-    """What several want, each once and in one order; of two where one covers the other, that one.
+    """All reductions that several want, each once and in one order; of two, the one that covers the other.
 
     Raises:
         UsageError: two different ones of one name, of which neither covers the other.
     """
-    found: dict[str, Reduction] = {}
-    for one in (one for wish in wishes for one in wish):
-        known = found.get(one.name, one)
-        if not (known.covers(one) or one.covers(known)):
-            raise UsageError(f"{known} and {one} cannot be asked for together: both are {one.name!r}")
-        found[one.name] = known if known.covers(one) else one
-    return tuple(found[name] for name in sorted(found))
+    by_name: dict[str, Reduction] = {}
+    for later in (reduction for wish in wishes for reduction in wish):
+        earlier = by_name.get(later.name, later)
+        if not (earlier.covers(later) or later.covers(earlier)):
+            raise UsageError(f"{earlier} and {later} cannot be asked for together: both are {later.name!r}")
+        by_name[later.name] = earlier if earlier.covers(later) else later
+    return tuple(by_name[name] for name in sorted(by_name))
 
 
 class Reduced(NamedTuple):
-    """What is kept of a block.
+    """The values kept of a block.
 
     Args:
         rows: (K,) where its rows stand among all. pairs: (P,) where its pairs stand among all.
@@ -339,7 +339,7 @@ def reduce(
     """
     total, width = logits.shape
     step = max(1, CHUNK // max(1, width))
-    found = []
+    reduced = []
     for first in range(0, total, step):
         last = min(first + step, total)
         a, b = np.searchsorted(row, [first, last])
@@ -347,23 +347,24 @@ def reduce(
             rows = first + np.flatnonzero(group[first:last] == number)
             if not len(rows):
                 continue
-            whole = len(rows) == last - first
-            pairs = np.arange(a, b) if whole else a + np.flatnonzero(group[row[a:b]] == number)
-            own = logits[first:last] if whole else logits[_sent(rows, logits.device)]
+            all_rows = len(rows) == last - first
+            pairs = np.arange(a, b) if all_rows else a + np.flatnonzero(group[row[a:b]] == number)
+            group_logits = logits[first:last] if all_rows else logits[_to_device(rows, logits.device)]
+            block_row = row[pairs] - first if all_rows else np.searchsorted(rows, row[pairs])
             block = Block(
-                logits=own if ids is None else own[:, ids],
+                logits=group_logits if ids is None else group_logits[:, ids],
                 ids=ids,
-                row=_sent(row[pairs] - first if whole else np.searchsorted(rows, row[pairs]), logits.device),
-                column=_sent(column[pairs], logits.device),
+                row=_to_device(block_row, logits.device),
+                column=_to_device(column[pairs], logits.device),
                 draw=None if draw is None else draw[pairs],
             )
-            values = {one.name: one.apply(block) for one in want}
+            values = {reduction.name: reduction.apply(block) for reduction in want}
             # One NaN or infinity among the logits of a row is seen in its normaliser, which most wishes need.
-            found.append(Reduced(rows, pairs, values, block.normaliser.isfinite()))
-    return found
+            reduced.append(Reduced(rows, pairs, values, block.normaliser.isfinite()))
+    return reduced
 
 
-def of_shares(
+def reduce_shares(
     want: Iterable[Reduction], shares: NDArray[np.float64], target: Longs, draw: Longs | None
 ) -> dict[str, NDArray[Any]]:
     """The same reductions of distributions that were computed elsewhere, over another alphabet.
@@ -380,10 +381,10 @@ def of_shares(
     with np.errstate(divide="ignore"):
         logits = torch.from_numpy(np.log(shares))
     block = Block(logits, None, torch.arange(len(shares)), torch.from_numpy(target), draw)
-    return {one.name: one.apply(block).numpy() for one in want}
+    return {reduction.name: reduction.apply(block).numpy() for reduction in want}
 
 
-def _sent(array: Longs, device: torch.device) -> Tensor:
+def _to_device(array: Longs, device: torch.device) -> Tensor:
     """Copy to the device without waiting (a copy from pageable memory would wait for the forward pass)."""
     import torch
 

@@ -30,11 +30,11 @@ _PROBE_FACTOR = 0.01  # the learning rate until then, as a share of its peak
 
 def warmup_steps(warmup: float, total: int) -> int:
     """Warm-up steps: `warmup` if at least 1, else this share of `total`; always fewer than `total`."""
-    wanted = int(warmup) if warmup >= 1 else round(warmup * total)
-    return max(0, min(wanted, total - 1))
+    steps = int(warmup) if warmup >= 1 else round(warmup * total)
+    return max(0, min(steps, total - 1))
 
 
-def warm(step: int, steps: int) -> float:
+def warmup_factor(step: int, steps: int) -> float:
     """Linear warm-up: (step + 1) / (steps + 1) before `steps`, then 1."""
     return min(1.0, (step + 1) / (steps + 1))
 
@@ -65,7 +65,7 @@ def learning_rate_factor(step: int, total: int, *, kind: Kind, warmup: float) ->
         return 0.0
     rising = warmup_steps(warmup, total)
     if step < rising:
-        return warm(step, rising)
+        return warmup_factor(step, rising)
     if kind != "wsd":
         done = (step - rising) / (total - rising)
         return 1.0 - done if kind == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
@@ -102,25 +102,25 @@ class TimePlan:
         if self.first is None:
             self.first = elapsed
         per_step = (elapsed - self.first) / (step - 1) if step > 1 else elapsed
-        left = self.seconds - elapsed
-        if self.decay_start is None and left <= DECAY_SHARE * self.seconds:
-            self.decay_start, self.end = step, step + max(1, int(left / max(per_step, 1e-9)))
+        seconds_left = self.seconds - elapsed
+        if self.decay_start is None and seconds_left <= DECAY_SHARE * self.seconds:
+            self.decay_start, self.end = step, step + max(1, int(seconds_left / max(per_step, 1e-9)))
             return "decay"
         measured = elapsed >= _PROBE_SHARE * self.seconds and (step > 1 or elapsed >= 0.1 * self.seconds)
         if self.expected is None and measured:
-            self.expected = max(step, int(step + left / max(per_step, 1e-9)))
+            self.expected = max(step, int(step + seconds_left / max(per_step, 1e-9)))
             return "pace"
         return None
 
-    def warm_factor(self, step: int, warmup: float) -> float:
+    def warmup_factor(self, step: int, warmup: float) -> float:
         """Warm-up without a number of steps: planned from the measured speed, then constant."""
         if warmup >= 1:
-            return warm(step, int(warmup))
+            return warmup_factor(step, int(warmup))
         if warmup == 0:
             return 1.0
         if self.expected is None:
             return _PROBE_FACTOR if self.decay_start is None else 1.0
-        return max(_PROBE_FACTOR, warm(step, warmup_steps(warmup, self.expected)))
+        return max(_PROBE_FACTOR, warmup_factor(step, warmup_steps(warmup, self.expected)))
 
     def decay_factor(self, step: int) -> float:
         """1 until the decay starts, then decreasing to 0 at `end`."""
@@ -128,7 +128,7 @@ class TimePlan:
             return 1.0
         return decay((step - self.decay_start) / (self.end - self.decay_start))
 
-    def over(self, step: int, elapsed: float) -> bool:
+    def is_over(self, step: int, elapsed: float) -> bool:
         """Whether the last planned step is completed, or the time limit reached."""
         return elapsed >= self.seconds or (self.end is not None and step >= self.end)
 
@@ -220,7 +220,7 @@ class LoopConfig:
 
     @property
     def training_seconds(self) -> float | None:
-        """What `max_seconds` leaves of itself for a new training."""
+        """The part of `max_seconds` that is left for a new training."""
         return None if self.max_seconds is None else self.max_seconds - self.spent
 
     def settings(self) -> dict[str, Any]:
@@ -248,8 +248,8 @@ class StopRule:
         self._time: TimePlan | None = None
         if config.max_seconds is not None and config.training_seconds is not None:
             same = decided is not None and decided.get("limit") == config.max_seconds
-            new = TimePlan(seconds=config.training_seconds, limit=config.max_seconds)
-            self._time = TimePlan(**decided) if decided and same else new
+            fresh_plan = TimePlan(seconds=config.training_seconds, limit=config.max_seconds)
+            self._time = TimePlan(**decided) if decided and same else fresh_plan
 
     def learning_rate(self, step: int) -> float:
         """The learning rate of the update that follows `step` completed ones."""
@@ -257,7 +257,7 @@ class StopRule:
         if self.total_steps is not None:
             factor = learning_rate_factor(step, self.total_steps, kind=config.schedule, warmup=config.warmup)
         elif self._time is not None:
-            factor = self._time.warm_factor(step, config.warmup)
+            factor = self._time.warmup_factor(step, config.warmup)
         if self._time is not None:
             factor *= self._time.decay_factor(step)
         return config.learning_rate * factor
@@ -275,4 +275,4 @@ class StopRule:
             return True
         if self._config.patience is not None and progress.stale >= self._config.patience:
             return True
-        return self._time is not None and self._time.over(progress.step, progress.seconds)
+        return self._time is not None and self._time.is_over(progress.step, progress.seconds)

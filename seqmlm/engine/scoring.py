@@ -95,7 +95,7 @@ class Scorer:
         for answer in self.conditionals.ask(questions(), needed):
             while not waiting[0][1]:
                 yield _score(waiting.popleft()[0], [], rule)
-            parts.append(rule.read(waiting[0][1][len(parts)], answer, self._want))
+            parts.append(rule.unit_log_probs(waiting[0][1][len(parts)], answer, self._want))
             if len(parts) == len(waiting[0][1]):
                 yield _score(waiting.popleft()[0], parts, rule)
                 parts = []
@@ -114,13 +114,13 @@ def _score(encoding: Encoding, parts: list[UnitLogProbs], rule: Units) -> Sequen
     if (np.diff(positions) < 0).any():
         order = np.lexsort((unit, positions))
 
-    def gathered(values: list[NDArray[Any]]) -> NDArray[Any]:
+    def join_parts(values: list[NDArray[Any]]) -> NDArray[Any]:
         joined: NDArray[Any] = np.concatenate(values)[order]
         return joined.astype(np.float32) if joined.dtype == np.float64 else joined
 
     return SequenceScore(
         positions[order],
-        gathered([part.log_probs for part in parts]),
+        join_parts([part.log_probs for part in parts]),
         rule.numbers(encoding)[unit[order]].astype(np.int32),
-        {name: gathered([part.values[name] for part in parts]) for name in parts[0].values},
+        {name: join_parts([part.values[name] for part in parts]) for name in parts[0].values},
     )

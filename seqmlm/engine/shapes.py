@@ -31,34 +31,34 @@ SIZES: dict[str, Size] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Pattern:
-    """Which tokens the layers look at.
+    """A pattern of layers: the tokens that each of them looks at.
 
     Args:
-        every: of so many layers one looks at the whole sequence, the first one first; None for the first
+        period: of so many layers one looks at the whole sequence, the first one first; None for the first
             layer alone.
         window: tokens to each side that the others look at.
         purpose: what it is for.
     """
 
-    every: int | None
+    period: int | None
     window: int
     purpose: str
 
     def __str__(self) -> str:
-        if self.every == 1:
+        if self.period == 1:
             return f"every layer looks at the whole sequence; for {self.purpose}"
-        which = "the first layer looks" if self.every is None else f"one layer of {self.every} looks"
-        others = f"the others {self.window} tokens to each side"
-        return f"{which} at the whole sequence, {others}; for {self.purpose}"
+        which = "the first layer looks" if self.period is None else f"one layer of {self.period} looks"
+        nearby = f"the others {self.window} tokens to each side"
+        return f"{which} at the whole sequence, {nearby}; for {self.purpose}"
 
 
 LAYERS: dict[str, Pattern] = {
     "nearby.v1": Pattern(
-        every=None, window=4, purpose="cheap scores, where units depend on their neighbours"
+        period=None, window=4, purpose="cheap scores, where units depend on their neighbours"
     ),
-    "mixed.v1": Pattern(every=2, window=16, purpose="scores, and structure between units far apart"),
-    "everywhere.v1": Pattern(every=1, window=64, purpose="sets, and structure between units far apart"),
-    "modernbert.v1": Pattern(every=3, window=64, purpose="anything, as ModernBERT was published"),
+    "mixed.v1": Pattern(period=2, window=16, purpose="scores, and structure between units far apart"),
+    "everywhere.v1": Pattern(period=1, window=64, purpose="sets, and structure between units far apart"),
+    "modernbert.v1": Pattern(period=3, window=64, purpose="anything, as ModernBERT was published"),
 }
 """Patterns of layers, by versioned name."""
 PATTERN_KEYS = frozenset({"global_attn_every_n_layers", "local_attention", "layer_types"})
@@ -77,7 +77,7 @@ _RESERVED = word_list("vocab_size pad_token_id bos_token_id eos_token_id cls_tok
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """Which model to start from.
+    """The model to start from.
 
     Args:
         size: "tiny" (4 layers x 128), "small" (6 x 256) or "base" (12 x 768); or "linear", which is no
@@ -101,13 +101,13 @@ class ModelConfig:
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for what, name, known in (
+        for setting, name, choices in (
             ("model size", self.size, (*SIZES, LINEAR)),
             ("model.layers", self.layers, LAYERS),
             ("model.initialization", self.initialization, INITIALIZATIONS),
         ):
-            if name not in known:
-                raise UsageError(f"unknown {what} {name!r}{nearest(name, known)}")
+            if name not in choices:
+                raise UsageError(f"unknown {setting} {name!r}{nearest(name, choices)}")
         if not 0 <= self.dropout < 1:
             raise UsageError(f"dropout must lie in [0, 1), not {self.dropout}")
         if self.max_length < 3:
@@ -138,7 +138,7 @@ def settings_of(config: ModelConfig) -> dict[str, Any]:
         "local_attention": 2 * pattern.window,
         **config.overrides,
     }
-    settings.setdefault("global_attn_every_n_layers", pattern.every or settings["num_hidden_layers"])
+    settings.setdefault("global_attn_every_n_layers", pattern.period or settings["num_hidden_layers"])
     if config.initialization == "scaled.v1":
         settings.setdefault("initializer_range", settings["hidden_size"] ** -0.5)
     return settings
@@ -151,7 +151,7 @@ def _check_overrides(config: ModelConfig) -> None:
     if config.is_linear:
         from seqmlm.engine.linear import Penalty
 
-        Penalty.of(config.overrides)
+        Penalty.from_settings(config.overrides)
         return
     for key in SHAPE_KEYS & config.overrides.keys():
         if not isinstance(config.overrides[key], int) or config.overrides[key] < 1:
@@ -159,12 +159,12 @@ def _check_overrides(config: ModelConfig) -> None:
     import torch
     from transformers import ModernBertConfig, ModernBertForMaskedLM
 
-    known = set(ModernBertConfig().to_dict()) | {"global_attn_every_n_layers"}
+    known_keys = set(ModernBertConfig().to_dict()) | {"global_attn_every_n_layers"}
     for key in config.overrides:
         if key in _RESERVED:
             raise UsageError(f"model override {key!r} is determined by the tokenizer and cannot be set")
-        if key not in known:
-            raise UsageError(f"unknown model override {key!r}{nearest(str(key), known)}")
+        if key not in known_keys:
+            raise UsageError(f"unknown model override {key!r}{nearest(str(key), known_keys)}")
     try:
         with torch.device("meta"):
             ModernBertForMaskedLM(ModernBertConfig(**settings_of(config)))

@@ -69,8 +69,8 @@ class StopSignals:
             if self._breaks:
                 raise Stopped
         elif time.monotonic() - self._since >= self._patience:
-            for each in _SIGNALS:
-                signal.signal(each, signal.SIG_DFL)
+            for stop_signal in _SIGNALS:
+                signal.signal(stop_signal, signal.SIG_DFL)
             if number == signal.SIGINT:
                 raise KeyboardInterrupt
             raise SystemExit(128 + number)

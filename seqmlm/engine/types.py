@@ -59,31 +59,32 @@ class Encoding:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def taken(self, chosen: Longs) -> Encoding:
+    def take(self, tokens: Longs) -> Encoding:
         """Some tokens of it, in the order given; one may come several times."""
         columns: dict[str, Any] = {
-            name: None if (own := getattr(self, name)) is None else own[chosen] for name in COLUMNS
+            name: None if (column := getattr(self, name)) is None else column[tokens] for name in COLUMNS
         }
-        return Encoding(**columns, channels={name: own[chosen] for name, own in self.channels.items()})
+        return Encoding(**columns, channels={name: column[tokens] for name, column in self.channels.items()})
 
 
-COLUMNS = tuple(one.name for one in fields(Encoding) if one.name != "channels")
+COLUMNS = tuple(column.name for column in fields(Encoding) if column.name != "channels")
 
 
-def columnwise(
-    pieces: Sequence[Encoding], join: Callable[[list[Any]], Any], **made: NDArray[Any] | None
+def join_columns(
+    pieces: Sequence[Encoding], join: Callable[[list[Any]], Any], **overrides: NDArray[Any] | None
 ) -> Encoding:
     """One sequence of several, column by column.
 
     Args:
         pieces: one at least; the channels are those of the first.
         join: makes a column of those of the pieces.
-        made: columns that are made already.
+        overrides: columns that are made already.
     """
     columns: dict[str, Any] = {
-        name: made[name] if name in made else join([getattr(one, name) for one in pieces]) for name in COLUMNS
+        name: overrides[name] if name in overrides else join([getattr(piece, name) for piece in pieces])
+        for name in COLUMNS
     }
-    channels = {name: join([one.channels[name] for one in pieces]) for name in pieces[0].channels}
+    channels = {name: join([piece.channels[name] for piece in pieces]) for name in pieces[0].channels}
     return Encoding(**columns, channels=channels)
 
 
@@ -121,6 +122,11 @@ class TokenSpace:
         flags[list(self.special)] = True
         return flags
 
+    @property
+    def unknown_ids(self) -> tuple[int, ...]:
+        """The id of the unknown token, or nothing where the vocabulary has none."""
+        return () if self.unk is None else (self.unk,)
+
     @cached_property
     def ordinary(self) -> Ids:
         """(R,) the ids that may be masked, inserted and predicted, ascending."""
@@ -151,7 +157,7 @@ class InMemory:
 
     def __init__(self, encodings: list[Encoding]) -> None:
         self._encodings = encodings
-        self.lengths = np.array([len(one) for one in encodings], dtype=np.int32)
+        self.lengths = np.array([len(encoding) for encoding in encodings], dtype=np.int32)
 
     def __len__(self) -> int:
         return len(self._encodings)
@@ -197,7 +203,7 @@ def ranges(starts: Longs, counts: Longs) -> Longs:
     return joined
 
 
-def running(counts: Longs) -> Longs:
+def running_totals(counts: Longs) -> Longs:
     """(N + 1,) 0 and the running totals."""
     totals: Longs = np.zeros(len(counts) + 1, dtype=np.int64)
     np.cumsum(counts, out=totals[1:])

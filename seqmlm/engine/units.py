@@ -6,7 +6,7 @@ tokenizer supplies another rule with the same methods; who evaluates or scores k
 
     query = rule.ask(encoding, hidden=np.array([3, 4]), asked=np.array([3]))
     [answer] = conditionals.ask([query], rule.needs(want))
-    found = rule.read(query, answer, want)
+    log_probs = rule.unit_log_probs(query, answer, want)
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.engine.holes import Gapped, apart, stretched, tokens_at
+from seqmlm.engine.holes import Gapped, resize_gaps, split_units, tokens_at
 from seqmlm.engine.masking.base import number_units, uniform_units
 from seqmlm.engine.query import Answer, Query
 from seqmlm.engine.reductions import Reduction, TargetLogProb, union
-from seqmlm.engine.types import Bools, Encoding, Ids, Longs, TokenSpace, ranges, running
-from seqmlm.engine.windows import window_around, windows
+from seqmlm.engine.types import Bools, Encoding, Ids, Longs, TokenSpace, ranges, running_totals
+from seqmlm.engine.windows import windows
 from seqmlm.errors import UsageError
 
 Doubles = NDArray[np.float64]
@@ -83,7 +83,7 @@ ONE_PASS = Mode("one-pass")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class UnitLogProbs:
-    """What the answer to one query says of units; a unit may have several entries, which add up.
+    """Log-probabilities of units in the answer to one query; a unit may have several entries, which add up.
 
     Args:
         position: (E,) a token that shows the unit.
@@ -111,55 +111,66 @@ class UnitLogProbs:
         return pairs // width, pairs % width, sums.astype(np.float64)
 
 
-class Units:
-    """Units that are groups of tokens: words, residues, lexer tokens, visits.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Strands:
+    """The two directions in which a sequence can be read, as the strands of DNA.
 
-    Attributes:
+    Args:
+        complement: (K,) the symbol that each one is on the other strand, where all units have one symbol.
+        mirrored: the other strand of a sequence, its units in the opposite order, or None where these are
+            other units.
+    """
+
+    complement: Ids
+    mirrored: Callable[[Encoding], Encoding | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class UnitFacts:
+    """Facts about units that a tokenizer declares.
+
+    Args:
+        unfamiliar: ids for units outside the vocabulary; a sequence of only these carries no information.
         names: how the symbols are spelled, or None where they are tokens.
         one_pass: whether tokens that are seen can be asked, no other one showing what they show.
         augment: makes an equivalent form, of equal length, of a training sequence; None where there is none.
-        mirrored: the other strand of a sequence, its units in the opposite order, or None where these are
-            other units; None itself where sequences have one strand.
-
-    Args:
-        space: the vocabulary.
-        complement: (K,) the symbol that each one is where a sequence of units of one symbol is read backwards
-            (the other strand of DNA); None where there is no such reading.
-        unfamiliar: ids for units outside the vocabulary; a sequence of only these carries no information.
-            None for the unknown token.
+        strands: None where sequences have one direction.
         masking: facts about the vocabulary that maskers may need, by the name of their keyword parameter: one
             with a parameter `k` gets `masking["k"]` unless the masking options set it.
     """
 
-    names: ClassVar[Sequence[str] | None] = None
-    one_pass: ClassVar[bool] = True
+    unfamiliar: Sequence[int]
+    names: Sequence[str] | None = None
+    one_pass: bool = True
     augment: Callable[[Encoding, np.random.Generator], Encoding] | None = None
-    mirrored: Callable[[Encoding], Encoding | None] | None = None
+    strands: Strands | None = None
+    masking: Mapping[str, Any] = field(default_factory=dict)
 
-    def __init__(
-        self,
-        space: TokenSpace,
-        *,
-        complement: Ids | None = None,
-        unfamiliar: Sequence[int] | None = None,
-        masking: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.space, self.complement, self.masking = space, complement, masking or {}
-        unknown = () if space.unk is None else (space.unk,)
-        self.unfamiliar = unknown if unfamiliar is None else unfamiliar
+
+class Units:
+    """Units that are groups of tokens: words, residues, lexer tokens, visits.
+
+    Args:
+        space: the vocabulary.
+        facts: None for units of which the unknown token is the only unfamiliar one.
+    """
+
+    def __init__(self, space: TokenSpace, facts: UnitFacts | None = None) -> None:
+        self.space = space
+        self.facts = UnitFacts(unfamiliar=space.unknown_ids) if facts is None else facts
 
     def windows(self, encoding: Encoding, max_length: int) -> list[Encoding]:
         """Windows of a sequence for training, of at most `max_length` tokens each."""
         return windows(encoding, self.space, max_length)
 
-    def unhidden(self, masker: type[Any]) -> str | None:
+    def masker_problem(self, masker: type[Any]) -> str | None:
         """Why what a masker hides would still be seen, and what to use instead; None where it would not."""
         return None
 
     @property
     def symbols(self) -> int:
-        """K, the size of the alphabet that units are spelled in; here the vocabulary."""
-        return self.space.size
+        """K, the size of the alphabet that units are spelled in: their own, or the vocabulary."""
+        return self.space.size if self.facts.names is None else len(self.facts.names)
 
     def frequencies(self, counts: NDArray[Any]) -> Doubles:
         """(K,) add-one unigram of the symbols, 0 at special ones.
@@ -181,18 +192,13 @@ class Units:
         """(N, 2) where each unit stands in the raw text: from its first to its last character."""
         numbers = unit_numbers(encoding)
         inside = numbers >= 0
-        found = np.zeros((int(numbers.max(initial=-1)) + 1, 2), dtype=np.int64)
+        unit_spans = np.zeros((int(numbers.max(initial=-1)) + 1, 2), dtype=np.int64)
         if encoding.spans is None:
-            return found
-        found[:, 0] = np.iinfo(np.int64).max
-        np.minimum.at(found[:, 0], numbers[inside], encoding.spans[inside, 0])
-        np.maximum.at(found[:, 1], numbers[inside], encoding.spans[inside, 1])
-        return found
-
-    def spelled(self, encoding: Encoding) -> list[tuple[int, ...]]:
-        """(N,) the symbols of each unit; () for a unit of special tokens."""
-        first, flat = (part.tolist() for part in self.symbols_of(encoding))
-        return [tuple(flat[a:b]) for a, b in pairwise(first)]
+            return unit_spans
+        unit_spans[:, 0] = np.iinfo(np.int64).max
+        np.minimum.at(unit_spans[:, 0], numbers[inside], encoding.spans[inside, 0])
+        np.maximum.at(unit_spans[:, 1], numbers[inside], encoding.spans[inside, 1])
+        return unit_spans
 
     def symbols_of(self, encoding: Encoding) -> tuple[Longs, Longs]:
         """Where the symbols of each unit begin (N + 1,) among those of all (M,), unit by unit."""
@@ -200,7 +206,7 @@ class Units:
         return first.astype(np.int64), encoding.ids[tokens].astype(np.int64)
 
     def count(self, ids: Ids, groups: Ids, offsets: Ids) -> int:
-        """Units in sequences laid end to end: runs of one group number, special tokens (-1) aside.
+        """Number of units in sequences laid end to end: runs of one group number, special tokens (-1) aside.
 
         Args:
             ids, groups: (T,) of all tokens.
@@ -212,7 +218,7 @@ class Units:
         return int(np.count_nonzero(starts & (groups >= 0)))
 
     def needs(self, want: Collection[Reduction] = ()) -> tuple[Reduction, ...]:
-        """What the model must be asked for, so that `read` finds log-probabilities of units and `want`."""
+        """The reductions to ask the model for, so that `unit_log_probs` finds what it needs and `want`."""
         return union(want, [TargetLogProb()])
 
     def ask(
@@ -236,7 +242,7 @@ class Units:
             hidden_in, asked_in: variant of each, from 0 on, as in `Query`; None for one variant.
 
         Returns:
-            One query, for `read`. An asked unit without an ordinary token has no entry in its answer.
+            One query, for `unit_log_probs`. An asked unit without an ordinary token has no entry there.
 
         Raises:
             UsageError: a unit that is not there, nothing that can be asked, or a unit that cannot be asked
@@ -245,19 +251,19 @@ class Units:
         if (hidden_in is None) is not (asked_in is None):
             raise UsageError("hidden_in, asked_in: both or neither")
         first, tokens = self._tokens(encoding)
-        masked, masked_in = of_units(first, tokens, hidden, hidden_in)
-        read, read_in = of_units(first, tokens, asked, asked_in)
-        if not len(read):
+        masked_tokens, masked_tokens_in = unit_tokens(first, tokens, hidden, hidden_in)
+        asked_tokens, asked_tokens_in = unit_tokens(first, tokens, asked, asked_in)
+        if not len(asked_tokens):
             raise UsageError("none of the asked units has a token that can be asked")
         return Query(
             encoding=encoding,
-            masked=masked.astype(np.int32),
-            asked=read.astype(np.int32),
-            masked_in=None if hidden_in is None else masked_in.astype(np.int32),
-            asked_in=None if asked_in is None else read_in.astype(np.int32),
+            masked=masked_tokens.astype(np.int32),
+            asked=asked_tokens.astype(np.int32),
+            masked_in=None if hidden_in is None else masked_tokens_in.astype(np.int32),
+            asked_in=None if asked_in is None else asked_tokens_in.astype(np.int32),
         )
 
-    def open(
+    def open_gaps(
         self, encoding: Encoding, spans: Sequence[tuple[int, int]], counts: Sequence[int] | None = None
     ) -> Gapped:
         """A sequence with gaps.
@@ -271,90 +277,24 @@ class Units:
             UsageError: no token stands in a gap, or one that is not in the vocabulary.
         """
         gaps = [tokens_at(encoding, start, end) for start, end in spans]
-        if (empty := next((number for number, one in enumerate(gaps, 1) if not len(one)), None)) is not None:
+        empty = next((number for number, tokens in enumerate(gaps, 1) if not len(tokens)), None)
+        if empty is not None:
             raise UsageError(f"gap {empty} holds nothing that the model sees as a unit of its own")
         if counts is not None:
-            encoding, gaps = stretched(encoding, gaps, counts, self.space)
+            encoding, gaps = resize_gaps(encoding, gaps, counts, self.space)
         elif self.space.is_special[encoding.ids[np.concatenate(gaps)]].any():
             raise UsageError("what stands in a gap is not in the model's vocabulary")
-        encoding = apart(encoding, np.unique(np.concatenate(gaps)))
+        encoding = split_units(encoding, np.unique(np.concatenate(gaps)))
         numbers = unit_numbers(encoding)
-        return Gapped(encoding=encoding, gaps=tuple(numbers[one] for one in gaps))
+        return Gapped(encoding=encoding, gaps=tuple(numbers[tokens] for tokens in gaps))
 
-    def narrowed(self, gapped: Gapped, gap: int, max_length: int) -> Gapped:
-        """The window in whose middle one of the gaps stands; others may lie outside."""
-        encoding = gapped.encoding
-        if len(encoding) <= max_length:
-            return gapped
-        own, numbers = self.places(encoding)[gapped.gaps[gap]], self.numbers(encoding)
-        window = window_around(encoding, self.space, max_length, int(own.min()), int(own.max()) + 1)
-        there = {number: place for place, number in enumerate(self.numbers(window).tolist())}
-        found = [[there[one] for one in numbers[units].tolist() if one in there] for units in gapped.gaps]
-        return Gapped(encoding=window, gaps=tuple(np.array(one, dtype=np.int64) for one in found))
-
-    def ask_gaps(self, gapped: Gapped) -> Query:
-        """The question what stands in all gaps, each unit asked while all of them are hidden."""
-        return self.ask(gapped.encoding, gapped.units, np.unique(gapped.units))
-
-    def ask_chain(self, gapped: Gapped, gap: int) -> Query:
-        """The question how probable what stands in a gap is, while nothing is known of the other gaps.
-
-        Its units are asked from left to right, each with itself and the later ones hidden: the sum of the
-        answers is a log-probability (the chain rule), within words as of Kauf and Ivanova (2023).
-        """
-        own = gapped.gaps[gap]
-        others = np.concatenate([units for number, units in enumerate(gapped.gaps) if number != gap] or [own])
-        others = np.setdiff1d(others, own)
-        variants = np.arange(len(own))
-        hidden = [np.concatenate([own[first:], others]) for first in variants]
-        return self.ask(
-            gapped.encoding,
-            np.concatenate(hidden),
-            own,
-            hidden_in=np.repeat(variants, [len(one) for one in hidden]),
-            asked_in=variants,
-        )
-
-    def hide(self, encoding: Encoding, rate: float, rng: np.random.Generator) -> Query | None:
+    def evaluation_query(self, encoding: Encoding, rate: float, rng: np.random.Generator) -> Query | None:
         """The question of an evaluation: units chosen at `rate`, one at least, all their tokens [MASK].
 
         None where the sequence has nothing to hide.
         """
         chosen = np.flatnonzero(uniform_units(encoding, self.space, rate, rng)).astype(np.int32)
         return Query(encoding=encoding, masked=chosen, asked=chosen) if len(chosen) else None
-
-    def each(self, encoding: Encoding, owned: Bools | None = None) -> Iterator[Query]:
-        """The questions of an exact pseudo-log-likelihood (see `Mode`): every unit asked once.
-
-        The asked positions of the queries together are the scored positions, in their order; special tokens
-        are neither asked nor hidden.
-
-        Args:
-            encoding: the sequence, or a window of one.
-            owned: (L,) True at the positions to ask, None for all: a window may overlap others.
-
-        Returns:
-            One query, more for a very long sequence, none where nothing can be scored.
-        """
-        ordinary = (encoding.groups >= 0) & ~self.space.is_special[encoding.ids]
-        scored = np.flatnonzero(ordinary).astype(np.int32)
-        step = max(1, QUERY_TOKENS // max(1, len(encoding)))
-        later, count = _later_in_unit(encoding.groups[scored])
-        hidden, asked = scored[later], scored
-        if owned is not None:
-            kept = owned[scored]
-            hidden, asked, count = hidden[np.repeat(kept, count)], scored[kept], count[kept]
-        ends = running(count)
-        for first in range(0, len(asked), step):
-            last = min(first + step, len(asked))
-            variants = np.arange(last - first, dtype=np.int32)
-            yield Query(
-                encoding=encoding,
-                masked=hidden[ends[first] : ends[last]],
-                masked_in=np.repeat(variants, count[first:last]),
-                asked=asked[first:last],
-                asked_in=variants,
-            )
 
     def questions(
         self, encoding: Encoding, owned: Bools | None = None, mode: Mode = EXACT
@@ -363,26 +303,26 @@ class Units:
 
         Args:
             encoding: the sequence, or a window of one.
-            owned: (L,) True at the positions to ask, None for all.
-            mode: how units are hidden.
+            owned: (L,) True at the positions to ask, None for all: a window may overlap others.
+            mode: how units are hidden; by default exactly, each with itself and the later tokens of its unit.
         """
         if mode.kind == "exact":
-            yield from self.each(encoding, owned)
+            yield from _exact_queries(encoding, self.space, owned)
             return
         numbers = unit_numbers(encoding)
         scored = (numbers >= 0) & ~self.space.is_special[encoding.ids]
         if mode.kind == "one-pass":
-            asked = np.flatnonzero(scored if owned is None else scored & owned).astype(np.int32)
-            if len(asked):
-                yield Query(encoding=encoding, masked=np.zeros(0, dtype=np.int32), asked=asked)
+            positions = np.flatnonzero(scored if owned is None else scored & owned).astype(np.int32)
+            if len(positions):
+                yield Query(encoding=encoding, masked=np.zeros(0, dtype=np.int32), asked=positions)
             return
         count = int(numbers.max(initial=-1)) + 1
         passes = partition(count, mode.parts)
         hidden = np.where(scored, passes[numbers] if count else -1, -1)
-        yield from _in_passes(encoding, hidden, owned)
+        yield from _pass_queries(encoding, hidden, owned)
 
-    def read(self, query: Query, answer: Answer, want: Collection[Reduction] = ()) -> UnitLogProbs:
-        """What the answer to a query of this rule says of units.
+    def unit_log_probs(self, query: Query, answer: Answer, want: Collection[Reduction] = ()) -> UnitLogProbs:
+        """Log-probabilities of units from the answer to a query of this rule.
 
         Args:
             query, answer: the answer holds what `needs(want)` asks for.
@@ -394,14 +334,14 @@ class Units:
             symbol=query.encoding.ids[query.asked].astype(np.int64),
             log_probs=answer.values[TargetLogProb.name].astype(np.float64),
             variant=variants(query),
-            values={one.name: answer.values[one.name] for one in want},
+            values={reduction.name: answer.values[reduction.name] for reduction in want},
         )
 
     def places(self, encoding: Encoding) -> Longs:
         """(N,) a token that shows each unit: here the first."""
         numbers = unit_numbers(encoding)
-        found, first = np.unique(numbers, return_index=True)
-        return first[found >= 0].astype(np.int64)
+        unit_ids, first = np.unique(numbers, return_index=True)
+        return first[unit_ids >= 0].astype(np.int64)
 
     def _tokens(self, encoding: Encoding) -> tuple[Longs, Longs]:
         """The ordinary tokens of each of N units: where they begin (N + 1,) in all of them (M,), by unit."""
@@ -412,7 +352,13 @@ class Units:
         return first, tokens
 
 
-def of_units(first: Longs, tokens: Longs, units: Longs, variant: Longs | None) -> tuple[Longs, Longs]:
+def unit_symbols(rule: Units, encoding: Encoding) -> list[tuple[int, ...]]:
+    """(N,) the symbols of each unit; () for a unit of special tokens."""
+    first, flat = (part.tolist() for part in rule.symbols_of(encoding))
+    return [tuple(flat[a:b]) for a, b in pairwise(first)]
+
+
+def unit_tokens(first: Longs, tokens: Longs, units: Longs, variant: Longs | None) -> tuple[Longs, Longs]:
     """The tokens of some units, and the variant of each; a token twice in a variant stands there once.
 
     Args:
@@ -457,32 +403,62 @@ def partition(count: int, parts: int) -> Longs:
     pass hides more than two neighbours, and none hides a regular pattern.
     """
     blocks = np.tile(np.arange(parts), (-(-count // parts), 1))
-    drawn = np.random.default_rng(_PARTITION_SEED).permuted(blocks, axis=1)
-    return np.asarray(drawn.ravel()[:count], dtype=np.int64)
+    orders = np.random.default_rng(_PARTITION_SEED).permuted(blocks, axis=1)
+    return np.asarray(orders.ravel()[:count], dtype=np.int64)
 
 
-def _in_passes(encoding: Encoding, passes: Longs, owned: Bools | None) -> Iterator[Query]:
+def _exact_queries(encoding: Encoding, space: TokenSpace, owned: Bools | None) -> Iterator[Query]:
+    """The questions of an exact pseudo-log-likelihood (see `Mode`): every owned unit asked once.
+
+    The asked positions of the queries together are the scored positions, in their order; special tokens are
+    neither asked nor hidden. There are several queries for a very long sequence, and none where nothing can
+    be scored.
+    """
+    ordinary = (encoding.groups >= 0) & ~space.is_special[encoding.ids]
+    scored = np.flatnonzero(ordinary).astype(np.int32)
+    step = max(1, QUERY_TOKENS // max(1, len(encoding)))
+    later, count = _later_in_unit(encoding.groups[scored])
+    hidden, positions = scored[later], scored
+    if owned is not None:
+        is_owned = owned[scored]
+        hidden, positions, count = hidden[np.repeat(is_owned, count)], scored[is_owned], count[is_owned]
+    ends = running_totals(count)
+    for first in range(0, len(positions), step):
+        last = min(first + step, len(positions))
+        variants = np.arange(last - first, dtype=np.int32)
+        yield Query(
+            encoding=encoding,
+            masked=hidden[ends[first] : ends[last]],
+            masked_in=np.repeat(variants, count[first:last]),
+            asked=positions[first:last],
+            asked_in=variants,
+        )
+
+
+def _pass_queries(encoding: Encoding, passes: Longs, owned: Bools | None) -> Iterator[Query]:
     """The questions of passes (L,), from 0 on, that each hide several tokens, -1 none, and ask all of them.
 
     Queries have several variants, fewer tokens than `QUERY_TOKENS` each (one pass at least); what is hidden
     does not depend on what is owned; passes without an asked token are left out.
     """
-    wanted = passes >= 0 if owned is None else (passes >= 0) & owned
+    is_asked = passes >= 0 if owned is None else (passes >= 0) & owned
     order = np.argsort(passes, kind="stable")
     masked = order[passes[order] >= 0]
-    asked = order[wanted[order]]
-    names = np.unique(passes[asked])
-    masked = masked[np.isin(passes[masked], names)]
-    masked_in = np.searchsorted(names, passes[masked])
-    asked_in = np.searchsorted(names, passes[asked])
+    asked_positions = order[is_asked[order]]
+    pass_numbers = np.unique(passes[asked_positions])
+    masked = masked[np.isin(passes[masked], pass_numbers)]
+    masked_in = np.searchsorted(pass_numbers, passes[masked])
+    asked_in = np.searchsorted(pass_numbers, passes[asked_positions])
     step = max(1, QUERY_TOKENS // max(1, len(encoding)))
-    for first in range(0, len(names), step):
-        hides, asks = (slice(*np.searchsorted(one, [first, first + step])) for one in (masked_in, asked_in))
+    for first in range(0, len(pass_numbers), step):
+        hides, asks = (
+            slice(*np.searchsorted(variant, [first, first + step])) for variant in (masked_in, asked_in)
+        )
         yield Query(
             encoding=encoding,
             masked=masked[hides].astype(np.int32),
             masked_in=(masked_in[hides] - first).astype(np.int32),
-            asked=asked[asks].astype(np.int32),
+            asked=asked_positions[asks].astype(np.int32),
             asked_in=(asked_in[asks] - first).astype(np.int32),
         )
 

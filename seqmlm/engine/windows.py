@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids, Longs, TokenSpace, columnwise
+from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids, Longs, TokenSpace, join_columns
 from seqmlm.errors import UsageError
 
 _UNLIKE = "sequences that share a window must carry the same per-token columns; encode them alike"
@@ -75,14 +75,14 @@ def moving_windows(
         return None
     count = -(-(2 * (stop - first) + room) // (2 * room))
     ends = stop - first - (count - 2) * room  # tokens of the first and the last window
-    least = max(longest, room // 8)
-    low, high = max(least, ends - room), min(room, ends - least)
+    min_tokens = max(longest, room // 8)
+    low, high = max(min_tokens, ends - room), min(room, ends - min_tokens)
     inside = room * np.arange(count - 1)[:, None]
 
     def begins(share: NDArray[np.float64]) -> Longs:
         """(W - 1, K) where windows but the first begin."""
-        wanted = first + low + np.rint(share * (high - low)).astype(np.int64) + inside
-        return cuts[np.searchsorted(cuts, wanted, side="right") - 1].astype(np.int64)
+        targets = first + low + np.rint(share * (high - low)).astype(np.int64) + inside
+        return cuts[np.searchsorted(cuts, targets, side="right") - 1].astype(np.int64)
 
     base, moved = begins(np.array([0.5])), begins(shares)
     bounds = [first, *base[:, 0].tolist(), stop]
@@ -102,19 +102,19 @@ def moved_window(pieces: Sequence[Encoding], head: int, tail: int, start: int, e
         head, tail: tokens that each of them repeats, which do not count.
     """
     inside = [len(piece) - head - tail for piece in pieces]
-    before = [0, *accumulate(inside)]
+    skipped_before = [0, *accumulate(inside)]
     parts = [
         slice(head + max(start - skipped, 0), head + max(min(end - skipped, length), 0))
-        for skipped, length in zip(before, inside, strict=False)
+        for skipped, length in zip(skipped_before, inside, strict=False)
     ]
 
     def column(values: list[Any]) -> Any:
         if values[0] is None or values[-1] is None:
             return None
-        kept = [value[part] for value, part in zip(values, parts, strict=True)]
-        return np.concatenate([values[0][:head], *kept, values[-1][len(values[-1]) - tail :]])
+        inner = [value[part] for value, part in zip(values, parts, strict=True)]
+        return np.concatenate([values[0][:head], *inner, values[-1][len(values[-1]) - tail :]])
 
-    return columnwise(pieces, column)
+    return join_columns(pieces, column)
 
 
 def windows_at(
@@ -145,7 +145,7 @@ def windows_at(
 
 
 def central_windows(
-    encoding: Encoding, space: TokenSpace, max_length: int, wanted: NDArray[np.bool_] | None = None
+    encoding: Encoding, space: TokenSpace, max_length: int, selected: NDArray[np.bool_] | None = None
 ) -> list[tuple[Encoding, NDArray[np.bool_]]]:
     """Overlapping windows that give every token a context of about `max_length` tokens, for scoring.
 
@@ -153,31 +153,31 @@ def central_windows(
     the ends of the sequence, as central as possible). Units are treated as by `windows`.
 
     Args:
-        wanted: (L,) True at the tokens to score; None for all.
+        selected: (L,) True at the tokens to score; None for all.
 
     Returns:
-        Windows, each with (its length,) True at the tokens it scores: every wanted token of the sequence
-        except its start and end belongs to exactly one window, the same one whatever else is wanted. Windows
-        without any are omitted if `wanted` is given.
+        Windows, each with (its length,) True at the tokens it scores: every selected token of the sequence
+        except its start and end belongs to exactly one window, the same one whatever else is selected.
+        Windows without any are omitted if `selected` is given.
     """
     first, stop = _inner(encoding, space)
     if len(encoding) <= max_length:
         owned = np.zeros(len(encoding), dtype=np.bool_)
-        owned[first:stop] = True if wanted is None else wanted[first:stop]
-        return [(encoding, owned)] if wanted is None or owned.any() else []
+        owned[first:stop] = True if selected is None else selected[first:stop]
+        return [(encoding, owned)] if selected is None or owned.any() else []
     room = _room(encoding, first, stop, max_length)
     cuts = _cuts(encoding, first, stop)
-    found = []
+    scored_windows = []
     for start, end in _parts(cuts, max(room // 2, 1), room):
-        if wanted is not None and not wanted[start:end].any():
+        if selected is not None and not selected[start:end].any():
             continue
-        left, right = _around(start, end, cuts, room)
-        window = _window(encoding, first, stop, left, right)
+        window_start, window_end = _around(start, end, cuts, room)
+        window = _window(encoding, first, stop, window_start, window_end)
         owned = np.zeros(len(window), dtype=np.bool_)
-        inside = slice(first + start - left, first + end - left)
-        owned[inside] = True if wanted is None else wanted[start:end]
-        found.append((window, owned))
-    return found
+        inside = slice(first + start - window_start, first + end - window_start)
+        owned[inside] = True if selected is None else selected[start:end]
+        scored_windows.append((window, owned))
+    return scored_windows
 
 
 def window_around(encoding: Encoding, space: TokenSpace, max_length: int, start: int, end: int) -> Encoding:
@@ -240,14 +240,15 @@ def _cuts(encoding: Encoding, first: int, stop: int) -> NDArray[np.intp]:
 
 
 def _parts(cuts: NDArray[np.intp], target: int, room: int) -> list[tuple[int, int]]:
-    """Divide at `cuts` into parts of about `target` tokens and never more than `room`."""
+    """Parts (start, end) between `cuts`, of about `target` tokens each and never more than `room`."""
     parts: list[tuple[int, int]] = []
     start, stop = int(cuts[0]), int(cuts[-1])
     while start < stop:
-        left = stop - start
-        even = start + -(-left // -(-left // target))  # equal shares of the fewest possible parts
-        after, last = np.searchsorted(cuts, even), np.searchsorted(cuts, start + room, side="right") - 1
-        end = int(cuts[min(after, last)])
+        remaining = stop - start
+        even = start + -(-remaining // -(-remaining // target))  # equal shares of the fewest possible parts
+        even_cut = np.searchsorted(cuts, even)
+        last_cut = np.searchsorted(cuts, start + room, side="right") - 1
+        end = int(cuts[min(even_cut, last_cut)])
         parts.append((start, end if end > start else even))  # a unit longer than a window
         start = parts[-1][1]
     return parts
@@ -256,21 +257,22 @@ def _parts(cuts: NDArray[np.intp], target: int, room: int) -> list[tuple[int, in
 def _around(start: int, end: int, cuts: NDArray[np.intp], room: int) -> tuple[int, int]:
     """Where a window of `room` tokens begins and ends in whose middle tokens start..end-1 stand."""
     first, stop = int(cuts[0]), int(cuts[-1])
-    left = max(first, min(start - max(0, room - (end - start)) // 2, stop - room))
-    right = min(left + room, stop)
-    inside = int(cuts[np.searchsorted(cuts, right, side="right") - 1])
-    return min(start, int(cuts[np.searchsorted(cuts, left)])), max(min(end, right), inside)
+    window_start = max(first, min(start - max(0, room - (end - start)) // 2, stop - room))
+    window_end = min(window_start + room, stop)
+    inside = int(cuts[np.searchsorted(cuts, window_end, side="right") - 1])
+    return min(start, int(cuts[np.searchsorted(cuts, window_start)])), max(min(end, window_end), inside)
 
 
 def _window(encoding: Encoding, first: int, stop: int, start: int, end: int) -> Encoding:
     """Tokens start..end-1 between what stands before `first` and from `stop` on."""
-    made = encoding.taken(np.r_[:first, start:end, stop : len(encoding)])
+    window = encoding.take(np.r_[:first, start:end, stop : len(encoding)])
     positions = encoding.positions
     if positions is None:
-        return made
-    before, after = positions[:first], positions[stop:] - positions[stop - 1] + positions[end - 1]
-    moved = np.concatenate([positions[start:end], after]) - positions[start] + positions[first]
-    return replace(made, positions=np.concatenate([before, moved]))
+        return window
+    positions_before = positions[:first]
+    positions_after = positions[stop:] - positions[stop - 1] + positions[end - 1]
+    moved = np.concatenate([positions[start:end], positions_after]) - positions[start] + positions[first]
+    return replace(window, positions=np.concatenate([positions_before, moved]))
 
 
 def _merge(pieces: Sequence[Encoding], space: TokenSpace) -> Encoding:
@@ -288,29 +290,29 @@ def _merge(pieces: Sequence[Encoding], space: TokenSpace) -> Encoding:
 
     if any(piece.channels.keys() != pieces[0].channels.keys() for piece in pieces):
         raise UsageError(_UNLIKE)
-    return columnwise(
+    return join_columns(
         pieces,
         column,
-        groups=column(_renumbered(piece.groups for piece in pieces)),
-        positions=column(_continued(pieces, skip)),
+        groups=column(_distinct_numbers(piece.groups for piece in pieces)),
+        positions=column(_joint_positions(pieces, skip)),
         # A symbol belongs to its sequence: the same number in another one is another symbol.
-        symbols=column(_renumbered(piece.symbols for piece in pieces)),
+        symbols=column(_distinct_numbers(piece.symbols for piece in pieces)),
     )
 
 
-def _renumbered(numbers: Iterable[Ids | None]) -> Iterator[Ids | None]:
+def _distinct_numbers(numbers: Iterable[Ids | None]) -> Iterator[Ids | None]:
     """The units (or symbols) of each piece, numbered after those of the previous one; -1 is kept."""
     free = 0
-    for own in numbers:
-        if own is None or not (inside := own >= 0).any():
-            yield own
+    for piece_numbers in numbers:
+        if piece_numbers is None or not (inside := piece_numbers >= 0).any():
+            yield piece_numbers
             continue
-        low, high = int(own[inside].min()), int(own.max())
-        yield np.where(inside, own + (free - low), SPECIAL_GROUP).astype(own.dtype)
+        low, high = int(piece_numbers[inside].min()), int(piece_numbers.max())
+        yield np.where(inside, piece_numbers + (free - low), SPECIAL_GROUP).astype(piece_numbers.dtype)
         free += high - low + 1
 
 
-def _continued(pieces: Sequence[Encoding], skip: Sequence[int]) -> Iterator[Ids | None]:
+def _joint_positions(pieces: Sequence[Encoding], skip: Sequence[int]) -> Iterator[Ids | None]:
     """The explicit positions of each piece, continuing where the previous one ended."""
     free = 0
     for piece, begin in zip(pieces, skip, strict=True):

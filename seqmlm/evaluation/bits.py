@@ -58,7 +58,7 @@ class UnitBits:
 
     Args:
         sample: (U,) index of the unit's sequence, in the order the sequences were asked.
-        unit: (U,) the unit's number within its sequence, 0-based in order, as in `Units.spelled`.
+        unit: (U,) the unit's number within its sequence, 0-based in order, as in `unit_symbols`.
         tokens: (U,) tokens of the unit; less than 1 where a token shows several units.
         bits, unigram_bits: (U,) -log2 p of the unit, by the model and by the unigram.
         values: what else was wanted, by name: (U, ...) of the first entry of each unit.
@@ -117,14 +117,14 @@ def unit_bits(
 
     def questions() -> Iterator[Query]:
         for index in indices:
-            query = rule.hide(sequences[index], rate, rng(seed, 0, index, EVALUATION))
+            query = rule.evaluation_query(sequences[index], rate, rng(seed, 0, index, EVALUATION))
             if query is not None:
                 asked.append((index, query))
                 yield query
 
     for answer in conditionals.ask(questions(), rule.needs(want)):
         index, query = asked.popleft()
-        parts.append(_by_unit(index, rule.read(query, answer, want), unigram))
+        parts.append(_by_unit(index, rule.unit_log_probs(query, answer, want), unigram))
     return joined(parts)
 
 

@@ -18,6 +18,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.tags import entities, scheme_of, tagged
 from seqmlm.engine.types import Encoding, Floats
+from seqmlm.engine.units import unit_symbols
 from seqmlm.errors import DataError
 from seqmlm.finetuning.labelled import group_of, is_alone
 from seqmlm.inference.batches import batches, encoded
@@ -131,8 +132,8 @@ def units_of(tokenizer: Tokenizer, encoding: Encoding) -> list[str]:
     The raw text of a unit may have more, such as the block number in a line of a log; then no two are equal.
     """
     rule, spelling = tokenizer.units, tokenizer.spelling
-    spell = spelling.surface if rule.names is None else rule.names.__getitem__
-    return ["".join(map(spell, symbols)) for symbols in rule.spelled(encoding) if symbols]
+    spell = spelling.surface if rule.facts.names is None else rule.facts.names.__getitem__
+    return ["".join(map(spell, symbols)) for symbols in unit_symbols(rule, encoding) if symbols]
 
 
 def _numbers(card: HeadCard, labels: Sequence[str], sensitive: bool) -> Floats:

@@ -84,7 +84,7 @@ class Teacher:
         processes: Processes,
     ) -> None:
         self.session, self.asked, self.card, self.processes = session, asked, card, processes
-        self.goal = Goal(f"valid/{metric}", more=True)
+        self.goal = Goal(f"valid/{metric}", higher_is_better=True)
         self._features: tuple[int | None, Floats] = None, np.zeros(0, dtype=np.float32)
         self.prompts = Prompts(session, card) if card.pool == "prompt" else None
         self.held: dict[Part, list[Case]] = {

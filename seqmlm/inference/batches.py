@@ -199,7 +199,7 @@ def encoded_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Encoding]:
 
 def unknown_tokens(tokenizer: Tokenizer, encodings: Iterable[Encoding]) -> int:
     """Tokens that the vocabulary does not have, which no score can count."""
-    unfamiliar = np.array(tokenizer.units.unfamiliar, dtype=np.int32)
+    unfamiliar = np.array(tokenizer.units.facts.unfamiliar, dtype=np.int32)
     return (
         sum(int(np.isin(encoding.ids, unfamiliar).sum()) for encoding in encodings) if len(unfamiliar) else 0
     )
@@ -223,10 +223,10 @@ def _singly(
 
 def _unfamiliar(batch: Sequence[Encoded], tokenizer: Tokenizer) -> int:
     """Records more than half of which is unknown."""
-    if not batch or not len(tokenizer.units.unfamiliar):
+    if not batch or not len(tokenizer.units.facts.unfamiliar):
         return 0
-    unknown = np.zeros(max(tokenizer.space.size, max(tokenizer.units.unfamiliar) + 1), dtype=np.bool_)
-    unknown[list(tokenizer.units.unfamiliar)] = True
+    unknown = np.zeros(max(tokenizer.space.size, max(tokenizer.units.facts.unfamiliar) + 1), dtype=np.bool_)
+    unknown[list(tokenizer.units.facts.unfamiliar)] = True
     record = np.repeat(np.arange(len(batch)), [len(sequence.encoding) for sequence in batch])
     # What is not known may stand outside of all units.
     strange = unknown[np.concatenate([sequence.encoding.ids for sequence in batch])]

@@ -18,6 +18,7 @@ import numpy as np
 from seqmlm.config import read_yaml
 from seqmlm.data.record import Record
 from seqmlm.domains.holes import Prompt, fields_in
+from seqmlm.engine.gap_queries import chain_query, gap_window
 from seqmlm.engine.query import Query
 from seqmlm.engine.types import Longs
 from seqmlm.engine.units import Doubles
@@ -134,7 +135,8 @@ class Classifier:
         """The question how probable a word in the first template of a record is, in a window around it."""
         prompt = self._prompt(self.templates[0], record.raw, record.meta)
         (gapped,) = self.cloze.encode_filled([prompt], [[word]])
-        return self.cloze.rule.ask_chain(self.cloze.rule.narrowed(gapped, 0, longest), 0)
+        rule = self.cloze.rule
+        return chain_query(rule, gap_window(rule, gapped, 0, longest), 0)
 
     def _log_probs(self, prompts: Sequence[Prompt]) -> Doubles:
         """(N, T, W) of the words in the gaps of N x T prompts, in nats per token."""

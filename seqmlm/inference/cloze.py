@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from seqmlm.domains.holes import Prompt
+from seqmlm.engine.gap_queries import chain_query, gap_window, gaps_query
 from seqmlm.engine.holes import Gapped
 from seqmlm.engine.query import Query
 from seqmlm.engine.reductions import Rows, TopIds, TopLogProbs, top
@@ -99,7 +100,7 @@ class Cloze:
         encode = spelling.encode_gaps or self.tokenizer.encode_batch
         encodings = encode([sequence.raw for sequence in filled])
         return [
-            self.rule.open(encoding, sequence.spans, sequence.tokens)
+            self.rule.open_gaps(encoding, sequence.spans, sequence.tokens)
             for encoding, sequence in zip(encodings, filled, strict=True)
         ]
 
@@ -124,7 +125,7 @@ class Cloze:
         ]
         encodings = self.tokenizer.encode_batch([sequence.raw for sequence in filled])
         return [
-            self.rule.open(encoding, sequence.spans)
+            self.rule.open_gaps(encoding, sequence.spans)
             for encoding, sequence in zip(encodings, filled, strict=True)
         ]
 
@@ -138,7 +139,7 @@ class Cloze:
         parts: dict[tuple[int, int], list[list[Guess]]] = {}
         answers = self.session.conditionals().ask(queries, self.rule.needs(want))
         for query, answer, (number, at, window) in zip(queries, answers, origins, strict=True):
-            unit_values = self.rule.read(query, answer, want)
+            unit_values = self.rule.unit_log_probs(query, answer, want)
             place = {int(unit): row for row, unit in enumerate(unit_values.unit)}
             rows = [place[int(unit)] for unit in window.gaps[at]]
             ids, log_probs = unit_values.values[TopIds.name][rows], unit_values.values[TopLogProbs.name][rows]
@@ -155,12 +156,12 @@ class Cloze:
         """How probable what stands in a gap of each sequence is, while nothing is known of the other gaps."""
         longest = self.session.card.max_length
         queries = [
-            self.rule.ask_chain(self.rule.narrowed(sequence, gap, longest), gap) for sequence in gapped
+            chain_query(self.rule, gap_window(self.rule, sequence, gap, longest), gap) for sequence in gapped
         ]
         answers = self.session.conditionals().ask(queries, self.rule.needs())
         fits = []
         for query, answer, sequence in zip(queries, answers, gapped, strict=True):
-            chain = self.rule.read(query, answer)
+            chain = self.rule.unit_log_probs(query, answer)
             fits.append(Fit(log_prob=float(chain.log_probs.sum()), units=len(sequence.gaps[gap])))
         return fits
 
@@ -212,7 +213,7 @@ class Cloze:
                 origins.append((number, units, places))
         answers = self.session.conditionals().ask(queries, self.rule.needs([Rows()]))
         for query, answer, (number, units, places) in zip(queries, answers, origins, strict=True):
-            answer_values = self.rule.read(query, answer, [Rows()])
+            answer_values = self.rule.unit_log_probs(query, answer, [Rows()])
             row = {int(unit): place for place, unit in enumerate(answer_values.unit)}
             log_probs = answer_values.values[Rows.name][[row[int(place)] for place in places]].astype(
                 np.float64
@@ -226,7 +227,7 @@ class Cloze:
     @cached_property
     def _possible(self) -> Bools:
         """(K,) the symbols that may be put into a gap."""
-        if self.rule.names is not None:
+        if self.rule.facts.names is not None:
             return np.ones(self.symbols, dtype=np.bool_)
         possible = ~self.tokenizer.space.is_special
         if self._allowed is not None:
@@ -248,14 +249,14 @@ class Cloze:
         """Text of the chosen symbols for each gap, as the field writes it."""
         ends = np.cumsum([len(units) for units in state.gapped.gaps])
         parts = np.split(state.symbols, ends[:-1])
-        if self.rule.names is not None:
+        if self.rule.facts.names is not None:
             return ["".join(self.symbol_text(symbol) for symbol in part) for part in parts]
         return [self.tokenizer.spelling.joined(part.tolist()) for part in parts]
 
     @property
     def symbols(self) -> int:
         """How many units there are that could stand in a gap."""
-        return self.rule.symbols if self.rule.names is None else len(self.rule.names)
+        return self.rule.symbols
 
     def _windows(self, gapped: Sequence[Gapped]) -> tuple[list[Query], list[tuple[int, int, Gapped]]]:
         """The questions about all gaps; where all of a sequence fit one window, they are one."""
@@ -263,8 +264,8 @@ class Cloze:
         queries, origins = [], []
         for number, sequence in enumerate(gapped):
             for gap in range(len(sequence.gaps)):
-                window = self.rule.narrowed(sequence, gap, longest)
-                queries.append(self.rule.ask_gaps(window))
+                window = gap_window(self.rule, sequence, gap, longest)
+                queries.append(gaps_query(self.rule, window))
                 origins.append((number, gap, window))
         return queries, origins
 
@@ -280,7 +281,8 @@ class Cloze:
 
     def symbol_text(self, symbol: int) -> str:
         """Text of a symbol of the units' alphabet, as the field's data write it."""
-        return self.tokenizer.spelling.surface(symbol) if self.rule.names is None else self.rule.names[symbol]
+        names = self.rule.facts.names
+        return self.tokenizer.spelling.surface(symbol) if names is None else names[symbol]
 
     def prompts(self, raws: Sequence[object], written: Sequence[str] = ()) -> list[Prompt]:
         """Sequences in which gaps are written; `written`: what each is called in a message.

@@ -144,7 +144,7 @@ class Detector:
     def _both_ways(self, batch: Sequence[Encoded], scores: list[Scored]) -> list[Scored]:
         """The scores combined with those of the level's second reading, where sequences have one."""
         second = self.level.second
-        if second is None or self.scorer.session.tokenizer.units.mirrored is None:
+        if second is None or self.scorer.session.tokenizer.units.facts.strands is None:
             return scores
         second_records = self.scorer.encoded(
             [second.record(sequence.record) for sequence in batch], Problems()
@@ -195,7 +195,7 @@ class Detector:
         vocabulary."""
         if row.unfamiliar or row.score is not None:
             return row.unfamiliar
-        starts = scored.unknown(self.scorer.session.tokenizer.units.unfamiliar)[:, 0]
+        starts = scored.unknown(self.scorer.session.tokenizer.units.facts.unfamiliar)[:, 0]
         return bool(((starts >= row.start) & (starts < max(row.end, row.start + 1))).any())
 
 

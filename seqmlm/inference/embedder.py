@@ -242,8 +242,8 @@ class Embedder:
     def _other_strand(self, segment: Segment) -> list[Segment]:
         """The same units of the other strand, which has them in the opposite order."""
         window, unit, read_mask = segment
-        mirrored = self.tokenizer.units.mirrored
-        mirror_window = None if mirrored is None else mirrored(window)
+        strands = self.tokenizer.units.facts.strands
+        mirror_window = None if strands is None else strands.mirrored(window)
         if mirror_window is None:
             return []
         inner = np.flatnonzero(~np.isin(window.ids, self._edges))
@@ -258,7 +258,7 @@ class Embedder:
             TrainingError, NotFiniteError: as `Conditionals.hidden`.
         """
         parts = [part for item in items for strands in item.segments for part in strands]
-        states = self.ask.hidden(
+        states = self.ask.hidden_states(
             (part.window for part in parts),
             layers=self.layers.numbers,
             at=(np.flatnonzero(part.read_mask) for part in parts),

@@ -117,7 +117,7 @@ def cost_of(session: Session, level: Level, mode: Mode) -> Cost:
 
         return of_windows
     passes = forward_tokens(model, mode)
-    ways = 2 if level.second and tokenizer.units.mirrored else 1
+    ways = 2 if level.second and tokenizer.units.facts.strands else 1
 
     def cost(encoding: Encoding, selected: Bools | None = None) -> float:
         if selected is not None:

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.anomaly.values import ALONE, COUNTED, SEEN, Doubles, Scored
-from seqmlm.engine.expert import ALONE as COUNTS_ALONE
-from seqmlm.engine.expert import CountExpert, Priced
+from seqmlm.engine.expert import COUNTS_ALONE as COUNTS_ALONE
+from seqmlm.engine.expert import CountExpert, CountProbs
 from seqmlm.engine.scoring import SequenceScore
 from seqmlm.engine.types import Encoding
 from seqmlm.engine.units import EXACT
@@ -47,7 +47,7 @@ def stored_expert(model: LoadedModel, use: Use = "auto") -> CountExpert | None:
     arrays, header = tensors(file, _AGAIN)
     try:
         described = parse_json(header.get(HEADER, "{}"), finite=True)
-        expert = CountExpert.of(arrays, described, model.tokenizer.units)
+        expert = CountExpert.from_arrays(arrays, described, model.tokenizer.units)
         if missing := {str(EXACT), COUNTS_ALONE} - set(expert.weights):
             raise ValueError(f"no weights for {', '.join(sorted(missing))}")
         for name in ("mixture", "model", "counts"):
@@ -76,10 +76,10 @@ def mixed(expert: CountExpert, scores: Sequence[Scored], *, visible: bool) -> li
     priced = _prices(expert, [score.encoding for score in scores])
     mixtures, needed = [], {wish.name for wish in expert.needs}
     for score, prices in zip(scores, priced, strict=True):
-        unit_prices = prices.some(score.places)
+        unit_prices = prices.take(score.places)
         log2, share = _mixture(expert, -score.surprisal, score.values, unit_prices, visible)
         reductions = {name: values for name, values in score.values.items() if name not in needed}
-        values = {**reductions, ALONE: score.surprisal, COUNTED: share, SEEN: unit_prices.seen}
+        values = {**reductions, ALONE: score.surprisal, COUNTED: share, SEEN: unit_prices.longest}
         mixtures.append(replace(score, surprisal=-log2, values=values))
     return mixtures
 
@@ -92,7 +92,7 @@ def mixed_sequences(
     for encoding, score, prices in zip(encodings, scores, _prices(expert, encodings), strict=True):
         groups, nats = score.units
         places = np.searchsorted(expert.rule.numbers(encoding), groups)
-        log2, _ = _mixture(expert, nats / np.log(2), score.values, prices.some(places), visible)
+        log2, _ = _mixture(expert, nats / np.log(2), score.values, prices.take(places), visible)
         first = np.unique(score.groups, return_index=True)[1]
         mixture = (log2 * np.log(2)).astype(np.float32)
         mixtures.append(SequenceScore(score.positions[first], mixture, groups))
@@ -100,18 +100,18 @@ def mixed_sequences(
 
 
 def _mixture(
-    expert: CountExpert, log2: Doubles, values: Mapping[str, NDArray[Any]], prices: Priced, visible: bool
+    expert: CountExpert, log2: Doubles, values: Mapping[str, NDArray[Any]], prices: CountProbs, visible: bool
 ) -> tuple[Doubles, Doubles]:
     """(U,) bits (log2 p) of units, and the share of p that comes from counts; of seen ones the larger of
     both."""
     if visible:
-        return expert.bounded(log2, prices)
-    return expert.mixed(expert.told(log2, values), prices, str(EXACT))
+        return expert.lower_of_both(log2, prices)
+    return expert.mixture(expert.model_log_probs(log2, values), prices, str(EXACT))
 
 
-def _prices(expert: CountExpert, encodings: Sequence[Encoding]) -> list[Priced]:
+def _prices(expert: CountExpert, encodings: Sequence[Encoding]) -> list[CountProbs]:
     """Probabilities of the units of each sequence by the counts; each sequence is a record."""
-    units = expert.named(encodings)
-    prices = expert.priced(units)
+    units = expert.hash_units(encodings)
+    prices = expert.count_log_probs(units)
     bounds = np.searchsorted(units.sequence, np.arange(len(encodings) + 1)).tolist()
-    return [prices.some(slice(a, b)) for a, b in pairwise(bounds)]
+    return [prices.take(slice(a, b)) for a, b in pairwise(bounds)]

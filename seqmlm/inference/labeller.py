@@ -15,7 +15,7 @@ from safetensors.torch import load, save
 from scipy.special import expit, log_softmax, softmax
 from torch import Tensor, nn
 
-from seqmlm.engine.conditionals import Conditionals, evaluating
+from seqmlm.engine.conditionals import Conditionals, evaluation_mode
 from seqmlm.engine.heads import LabelledRows, best_path
 from seqmlm.engine.labels import Labels
 from seqmlm.engine.optimizer import module_tensors, restore_module
@@ -63,19 +63,19 @@ class Labeller:
 
     def features(self, sequences: Iterable[Sequence[Piece]], counts: Sequence[int]) -> Iterator[Floats]:
         """(N, H) what outputs are a linear function of; arguments as of `outputs`."""
-        return self._head_outputs(sequences, counts, self.rows.pooled)
+        return self._head_outputs(sequences, counts, self.rows.pooled_states)
 
     def _head_outputs(
         self, sequences: Iterable[Sequence[Piece]], counts: Sequence[int], head: Callable[..., Tensor]
     ) -> Iterator[Floats]:
         listed = [list(sequence) for sequence in sequences]
         flat = [piece for sequence in listed for piece in sequence]
-        states = self.ask.hidden(
+        states = self.ask.hidden_states(
             (piece.encoding for piece in flat), at=(piece.labels.asked for piece in flat)
         )
         remaining = zip(listed, counts, strict=True)
         while chunk := list(islice(remaining, _TOGETHER)):
-            with evaluating(self.rows):  # which looks at every module: too slow for each record
+            with evaluation_mode(self.rows):  # which looks at every module: too slow for each record
                 outputs = [self._average_pieces(pieces, count, states, head) for pieces, count in chunk]
             yield from outputs
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.types import Encoding
+from seqmlm.engine.units import unit_symbols
 from seqmlm.engine.windows import central_windows
 from seqmlm.errors import DataError, UsageError
 from seqmlm.inference.batches import encoded
@@ -106,7 +107,7 @@ class Maps:
             quiet = Problems("skip")
             for _, map_input in self.encoded(corpus, quiet):
                 for encoding in map_input.encodings:
-                    counts.add(self.units.spelled(encoding))
+                    counts.add(unit_symbols(self.units, encoding))
         uncorrected = replace(self.settings, apc=False)
         self._estimator = estimator(uncorrected, session.conditionals(), self.units, counts=counts)
 
@@ -232,10 +233,10 @@ class Maps:
 
     def _maps_by_key(self, encodings: Sequence[Encoding]) -> dict[bytes, DependenceMap]:
         """The maps of sequences, as the estimator makes them, by `_key`; of both strands where wanted."""
-        mirrored = self.session.tokenizer.units.mirrored
-        if mirrored is None or not self._both:
+        strands = self.session.tokenizer.units.facts.strands
+        if strands is None or not self._both:
             return self._maps(encodings)
-        turned = {self._key(encoding): mirrored(encoding) for encoding in encodings}
+        turned = {self._key(encoding): strands.mirrored(encoding) for encoding in encodings}
         mirrored_encodings = [encoding for encoding in turned.values() if encoding is not None]
         maps = self._maps([*encodings, *mirrored_encodings])
         return {
@@ -295,7 +296,7 @@ class Maps:
 
 def _check_strands(session: Session, settings: StructureSettings) -> None:
     """Refuse both strands of what has one, and of what asks the model nothing."""
-    if session.tokenizer.units.mirrored is None:
+    if session.tokenizer.units.facts.strands is None:
         why = f"is for sequences with two strands, and those of {session.domain.name} have one"
     elif settings.method in ("pmi", "couplings"):
         why = f"asks the model about the other strand, and --method {settings.method} asks it nothing"

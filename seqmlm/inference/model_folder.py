@@ -547,9 +547,9 @@ def make_masker(config: MaskingConfig, tokenizer: Tokenizer) -> Masker:
         words = options["words"]
         options["words"] = [_word_ids(word, tokenizer) if isinstance(word, str) else word for word in words]
     kind = plugins.load("maskers", config.masker)
-    if (reason := tokenizer.units.unhidden(kind)) is not None:
+    if (reason := tokenizer.units.masker_problem(kind)) is not None:
         raise UsageError(reason)
-    facts = tokenizer.units.masking
+    facts = tokenizer.units.facts.masking
     parameters = inspect.signature(kind).parameters
     options = {name: facts[name] for name in parameters if name in facts} | options
     return base.make_masker(kind, replace(config, options=options), tokenizer.space)

@@ -61,8 +61,8 @@ def plain_classifier(model: LoadedModel) -> PreTrainedModel:
         config.problem_type, config.classifier_pooling = PROBLEMS[card.kind], POOLING[card.pool]
     plain = kinds[type(config)](config)
     plain.base_model.load_state_dict(encoder.base_model.state_dict())
-    if (between := HEADS[config.model_type].between) is not None:
-        plain.get_submodule(between).load_state_dict(rows.between().state_dict())
+    if (between := HEADS[config.model_type].neck) is not None:
+        plain.get_submodule(between).load_state_dict(rows.neck().state_dict())
     last, scale = rows.classifier, torch.full((len(card.names),), 1 / card.temperature)
     center = torch.zeros(len(card.names))
     if card.kind == "value":
@@ -85,7 +85,7 @@ def _obstacle(model: LoadedModel, card: HeadCard, architecture: str) -> str | No
         return f"it reads further inputs of each token ({inputs}), and transformers' class has none"
     if card.of_parts:
         return None if card.pool == "start" else "it reads a part from the mean over its tokens, not from one"
-    if HEADS[architecture].between is None:
+    if HEADS[architecture].neck is None:
         return (
             f"for a label of a sequence transformers' {architecture} has a further layer before the classes, "
             "which was not trained (a ModernBERT can be exported, and tags of any architecture)"

@@ -75,11 +75,11 @@ class Session:
         entry: ModelEntry | None = None,
         expert: Use = "auto",
     ) -> None:
-        from seqmlm.engine.device import resolved
+        from seqmlm.engine.device import resolve_precision
 
         self.model, self.entry = model, entry
         self._use = expert
-        self.precision = resolved(precision)
+        self.precision = resolve_precision(precision)
         self.cache = ScoreCache()
         self._tokens_per_batch = tokens_per_batch
         self._conditionals: Conditionals | None = None
@@ -164,7 +164,7 @@ class Session:
     @property
     def mode(self) -> Mode:
         """How records are scored where nobody says: the field's way, where units have tokens of their own."""
-        return self.domain.defaults.mode if self.tokenizer.units.one_pass else EXACT
+        return self.domain.defaults.mode if self.tokenizer.units.facts.one_pass else EXACT
 
     @property
     def card(self) -> Card:

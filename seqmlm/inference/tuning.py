@@ -45,7 +45,7 @@ def tune(rows: LabelledRows, how: str) -> None:
     targets = [f"{stack}.{name}" for name, module in layers if isinstance(module, nn.Linear)]
     rank = int(number)
     inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=targets), model)
-    rows.between().requires_grad_(True)
+    rows.neck().requires_grad_(True)
 
 
 def merge(rows: LabelledRows) -> None:

@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 
 from seqmlm.anomaly.values import Scored
 from seqmlm.domains.variants import Variant
+from seqmlm.engine.gap_queries import gap_window, gaps_query
 from seqmlm.engine.query import Query
 from seqmlm.engine.reductions import Entropy, Rows
 from seqmlm.engine.types import Encoding, Longs
@@ -174,13 +175,13 @@ class VariantScorer:
         windows: bool = False,
     ) -> None:
         self.session, self._pll, self._letters = session, pll, letters
-        self._mirrored = mirrored if session.tokenizer.units.mirrored else lambda variant: None
+        self._mirrored = mirrored if session.tokenizer.units.facts.strands else lambda variant: None
         self._windows = windows
         self._scorer = RecordScorer(session)
         self._wildtypes: dict[str, _Wildtype] = {}
         self._shared: dict[str, _Shared] = {}
         self._whole: dict[str, Variant] = {}  # the first variant of each wild type that needs its likelihood
-        self._symbols = session.tokenizer.units.names
+        self._symbols = session.tokenizer.units.facts.names
         self.one_letter = self._symbols is None or session.tokenizer.traits.single_tokens
         if self.one_letter:
             alphabet = self._checked(letters, encode_symbols(session.tokenizer, letters))
@@ -434,20 +435,20 @@ class VariantScorer:
     def _letter_effects(self, variants: Sequence[Variant]) -> list[Effects]:
         """`masked` where tokens are several letters: each letter hidden with all tokens that show it."""
         rule, session = self.session.tokenizer.units, self.session
-        assert rule.names is not None
-        symbol = {letter: number for number, letter in enumerate(rule.names)}
+        assert rule.facts.names is not None
+        symbol = {letter: number for number, letter in enumerate(rule.facts.names)}
         encodings = encoded_texts(session.tokenizer, [variant.wildtype for variant in variants])
         queries, origins = [], []
         for number, (variant, encoding) in enumerate(zip(variants, encodings, strict=True)):
             for edit in variant.edits:
-                gapped = rule.open(encoding, [(edit.start, edit.end)])
-                queries.append(rule.ask_gaps(rule.narrowed(gapped, 0, session.card.max_length)))
+                gapped = rule.open_gaps(encoding, [(edit.start, edit.end)])
+                queries.append(gaps_query(rule, gap_window(rule, gapped, 0, session.card.max_length)))
                 origins.append((number, symbol[edit.text], symbol[variant.wildtype[edit.start]]))
         ratios, wildtype_log_probs = [0.0] * len(variants), [list[float]() for _ in variants]
         want = (Rows(),)
         answers = session.conditionals().ask(queries, rule.needs(want))
         for (number, new_symbol, old_symbol), query, answer in zip(origins, queries, answers, strict=True):
-            [row] = rule.read(query, answer, want).values[Rows.name]
+            [row] = rule.unit_log_probs(query, answer, want).values[Rows.name]
             ratios[number] += float(row[new_symbol]) - float(row[old_symbol])
             wildtype_log_probs[number].append(float(row[old_symbol]))
         return [

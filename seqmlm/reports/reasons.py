@@ -42,7 +42,7 @@ def unit_fields(
     if "rank" in values:
         fields["rank"] = int(values["rank"])
     if "top_ids" in values:
-        names = scored.rule.names
+        names = scored.rule.facts.names
         pairs = zip(values["top_ids"].tolist(), values["top_log_probs"].tolist(), strict=False)
         spelled = [(surface(one) if names is None else names[one], p) for one, p in pairs if one >= 0]
         fields["expected"] = [named(text, {"p": math.exp(p)}) for text, p in spelled if text is not None]

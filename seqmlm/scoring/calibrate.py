@@ -228,7 +228,7 @@ def _replaced(
 def default_modes(session: Session) -> tuple[str, ...]:
     """The modes that a level is calibrated in where none is named: one pass and the field's own, the cheaper
     first."""
-    cheap = (str(ONE_PASS),) if session.tokenizer.units.one_pass else ()
+    cheap = (str(ONE_PASS),) if session.tokenizer.units.facts.one_pass else ()
     return tuple(dict.fromkeys((*cheap, str(session.mode))))
 
 

@@ -222,7 +222,7 @@ class Familiar:
         self._identity = plan.session.domain.keys.identity
         self._language, self._languages = plan.session.domain.text.language, plan.session.model.card.languages
         # Others are scored: an unknown line of a log is a unit like any other.
-        ids = [one for one in tokenizer.units.unfamiliar if tokenizer.space.is_special[one]]
+        ids = [one for one in tokenizer.units.facts.unfamiliar if tokenizer.space.is_special[one]]
         self._unknown = np.array(ids, dtype=np.int64)
         self._unfamiliar = f"{tokenizer.traits.unit} unknown to the model, and not scored"
 

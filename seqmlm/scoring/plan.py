@@ -178,7 +178,7 @@ def choose_mode(config: ScoringRequest, session: Session, level: Level) -> Choic
     if stored and not enough:
         name = min(stored, key=lambda mode: stored[mode].fitted.smallest_rate)
         return Choice(name, "it is calibrated with the most rows")
-    modes = enough or [own, *([str(ONE_PASS)] if session.tokenizer.units.one_pass else [])]
+    modes = enough or [own, *([str(ONE_PASS)] if session.tokenizer.units.facts.one_pass else [])]
     asked = [Mode.parse(name) for name in dict.fromkeys([*modes, own])]
     work = work_of(session, level, asked, config.measured, format=config.format, options=config.options)
     if work is None:  # an input of unknown size

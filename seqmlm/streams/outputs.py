@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from seqmlm.data.files import UNDER_WAY, is_reference
-from seqmlm.engine.durable import FileLock, irregular, move_into_place
+from seqmlm.engine.durable import FileLock, irregular_kind, move_into_place
 from seqmlm.errors import StateError, UsageError
 from seqmlm.streams.ownership import refuse_foreign
 from seqmlm.streams.sinks import PARTIAL
@@ -77,7 +77,7 @@ def check_outputs(
 
 def _check_regular(name: str, path: Path, *, streams: bool) -> None:
     try:
-        kind = irregular(path)
+        kind = irregular_kind(path)
     except OSError as error:
         raise UsageError(f"{name} {path}: {error.strerror}; name another file") from None
     if kind is not None:

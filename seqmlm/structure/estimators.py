@@ -20,7 +20,7 @@ import numpy as np
 from seqmlm.engine.query import Answer, Query
 from seqmlm.engine.reductions import Rows
 from seqmlm.engine.types import Encoding
-from seqmlm.engine.units import QUERY_TOKENS, Units
+from seqmlm.engine.units import QUERY_TOKENS, Units, unit_symbols
 from seqmlm.errors import UsageError
 from seqmlm.structure.base import (
     ESTIMATORS,
@@ -73,7 +73,7 @@ class Cpmi(Estimator):
             count, done = len(self.units.numbers(encoding)), 0
             alone, given = np.full(count, np.nan), np.full((count, count), np.nan)
             for query in asked:
-                copy, unit, total = self.units.read(query, next(answers)).totals()
+                copy, unit, total = self.units.unit_log_probs(query, next(answers)).totals()
                 first, second = own[done + copy].T
                 single = first == second
                 alone[unit[single]] = total[single]
@@ -262,7 +262,7 @@ class Pmi(Estimator):
         return 0
 
     def maps(self, encodings: Sequence[Encoding]) -> list[DependenceMap]:
-        spelled = [self.units.spelled(one) for one in encodings]
+        spelled = [unit_symbols(self.units, one) for one in encodings]
         counts = self._counts
         if counts is None:
             counts = PairCounts(self.settings.window)
@@ -339,7 +339,7 @@ def estimator(
     if settings.method not in KINDS:
         raise UsageError(f"--method is one of {', '.join(KINDS)}; got {settings.method!r}")
     kind = _CMI[settings.estimator] if settings.method == "cmi" else KINDS[settings.method]
-    if not kind.whole and units.names is not None:
+    if not kind.whole and units.facts.names is not None:
         raise UsageError(
             f"--method {settings.method} changes tokens one at a time, and a token of this tokenizer shows "
             "several units: use --method cpmi, or a model of single units"

@@ -22,6 +22,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.holes import Prompt
 from seqmlm.engine.durable import replace_file
+from seqmlm.engine.gap_queries import gap_window
 from seqmlm.engine.holes import tokens_at
 from seqmlm.engine.randomness import uniform
 from seqmlm.engine.types import Encoding, Ids
@@ -150,7 +151,7 @@ class JointTask(Gaps[JointConfig]):
                 "a linear model has a joint distribution already, that of its couplings: read these with "
                 "seqmlm structure --method couplings"
             )
-        if units.names is not None:
+        if units.facts.names is not None:
             raise UsageError(
                 "a token of this tokenizer shows several units, so two of them have no conditionals of their "
                 "own: use a model of single units"
@@ -210,7 +211,7 @@ class JointTask(Gaps[JointConfig]):
         if units[0] & units[1] - {-1}:  # an unknown token is in no unit
             raise UsageError("both gaps are in one unit: write them apart")
         rule = tokenizer.units
-        window = rule.narrowed(self.cloze.opened([prompt])[0], 0, longest)
+        window = gap_window(rule, self.cloze.opened([prompt])[0], 0, longest)
         if not len(window.gaps[1]):
             raise UsageError(f"the gaps are further apart than the {longest} tokens that the model sees")
         i, j = rule.places(window.encoding)[window.units].tolist()

@@ -51,7 +51,7 @@ class Pace:
         if self._task.config.latency is not None:
             return
         session = self._task.session
-        session.conditionals().forwarded = self.tell  # a part may take long
+        session.conditionals().on_forward = self.tell  # a part may take long
         with suppress(SeqmlmError):  # an item that cannot be asked about is refused with its row
             self._part = sum(map(self._task.cost, items))
         self._before = session.forward_tokens

@@ -205,7 +205,7 @@ def usual_settings(session: Session) -> dict[str, Any]:
     Of up to 64 symbols the Jacobian, which asks A N copies of a sequence and not A N². Of more the most
     probable symbols of near pairs; where a token shows several units, what stands there.
     """
-    if session.tokenizer.units.names is not None:
+    if session.tokenizer.units.facts.names is not None:
         return {"method": "cpmi"}
     ordinary = candidates(session)
     symbols = session.tokenizer.space.ordinary if ordinary is None else ordinary

@@ -6,7 +6,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from hashlib import sha256
 from pathlib import Path
@@ -245,7 +245,7 @@ def of_length(tokenizer: Tokenizer, tokens: int | None = None) -> Tokenizer:
     """
     shortened, rule = copy(tokenizer), copy(tokenizer.units)
     shortened.encode_batch = partial(_of_one_length, tokenizer, [tokens])  # type: ignore[method-assign]
-    rule.mirrored = rule.complement = None
+    rule.facts = replace(rule.facts, strands=None)
     shortened.units = rule
     return shortened
 

@@ -184,7 +184,7 @@ def _copy_known(reference: str, folder: Path) -> None:
         if path.stat().st_size > LARGEST_JSON:
             raise StateError(f"{path} has more than {LARGEST_JSON} bytes: it is no tokenizer")
         if path.suffix == ".json":
-            with foreign.refusing(path):
+            with foreign.damaged_file_errors(path):
                 read_json(path)
         shutil.copyfile(path, folder / name)
     for name in CHECKPOINT_SETTINGS:

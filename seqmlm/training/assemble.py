@@ -20,7 +20,7 @@ from seqmlm import plugins
 from seqmlm.config import to_dict
 from seqmlm.data.splits import evenly, nested
 from seqmlm.engine import checkpoint
-from seqmlm.engine.backbones import build, widened
+from seqmlm.engine.backbones import build, widen_vocabulary
 from seqmlm.engine.channels import InputChannels, channels_of
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.linear import LinearRows, Penalty
@@ -31,7 +31,7 @@ from seqmlm.engine.masking.position import Position
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.optimizer import restore_module
 from seqmlm.engine.packing import PackedRow, RowDataset, RowPlanner
-from seqmlm.engine.pseudolikelihood import Aligned, LinearLoop, prepared
+from seqmlm.engine.pseudolikelihood import AlignedSequences, LinearLoop, prepare
 from seqmlm.engine.shapes import LAYERS, PATTERN_KEYS
 from seqmlm.errors import UsageError
 from seqmlm.evaluation.bits import BitsReport, UnitBits, joined, memorization_gap, unigram, unit_bits
@@ -69,14 +69,14 @@ class Training:
         self.config, self.corpus, self.loop = config, corpus, config.loop()
 
     @cached_property
-    def _linear(self) -> tuple[LinearRows, Aligned] | None:
+    def _linear(self) -> tuple[LinearRows, AlignedSequences] | None:
         if not self.config.model.is_linear:
             return None
-        return prepared(self.corpus.train, self.corpus.tokenizer.space, self._penalty)
+        return prepare(self.corpus.train, self.corpus.tokenizer.space, self._penalty)
 
     @property
     def _penalty(self) -> Penalty:
-        return Penalty.of(self.config.model.overrides)
+        return Penalty.from_settings(self.config.model.overrides)
 
     @cached_property
     def rows(self) -> MaskedRows | LinearRows:
@@ -112,7 +112,7 @@ class Training:
     def dataset(self) -> RowDataset:
         """The rows; where the tokenizer knows equivalent forms of a sequence, of those, too."""
         tokenizer = self.corpus.tokenizer
-        other = tokenizer.units.augment if self.config.train.augment else None
+        other = tokenizer.units.facts.augment if self.config.train.augment else None
         return RowDataset(self.corpus.train, self.corruptor, augmentation=other, seed=self.config.seed)
 
     @cached_property
@@ -179,7 +179,7 @@ class Training:
     def gather(self, path: Path) -> None:
         """Take the whole model from a checkpoint: of a sharded one this process has a part."""
         self.rows = self.new_model()
-        restore_module(self.rows, checkpoint.read(path).tensors("model"))
+        restore_module(self.rows, checkpoint.open_checkpoint(path).tensors("model"))
 
     def card(self, name: str, run_id: str | None, steps: int) -> model_folder.Card:
         """What the model's folder says of it, without its metrics."""
@@ -192,7 +192,7 @@ class Training:
             max_length=rows.model.config.length if linear else config.model.max_length,
             probability=rows.probability,
             sensitive=config.data.sensitive,
-            channels=rows.channels.described() if rows.channels is not None else {},
+            channels=rows.channels.description() if rows.channels is not None else {},
             masking={} if linear else to_dict(config.masking),
             reading={name: own for name, own in config.data.options.items() if linear or name in cuts},
             languages=_languages(config.model.init, corpus),
@@ -240,7 +240,7 @@ def _initial(init: str, tokenizer: Tokenizer) -> MaskedRows:
     model = model_folder.load_weights(init, before.space)
     if grows:
         size, known = tokenizer.space.size, len(before.tokens)
-        model = widened(model, size, known=known, like=tokenizer.units.unfamiliar[0])
+        model = widen_vocabulary(model, size, trained_ids=known, like=tokenizer.units.facts.unfamiliar[0])
     space: Probability = "full" if card is None else card.probability
     channels = model_folder.load_channels(init, model)
     return MaskedRows(model, tokenizer.space, probability=space, channels=channels)

@@ -84,7 +84,9 @@ class Best:
         if self.value is None:
             return None
         last = self._evaluator(rows).get(self.goal.metric, math.nan)
-        if not self.goal.better(self.value, last * (1 + self._worth if self.goal.more else 1 - self._worth)):
+        if not self.goal.better(
+            self.value, last * (1 + self._worth if self.goal.higher_is_better else 1 - self._worth)
+        ):
             self.value = last
             return None
         restore_module(rows, load(self._file.read_bytes()))

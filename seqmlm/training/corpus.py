@@ -31,7 +31,7 @@ from seqmlm.data.splits import TRAIN, ByKey, Chronological, Parts, Split, neighb
 from seqmlm.data.store import Place, Prepared
 from seqmlm.domains.field import Field, lacking
 from seqmlm.domains.samples import Sample
-from seqmlm.engine.durable import FileLock, irregular, move_into_place
+from seqmlm.engine.durable import FileLock, irregular_kind, move_into_place
 from seqmlm.engine.types import MovingWindows, Windows
 from seqmlm.errors import DataError, StateError, UsageError, number_of, plural
 from seqmlm.inference.model_folder import load_tokenizer
@@ -60,9 +60,9 @@ def draw_sample(domain: str, out: Path, *, n: int | None = None, seed: int = 0) 
     """
     found = plugins.domain(domain)
     for path in (out, *out.rglob("*")):
-        if irregular(path) not in (None, "a folder"):
+        if irregular_kind(path) not in (None, "a folder"):
             raise UsageError(
-                f"{path} is {irregular(path)}, and only regular files are written; choose another --out"
+                f"{path} is {irregular_kind(path)}, and only regular files are written; choose another --out"
             )
     try:
         out.mkdir(parents=True, exist_ok=True)

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from seqmlm.anomaly.values import Doubles
 from seqmlm.data.splits import evenly, nested
 from seqmlm.engine.conditionals import Conditionals
-from seqmlm.engine.expert import ALONE as COUNTS_ALONE
-from seqmlm.engine.expert import TUNED, CountExpert, learnt_weights, multiplied
+from seqmlm.engine.expert import COUNTS_ALONE as COUNTS_ALONE
+from seqmlm.engine.expert import TUNED, CountExpert, fit_weights, multiplies_experts
 from seqmlm.engine.randomness import EVALUATION, rng
 from seqmlm.engine.reductions import Reduction, Rows
 from seqmlm.engine.scoring import Scorer, SequenceScore
@@ -75,14 +75,14 @@ def fit_expert(
         The expert; None where the held-out data are too few to learn a mixture.
     """
     rule = model.tokenizer.units
-    want = (Rows(),) if multiplied(rule, unigram) else ()
+    want = (Rows(),) if multiplies_experts(rule, unigram) else ()
     learner = _Learner(model, validation, _asked_tokens(tokens, after), seed, want, after)
     if min(learner.learns.sum(), (~learner.learns).sum()) < _LEAST_UNITS:
         notify("no counts beside the model: too few validation units to learn a mixture from")
         return None
     counter = _Counter(train, rule, unigram, SUBJECTS if model.card.sensitive else 1)
     expert = learner.learnt(counter.expert(counter.sequences(tokens, after)))
-    header = {HEADER: json.dumps(expert.described())}
+    header = {HEADER: json.dumps(expert.description())}
     with data_rules(model.card):  # the folder has no card yet, which `put_file` would ask
         put_file(Path(model.path) / COUNTS, saved(expert.arrays(), header))
     return expert
@@ -114,12 +114,12 @@ class _Counter:
             self._rule,
             self._unigram,
             records=self._train.records(chosen).tolist() if self._least > 1 else None,
-            least=self._least,
+            min_records=self._least,
         )
 
     def sequences(self, tokens: int, after: Afterwards) -> int:
         """Sequences to count after a training on so many tokens: fewer where the time would not suffice."""
-        readings = 1 if self._rule.complement is None else 2
+        readings = 1 if self._rule.facts.strands is None else 2
         wanted = int(min(max(tokens, _FEWEST), _MOST) / self._mean / readings) + 1
         wanted = min(wanted, max(1, len(self._train)))
         return after.affordable(
@@ -216,21 +216,21 @@ class _Learner:
     def learnt(self, expert: CountExpert) -> CountExpert:
         """The expert with smoothing and weights, and what they are worth."""
         half = np.unique(self._window[self.learns])
-        units = expert.named(self._encodings, self._records.tolist())
-        learnt = expert.named([self._encodings[i] for i in half], self._records[half].tolist())
-        expert = expert.tuned(learnt, self._tuned)
-        priced = expert.priced(units)
+        units = expert.hash_units(self._encodings, self._records.tolist())
+        learnt = expert.hash_units([self._encodings[i] for i in half], self._records[half].tolist())
+        expert = expert.with_best_smoothing(learnt, self._tuned)
+        priced = expert.count_log_probs(units)
         first = np.searchsorted(units.sequence, np.arange(len(self._encodings)))
         at = first[self._window] + self._unit
-        mine, rest = priced.some(at[self.learns]), priced.some(at[~self.learns])
-        told = expert.told(self._model, self._values)
-        with_model = learnt_weights(told[self.learns], mine)
-        expert = replace(expert, weights={str(EXACT): with_model, COUNTS_ALONE: learnt_weights(None, mine)})
+        mine, rest = priced.take(at[self.learns]), priced.take(at[~self.learns])
+        told = expert.model_log_probs(self._model, self._values)
+        with_model = fit_weights(told[self.learns], mine)
+        expert = replace(expert, weights={str(EXACT): with_model, COUNTS_ALONE: fit_weights(None, mine)})
         bits = {
             "model": -self._model[~self.learns],
-            "counts": -expert.alone(rest),
-            "mixture": -expert.mixed(told[~self.learns], rest, str(EXACT))[0],
-            "frequencies": -units.spelled[at[~self.learns]],
+            "counts": -expert.count_mixture(rest),
+            "mixture": -expert.mixture(told[~self.learns], rest, str(EXACT))[0],
+            "frequencies": -units.log2_unigram[at[~self.learns]],
         }
         return replace(expert, facts=self._facts(bits))
 

@@ -154,7 +154,7 @@ def sample_predictions(
     for index in indices:
         encoding = sequences[index]
         raw, spans = tokenizer.spelling.respelled(encoding)
-        query = tokenizer.units.hide(encoding, 0.15, rng(model.card.seed, 0, index, EVALUATION))
+        query = tokenizer.units.evaluation_query(encoding, 0.15, rng(model.card.seed, 0, index, EVALUATION))
         if query is None:
             continue
         answer = next(conditionals.ask([query], [TopIds(1)]))

@@ -193,7 +193,7 @@ class StreamEntry:
         """Whether some process goes on with it now: that holds the lock of its output; on another machine,
         with a database that is a server, it commits at least every minute."""
         out = Path(self.output)
-        locked = bool(FileLock(out.with_name(f"{out.name}.lock")).held)
+        locked = bool(FileLock(out.with_name(f"{out.name}.lock")).is_held)
         return locked or (self.server and abs(now() - self.alive) < 2.5 * ALIVE)
 
     @property

@@ -21,6 +21,7 @@ from seqmlm.domains.dna.bases import BaseTokenizer
 from seqmlm.domains.protein import levels as protein
 from seqmlm.domains.text import levels as text
 from seqmlm.engine.types import InMemory
+from seqmlm.engine.units import unit_symbols
 from seqmlm.inference.detector import Detector, JudgedRow
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
@@ -53,9 +54,9 @@ LETTERS = st.text(alphabet="abcdef ", min_size=1, max_size=40)
 @given(train=st.lists(LETTERS, min_size=1, max_size=6), raw=LETTERS)
 def test_what_training_never_had_is_what_no_sequence_of_it_holds(train: list[str], raw: str) -> None:
     known = seen(BPE, train)
-    met = {unit for one in train for unit in BPE.units.spelled(BPE.encode(one))}
+    met = {unit for one in train for unit in unit_symbols(BPE.units, BPE.encode(one))}
     encoding = BPE.encode(raw)
-    expected = [unit not in met for unit in BPE.units.spelled(encoding)]
+    expected = [unit not in met for unit in unit_symbols(BPE.units, encoding)]
     [scored] = _scored(Session(random_model("text", BPE)), raw)
     assert known.unseen(scored).tolist() == expected
     again = Frequencies.load(known.arrays(), BPE)

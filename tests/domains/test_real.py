@@ -19,6 +19,7 @@ from seqmlm.domains.dna.tokenizer import reverse_complement
 from seqmlm.domains.protein import PROTEIN
 from seqmlm.domains.protein.tokenizer import ResidueTokenizer
 from seqmlm.domains.text import TEXT
+from seqmlm.engine.units import unit_symbols
 from seqmlm.inference.batches import check
 
 
@@ -62,7 +63,7 @@ def test_genomes_in_blocks_are_the_genomes(name: str, bases: int, real_data: Pat
     for tokenizer in (BaseTokenizer(), KmerTokenizer(), KmerBlockTokenizer()):
         encodings = tokenizer.encode_batch([r.raw for r in records])
         assert sum(len(tokenizer.units.numbers(e)) for e in encodings) == bases
-    letters = [code for (code,) in tokenizer.units.spelled(encodings[-1])]
+    letters = [code for (code,) in unit_symbols(tokenizer.units, encodings[-1])]
     assert "".join("ACGT"[code] for code in letters) == records[-1].raw
 
 

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from seqmlm.engine import attention
-from seqmlm.engine.attention import RowLayout, attention_path, group, grouped_attention, packed_attention
+from seqmlm.engine.attention import (
+    RowLayout,
+    attention_path,
+    group_by_length,
+    grouped_attention,
+    packed_attention,
+)
 from seqmlm.errors import UsageError
 
 HEADS, SIZE = 3, 8
@@ -57,7 +63,7 @@ def test_grouped_equals_written_out(lengths: list[int], window: int | None) -> N
 @settings(max_examples=100)
 @given(lengths=st.lists(st.integers(1, 600), min_size=1, max_size=80), width=st.sampled_from([32, 256, 768]))
 def test_every_document_is_in_one_group_of_its_like(lengths: list[int], width: int) -> None:
-    groups = group(lengths, width)
+    groups = group_by_length(lengths, width)
     assert sorted(document for members in groups for document in members) == list(range(len(lengths)))
     ranges = sorted(
         (min(lengths[d] for d in members), max(lengths[d] for d in members)) for members in groups
@@ -66,8 +72,8 @@ def test_every_document_is_in_one_group_of_its_like(lengths: list[int], width: i
 
 
 def test_short_documents_share_calls_and_long_ones_do_not() -> None:
-    assert len(group([20, 25, 22, 31, 18] * 20, 256)) <= 5
-    assert group([512, 400, 300], 256) == [[0], [1], [2]]
+    assert len(group_by_length([20, 25, 22, 31, 18] * 20, 256)) <= 5
+    assert group_by_length([512, 400, 300], 256) == [[0], [1], [2]]
 
 
 def test_plans_are_built_once_a_batch() -> None:

@@ -30,7 +30,7 @@ from seqmlm.engine.backbones import (
     padded_vocabulary,
     parameter_count,
     position_capacity,
-    widened,
+    widen_vocabulary,
 )
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.shapes import ModelConfig
@@ -264,8 +264,8 @@ def test_new_ids_begin_as_another_one_and_take_no_more_than_its_probability(size
     row = torch.tensor([[1, 5, 3, 7, 2]])
     old = {name: values.clone() for name, values in model.state_dict().items()}
     before = model(row).logits[0, 2]
-    assert widened(model, 33, known=33, like=4) is model
-    made = widened(model, size, known=33, like=4)
+    assert widen_vocabulary(model, 33, trained_ids=33, like=4) is model
+    made = widen_vocabulary(model, size, trained_ids=33, like=4)
     for name, values in made.state_dict().items():
         same = values[: len(old[name])] if values.shape != old[name].shape else values
         rows = 33 if same.shape[0] == padded_vocabulary(33) else len(same)

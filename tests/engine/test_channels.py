@@ -158,15 +158,15 @@ def test_every_part_learns() -> None:
 def test_saved_and_loaded(tmp_path: Path) -> None:
     made = channels()
     made.save(tmp_path)
-    again = InputChannels.load(tmp_path, made.described(), 32)
+    again = InputChannels.load(tmp_path, made.description(), 32)
     assert again.channels == made.channels == KINDS
     for name, value in made.state_dict().items():
         assert torch.equal(again.state_dict()[name], value), name
     with pytest.raises(StateError, match="another model"):
         InputChannels.load(tmp_path, {"age": KINDS["age"].__dict__}, 32)
-    large = {**made.described(), "segment": {"kind": "category", "size": 10**12}}
+    large = {**made.description(), "segment": {"kind": "category", "size": 10**12}}
     with pytest.raises(StateError, match=r"cannot be read .*shape"):
         InputChannels.load(tmp_path, large, 32)
     (tmp_path / WEIGHTS).unlink()
     with pytest.raises(StateError, match="cannot be read"):
-        InputChannels.load(tmp_path, made.described(), 32)
+        InputChannels.load(tmp_path, made.description(), 32)

@@ -55,7 +55,7 @@ class Full(Disk):
 def test_reads_back_what_was_saved(tmp_path: Path) -> None:
     path = save(tmp_path, 50)
     assert path == tmp_path / "step-00000050"
-    found = checkpoint.read(path)
+    found = checkpoint.open_checkpoint(path)
     assert (found.step, found.state) == (50, {"step": 50})
     for group, tensors in TENSORS.items():
         for read in (found.tensors(group), load_file(path / f"{group}.safetensors")):
@@ -117,12 +117,12 @@ def test_a_torn_checkpoint_is_passed_over_with_its_reason(tmp_path: Path, kind: 
     assert checkpoint.newest_valid(tmp_path) == torn
     tear, reason = TORN[kind]
     tear(torn)
-    skipped: list[checkpoint.Skipped] = []
+    skipped: list[checkpoint.SkippedCheckpoint] = []
     assert checkpoint.newest_valid(tmp_path, skipped) == tmp_path / "step-00000001"
     assert [each.path for each in skipped] == [torn]
     assert reason in skipped[0].reason
     with pytest.raises(StateError, match="unusable checkpoint"):
-        checkpoint.read(torn)
+        checkpoint.open_checkpoint(torn)
     # Saved again, it is whole again, and nothing is left over.
     assert save(tmp_path, 2) == torn
     assert checkpoint.newest_valid(tmp_path) == torn
@@ -138,7 +138,7 @@ def test_a_flipped_byte_in_any_file_is_found(tmp_path: Path) -> None:
         # A manifest says more than is read of it: what is flipped there is a hash.
         place = whole.index(b'"sha256": "') + 12 if name == "manifest.json" else len(whole) // 2
         (damaged / name).write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        skipped: list[checkpoint.Skipped] = []
+        skipped: list[checkpoint.SkippedCheckpoint] = []
         assert checkpoint.newest_valid(tmp_path, skipped) is None
         assert "manifest.json" in skipped[0].reason
         (damaged / name).write_bytes(whole)
@@ -146,7 +146,7 @@ def test_a_flipped_byte_in_any_file_is_found(tmp_path: Path) -> None:
         whole = (damaged / "manifest.json").read_bytes()
         (damaged / "manifest.json").write_bytes(garbage)
         with pytest.raises(StateError, match="unusable checkpoint"):
-            checkpoint.read(damaged)
+            checkpoint.open_checkpoint(damaged)
         (damaged / "manifest.json").write_bytes(whole)
     assert checkpoint.newest_valid(tmp_path) == damaged
 
@@ -157,7 +157,7 @@ def test_nothing_there(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     assert checkpoint.newest_valid(tmp_path) is None
     with pytest.raises(StateError, match="unusable checkpoint"):
-        checkpoint.read(tmp_path / "step-00000003")
+        checkpoint.open_checkpoint(tmp_path / "step-00000003")
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])

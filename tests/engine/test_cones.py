@@ -16,7 +16,7 @@ from seqmlm.engine.conditionals import Conditionals, Query
 from seqmlm.engine.cones import ConeBatch, Layers, cones, costs
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.reductions import TargetLogProb, TopLogProbs
-from seqmlm.engine.types import Encoding, running
+from seqmlm.engine.types import Encoding, running_totals
 
 PATTERNS: dict[str, tuple[int | None, ...]] = {
     "everywhere first": (None, 2, 2, 2),
@@ -259,7 +259,7 @@ def test_rows_are_those_that_differ_and_are_read(seed: int) -> None:
     rng = np.random.default_rng(seed)
     windows = tuple(None if rng.random() < 0.2 else int(rng.integers(0, 6)) for _ in range(4))
     lengths = rng.integers(1, 40, 7)
-    starts = running(lengths)
+    starts = running_totals(lengths)
     changed = [set(rng.integers(0, n, rng.integers(0, 4)).tolist()) for n in lengths]
     asked = [set(rng.integers(0, n, rng.integers(1, 4)).tolist()) for n in lengths]
     walked = [by_walking(n, c, a, windows) for n, c, a in zip(lengths.tolist(), changed, asked, strict=True)]

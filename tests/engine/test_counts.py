@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from counted_units import LETTERS, RULE, drawn, encoding, space
 
-from seqmlm.engine.counts import Chain, Named, chains_for, contexts, count, named
+from seqmlm.engine.counts import Chain, UnitHashes, chains_for, contexts, count, hash_units
 from seqmlm.engine.expert import CountExpert
 from seqmlm.engine.types import Encoding
-from seqmlm.engine.units import Units
+from seqmlm.engine.units import Strands, UnitFacts, Units
 
 
-def of(sequences: list[list[tuple[int, ...]]], records: list[int] | None = None) -> Named:
-    return named(RULE, map(encoding, sequences), np.full(12, -2.0), records)
+def of(sequences: list[list[tuple[int, ...]]], records: list[int] | None = None) -> UnitHashes:
+    return hash_units(RULE, map(encoding, sequences), np.full(12, -2.0), records)
 
 
 @pytest.mark.parametrize("places", [(-1, -2), (1, 2, 3), (-1, 1, -2, 2)])
@@ -36,11 +36,11 @@ def test_counts_are_those_of_counting_by_hand(places: tuple[int, ...]) -> None:
                 keys.append((key, unit))
                 contexts_seen[key] += 1
                 events[key, unit] += 1
-        found = level.find(context, units.name)
-        assert found.total[0].tolist() == [contexts_seen[key] for key, _ in keys]
-        assert found.seen[0].tolist() == [events[one] for one in keys]
+        found = level.find(context, units.hashes)
+        assert found.totals[0].tolist() == [contexts_seen[key] for key, _ in keys]
+        assert found.counts[0].tolist() == [events[one] for one in keys]
         assert found.types[0].tolist() == [sum(known == key for known, _ in events) for key, _ in keys]
-        assert np.array_equal(found.kept, found.total)
+        assert np.array_equal(found.kept, found.totals)
 
 
 def test_rare_units_go_where_memory_is_short() -> None:
@@ -55,10 +55,10 @@ def test_rare_units_go_where_memory_is_short() -> None:
 def test_what_few_records_have_leaves() -> None:
     sequences = [[(3,), (4,)]] * 9 + [[(3,), (5,)]] * 10
     units = of(sequences)
-    levels = count(units, Chain("", (-1,)), budget=1 << 20, least=10)
+    levels = count(units, Chain("", (-1,)), budget=1 << 20, min_records=10)
     context = list(contexts(units, Chain("", (-1,))))
-    assert levels[0].find(context[0], units.name).seen[0].tolist() == [19, 0] * 9 + [19, 10] * 10
-    same_record = count(of(sequences, [0] * 19), Chain("", (-1,)), budget=1 << 20, least=2)
+    assert levels[0].find(context[0], units.hashes).counts[0].tolist() == [19, 0] * 9 + [19, 10] * 10
+    same_record = count(of(sequences, [0] * 19), Chain("", (-1,)), budget=1 << 20, min_records=2)
     assert [len(level.events) for level in same_record] == [0, 0]
 
 
@@ -74,13 +74,15 @@ def _total(expert: CountExpert, units: list[tuple[int, ...]], at: int, positions
         encoding([*units[:at], candidate, *units[at + 1 :]], positions)
         for candidate in product(LETTERS, repeat=len(units[at]))
     ]
-    return np.exp2(expert.priced(expert.named(changed)).log2[:, at :: len(units)]).sum(axis=1)
+    return np.exp2(expert.count_log_probs(expert.hash_units(changed)).log2[:, at :: len(units)]).sum(axis=1)
 
 
 @pytest.mark.parametrize("budget", [1 << 20, 1500])
 def test_probabilities_sum_to_one_whatever_the_record_repeats(budget: int) -> None:
     expert = _expert(list(map(encoding, drawn(2, sequences=60, units=15))), budget=budget)
-    expert = expert.tuned(expert.named(list(map(encoding, drawn(3, sequences=20, units=15)))))
+    expert = expert.with_best_smoothing(
+        expert.hash_units(list(map(encoding, drawn(3, sequences=20, units=15))))
+    )
     assert expert.record
     for units in (
         [(3,), (3,), (3,), (4,), (3,), (3,), (3,)],
@@ -112,8 +114,8 @@ def test_a_set_has_no_order() -> None:
     assert [chain.where for chain in expert.chains] == ["together", "before", "after"]
     order = np.lexsort((random.random(len(units)), positions))
     assert order.tolist() != list(range(len(units)))
-    first = expert.priced(expert.named([encoding(units, positions)])).log2
-    again = expert.priced(expert.named([encoding([units[i] for i in order], positions)])).log2
+    first = expert.count_log_probs(expert.hash_units([encoding(units, positions)])).log2
+    again = expert.count_log_probs(expert.hash_units([encoding([units[i] for i in order], positions)])).log2
     assert np.allclose(again, first[:, order])
 
 
@@ -130,15 +132,17 @@ def test_probabilities_sum_to_one_in_sets_too() -> None:
 
 
 def test_the_other_strand_is_counted_too() -> None:
-    rule = Units(space(4), complement=np.array([0, 1, 2, 6, 5, 4, 3], dtype=np.int32))
-    both = named(rule, [encoding([(3,), (3,), (4,)])], np.full(12, -2.0), mirrored=True)
-    alone = named(rule, [encoding([(3,), (3,), (4,)]), encoding([(5,), (6,), (6,)])], np.full(12, -2.0))
-    assert np.array_equal(both.name, alone.name)
+    complement = np.array([0, 1, 2, 6, 5, 4, 3], dtype=np.int32)
+    strands = Strands(complement=complement, mirrored=lambda encoding: None)
+    rule = Units(space(4), UnitFacts(unfamiliar=(), strands=strands))
+    both = hash_units(rule, [encoding([(3,), (3,), (4,)])], np.full(12, -2.0), mirrored=True)
+    alone = hash_units(rule, [encoding([(3,), (3,), (4,)]), encoding([(5,), (6,), (6,)])], np.full(12, -2.0))
+    assert np.array_equal(both.hashes, alone.hashes)
     assert both.record.tolist() == [0, 0, 0, 0, 0, 0]
 
 
 def test_symbols_and_units_are_told_apart() -> None:
     units = of([[(3, 4), (4, 3), (3,), (4,), (3, 4)]])
-    assert len(set(units.name.tolist())) == 4
-    assert units.name[0] == units.name[4]
-    assert units.spelled.tolist() == [-4.0, -4.0, -2.0, -2.0, -4.0]
+    assert len(set(units.hashes.tolist())) == 4
+    assert units.hashes[0] == units.hashes[4]
+    assert units.log2_unigram.tolist() == [-4.0, -4.0, -2.0, -2.0, -4.0]

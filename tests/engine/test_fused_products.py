@@ -8,7 +8,7 @@ import torch
 
 from seqmlm.engine import fused_layer
 from seqmlm.engine.attention import RowLayout
-from seqmlm.engine.fused_layer import add_product, attend, attention, rotate, turn
+from seqmlm.engine.fused_layer import add_product, attend, attention, rotate, rotate_exactly
 
 # bfloat16 has 8 significant bits: rounding changes a number by at most 2 ** -8 of it.
 ROUNDING = 2.0**-8
@@ -49,7 +49,7 @@ def test_rotations_round_once() -> None:
     rotation, exact = torch.polar(torch.ones_like(angles), angles), parts.float()
     rotate(exact, rotation, HEADS, 2)
     values = parts[:, 2 * HIDDEN :].clone()
-    turn(parts, rotation, HEADS, 2)
+    rotate_exactly(parts, rotation, HEADS, 2)
     assert torch.equal(parts, exact.bfloat16())
     assert torch.equal(parts[:, 2 * HIDDEN :], values)
 

@@ -114,7 +114,7 @@ def test_of_a_pair_both_are_embedded_apart(kind: str) -> None:
         documents.append(Labels(asked, first, share, np.array([[2.0]])).document(encoding, 0))
         states.append(rows.rows(pack(documents[-1:]), output="hidden").mean(0))
     documents, states = documents[:3], [(states[0] + states[1]) / 2, states[2]]
-    u, v = (rows.between()(one) for one in states)
+    u, v = (rows.neck()(one) for one in states)
     if kind == "value":
         read = (u @ v / u.norm() / v.norm())[None]
     else:

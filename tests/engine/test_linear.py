@@ -20,7 +20,7 @@ from seqmlm.engine.conditionals import Conditionals, Query
 from seqmlm.engine.linear import LinearRows, Penalty, Potts, Shape, coupling_norms, spread, zero_sum
 from seqmlm.engine.loop import Observer
 from seqmlm.engine.packing import Document, pack
-from seqmlm.engine.pseudolikelihood import LinearLoop, Objective, prepared, sequence_weights
+from seqmlm.engine.pseudolikelihood import LinearLoop, Objective, prepare, sequence_weights
 from seqmlm.engine.reductions import Rows
 from seqmlm.engine.schedule import LoopConfig
 from seqmlm.engine.types import Encoding, InMemory
@@ -93,7 +93,7 @@ def coupling_map(rows: LinearRows, encoding: Encoding, *, apc: bool = True) -> D
 
 
 def fit(out: Path, penalty: Penalty, steps: int = 2000, **options: Any) -> tuple[LinearRows, Any]:
-    rows, data = prepared(InMemory(encoded()), SPACE, penalty)
+    rows, data = prepare(InMemory(encoded()), SPACE, penalty)
     config = LoopConfig(max_steps=steps, device="cpu")
     result = LinearLoop(rows, data, penalty, config, directory=out, **options).run(resume=True)
     return rows, result
@@ -147,7 +147,7 @@ def test_what_it_cannot_do_is_said() -> None:
     with pytest.raises(UsageError, match="start or end token has no probability"):
         list(ask.ask([Query(encoding=encoded()[0], masked=none, asked=np.array([0], np.int32))]))
     with pytest.raises(UsageError, match="no hidden states"):
-        list(ask.hidden(encoded()[:1]))
+        list(ask.hidden_states(encoded()[:1]))
     with pytest.raises(UsageError, match="more than the"):
         Shape(columns=400, lead=0, trail=0, symbols=tuple(range(100)), sequences=1.0)
 
@@ -157,7 +157,7 @@ def test_what_it_cannot_do_is_said() -> None:
 
 @pytest.mark.parametrize("penalty", [Penalty(couplings=0.3), Penalty(penalty="l1", couplings=0.3)])
 def test_objective_is_the_pseudolikelihood(penalty: Penalty) -> None:
-    rows, data = prepared(InMemory(encoded()), SPACE, penalty)
+    rows, data = prepare(InMemory(encoded()), SPACE, penalty)
     other = random_model(1)
     weights = data.weights.numpy()
     assert rows.model.config.symbols == tuple(ALPHABET)
@@ -192,7 +192,7 @@ def test_sequences_alike_share_a_weight() -> None:
 def test_training_reaches_the_optimum_of_scipy(tmp_path: Path) -> None:
     penalty = Penalty(couplings=0.05)
     rows, result = fit(tmp_path, penalty)
-    _, data = prepared(InMemory(encoded()), SPACE, penalty)
+    _, data = prepare(InMemory(encoded()), SPACE, penalty)
     states, weights = data.states.numpy(), data.weights.numpy()
     start = np.zeros(len(flat(rows.model)))
     told = minimize(numpy_cost, start, args=(states, weights, penalty), options={"gtol": 1e-4}).x
@@ -204,7 +204,7 @@ def test_training_reaches_the_optimum_of_scipy(tmp_path: Path) -> None:
 def test_l1_leaves_only_what_is_needed(tmp_path: Path) -> None:
     penalty = Penalty(penalty="l1", couplings=0.4)
     rows, _ = fit(tmp_path, penalty)
-    _, data = prepared(InMemory(encoded()), SPACE, penalty)
+    _, data = prepare(InMemory(encoded()), SPACE, penalty)
     reached = numpy_cost(flat(rows.model), data.states.numpy(), data.weights.numpy(), penalty)
     couplings = rows.model.couplings.detach().numpy()
     assert 0 < (couplings == 0).mean() < 1
@@ -243,7 +243,7 @@ def test_progress_is_told(tmp_path: Path) -> None:
             evaluated.append(step)
 
     penalty, config = Penalty(couplings=0.01), LoopConfig(max_steps=25, evaluate_every=10, device="cpu")
-    rows, data = prepared(InMemory(encoded()), SPACE, penalty)
+    rows, data = prepare(InMemory(encoded()), SPACE, penalty)
     told: dict[str, Any] = {"observer": Told(), "evaluate": lambda rows: {}}
     assert LinearLoop(rows, data, penalty, config, directory=tmp_path, **told).run().steps == 25
     assert (steps, evaluated) == ([10, 20, 25], [10, 20])
@@ -251,7 +251,7 @@ def test_progress_is_told(tmp_path: Path) -> None:
 
 def test_a_training_ends_where_held_out_bits_fall_no_more(tmp_path: Path) -> None:
     penalty, config = Penalty(couplings=1e-4), LoopConfig(max_steps=200, evaluate_every=10, device="cpu")
-    rows, data = prepared(InMemory(encoded()), SPACE, penalty)
+    rows, data = prepare(InMemory(encoded()), SPACE, penalty)
     bits = iter([2.0, 1.5, 1.4994, 1.4988, 1.4985, 1.4983, 1.0])  # the fourth gains enough with the third
     told: dict[str, Any] = {"evaluate": lambda rows: {"bits": next(bits)}, "falls": "bits"}
     assert LinearLoop(rows, data, penalty, config, directory=tmp_path, **told).run().steps == 60
@@ -272,7 +272,7 @@ def test_a_training_ends_where_held_out_bits_fall_no_more(tmp_path: Path) -> Non
 )
 def test_settings_that_make_no_sense(values: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        Penalty.of(values)
+        Penalty.from_settings(values)
 
 
 def test_weights_by_default() -> None:
@@ -283,7 +283,7 @@ def test_weights_by_default() -> None:
 
 def test_sequences_of_several_lengths() -> None:
     with pytest.raises(UsageError, match="all of one length"):
-        prepared(InMemory([*encoded(), TOKENIZER.encode("ACD")]), SPACE, Penalty())
+        prepare(InMemory([*encoded(), TOKENIZER.encode("ACD")]), SPACE, Penalty())
 
 
 # The folder
@@ -339,7 +339,7 @@ def test_planted_contacts_are_found(tmp_path: Path) -> None:
     letters = np.frombuffer(b"ACDEFGHIKLMNPQRSTVWY", dtype=np.uint8)
     drawn = letters[family.model.draw(1000, np.random.default_rng(5))]
     encodings = TOKENIZER.encode_batch([row.tobytes().decode() for row in drawn])
-    rows, data = prepared(InMemory(encodings), SPACE, Penalty())
+    rows, data = prepare(InMemory(encodings), SPACE, Penalty())
     config = LoopConfig(max_steps=20, device="cpu")
     LinearLoop(rows, data, Penalty(), config, directory=tmp_path).run()
     values = coupling_map(rows, encodings[0]).values

@@ -112,7 +112,7 @@ def scripted(*values: float) -> Any:
 
 
 def stopping(directory: Path, *values: float, **settings: Any) -> Any:
-    often = {"evaluate_every": 2, "patience": 2, "goal": loop.Goal("f1", more=True)}
+    often = {"evaluate_every": 2, "patience": 2, "goal": loop.Goal("f1", higher_is_better=True)}
     return tiny.make_loop(directory, evaluate=scripted(*values), **often, **settings)
 
 
@@ -150,7 +150,7 @@ def test_epochs_end_after_their_rows(tmp_path: Path) -> None:
 def test_long_epochs_are_extrapolated() -> None:
     planner = RowPlanner(tiny.Periodic(3000).lengths, tokens_per_row=64, seed=7)
     whole = rows_per_epoch(planner)
-    assert rows_per_epoch(planner, planned=100) == pytest.approx(whole, rel=0.02)
+    assert rows_per_epoch(planner, max_rows=100) == pytest.approx(whole, rel=0.02)
     assert planner.epoch == 0
 
 

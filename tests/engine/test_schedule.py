@@ -50,8 +50,8 @@ def test_warmup_in_steps_or_as_a_share() -> None:
 def run(plan: TimePlan, first: float, per_step: float, warmup: float = 0.1) -> tuple[list[float], float]:
     """Follow a plan with a clock that advances evenly; returns the factors of all steps and the time used."""
     elapsed, step, factors = 0.0, 0, []
-    while not plan.over(step, elapsed):
-        factors.append(plan.warm_factor(step, warmup) * plan.decay_factor(step))
+    while not plan.is_over(step, elapsed):
+        factors.append(plan.warmup_factor(step, warmup) * plan.decay_factor(step))
         step, elapsed = step + 1, elapsed + (first if step == 0 else per_step)
         plan.observe(step, elapsed)
     return factors, elapsed

@@ -29,7 +29,7 @@ def encoding(ids: list[int], groups: list[int]) -> Encoding:
 def asked(one: Encoding) -> list[tuple[int, list[int]]]:
     """(asked position, token ids it is asked with), query after query."""
     found = []
-    for query in Units(SPACE).each(one):
+    for query in Units(SPACE).questions(one):
         layout = lay_out([query], SPACE, rows_limit=100, capacity=None)
         copies = layout.documents.batch(0, len(layout.documents)).input_ids.view(-1, len(one))
         found += [(int(p), copies[row].tolist()) for p, row in zip(query.asked, layout.row, strict=True)]
@@ -60,7 +60,7 @@ def test_very_long_sequences_are_asked_in_parts(ask: Conditionals, monkeypatch: 
     long = encoding(rng.integers(5, 20, 30).tolist(), np.cumsum(rng.random(30) < 0.5).tolist())
     whole, rows = list(pseudo_log_likelihood(ask, [long, long])), asked(long)
     monkeypatch.setattr(units, "QUERY_TOKENS", 100)
-    assert len(list(Units(SPACE).each(long))) == 10
+    assert len(list(Units(SPACE).questions(long))) == 10
     assert asked(long) == rows
     for score, expected in zip(pseudo_log_likelihood(ask, [long, long]), whole, strict=True):
         np.testing.assert_array_equal(score.positions, expected.positions)

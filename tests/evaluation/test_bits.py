@@ -19,7 +19,7 @@ from seqmlm.engine.packing import Document, pack
 from seqmlm.engine.randomness import EVALUATION, rng
 from seqmlm.engine.shapes import ModelConfig
 from seqmlm.engine.types import Encoding, InMemory, TokenSpace
-from seqmlm.engine.units import Units, unit_numbers
+from seqmlm.engine.units import Units, unit_numbers, unit_symbols
 from seqmlm.errors import UsageError
 from seqmlm.evaluation.bits import BitsReport, memorization_gap, unigram, unit_bits
 
@@ -92,7 +92,7 @@ def test_units_are_masked_whole_and_do_not_depend_on_model_or_company() -> None:
         np.testing.assert_array_equal(getattr(one, name)[late], getattr(other, name))
     assert not np.allclose(one.bits[late], other.bits)
     for sample, unit, tokens in zip(one.sample, one.unit, one.tokens, strict=True):
-        assert len(Units(SPACE).spelled(sequences[sample])[unit]) == tokens
+        assert len(unit_symbols(Units(SPACE), sequences[sample])[unit]) == tokens
     again = unit_bits(Conditionals(model(0)), sequences, range(40), unigram=FLAT, seed=2)
     assert not np.array_equal(one.unit, again.unit)
 
@@ -155,9 +155,10 @@ def test_units_of_a_sequence() -> None:
         ids=np.array([3, 7, 8, 2, 9, 2, 10, 4], np.int32),
         groups=np.array([-1, 5, 5, 6, 8, 8, 5, -1], np.int32),
     )
-    assert Units(SPACE).spelled(encoding) == [(7, 8, 10), (), (9,)]
+    assert unit_symbols(Units(SPACE), encoding) == [(7, 8, 10), (), (9,)]
     assert unit_numbers(encoding).tolist() == [-1, 0, 0, 1, 2, 2, 0, -1]
-    assert Units(SPACE).spelled(Encoding(ids=np.array([3], np.int32), groups=np.array([-1], np.int32))) == []
+    empty = Encoding(ids=np.array([3], np.int32), groups=np.array([-1], np.int32))
+    assert unit_symbols(Units(SPACE), empty) == []
 
 
 def train(rows: MaskedRows, sequences: InMemory, corruptor: Corruptor, epochs: int) -> None:

@@ -139,7 +139,9 @@ def test_two_shards_equal_one_process_and_are_saved_whole(
     seen = alone(tmp_path, rows, max_steps=8)
     assert_same(main[name], seen)
     assert [step for step, _ in main[name]["evaluations"]] == [6]
-    saved, whole = (checkpoint.read(folder / "step-00000008") for folder in (root / name, tmp_path))
+    saved, whole = (
+        checkpoint.open_checkpoint(folder / "step-00000008") for folder in (root / name, tmp_path)
+    )
     for group in ("model", "optimizer"):
         found, expected = saved.tensors(group), whole.tensors(group)
         assert found.keys() == expected.keys()

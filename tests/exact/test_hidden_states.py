@@ -51,9 +51,9 @@ def test_layers_are_those_of_the_sequence_alone(name: str) -> None:
     ask = Conditionals(MaskedRows(make(name), SPACE), tokens_per_batch=60)
     asked = [*sequences(words=False), *sequences(words=True)]
     some = [np.unique([0, len(one) // 2, len(one) - 1]) for one in asked]
-    everywhere = ask.hidden(asked, layers=LAYERS)
-    chosen = ask.hidden(asked, layers=LAYERS, at=some)
-    last = ask.hidden(asked)
+    everywhere = ask.hidden_states(asked, layers=LAYERS)
+    chosen = ask.hidden_states(asked, layers=LAYERS, at=some)
+    last = ask.hidden_states(asked)
     plain = make(name)
     for one, places, states, few, final in zip(asked, some, everywhere, chosen, last, strict=True):
         expected = np.stack(list(alone(plain, one)), axis=1)
@@ -69,7 +69,7 @@ def test_equal_sequences_are_computed_once_and_asking_goes_on_as_before() -> Non
     query = Query(encoding=one, masked=np.array([1]), asked=np.array([1]))
     [before] = ask.ask([query])
     assert ask.statistics.unique == 1
-    found = list(ask.hidden([one] * 5, layers=[1]))
+    found = list(ask.hidden_states([one] * 5, layers=[1]))
     assert ask.statistics.unique == 2
     assert all(np.array_equal(found[0], other) for other in found)
     [after] = ask.ask([query])
@@ -89,13 +89,13 @@ def test_equal_sequences_are_computed_once_and_asking_goes_on_as_before() -> Non
 def test_what_is_not_there_is_named(arguments: dict[str, Any], message: str) -> None:
     ask = Conditionals(MaskedRows(make("bert"), SPACE))
     with pytest.raises(UsageError, match=message):
-        list(ask.hidden(sequences(words=False)[:1], **arguments))
+        list(ask.hidden_states(sequences(words=False)[:1], **arguments))
 
 
 def test_memory_that_runs_out_halves_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = MaskedRows(make("modernbert"), SPACE)
     asked = [replace(one, ids=np.roll(one.ids, n)) for n, one in enumerate(sequences(words=False))]
-    expected = list(Conditionals(rows).hidden(asked, layers=LAYERS))
+    expected = list(Conditionals(rows).hidden_states(asked, layers=LAYERS))
     forward = rows.forward
 
     def small(batch: Any, **arguments: Any) -> torch.Tensor:
@@ -105,6 +105,6 @@ def test_memory_that_runs_out_halves_the_budget(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(rows, "forward", small)
     ask = Conditionals(rows, tokens_per_batch=400)
-    for states, whole in zip(ask.hidden(asked, layers=LAYERS), expected, strict=True):
+    for states, whole in zip(ask.hidden_states(asked, layers=LAYERS), expected, strict=True):
         np.testing.assert_allclose(states, whole, rtol=1e-5, atol=2e-5)
     assert ask.tokens_per_batch < 100

@@ -120,7 +120,7 @@ def test_overlapping_kmers_leak_nothing_into_a_gap():
     assert sum(np.exp(one.log_prob) for one in guesses) == pytest.approx(1)
     for base in BASES:
         other = cloze.tokenizer.encode(text.replace("_", base))
-        [[again]] = cloze.guesses([cloze.rule.open(other, [(6, 7)])], 4)
+        [[again]] = cloze.guesses([cloze.rule.open_gaps(other, [(6, 7)])], 4)
         assert {one.text: round(one.log_prob, 5) for one in again} == {
             one.text: round(one.log_prob, 5) for one in guesses
         }

@@ -150,7 +150,7 @@ def test_unknown_units_are_found_where_they_stand(visits: tuple[Detector, list[R
     detector, foreign = visits
     scorer = detector.scorer
     [known, strange] = scorer.unit_scores(scorer.encoded([patients(1)[0], foreign[0]], Problems()))
-    ids = scorer.session.tokenizer.units.unfamiliar
+    ids = scorer.session.tokenizer.units.facts.unfamiliar
     assert len(known.unknown(ids)) == 0
     found = [strange.raw[a:b] for a, b in strange.unknown(ids).tolist()]
     assert all("ZZZ:" in text for text in found)

@@ -115,7 +115,7 @@ def test_of_bases_experts_are_multiplied(bases: LoadedModel, mode: Mode) -> None
     both = _scored(Session(bases), raws, mode)
     for own, one in zip(alone, both, strict=True):
         places = own.places
-        priced = expert.priced(expert.named([own.encoding])).some(places)
+        priced = expert.count_log_probs(expert.hash_units([own.encoding])).take(places)
         logs = np.concatenate([_rows(bases, own, mode)[None], priced.log2])
         shares = np.exp2(np.einsum("m,mnk->nk", expert.weights["exact"][0], logs))
         assert priced.symbol is not None
@@ -150,8 +150,8 @@ def test_scores_are_the_mixture(model: LoadedModel, mode: Mode) -> None:
     alone = _scored(Session(model, expert="none"), RAWS, mode)
     both = _scored(Session(model), RAWS, mode)
     for own, one in zip(alone, both, strict=True):
-        units = expert.named([own.encoding])
-        expected, share = expert.mixed(-own.surprisal, expert.priced(units), str(mode))
+        units = expert.hash_units([own.encoding])
+        expected, share = expert.mixture(-own.surprisal, expert.count_log_probs(units), str(mode))
         assert np.allclose(one.surprisal, -expected)
         assert np.allclose(one.values[ALONE], own.surprisal)
         assert np.allclose(one.values[COUNTED], share)
@@ -166,7 +166,7 @@ def test_a_model_that_sees_the_units_is_no_surer_than_counts(model: LoadedModel)
     alone = _scored(Session(model, expert="none"), RAWS, ONE_PASS)
     both = _scored(Session(model), RAWS, ONE_PASS)
     for own, one in zip(alone, both, strict=True):
-        counts = -expert.alone(expert.priced(expert.named([own.encoding])))
+        counts = -expert.count_mixture(expert.count_log_probs(expert.hash_units([own.encoding])))
         assert np.allclose(one.surprisal, np.maximum(own.surprisal, counts))
         assert np.allclose(one.values[COUNTED], counts > own.surprisal)
     _sum_up(model, both, ONE_PASS)
@@ -234,7 +234,7 @@ def test_the_mean_of_held_out_records_decides_whether_counts_are_mixed_in(sign: 
 def test_counts_that_do_not_help_are_left_out_unless_asked_for(tmp_path: Path) -> None:
     model = _fitted(tmp_path)
     expert = stored_expert(model)
-    described = {**expert.described(), "facts": {**expert.facts, "better": False}}
+    described = {**expert.description(), "facts": {**expert.facts, "better": False}}
     (tmp_path / COUNTS).write_bytes(saved(expert.arrays(), {"seqmlm": json.dumps(described)}))
     assert stored_expert(model, "auto") is None
     assert stored_expert(model, "none") is None
@@ -266,7 +266,7 @@ def test_counts_that_cannot_be_read_or_lack_something_are_an_error(
     model: LoadedModel, tmp_path: Path, damage: str
 ) -> None:
     expert, content = stored_expert(model), (Path(model.path) / COUNTS).read_bytes()
-    described, arrays = expert.described(), expert.arrays()
+    described, arrays = expert.description(), expert.arrays()
     changed = {
         "facts": {"facts": ["better"]},
         "bits": {"facts": {"better": True}},
@@ -289,4 +289,4 @@ def test_an_expert_of_another_alphabet_is_refused(model: LoadedModel) -> None:
     expert = stored_expert(model)
     arrays = {**expert.arrays(), "unigram": np.zeros(3)}
     with pytest.raises(ValueError, match="symbols"):
-        CountExpert.of(arrays, expert.described(), model.tokenizer.units)
+        CountExpert.from_arrays(arrays, expert.description(), model.tokenizer.units)

@@ -19,9 +19,9 @@ from seqmlm.inference.session import Session
 def no_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A hub at a port where nothing listens."""
     monkeypatch.setattr("transformers.utils.hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    foreign._answers.cache_clear()
+    foreign._hub_answers.cache_clear()
     yield
-    foreign._answers.cache_clear()
+    foreign._hub_answers.cache_clear()
 
 
 ASKING: dict[str, Callable[[], object]] = {

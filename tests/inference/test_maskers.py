@@ -6,13 +6,14 @@ import pytest
 
 from seqmlm.domains.protein.tokenizer import SPACE, ResidueTokenizer
 from seqmlm.engine.masking.base import MaskingConfig
-from seqmlm.engine.units import Units
+from seqmlm.engine.units import UnitFacts, Units
 from seqmlm.errors import UsageError
 from seqmlm.inference.model_folder import make_masker
 
 
 class Knowing(ResidueTokenizer):
-    units = Units(SPACE, masking={"max_units": 4, "something_else": 1})
+    facts = UnitFacts(unfamiliar=(), masking={"max_units": 4, "something_else": 1})
+    units = Units(SPACE, facts)
 
 
 def test_a_tokenizer_tells_a_masker_what_it_must_know_and_the_user_has_the_last_word():

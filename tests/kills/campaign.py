@@ -166,7 +166,7 @@ def save_in_place(root: Path, step: int, tensors: Any, state: Any, **_: Any) -> 
     """The planted mistake: no temporary folder, no rename."""
     path = checkpoint.folder(root, step)
     path.mkdir(parents=True, exist_ok=True)
-    checkpoint._fill(path, step, tensors, state)
+    checkpoint._write_files(path, step, tensors, state)
     return path
 
 
@@ -263,7 +263,7 @@ class Campaign:
 
     def check(self, folder: Path, when: str) -> None:
         when = f"{folder.name}, {when}"
-        torn: list[checkpoint.Skipped] = []
+        torn: list[checkpoint.SkippedCheckpoint] = []
         newest = checkpoint.newest_valid(folder / "checkpoints", torn)
         entries = journal(folder)
         for each in torn:

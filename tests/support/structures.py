@@ -13,7 +13,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.structure import Decoded, Decoder, Truth
 from seqmlm.engine.types import Encoding
-from seqmlm.engine.units import Units
+from seqmlm.engine.units import Units, unit_symbols
 from seqmlm.errors import DataError
 from seqmlm.structure.maps import DependenceMap
 
@@ -47,7 +47,7 @@ class Equal:
         return [self.map(one) for one in encodings]
 
     def map(self, encoding: Encoding) -> DependenceMap:
-        ids = [symbols[0] for symbols in self.units.spelled(encoding)]
+        ids = [symbols[0] for symbols in unit_symbols(self.units, encoding)]
         count = len(ids)
         values = np.full((count, count), np.nan)
         for i in range(count):

@@ -113,7 +113,9 @@ def test_of_a_metric_of_which_more_is_better_the_highest_is_kept(
     rows: MaskedRows, step: Any, tmp_path: Path
 ) -> None:
     values = iter((0.5, 0.7, 0.6, 0.6))
-    best = Best(lambda rows: {"f1": next(values)}, tmp_path / "best", Goal("f1", more=True), resume=False)
+    best = Best(
+        lambda rows: {"f1": next(values)}, tmp_path / "best", Goal("f1", higher_is_better=True), resume=False
+    )
     best(rows)
     good = step()
     best(rows)

@@ -27,7 +27,7 @@ from written import rows as rows_of
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr.tokenizer import EventsTokenizer
 from seqmlm.domains.protein.tokenizer import ResidueTokenizer
-from seqmlm.engine.conditionals import evaluating
+from seqmlm.engine.conditionals import evaluation_mode
 from seqmlm.engine.types import Encoding
 from seqmlm.engine.windows import central_windows
 from seqmlm.evaluation.senses import one_sense
@@ -75,7 +75,7 @@ def whole(session: Session, *texts: str, **how: Any) -> np.ndarray:
 
 def states(body: Any, ids: Any, layer: int = -1) -> np.ndarray:
     """(L, H) what the model alone says of one sequence."""
-    with evaluating(body):
+    with evaluation_mode(body):
         found = body(input_ids=torch.tensor(ids[None].astype(np.int64)), output_hidden_states=True)
     every = [*found.hidden_states[:-1], found.last_hidden_state]
     return np.asarray(every[layer][0])

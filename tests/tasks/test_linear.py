@@ -108,7 +108,7 @@ def by_hand(model: LinearRows, raw: str, names: Mapping[str, int] | None = None)
     letters = [model.model.config.symbols.index(one) for one in _ids("ACDEFG")] if names is None else []
     names = names or dict(zip("ACDEFG", letters, strict=True))
     fields = model.model.fields.detach().double().numpy()
-    full = model.model.full().detach().double().numpy()
+    full = model.model.full_couplings().detach().double().numpy()
     total = 0.0
     for i, own in enumerate(raw):
         if own != "-":
@@ -238,7 +238,7 @@ def test_an_aligned_rna_family_gives_its_stems(seqmlm: Run, tracked_workspace: P
     assert row["units"] == len(few[0].replace("-", ""))
     loaded = model_folder.load(tracked_workspace / "runs/rna/model")
     assert isinstance(loaded.rows, LinearRows)
-    assert loaded.tokenizer.units.complement is None, "nor are counts beside the model of both strands"
+    assert loaded.tokenizer.units.facts.strands is None, "nor are counts beside the model of both strands"
     assert row["pll"] == pytest.approx(by_hand(loaded.rows, few[0], dict(zip("ACGU", range(4), strict=True))))
     long = seqmlm("score", "rna", written(tracked_workspace / "long.fa", ">a\nACGT\n"))
     long.refused(3, "a row of 4 units, where a linear model reads rows of 31")

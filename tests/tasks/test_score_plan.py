@@ -124,7 +124,8 @@ def test_what_is_told_is_which_mode_and_how_long_it_takes(
     assert told(27 * 60) == ("one-pass", said)
     calibrated.clear()
     assert told(27 * 60) == ("one-pass", said)
-    monkeypatch.setattr(type(session.tokenizer.units), "one_pass", False)
+    units = session.tokenizer.units
+    monkeypatch.setattr(units, "facts", replace(units.facts, one_pass=False))
     assert told(27 * 60)[0] == "exact", "units that other tokens show, too"
 
 

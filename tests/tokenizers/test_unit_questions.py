@@ -95,7 +95,7 @@ def answered(units: Units, encoding: Encoding, want: Any = DISTRIBUTION) -> Any:
     """What is said of `ASKED`, in one query of four variants."""
     query = units.ask(encoding, *map(np.concatenate, (HIDDEN, ASKED)), hidden_in=HIDDEN_IN, asked_in=ASKED_IN)
     [answer] = Conditionals(rows_for(units.space).eval()).ask([query], units.needs(want))
-    return units.read(query, answer, want)
+    return units.unit_log_probs(query, answer, want)
 
 
 def each_base(found: Any) -> Any:
@@ -214,7 +214,7 @@ def test_bases_are_drawn_as_they_are_said_to_be(tokenizer: NucleotideTokenizer) 
     want, place = (Sample(7), Candidates((0, 1, 2, 3))), np.full(100, 10)
     query = units.ask(encoding, place, place, hidden_in=variants, asked_in=variants)
     answers = Conditionals(rows_for(tokenizer.space).eval()).ask([query] * 20, units.needs(want))
-    found = [units.read(query, answer, want).values for answer in answers]
+    found = [units.unit_log_probs(query, answer, want).values for answer in answers]
     counts = np.bincount(np.concatenate([own["sample"] for own in found]).astype(int), minlength=4)
     p = np.exp(found[0]["candidates"][0])
     assert p.max() < 0.9

@@ -30,9 +30,10 @@ from seqmlm.engine.units import (
     QUERY_TOKENS,
     Doubles,
     Mode,
+    UnitFacts,
     UnitLogProbs,
-    of_units,
     partition,
+    unit_tokens,
     variants,
 )
 from seqmlm.errors import DataError, UsageError
@@ -69,7 +70,7 @@ class KmerTokenizer(BaseTokenizer):
 
     @cached_property
     def units(self) -> OverlappingUnits:
-        return self._stranded(OverlappingUnits(self.space, k=self.k, first=FIRST))
+        return OverlappingUnits(self.space, self._unit_facts(), k=self.k, first=FIRST)
 
     @cached_property
     def spelling(self) -> Spelling:
@@ -154,15 +155,12 @@ class OverlappingUnits(Bases):
     """A k-mer at every base: a base is hidden with all tokens that cover it, and read in all of them. The
     k-mers begin at id `first`, in alphabetical order."""
 
-    one_pass = False
-
-    def __init__(self, space: TokenSpace, *, k: int, first: int) -> None:
-        super().__init__(space)
+    def __init__(self, space: TokenSpace, facts: UnitFacts, *, k: int, first: int) -> None:
+        super().__init__(space, replace(facts, one_pass=False, masking={"k": k, "first": first}))
         self.k, self._first = k, first
-        self.masking = {"k": k, "first": first}
         self._place = _FOUR ** np.arange(k - 1, -1, -1, dtype=np.int64)  # (k,) worth of each base of a k-mer
 
-    def unhidden(self, masker: type[Any]) -> str | None:
+    def masker_problem(self, masker: type[Any]) -> str | None:
         if issubclass(masker, KmerSpan):
             return None
         return (
@@ -211,8 +209,8 @@ class OverlappingUnits(Bases):
         layout = self.layout(encoding)
         count = len(layout.code)
         each = np.arange(count + 1), np.arange(count)  # here a unit is its own only part
-        bases, variant = of_units(*each, hidden, hidden_in)
-        read, read_in = of_units(*each, asked, asked_in)
+        bases, variant = unit_tokens(*each, hidden, hidden_in)
+        read, read_in = unit_tokens(*each, asked, asked_in)
         if not len(read):
             raise UsageError("no base is asked")
         names, wanted = variant * count + bases, read_in * count + read
@@ -234,16 +232,16 @@ class OverlappingUnits(Bases):
         """The tokens over some bases, and the variant of each, by variant and token."""
         count = layout.high - layout.low + 1
         first = np.concatenate([[0], np.cumsum(count)])
-        return of_units(first, ranges(layout.low, count), bases, variant)
+        return unit_tokens(first, ranges(layout.low, count), bases, variant)
 
-    def hide(self, encoding: Encoding, rate: float, rng: np.random.Generator) -> Query | None:
+    def evaluation_query(self, encoding: Encoding, rate: float, rng: np.random.Generator) -> Query | None:
         layout = self.layout(encoding)
         free = np.concatenate([[0], np.cumsum(~eligible_tokens(encoding, self.space))])
         able = np.flatnonzero(free[layout.high + 1] == free[layout.low])
         chosen = able[draw(len(able), rate, rng)]
         return self.ask(encoding, chosen, chosen) if len(chosen) else None
 
-    def each(self, encoding: Encoding, owned: Bools | None = None) -> Iterator[Query]:
+    def _one_by_one(self, encoding: Encoding, owned: Bools | None) -> Iterator[Query]:
         """A variant for each base, all its tokens hidden; it belongs to who owns the last of them."""
         layout = self.layout(encoding)
         bases = np.arange(len(layout.code))
@@ -266,7 +264,7 @@ class OverlappingUnits(Bases):
                 f"{self.k} overlapping k-mers: use --mode exact or partition:K"
             )
         if mode.kind != "partition":  # a base is a unit whole
-            yield from self.each(encoding, owned)
+            yield from self._one_by_one(encoding, owned)
             return
         if mode.parts <= self.k:
             raise UsageError(
@@ -284,7 +282,7 @@ class OverlappingUnits(Bases):
             bases = np.flatnonzero(passes == number)
             yield self.ask(encoding, bases, bases[wanted[bases]])
 
-    def read(self, query: Query, answer: Answer, want: Collection[Reduction] = ()) -> UnitLogProbs:
+    def unit_log_probs(self, query: Query, answer: Answer, want: Collection[Reduction] = ()) -> UnitLogProbs:
         """Restrict each token to the k-mers that agree with the visible bases; average over the tokens."""
         layout, hidden = self.layout(query.encoding), query.key
         count = len(layout.code)

@@ -37,7 +37,7 @@ from seqmlm.domains.code.lexers import Lexer, lex
 from seqmlm.domains.code.lexers.classes import CLASSES, PROSE, RATES, WHITESPACE, Lexed
 from seqmlm.domains.code.lexers.source import SourceText
 from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding, Ids, Longs
-from seqmlm.engine.units import Units
+from seqmlm.engine.units import UnitFacts, Units
 from seqmlm.errors import DataError, UsageError
 from seqmlm.tokenizers.backend import Pieces, word_numbers
 from seqmlm.tokenizers.base import Traits
@@ -87,7 +87,8 @@ class CodeTokenizer(BpeTokenizer):
 
     @cached_property
     def units(self) -> Units:
-        return Units(self.space, masking={"classes": CLASSES, "class_rates": RATES})
+        masking = {"classes": CLASSES, "class_rates": RATES}
+        return Units(self.space, UnitFacts(unfamiliar=self.space.unknown_ids, masking=masking))
 
     @classmethod
     def train(

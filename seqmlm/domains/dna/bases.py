@@ -55,7 +55,7 @@ class BaseTokenizer(NucleotideTokenizer):
     def units(self) -> Units:
         # The bases of a token, and the id of the first one: the others follow in alphabetical order.
         masking = {"k": self.k, "first": FIRST}
-        return self._stranded(Units(self.space, complement=self._complement, masking=masking))
+        return Units(self.space, replace(self._unit_facts(self._complement), masking=masking))
 
     def _encode(self, raws: Sequence[str], flat: Flat) -> list[Encoding]:
         k, total = self.k, len(flat.codes)

@@ -45,7 +45,7 @@ class SeveralBaseTokenizer(NucleotideTokenizer):
 
     @cached_property
     def units(self) -> Units:
-        return self._stranded(SeveralBases(self.space, self.tokens))
+        return SeveralBases(self.space, self._unit_facts(), self.tokens)
 
     def _make_encodings(self, ids: Ids, bounds: Sequence[int], flat: Flat) -> list[Encoding]:
         """Encodings of concatenated token ids (T,), [CLS] and [SEP] included, which begin at `bounds` (R +

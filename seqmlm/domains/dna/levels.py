@@ -36,6 +36,7 @@ from seqmlm.domains.dna.nucleotides import CONTEXT, GENES, OWN, own_range
 from seqmlm.domains.dna.tokenizer import letter_codes, reverse_complement
 from seqmlm.domains.dna.track import GenomeTrack
 from seqmlm.engine.types import Encoding, Sequences
+from seqmlm.engine.units import unit_symbols
 from seqmlm.tokenizers.base import Tokenizer
 
 # Composition
@@ -440,7 +441,7 @@ def _codes(encoding: Encoding, tokenizer: Tokenizer) -> Longs:
     rule = tokenizer.units
     numbers = rule.numbers(encoding)
     if rule.symbols == 4:
-        spelled = np.array([code for unit in rule.spelled(encoding) for code in unit], dtype=np.int64)
+        spelled = np.array([code for unit in unit_symbols(rule, encoding) for code in unit], dtype=np.int64)
         if not len(spelled):
             return spelled
         codes = np.full(int(numbers[-1] - numbers[0]) + 1, 4, dtype=np.int64)

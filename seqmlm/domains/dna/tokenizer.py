@@ -19,16 +19,16 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.engine.holes import Gapped
 from seqmlm.engine.query import Answer, Query
-from seqmlm.engine.reductions import Reduction, Rows, TargetLogProb, of_shares, union
+from seqmlm.engine.reductions import Reduction, Rows, TargetLogProb, reduce_shares, union
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Floats, Ids, Longs, TokenSpace, ranges
-from seqmlm.engine.units import Doubles, UnitLogProbs, Units, variants
+from seqmlm.engine.units import Doubles, Strands, UnitFacts, UnitLogProbs, Units, variants
 from seqmlm.errors import UsageError
 from seqmlm.parsing import Share
 from seqmlm.tokenizers.base import Tokenizer, Traits, Unknown, UnknownUnit, read_card, space_of
@@ -55,7 +55,8 @@ def letter_codes(text: str) -> NDArray[np.int32]:
     return _CODE[np.frombuffer(text.encode("latin-1", errors="replace"), dtype=np.uint8)]
 
 
-Rule = TypeVar("Rule", bound=Units)
+BASE_COMPLEMENT: Ids = np.array([3, 2, 1, 0], dtype=np.int32)
+"""(4,) the number of each base's partner on the other strand."""
 
 
 class Flat(NamedTuple):
@@ -100,13 +101,16 @@ class NucleotideTokenizer(Tokenizer):
     def spelling(self) -> Spelling:
         return Letters(self.tokens)
 
-    def _stranded(self, rule: Rule) -> Rule:
-        """A rule of units for sequences that can be read on either strand.
+    def _unit_facts(self, complement: Ids = BASE_COMPLEMENT) -> UnitFacts:
+        """Facts about units of sequences that can be read on either strand.
 
         Nothing is unfamiliar: N is a base that is not known, which genomes have in long runs.
+
+        Args:
+            complement: (K,) the symbol that each one is on the other strand.
         """
-        rule.augment, rule.mirrored, rule.unfamiliar = self._either_strand, self.mirrored, ()
-        return rule
+        strands = Strands(complement=complement, mirrored=self.mirrored)
+        return UnitFacts(unfamiliar=(), augment=self._either_strand, strands=strands)
 
     def encode_batch(self, raws: Sequence[str]) -> list[Encoding]:
         """Encode sequences; groups are the 0-based number of a token's first base, spans are its letters.
@@ -245,24 +249,18 @@ def _between_edges(ids: Ids) -> Iterator[slice]:
 class Bases(Units, ABC):
     """Units that are bases, whatever the tokens."""
 
-    names: ClassVar[Sequence[str] | None] = "ACGT"
-
-    def __init__(self, space: TokenSpace) -> None:
-        super().__init__(space, complement=np.array([3, 2, 1, 0], dtype=np.int32))
-
-    @property
-    def symbols(self) -> int:
-        return _FOUR
+    def __init__(self, space: TokenSpace, facts: UnitFacts) -> None:
+        super().__init__(space, replace(facts, names=BASES))
 
     def symbols_of(self, encoding: Encoding) -> tuple[Longs, Longs]:
         codes = self._codes(encoding)
         return np.arange(len(codes) + 1), codes.astype(np.int64)
 
-    def open(
+    def open_gaps(
         self, encoding: Encoding, spans: Sequence[tuple[int, int]], counts: Sequence[int] | None = None
     ) -> Gapped:
-        """The gaps that `Units.open` makes, of bases, whatever their tokens; a UsageError for a gap without
-        bases, or with another number of them than `counts` asks for."""
+        """As `Units.open_gaps`; a gap is the bases that stand there, whatever their tokens; a UsageError if
+        it has none, or another number than `counts` asks for."""
         starts = self.spans(encoding)[:, 0]
         gaps = tuple(np.flatnonzero((starts >= start) & (starts < end)) for start, end in spans)
         for number, (units, (start, end)) in enumerate(zip(gaps, spans, strict=True)):
@@ -279,8 +277,8 @@ class Bases(Units, ABC):
 class SeveralBases(Bases):
     """Tokens (V,) that stand side by side and show one base or more; the special ones show none."""
 
-    def __init__(self, space: TokenSpace, tokens: Sequence[str]) -> None:
-        super().__init__(space)
+    def __init__(self, space: TokenSpace, facts: UnitFacts, tokens: Sequence[str]) -> None:
+        super().__init__(space, facts)
         self._sizes = np.array([0] * FIRST + [len(token) for token in tokens[FIRST:]], dtype=np.int64)
         self._flat = letter_codes("".join(tokens[FIRST:])).astype(np.int64)
         self._first = np.cumsum(self._sizes) - self._sizes
@@ -326,7 +324,7 @@ class SeveralBases(Bases):
         inside = np.zeros_like(asked) if asked_in is None else asked_in
         return replace(query, key=inside * len(self.places(encoding)) + asked)
 
-    def read(self, query: Query, answer: Answer, want: Collection[Reduction] = ()) -> UnitLogProbs:
+    def unit_log_probs(self, query: Query, answer: Answer, want: Collection[Reduction] = ()) -> UnitLogProbs:
         sizes = self._sizes[query.encoding.ids]
         first = np.cumsum(sizes) - sizes
         places, count = query.asked, sizes[query.asked]
@@ -374,7 +372,7 @@ def read_shares(
 ) -> dict[str, NDArray[Any]]:
     """The reductions in `want`, by name, of (E, 4) probabilities of the bases instead of those of tokens."""
     draw = np.stack([np.full(len(symbol), answer.stream), np.arange(len(symbol))], axis=1)
-    return of_shares(want, shares, symbol, draw) if want else {}
+    return reduce_shares(want, shares, symbol, draw) if want else {}
 
 
 def check_counts(counts: NDArray[Any], space: TokenSpace) -> None:

@@ -186,7 +186,7 @@ class PastView(View):
             is_owned = is_asked[places] & np.isin(places, visit_places)
             if is_owned.any():
                 windows.append(
-                    (replace(encoding.taken(places), positions=_joined_positions(encoding, places)), is_owned)
+                    (replace(encoding.take(places), positions=_joined_positions(encoding, places)), is_owned)
                 )
         return windows
 

@@ -43,7 +43,7 @@ from seqmlm.domains.ehr.vocabulary import (
     vocabulary_of,
 )
 from seqmlm.engine.types import Encoding
-from seqmlm.engine.units import Units
+from seqmlm.engine.units import UnitFacts, Units
 from seqmlm.engine.windows import windows_at
 from seqmlm.errors import StateError, UsageError, nearest
 from seqmlm.parsing import read_json
@@ -108,7 +108,12 @@ class EventsTokenizer(Tokenizer):
 
     @cached_property
     def units(self) -> Units:
-        return _Visits(self.space, masking={"pools": list(self._lexicon.pools())})
+        facts = UnitFacts(
+            unfamiliar=self.space.unknown_ids,
+            augment=_shuffled_visits,
+            masking={"pools": list(self._lexicon.pools())},
+        )
+        return _Visits(self.space, facts)
 
     @cached_property
     def spelling(self) -> Spelling:
@@ -194,18 +199,7 @@ class EventsTokenizer(Tokenizer):
 
 
 class _Visits(Units):
-    """Events in visits: each visit is a set, and may be read in any order."""
-
-    def augment(self, encoding: Encoding, rng: np.random.Generator) -> Encoding:
-        """The events of each visit in random order, since they are a set."""
-        keys = rng.random(len(encoding))
-        inside = encoding.groups >= 0
-        keys[inside] = rng.random(int(inside.sum()))
-        assert encoding.positions is not None
-        order = np.lexsort((keys, encoding.positions))
-        groups = encoding.groups[order]
-        groups[groups >= 0] = encoding.groups[inside]  # units are in ascending order
-        return replace(encoding.taken(order), groups=groups)
+    """Events in visits."""
 
     def windows(self, encoding: Encoding, max_length: int) -> list[Encoding]:
         """Windows that begin with a visit, the background before each; the last one is full.
@@ -219,6 +213,18 @@ class _Visits(Units):
         if not len(starts) or starts[0] > max_length // 2:
             return super().windows(encoding, max_length)
         return windows_at(encoding, self.space, max_length, starts)
+
+
+def _shuffled_visits(encoding: Encoding, rng: np.random.Generator) -> Encoding:
+    """A history with the events of each visit in random order, since they are a set."""
+    keys = rng.random(len(encoding))
+    inside = encoding.groups >= 0
+    keys[inside] = rng.random(int(inside.sum()))
+    assert encoding.positions is not None
+    order = np.lexsort((keys, encoding.positions))
+    groups = encoding.groups[order]
+    groups[groups >= 0] = encoding.groups[inside]  # units are in ascending order
+    return replace(encoding.take(order), groups=groups)
 
 
 class _Clinical(Spelling):

@@ -454,7 +454,7 @@ def counts_of(encodings: Iterable[Encoding], tokenizer: Tokenizer) -> LogCounts:
     stream = iter(encodings)
     while batch := list(islice(stream, _TOGETHER)):
         counting.add(lines_of(batch, tokenizer))
-    unfamiliar = tokenizer.units.unfamiliar if tokenizer.traits.unit == "line" else ()
+    unfamiliar = tokenizer.units.facts.unfamiliar if tokenizer.traits.unit == "line" else ()
     unmatched_key = unfamiliar[0] if unfamiliar else -1
     return counting.counts(int(unmatched_key))
 

@@ -40,7 +40,7 @@ from seqmlm.domains.logs.values import (
     too_few,
 )
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids
-from seqmlm.engine.units import Units
+from seqmlm.engine.units import UnitFacts, Units
 from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.parsing import Share, read_json
 from seqmlm.tokenizers.base import (
@@ -170,7 +170,7 @@ class TemplateTokenizer(Growing):
 
     @cached_property
     def units(self) -> Units:
-        return Units(self.space, unfamiliar=(_NEW,))
+        return Units(self.space, UnitFacts(unfamiliar=(_NEW,)))
 
     @cached_property
     def spelling(self) -> Spelling:

@@ -115,13 +115,13 @@ def make_masker(masker: type[Masker], config: MaskingConfig, space: TokenSpace) 
     Raises:
         UsageError: an unknown or missing option.
     """
-    known = options_of(masker)
-    check_options(config, known)
-    for key in sorted(set(known) - set(config.options)):
-        if known[key].default is inspect.Parameter.empty:
+    options = options_of(masker)
+    check_options(config, options)
+    for key in sorted(set(options) - set(config.options)):
+        if options[key].default is inspect.Parameter.empty:
             raise UsageError(f"masker {config.masker!r} needs the option {key!r} (masking.options.{key})")
-    made: Masker = masker(rate=config.rate, space=space, **config.options)  # type: ignore[call-arg]
-    return made
+    instance: Masker = masker(rate=config.rate, space=space, **config.options)  # type: ignore[call-arg]
+    return instance
 
 
 def options_of(masker: type[Masker]) -> dict[str, inspect.Parameter]:
@@ -130,11 +130,11 @@ def options_of(masker: type[Masker]) -> dict[str, inspect.Parameter]:
     return {key: value for key, value in parameters.items() if key not in ("rate", "space")}
 
 
-def check_options(config: MaskingConfig, known: Collection[str]) -> None:
+def check_options(config: MaskingConfig, known_options: Collection[str]) -> None:
     """Refuse options that the masker does not know, with a UsageError that names the nearest one."""
     for key in config.options:
-        if key not in known:
-            near = nearest(key, known) if known else "; it takes none"
+        if key not in known_options:
+            near = nearest(key, known_options) if known_options else "; it takes none"
             raise UsageError(f"masker {config.masker!r} has no option {key!r}{near}")
 
 
@@ -173,11 +173,11 @@ def number_units(groups: Ids) -> tuple[NDArray[np.intp], int]:
     """
     if not groups.size:
         return np.zeros(0, dtype=np.intp), 0
-    before, after = groups[:-1], groups[1:]
-    if np.count_nonzero(after < before):  # out of order, so a unit may occur again later
+    previous, following = groups[:-1], groups[1:]
+    if np.count_nonzero(following < previous):  # out of order, so a unit may occur again later
         _, first, numbers = np.unique(groups, return_index=True, return_inverse=True)
         return np.argsort(np.argsort(first))[numbers], len(first)
-    changes = after != before
+    changes = following != previous
     count = int(np.count_nonzero(changes)) + 1
     if count == len(groups):  # every token is a unit, as in proteins
         return np.arange(count), count
@@ -236,7 +236,7 @@ class Corruptor:
             raise UsageError(
                 f"masker {masker.name!r} draws its own random tokens: leave masking.replacement at 'uniform'"
             )
-        self._below = _cumulative(unigram, space) if config.replacement == "unigram" else None
+        self._below = _cumulative_shares(unigram, space) if config.replacement == "unigram" else None
 
     def __call__(self, encoding: Encoding, epoch: int, sample: int) -> Masked:
         """Corrupt a copy of one sequence; static masks ignore `epoch`."""
@@ -249,13 +249,13 @@ class Corruptor:
         positions = (selected & eligible).nonzero()[0]
         ids = encoding.ids.copy()
         outcome = self._outcomes(encoding, positions, rng)
-        kept = outcome >= 1 - self.config.keep
+        unchanged = outcome >= 1 - self.config.keep
         masked = outcome < self.config.mask
         if hidden is not None:
             masked |= hidden[positions]
-            kept &= ~masked
+            unchanged &= ~masked
         ids[positions[masked]] = self.space.mask
-        swapped, ordinary = positions[~(masked | kept)], self.space.ordinary
+        swapped, ordinary = positions[~(masked | unchanged)], self.space.ordinary
         if len(swapped) and self._replacer is not None:
             ids[swapped] = self._replacer.replace(encoding, swapped, rng)
         elif len(swapped) and self._below is not None:
@@ -273,21 +273,21 @@ class Corruptor:
             return rng.random(len(positions))
         if self.masker.outcome in ("unit", "symbol"):
             named = self.masker.outcome == "symbol" and encoding.symbols is not None
-            owners = _named(encoding, positions) if named else encoding.groups[positions]
+            owners = _symbol_numbers(encoding, positions) if named else encoding.groups[positions]
             numbers, count = number_units(owners)
             return rng.random(count)[numbers]
         run = np.cumsum(np.diff(positions, prepend=-1) > 1)  # neighbours have the same number
         return rng.random(int(run[-1]) + 1)[run] if len(run) else np.zeros(0)
 
 
-def _named(encoding: Encoding, positions: NDArray[np.intp]) -> Ids:
+def _symbol_numbers(encoding: Encoding, positions: NDArray[np.intp]) -> Ids:
     """(M,) a number for each position: its symbol's where it has one, else one of its unit's own."""
     assert encoding.symbols is not None
     symbols, groups = encoding.symbols[positions], encoding.groups[positions]
     return np.where(symbols >= 0, symbols, groups + (int(symbols.max(initial=-1)) + 1)).astype(np.int32)
 
 
-def _cumulative(unigram: NDArray[np.float64] | None, space: TokenSpace) -> NDArray[np.float64]:
+def _cumulative_shares(unigram: NDArray[np.float64] | None, space: TokenSpace) -> NDArray[np.float64]:
     """(R,) cumulated shares of the ordinary tokens."""
     if unigram is None or unigram.shape != (space.size,):
         raise UsageError(f"replacement = 'unigram' needs the frequencies of all {space.size} tokens")

@@ -56,7 +56,7 @@ class Lexicon(RateMasker):
             raise UsageError(
                 f"masking key 'p' belongs to mode 'mix' and to no other; mode is {mode!r}, p {p}"
             )
-        self.words = {tuple(word) for word in words} | {(own,) for own in ids}
+        self.words = {tuple(word) for word in words} | {(word_id,) for word_id in ids}
         if not self.words or () in self.words:
             raise UsageError("lexicon masks need words (masking.options.words), each of at least one token")
         if not {token for word in self.words for token in word} <= set(space.ordinary.tolist()):
@@ -79,10 +79,10 @@ class Lexicon(RateMasker):
             admitted &= ~words
         elif self.mode == "cloze" or (rng.random() < self.p and (admitted & words).any()):
             admitted &= words
-        left = int(np.count_nonzero(admitted))
+        candidates = int(np.count_nonzero(admitted))
         units = np.zeros(count, dtype=np.bool_)
-        if left:
-            units[admitted] = draw(left, min(1.0, self.rate * total / left), rng)
+        if candidates:
+            units[admitted] = draw(candidates, min(1.0, self.rate * total / candidates), rng)
         selected = np.zeros(len(eligible), dtype=np.bool_)
         selected[inner] = units[numbers]
         return selected & eligible
@@ -90,8 +90,8 @@ class Lexicon(RateMasker):
     def _are_words(self, ids: Ids, numbers: NDArray[np.intp], count: int) -> Bools:
         """(count,) whether each unit is a word of the lexicon."""
         words = np.zeros(count, dtype=np.bool_)
-        alone = (np.bincount(numbers, minlength=count) == 1)[numbers]
-        words[numbers[self._alone.take(ids) & alone]] = True
-        for unit in set(numbers[self._among.take(ids) & ~alone].tolist()):
+        is_single = (np.bincount(numbers, minlength=count) == 1)[numbers]
+        words[numbers[self._alone.take(ids) & is_single]] = True
+        for unit in set(numbers[self._among.take(ids) & ~is_single].tolist()):
             words[unit] = tuple(ids[numbers == unit].tolist()) in self.words
         return words

@@ -39,12 +39,12 @@ class Position(RateMasker):
     def select(self, encoding: Encoding, eligible: Bools, rng: np.random.Generator) -> Bools:
         """(L,) positions to predict."""
         inner = (encoding.groups >= 0).nonzero()[0]
-        given = np.zeros(len(eligible), dtype=np.bool_)
-        given[[inner[own] for own in self.positions if -len(inner) <= own < len(inner)]] = True
-        given &= eligible
-        others = eligible & ~given
-        take_given = rng.random() < self.p
-        if not others.any() or (take_given and given.any()):
-            return given
-        others[others] = draw(int(np.count_nonzero(others)), self.rate, rng)
-        return others
+        at_positions = np.zeros(len(eligible), dtype=np.bool_)
+        at_positions[[inner[place] for place in self.positions if -len(inner) <= place < len(inner)]] = True
+        at_positions &= eligible
+        elsewhere = eligible & ~at_positions
+        choose_positions = rng.random() < self.p
+        if not elsewhere.any() or (choose_positions and at_positions.any()):
+            return at_positions
+        elsewhere[elsewhere] = draw(int(np.count_nonzero(elsewhere)), self.rate, rng)
+        return elsewhere

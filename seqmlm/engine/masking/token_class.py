@@ -62,16 +62,16 @@ class TokenClass(RateMasker):
     ) -> None:
         super().__init__(rate=rate, space=space)
         self.together, self.in_class = check_share("together", together), check_share("in_class", in_class)
-        wanted = {**dict.fromkeys(classes, 1.0), **(class_rates or {}), **(rates or {})}
-        for name, value in wanted.items():
+        relative_rates = {**dict.fromkeys(classes, 1.0), **(class_rates or {}), **(rates or {})}
+        for name, value in relative_rates.items():
             if name not in classes:
                 raise UsageError(f"masking.options.rates: no class {name!r}{nearest(name, classes)}")
             if not 0 <= value < np.inf:
                 raise UsageError(f"masking.options.rates: {name} must be a number from 0 on, not {value}")
-        if classes and not any(wanted.values()):
+        if classes and not any(relative_rates.values()):
             raise UsageError("masking.options.rates: every class has rate 0, so nothing could be selected")
         # The last entry is for tokens without a class (-1), and for sequences without classes.
-        self._rates = np.array([*(wanted[name] for name in classes), 1.0], dtype=np.float64)
+        self._rates = np.array([*(relative_rates[name] for name in classes), 1.0], dtype=np.float64)
         self._ordinary = space.ordinary
         self._is_special = space.is_special
 
@@ -100,8 +100,8 @@ class TokenClass(RateMasker):
         if encoding.classes is None:
             return np.ones(len(positions))
         classes = encoding.classes[positions]
-        known = (classes >= 0) & (classes < len(self._rates) - 1)
-        return self._rates[np.where(known, classes, -1)]
+        has_rate = (classes >= 0) & (classes < len(self._rates) - 1)
+        return self._rates[np.where(has_rate, classes, -1)]
 
     def _draw(
         self,
@@ -112,7 +112,7 @@ class TokenClass(RateMasker):
         rng: np.random.Generator,
     ) -> Bools:
         """(U,) the selected units."""
-        alone = rng.random(len(shares))
+        draws = rng.random(len(shares))
         if encoding.symbols is not None and self.together:
             named = ((encoding.symbols[first] >= 0) & (shares > 0)).nonzero()[0]
             _, symbols = np.unique(encoding.symbols[first[named]], return_inverse=True)
@@ -121,8 +121,8 @@ class TokenClass(RateMasker):
             tied = (rng.random(len(means)) < self.together)[symbols]
             shares = shares.copy()
             shares[named[tied]] = means[symbols[tied]]
-            alone[named[tied]] = rng.random(len(means))[symbols[tied]]
-        units: Bools = alone < shares
+            draws[named[tied]] = rng.random(len(means))[symbols[tied]]
+        units: Bools = draws < shares
         return units
 
     def replace(self, encoding: Encoding, swapped: NDArray[np.intp], rng: np.random.Generator) -> Ids:

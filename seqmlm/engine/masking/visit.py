@@ -88,7 +88,7 @@ class Visit:
             sets = encoding.positions
         elif way < self.visits + self.families:
             sets = encoding.symbols
-        units = None if sets is None else self._whole_sets(_of_units(sets[places], numbers, count), rng)
+        units = None if sets is None else self._whole_sets(_unit_sets(sets[places], numbers, count), rng)
         if units is None:
             units = draw(count, self.rate, rng)
         elif way < self.visits:
@@ -102,16 +102,16 @@ class Visit:
         Args:
             sets: (U,) number of the set each unit is in, -1 for none.
         """
-        known, member = np.unique(sets, return_inverse=True)
+        set_numbers, member = np.unique(sets, return_inverse=True)
         sizes = np.bincount(member)
-        most = min(self.rate * _MOST, 1.0) * len(sets)
-        chosen = np.zeros(len(known), dtype=np.bool_)
+        limit = min(self.rate * _MOST, 1.0) * len(sets)
+        chosen = np.zeros(len(set_numbers), dtype=np.bool_)
         total = 0
-        order = rng.permutation(len(known))
-        for number in order[(sizes[order] <= most) & (known[order] >= 0)].tolist():
+        order = rng.permutation(len(set_numbers))
+        for number in order[(sizes[order] <= limit) & (set_numbers[order] >= 0)].tolist():
             if total >= self.rate * len(sets):
                 break
-            if total + sizes[number] <= most:
+            if total + sizes[number] <= limit:
                 chosen[number] = True
                 total += int(sizes[number])
         return chosen[member] if total else None
@@ -120,20 +120,22 @@ class Visit:
         """(S,) ids of the same pool as the true ones; units with a parent get another pair."""
         ids = encoding.ids[swapped]
         pool = self._pool[ids]
-        drawn: Ids = self._pools[
+        replacements: Ids = self._pools[
             self._first[pool] + (rng.random(len(ids)) * self._size[pool]).astype(np.int64)
         ]
         inside = encoding.groups[swapped]
         # A parent is directly before its token, in the same unit.
         pair = (inside[1:] == inside[:-1]) & (self._parent[ids[1:]] == ids[:-1]) & (ids[:-1] >= 0)
         fronts = pair.nonzero()[0]
-        drawn[fronts] = np.where(
-            self._parent[drawn[fronts + 1]] >= 0, self._parent[drawn[fronts + 1]], drawn[fronts]
+        replacements[fronts] = np.where(
+            self._parent[replacements[fronts + 1]] >= 0,
+            self._parent[replacements[fronts + 1]],
+            replacements[fronts],
         )
-        return drawn
+        return replacements
 
 
-def _of_units(sets: Ids, numbers: NDArray[np.intp], count: int) -> Ids:
+def _unit_sets(sets: Ids, numbers: NDArray[np.intp], count: int) -> Ids:
     """(U,) the set of each unit's first token, from that of each token."""
     first = np.full(count, -1, dtype=np.int32)
     first[numbers[::-1]] = sets[::-1]

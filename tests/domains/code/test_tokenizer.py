@@ -156,7 +156,7 @@ def test_windows_cut_between_units(tokenizer):
 
 
 def test_options_and_what_maskers_learn(tokenizer, tmp_path):
-    assert tokenizer.units.masking == {"classes": CLASSES, "class_rates": RATES}
+    assert tokenizer.units.facts.masking == {"classes": CLASSES, "class_rates": RATES}
     assert set(RATES) == set(CLASSES)
     made = CodeTokenizer.train(["x = 1\n"] * 3, lexer="generic")
     made.save(tmp_path)

@@ -122,7 +122,7 @@ def test_windows_and_joined_sequences_are_turned_in_place(tokenizer):
 def test_either_strand_half_of_the_time():
     tokenizer, rng = BaseTokenizer(), np.random.default_rng(0)
     encoding = tokenizer.encode("AACCCGGT")
-    forward = sum(tokenizer.units.augment(encoding, rng) is encoding for _ in range(1000))
+    forward = sum(tokenizer.units.facts.augment(encoding, rng) is encoding for _ in range(1000))
     assert abs(forward - 500) < 5 * np.sqrt(250)
 
 

@@ -19,6 +19,7 @@ from seqmlm.engine.randomness import EVALUATION, rng
 from seqmlm.engine.reductions import Reduction
 from seqmlm.engine.scoring import Scorer
 from seqmlm.engine.types import InMemory
+from seqmlm.engine.units import unit_symbols
 from seqmlm.engine.windows import central_windows, windows
 from seqmlm.errors import UsageError
 from seqmlm.evaluation.bits import unit_bits
@@ -117,7 +118,7 @@ def test_units_are_the_bases_with_their_places(tokenizer):
         assert numbers.tolist() == spans[:, 0].tolist()
         letters = "".join(
             "ACGT"[code[0]] if tokenizer.name != "base.v1" else tokenizer.tokens[code[0]]
-            for code in units.spelled(encoding)
+            for code in unit_symbols(units, encoding)
         )
         assert letters == "".join(raw[i] for i in numbers).upper()
         if tokenizer.name != "kmer.v1":
@@ -127,7 +128,7 @@ def test_units_are_the_bases_with_their_places(tokenizer):
 @overlapping
 def test_a_hidden_base_shows_in_no_token(tokenizer):
     for index, (raw, encoding) in enumerate(zip(RAWS, tokenizer.encode_batch(RAWS), strict=True)):
-        query = tokenizer.units.hide(encoding, 0.15, rng(3, 0, index, EVALUATION))
+        query = tokenizer.units.evaluation_query(encoding, 0.15, rng(3, 0, index, EVALUATION))
         if query is None:
             continue
         numbers = tokenizer.units.numbers(encoding)[query.key.bases]
@@ -169,9 +170,11 @@ def test_bases_of_weight_zero_are_not_asked():
     for tokenizer in (BaseTokenizer(soft_mask_weight=0), KmerTokenizer(k=3, soft_mask_weight=0)):
         encoding = tokenizer.encode("acgtacgtacgtACGTACGATTACA")
         for seed in range(20):
-            query = tokenizer.units.hide(encoding, 0.5, np.random.default_rng(seed))
+            query = tokenizer.units.evaluation_query(encoding, 0.5, np.random.default_rng(seed))
             assert encoding.weights[query.masked].min() > 0
-    assert tokenizer.units.hide(tokenizer.encode("acgtacgt"), 0.5, np.random.default_rng(0)) is None
+    assert (
+        tokenizer.units.evaluation_query(tokenizer.encode("acgtacgt"), 0.5, np.random.default_rng(0)) is None
+    )
 
 
 def test_bases_counted_in_windows():

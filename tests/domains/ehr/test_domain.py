@@ -81,7 +81,7 @@ def test_the_order_within_a_visit_means_nothing_to_the_model(tokenizer: EventsTo
         with torch.no_grad():
             return rows(pack([document]), output="hidden")
 
-    shuffled = tokenizer.units.augment(encoding, np.random.default_rng(3))
+    shuffled = tokenizer.units.facts.augment(encoding, np.random.default_rng(3))
     assert shuffled.ids.tolist() != encoding.ids.tolist()
     assert (answer(shuffled) - answer(encoding)).abs().max() < 1e-5
     moved = replace(encoding, ids=encoding.ids.copy())

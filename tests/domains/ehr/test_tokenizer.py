@@ -217,7 +217,7 @@ def test_intervals(days: int, name: int) -> None:
 def test_augmenting_keeps_visits_and_units(history: History, seed: int) -> None:
     tokenizer = made(channels=CHANNELS)
     before = tokenizer.encode(history)
-    after = tokenizer.units.augment(before, np.random.default_rng(seed))
+    after = tokenizer.units.facts.augment(before, np.random.default_rng(seed))
     assert after.positions.tolist() == before.positions.tolist()
     columns = ("ids", "symbols", "spans")
 
@@ -244,9 +244,8 @@ def test_augmenting_keeps_visits_and_units(history: History, seed: int) -> None:
 def test_augmenting_changes_the_order_within_a_visit() -> None:
     tokenizer = EventsTokenizer.train(patients.histories(60), min_subjects=1)
     encoding = tokenizer.encode(patients.history(3))
-    orders = {
-        tuple(tokenizer.units.augment(encoding, np.random.default_rng(n)).ids.tolist()) for n in range(5)
-    }
+    augment = tokenizer.units.facts.augment
+    orders = {tuple(augment(encoding, np.random.default_rng(n)).ids.tolist()) for n in range(5)}
     assert len(orders) == 5
 
 
