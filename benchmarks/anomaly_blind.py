@@ -25,7 +25,7 @@ from anomaly_plants import COUNT_CHANGES, REORDERINGS, planted, substituted
 from anomaly_sessions import Session, SessionTask, records_of
 from numpy.typing import NDArray
 
-from seqmlm.anomaly.values import Scored
+from seqmlm.anomaly.values import ScoredRecord
 from seqmlm.data.problems import Problems
 from seqmlm.engine.units import Mode
 
@@ -119,7 +119,7 @@ class Measured:
         return fused.scores(found, lengths)
 
 
-def model_channels(alone: Sequence[Scored], hidden: Sequence[Scored]) -> Statistics:
+def model_channels(alone: Sequence[ScoredRecord], hidden: Sequence[ScoredRecord]) -> Statistics:
     """Reductions of the surprisals: each event hidden alone (pll), and with every other one (hidden)."""
     columns: dict[str, list[float]] = {}
     for one, other in zip(alone, hidden, strict=True):

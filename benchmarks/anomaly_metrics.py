@@ -35,7 +35,7 @@ def alarmed(labels: Bools, alarms: Bools, prevalence: float | None = None) -> di
         "fpr": found.false_positive_rate.value,
     }
     if prevalence is not None:
-        numbers["f1_natural"] = found.reweighted(prevalence)[1]
+        numbers["f1_natural"] = found.precision_and_f1_at(prevalence)[1]
     return numbers
 
 

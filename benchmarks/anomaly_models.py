@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.anomaly.levels import Background, Level
-from seqmlm.anomaly.values import Scored
+from seqmlm.anomaly.values import ScoredRecord
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.inference import model_folder
@@ -114,10 +114,10 @@ class Detector:
         """What asks the model, with nothing remembered."""
         return RecordScorer(Session(self.model, tokens_per_batch=8192))
 
-    def judged(self, records: Sequence[Record]) -> list[tuple[Scored, list[Any]]]:
+    def judged(self, records: Sequence[Record]) -> list[tuple[ScoredRecord, list[Any]]]:
         """Each record with its rows."""
         detector = ModelDetector(self.scorer(), self.level, background=self.background)
-        found: list[tuple[Scored, list[Any]]] = []
+        found: list[tuple[ScoredRecord, list[Any]]] = []
         for batch in batches(iter(records)):
             scored = detector.unit_scores(detector.scorer.encoded(batch, Problems("skip")))
             found += zip(scored, detector.rows(scored), strict=True)

@@ -21,7 +21,7 @@ from anomaly_models import trained
 from ngram_cache import cached_bits
 from numpy.typing import NDArray
 
-from seqmlm.anomaly.values import ALONE, Scored
+from seqmlm.anomaly.values import ALONE, ScoredRecord
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.code.levels import CLASSES, SUBWORDS, TOP_TOKENS, ClassNorms, SourceUnits
@@ -78,13 +78,13 @@ def quixbugs(
     return found
 
 
-def _scored(model: LoadedModel, texts: Sequence[str]) -> list[Scored]:
+def _scored(model: LoadedModel, texts: Sequence[str]) -> list[ScoredRecord]:
     scorer = RecordScorer(Session(model, tokens_per_batch=8192))
     records = [Record(id=str(i), raw=text, source="quixbugs", line=1) for i, text in enumerate(texts)]
     return scorer.unit_scores(scorer.encoded(records, Problems()))
 
 
-def _of(arm: str, found: Sequence[Scored]) -> list[Scored]:
+def _of(arm: str, found: Sequence[ScoredRecord]) -> list[ScoredRecord]:
     """The same with the surprisals of one of `ARMS`."""
     return [
         replace(one, surprisal=one.values.get(ALONE, one.surprisal)) if arm == "model" else one
@@ -92,14 +92,14 @@ def _of(arm: str, found: Sequence[Scored]) -> list[Scored]:
     ]
 
 
-def _z(normal: Sequence[Scored], asked: Sequence[Scored]) -> dict[str, list[Doubles]]:
+def _z(normal: Sequence[ScoredRecord], asked: Sequence[ScoredRecord]) -> dict[str, list[Doubles]]:
     """Standard deviations by which each unit is more surprising than its class, by arm: (U,) a program."""
     norms = ClassNorms(np.zeros((len(CLASSES) + 1, SUBWORDS, 3))).learn(normal)
     mixed, alone = zip(*(norms.z(one) for one in asked), strict=True)
     return {f"z of {arm}": list(alone if arm == "model" else mixed) for arm in ARMS}
 
 
-def _bits(baselines: Baselines, asked: Sequence[Scored]) -> dict[str, list[Doubles]]:
+def _bits(baselines: Baselines, asked: Sequence[ScoredRecord]) -> dict[str, list[Doubles]]:
     """Of model and mixture and of the floors: (U,) a program."""
     units = baselines.units
     found = {arm: [one.surprisal for one in _of(arm, asked)] for arm in ARMS}

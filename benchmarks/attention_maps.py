@@ -19,7 +19,7 @@ from seqmlm.engine.conditionals import evaluation_mode
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.packing import Document, pack
 from seqmlm.engine.types import Encoding
-from seqmlm.structure.base import Estimator, both_ways
+from seqmlm.structure.base import Estimator, pair_matrix
 from seqmlm.structure.maps import DependenceMap
 
 
@@ -28,7 +28,7 @@ class Attention(Estimator):
 
     name = "attention"
     nats = False
-    whole = True
+    whole_units = True
 
     def passes(self, units: int, tokens: int) -> int:
         return 1
@@ -44,8 +44,8 @@ class Attention(Estimator):
                 share[place, own] = 1 / len(own)
             directed = share @ weights @ share.T
             first, second = places.pairs.T
-            kept = both_ways(places, directed[first, second], directed[second, first])
-            found.append(self.finished(places, kept, passes=1))
+            kept = pair_matrix(places, directed[first, second], directed[second, first])
+            found.append(self.unit_map(places, kept, passes=1))
         return found
 
 

@@ -34,8 +34,8 @@ from seqmlm import plugins
 from seqmlm.data.pairs import Pair, read_pairs
 from seqmlm.engine.units import Mode, unit_symbols
 from seqmlm.errors import UsageError
-from seqmlm.evaluation.intervals import Difference, summarized
-from seqmlm.evaluation.pairs import Metric, accuracy, compared, outcomes
+from seqmlm.evaluation.intervals import Difference, percentile_interval
+from seqmlm.evaluation.pairs import Metric, accuracy, comparison_signs, metric_scores
 from seqmlm.inference import model_folder
 from seqmlm.inference.batches import BATCH_RECORDS
 from seqmlm.inference.expert import Use, stored_expert
@@ -106,7 +106,7 @@ def masked_scores(
     ]
 
     def scores(metric: Metric) -> Scores:
-        values = (np.round(side, 5).tolist() for side in compared(found, metric))
+        values = (np.round(side, 5).tolist() for side in metric_scores(found, metric))
         return dict(zip(("good", "bad"), values, strict=True))
 
     return scores("sum"), scores("mean")
@@ -202,14 +202,14 @@ def mean_difference(
     for draw in range(draws):
         drawn = random.integers(len(sums), size=len(sums))
         means[draw] = sums[drawn].sum() / counts[drawn].sum()
-    return summarized(float(values.mean()), means, confidence)
+    return percentile_interval(float(values.mean()), means, confidence)
 
 
 def table(seeds: Sequence[dict[str, Scores]], pairs: Sequence[Pair]) -> list[dict[str, Any]]:
     """A row for each phenomenon and one for all: accuracies in percent, and gains over the 5-gram."""
     groups = np.array([pair.group for pair in pairs])
     right = {
-        arm: np.mean([outcomes(own[arm]["good"], own[arm]["bad"]) > 0 for own in seeds], axis=0)
+        arm: np.mean([comparison_signs(own[arm]["good"], own[arm]["bad"]) > 0 for own in seeds], axis=0)
         for arm in ARMS
     }
     rows = []

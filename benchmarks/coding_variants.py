@@ -39,7 +39,7 @@ from seqmlm.domains.dna.tokenizer import reverse_complement
 from seqmlm.domains.dna.variants import DNAVariants
 from seqmlm.domains.variants import VariantTable
 from seqmlm.evaluation.detection import Detection
-from seqmlm.evaluation.intervals import resampled
+from seqmlm.evaluation.intervals import bootstrap_intervals
 from seqmlm.tasks.run import run
 from seqmlm.tasks.variants import VariantsConfig, VariantsTask
 
@@ -150,7 +150,7 @@ def areas(rows: list[dict[str, Any]]) -> dict[str, Any]:
             def told(weights: Any, labels: Any = labels, values: Any = values) -> Mapping[str, float]:
                 return {"auroc": Detection(labels, values).curve(weights).auroc}
 
-            own = resampled(told, [row["gene"] for row in some], draws=300)["auroc"]
+            own = bootstrap_intervals(told, [row["gene"] for row in some], draws=300)["auroc"]
             found[f"{name}: {prediction}"] = {**asdict(own), "n": [int(labels.sum()), int((~labels).sum())]}
     return found
 

@@ -179,14 +179,14 @@ def measured(rows: Rows, out: Path, name: str, fold: int, minutes: float) -> dic
             columns(rows, names) | ({"model": [further[key(row)] for row in rows]} if further else {})
             for rows in (train, test)
         ]
-        p = rivals.boosted("class", both[0], truth, both[1], names=NAMES)
+        p = rivals.boosting_predictions("class", both[0], truth, both[1], names=NAMES)
         return [float(one) for one in p[:, 1]]
 
     scores["codes"] = timed(
         "codes",
-        lambda: rivals.bag("class", [*map(codes, train)], truth, [*map(codes, test)], names=NAMES)[
-            :, 1
-        ].tolist(),
+        lambda: rivals.bag_predictions(
+            "class", [*map(codes, train)], truth, [*map(codes, test)], names=NAMES
+        )[:, 1].tolist(),
     )
     scores["boosting"] = timed("boosting", lambda: boosted(own, {}))
     scores["boosting + seen"] = timed("boosting + seen", lambda: boosted([*own, "seen"], {}))

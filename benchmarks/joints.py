@@ -56,7 +56,7 @@ from seqmlm.domains.protein.variants import _columns_of
 from seqmlm.engine.query import Query
 from seqmlm.engine.reductions import TargetLogProb
 from seqmlm.engine.types import Encoding
-from seqmlm.evaluation.intervals import ratio, resampled
+from seqmlm.evaluation.intervals import bootstrap_intervals, ratio
 from seqmlm.inference.batches import encoded
 from seqmlm.inference.session import Session
 from seqmlm.reports.summary import NoProgress
@@ -66,9 +66,9 @@ from seqmlm.structure.joints import (
     Candidates,
     Pair,
     arnold_gokhale,
-    given,
-    measures,
-    most_probable,
+    joint_measures,
+    pair_conditionals,
+    top_candidates,
 )
 from seqmlm.tasks.joint import NAMES, JointConfig, JointTask
 from seqmlm.tasks.run import run
@@ -181,13 +181,13 @@ def by_steps(options: argparse.Namespace, out: Path) -> dict[str, Any]:
     alphabet = np.array(sorted(known[one] for one in "ACDEFGHIKLMNPQRSTVWY"), dtype=np.int32)
     found: dict[str, list[float]] = {}
     needed = []
-    for own in given(session.conditionals(), pairs[: 20 if options.quick else 100], alphabet):
+    for own in pair_conditionals(session.conditionals(), pairs[: 20 if options.quick else 100], alphabet):
         needed.append(arnold_gokhale(own).steps)
         for steps in STEPS:
             uniform = arnold_gokhale(own, steps).joint
             marginal = arnold_gokhale(own, steps, uniform=False).joint
             for name, joint in (("uniform", uniform), ("marginals", marginal)):
-                found.setdefault(f"{name} {steps}", []).append(measures(own, joint, 0, 0)["a_kl"])
+                found.setdefault(f"{name} {steps}", []).append(joint_measures(own, joint, 0, 0)["a_kl"])
     told = {name: float(np.mean(one)) for name, one in found.items()}
     return {"a_kl": told, "steps": {"mean": float(np.mean(needed)), "most": max(needed)}}
 
@@ -208,7 +208,9 @@ def by_information(options: argparse.Namespace, out: Path) -> dict[str, Any]:
             texts = (np.insert(np.insert(np.array(x), i, 0), j, 0) for x in letters)
             pairs = [Pair(tokenizer.encode("".join(LETTERS[n] for n in x)), i + 1, j + 1) for x in texts]
             told = dict.fromkeys(METHODS, 0.0)
-            for share, own in zip(shares.ravel(), given(session.conditionals(), pairs, ids), strict=True):
+            for share, own in zip(
+                shares.ravel(), pair_conditionals(session.conditionals(), pairs, ids), strict=True
+            ):
                 for name, make in METHODS.items():
                     told[name] += float(share) * information(np.exp(make(own)), 0, 1, ())
             for name, value in told.items():
@@ -252,7 +254,9 @@ def by_mutants(options: argparse.Namespace, out: Path) -> dict[str, Any]:
     symbol = {one: int(np.flatnonzero(alphabet == tokenizer.encode(one).ids[1])[0]) for one in STANDARD}
     places = sorted({(x[0], y[0]) for (x, y), _ in doubles})
     encoding = tokenizer.encode(wildtype)
-    asked = given(session.conditionals(), [Pair(encoding, i + 1, j + 1) for i, j in places], alphabet)
+    asked = pair_conditionals(
+        session.conditionals(), [Pair(encoding, i + 1, j + 1) for i, j in places], alphabet
+    )
     found: dict[Any, dict[str, Doubles]] = {}
     for pair, own in zip(places, asked, strict=True):
         old, other = (symbol[wildtype[at]] for at in pair)
@@ -270,7 +274,7 @@ def by_mutants(options: argparse.Namespace, out: Path) -> dict[str, Any]:
         told = {name: spearman(values, scores, weights) for name, values in ratios.items()}
         return told | {f"{name} - masked": told[name] - told["masked"] for name in METHODS}
 
-    told = {name: asdict(one) for name, one in resampled(rho, groups, draws=500).items()}
+    told = {name: asdict(one) for name, one in bootstrap_intervals(rho, groups, draws=500).items()}
     return {
         "spearman": {name: told[name] for name in ratios},
         "more than masked": {name: told[f"{name} - masked"] for name in METHODS},
@@ -329,12 +333,12 @@ def by_words(options: argparse.Namespace, out: Path) -> dict[str, Any]:
             words.append([word, *dice.sample(near, 9)])
     n = 20 if options.quick else 500
     pairs, alphabet = pairs[:n], tokenizer.space.ordinary
-    tried = most_probable(model, pairs, alphabet, 64)
+    tried = top_candidates(model, pairs, alphabet, 64)
     for number, own in enumerate(words[:n]):
         sides = (np.union1d(x[:-1], y) for x, y in zip(tried[number], zip(*own, strict=True), strict=True))
         tried[number] = Candidates(*(np.append(x, OTHERS).astype(np.int32) for x in sides))
     right = dict[str, list[bool]]()
-    for own, ids, some in zip(given(model, pairs, alphabet, tried), tried, words, strict=False):
+    for own, ids, some in zip(pair_conditionals(model, pairs, alphabet, tried), tried, words, strict=False):
         first, second = (
             np.searchsorted(x[:-1], y) for x, y in zip(ids, zip(*some, strict=True), strict=True)
         )

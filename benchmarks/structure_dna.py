@@ -46,7 +46,7 @@ from seqmlm.domains.structure import Pair
 from seqmlm.evaluation.detection import Detection
 from seqmlm.evaluation.intervals import bootstrap_weights
 from seqmlm.structure.maps import DependenceMap, apc
-from seqmlm.structure.nested import nested
+from seqmlm.structure.nested import nested_pairs
 from seqmlm.training.launch import TrainRequest
 from seqmlm.training.observers import SilentConsole
 from seqmlm.training.pretrain import pretrain
@@ -215,7 +215,7 @@ def of_longest_stem(one: Rna) -> Answer:
 def of_most_pairs(one: Rna, least: int) -> Answer:
     """As many nested pairs as there can be, in stems of so many at least."""
     can = pairing_matrix(list(one.letters))
-    pairs = frozenset(nested(np.where(can, 1.0, -np.inf), least=least))
+    pairs = frozenset(nested_pairs(np.where(can, 1.0, -np.inf), min_stem=least))
     values = np.zeros(can.shape)
     for pair in pairs:
         values[pair] = 1.0

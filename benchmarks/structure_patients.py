@@ -33,7 +33,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from structure_maps import mapped
 from zeroshot_real import histories, visits
 
-from seqmlm.evaluation.intervals import bootstrap_weights, summarized
+from seqmlm.evaluation.intervals import bootstrap_weights, percentile_interval
 from seqmlm.structure.estimators import KINDS
 
 Doubles = NDArray[np.float64]
@@ -178,8 +178,8 @@ def told(seed: int, labels: Doubles, scores: Mapping[str, Doubles]) -> list[dict
         samples = np.array([average_precision_score(labels, own, sample_weight=one) for one in drawn])
         apart = samples - [average_precision_score(labels, rivals[best], sample_weight=one) for one in drawn]
         one, gain = (
-            summarized(value, samples),
-            summarized(value - average_precision_score(labels, rivals[best]), apart),
+            percentile_interval(value, samples),
+            percentile_interval(value - average_precision_score(labels, rivals[best]), apart),
         )
         row = {"seed": seed, "asked": name, "pairs": len(labels), "true": int(labels.sum())}
         row |= {"auroc": roc_auc_score(labels, own), "auprc": value, "low": one.low, "high": one.high}

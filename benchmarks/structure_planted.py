@@ -40,7 +40,7 @@ from seqmlm.evaluation.detection import Detection
 from seqmlm.evaluation.intervals import ratio
 from seqmlm.inference.maps import MapInput
 from seqmlm.inference.session import Session
-from seqmlm.structure.maps import apc, nulls
+from seqmlm.structure.maps import apc, null_sequences
 from seqmlm.tasks.structure import Structure, StructureConfig
 
 Row = dict[str, Any]
@@ -232,7 +232,7 @@ def judged(separation: int, one: Decoded) -> Row | None:
     truth = one.truth
     if truth is None:
         return None
-    first, second = one.dependence.judged(separation)
+    first, second = one.dependence.finite_pairs(separation)
     pairs = list(zip(first.tolist(), second.tolist(), strict=True))
     told = np.array([truth.known is None or truth.known(pair) for pair in pairs], dtype=np.bool_)
     labels = np.array([pair in truth.edges for pair in pairs], dtype=np.bool_)
@@ -276,10 +276,10 @@ def shuffled(reference: str, paths: Sequence[Path], asked: Row, most: int) -> li
     config = StructureConfig(model=reference, paths=tuple(map(str, paths)), null=NULLS, seed=1, **asked)
     task, quiet, found = Structure(config, Session.open(reference, expert="none")), Problems("skip"), []
     for _, asked_of in islice(task.maps.encoded(task.records(quiet), quiet), most):
-        null = next(nulls(asked_of.encodings[0], task.session.tokenizer.space, 1, seed=2))
+        null = next(null_sequences(asked_of.encodings[0], task.session.tokenizer.space, 1, seed=2))
         (made,) = task.maps.of([MapInput([null])])
         assert made.p is not None
-        p = made.p[made.judged(task.separation)]
+        p = made.p[made.finite_pairs(task.separation)]
         found.append({f"p <= {alpha}": float((p <= alpha).mean()) for alpha in ALPHAS})
     return found
 

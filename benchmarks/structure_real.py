@@ -43,7 +43,7 @@ from seqmlm.engine.linear import LinearRows, Penalty, coupling_norms, zero_sum
 from seqmlm.engine.pseudolikelihood import AlignedSequences, LinearLoop, prepare
 from seqmlm.engine.schedule import LoopConfig
 from seqmlm.engine.types import InMemory
-from seqmlm.evaluation.intervals import bootstrap_weights, summarized
+from seqmlm.evaluation.intervals import bootstrap_weights, percentile_interval
 from seqmlm.structure.maps import apc
 
 Row = dict[str, Any]
@@ -350,7 +350,7 @@ def show_gain(
     weights = bootstrap_weights(names, DRAWS, 0)
     drawn = np.stack([weights(draw) for draw in range(DRAWS)])
     for number, column in enumerate(columns):
-        own = summarized(float(gains[:, number].mean()), drawn @ gains[:, number] / len(names))
+        own = percentile_interval(float(gains[:, number].mean()), drawn @ gains[:, number] / len(names))
         print(f"{whom}: {arm} less {rival}, {column}: {own.value:.3f} [{own.low:.3f}, {own.high:.3f}]")
 
 

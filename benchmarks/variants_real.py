@@ -35,7 +35,7 @@ from seqmlm.domains.protein.tokenizer import STANDARD
 from seqmlm.domains.protein.variants import _columns_of
 from seqmlm.domains.variants import Edit, Variant
 from seqmlm.engine.linear import LinearRows
-from seqmlm.evaluation.intervals import bootstrap_weights, summarized
+from seqmlm.evaluation.intervals import bootstrap_weights, percentile_interval
 from seqmlm.inference import model_folder
 from seqmlm.tokenizers.base import encode_symbols
 from seqmlm.training.launch import TrainRequest
@@ -161,7 +161,7 @@ def main() -> None:
                     for own in map(weights, range(DRAWS))
                 ]
             )
-            gain = summarized(row["spearman"] - spearman(rival, scores), drawn)
+            gain = percentile_interval(row["spearman"] - spearman(rival, scores), drawn)
             row |= {"gain": gain.value, "gain_low": gain.low, "gain_high": gain.high}
         told.append(row)
         more = (

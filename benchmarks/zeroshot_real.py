@@ -45,7 +45,7 @@ from code_gaps import KINDS, counted, gaps, predicted
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.ehr import EHR
-from seqmlm.evaluation.intervals import bootstrap_weights, exact_rate, summarized
+from seqmlm.evaluation.intervals import bootstrap_weights, exact_rate, percentile_interval
 from seqmlm.inference.cloze import Cloze
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.session import Session
@@ -305,7 +305,7 @@ def compared(
         if asked == "model":
             apart = own.astype(float) - rivals[best]
             drawn = np.array([np.average(apart, weights=weights(draw)) for draw in range(1000)])
-            gain = summarized(float(apart.mean()), drawn)
+            gain = percentile_interval(float(apart.mean()), drawn)
             row |= {"rival": best, "gain": gain.value, "gain_low": gain.low, "gain_high": gain.high, **more}
         yield row
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from seqmlm.engine.durable import replace_file
 from seqmlm.errors import DataError, UsageError
-from seqmlm.reports.drawing import fitted_scale, surprisal_scale
+from seqmlm.reports.scales import colour_scale, surprisal_scale
 
 Data: TypeAlias = str | Path | Sequence[Any] | pd.Series | pd.DataFrame
 """What is asked about: a path (or several `Path`s), strings, a Series of them, or a table."""
@@ -103,7 +103,7 @@ class RowFrame(pd.DataFrame):  # type: ignore[misc]
                 edges = table[table["predicted"].astype(bool)] if "predicted" in columns else table.head(0)
                 pairs = set(zip(edges["i"].astype(int), edges["j"].astype(int), strict=True))
                 listed = [str(names.get(n, "")) for n in range(len(values))]
-                page.matrix(str(id), values, listed, pairs, scale=fitted_scale(values, 0.995), unit="value")
+                page.matrix(str(id), values, listed, pairs, scale=colour_scale(values, 0.995), unit="value")
         else:
             return None
         return page.html()

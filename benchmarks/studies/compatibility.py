@@ -39,12 +39,20 @@ from seqmlm.data.problems import Problems
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.packing import Document, PackedBatch, pack
 from seqmlm.engine.units import Mode
-from seqmlm.evaluation.pairs import accuracy, compared
+from seqmlm.evaluation.pairs import accuracy, metric_scores
 from seqmlm.inference.batches import tokenized
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.pairs import PairScorer
 from seqmlm.inference.session import Session
-from seqmlm.structure.joints import METHODS, Pair, arnold_gokhale, deviation, given, measures, most_probable
+from seqmlm.structure.joints import (
+    METHODS,
+    Pair,
+    arnold_gokhale,
+    deviation,
+    joint_measures,
+    pair_conditionals,
+    top_candidates,
+)
 from seqmlm.training import assemble
 
 
@@ -154,11 +162,11 @@ def faithful(model: LoadedModel, pairs: Sequence[Pair], alphabet: Any, k: int | 
     """Mean deviation, and A-KL of three joints."""
     found: dict[str, list[float]] = {"deviation": [], "chain": [], "ag": [], "hcb": []}
     asked = Session(model).conditionals()
-    for own in given(asked, pairs, alphabet, most_probable(asked, pairs, alphabet, k)):
+    for own in pair_conditionals(asked, pairs, alphabet, top_candidates(asked, pairs, alphabet, k)):
         found["deviation"].append(deviation(own))
         for name in ("chain", "hcb"):
-            found[name].append(measures(own, METHODS[name](own), 0, 0)["a_kl"])
-        found["ag"].append(measures(own, arnold_gokhale(own).joint, 0, 0)["a_kl"])
+            found[name].append(joint_measures(own, METHODS[name](own), 0, 0)["a_kl"])
+        found["ag"].append(joint_measures(own, arnold_gokhale(own).joint, 0, 0)["a_kl"])
     return {name: float(np.mean(own)) for name, own in found.items()}
 
 
@@ -174,7 +182,9 @@ def chain(options: Any, out: Path) -> dict[str, float]:
         pairs = [Pair(tokenizer.encode("".join(LETTERS[n] for n in x)), i + 1, j + 1) for x in texts]
         kept += pairs[::16]
         told = dict.fromkeys(("chain", "ag"), 0.0)
-        for share, own in zip(shares, given(Session(model).conditionals(), pairs, ids), strict=True):
+        for share, own in zip(
+            shares, pair_conditionals(Session(model).conditionals(), pairs, ids), strict=True
+        ):
             for name in told:
                 told[name] += float(share) * information(np.exp(METHODS[name](own)), 0, 1, ())
         exact = information(table, i, j, rest)
@@ -213,7 +223,7 @@ def text(options: Any, out: Path) -> dict[str, float]:
     return {
         **result(model),
         **told,
-        "blimp": accuracy(*compared([*scorer.pair_rows(some)], "sum"))["accuracy"],
+        "blimp": accuracy(*metric_scores([*scorer.pair_rows(some)], "sum"))["accuracy"],
     }
 
 

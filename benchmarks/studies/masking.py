@@ -38,7 +38,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.domains.text.conllu import read_conllu
 from seqmlm.engine.masking.base import Outcome, RateMasker, number_units
 from seqmlm.engine.types import Bools, Encoding
-from seqmlm.evaluation.intervals import ratio, resampled
+from seqmlm.evaluation.intervals import bootstrap_intervals, ratio
 from seqmlm.structure.trees import chain
 
 Row = dict[str, Any]
@@ -164,7 +164,7 @@ def show_rna(rows: list[Row]) -> None:
                 f"{name} less": found[name] - found[f"{DEFAULT} {name.split()[-1]}"] for name in found
             }
 
-        own = resampled(told, clusters, draws=1000)
+        own = bootstrap_intervals(told, clusters, draws=1000)
         print(f"\n{family}: F1, less {DEFAULT}, AUPRC, less {DEFAULT}; {len(clusters)} clusters")
         for arm in ARMS:
             names = (f"{arm} F1", f"{arm} F1 less", f"{arm} AUPRC", f"{arm} AUPRC less")

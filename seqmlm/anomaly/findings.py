@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import PurePath
 from typing import Any, Literal
 
-from seqmlm.anomaly.values import Row, Scored
+from seqmlm.anomaly.values import Row, ScoredRecord
 from seqmlm.errors import number_of
 
 PLACE, CONTENT = "seqmlmPlace/v1", "seqmlmContent/v1"
@@ -26,7 +26,7 @@ State = Literal["new", "unchanged", "absent"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that is unusual.
+    """An alarmed row for tools of code review.
 
     Args:
         rule: the level it was found at ("line").
@@ -54,7 +54,7 @@ class Finding:
     state: State | None = None
 
 
-def finding(rule: str, row: Row, scored: Scored, p_value: float | None, message: str) -> Finding:
+def finding(rule: str, row: Row, scored: ScoredRecord, p_value: float | None, message: str) -> Finding:
     """The finding of an alarmed row; without `fingerprints` in its `extra` every run finds it anew."""
     extra: Mapping[str, Any] = row.extra
     last = int(extra.get("last_line", row.line))
@@ -64,7 +64,7 @@ def finding(rule: str, row: Row, scored: Scored, p_value: float | None, message:
     return Finding(
         rule=rule,
         message=message,
-        uri=uri_of(scored),
+        uri=record_uri(scored),
         first_line=row.line,
         last_line=max(last, row.line),
         columns=columns,
@@ -75,10 +75,10 @@ def finding(rule: str, row: Row, scored: Scored, p_value: float | None, message:
     )
 
 
-def told(
+def finding_message(
     rule: str,
     row: Row,
-    scored: Scored,
+    scored: ScoredRecord,
     p_value: float | None,
     why: str = "",
     *,
@@ -86,15 +86,15 @@ def told(
     unit: bool = True,
     meaning: Callable[[str], str | None] = lambda text: None,
 ) -> str:
-    """Why a row is unusual: how unusual it is, what says so, and the unit that says most.
+    """The message of a finding: how unusual a row is, by which statistic, and its least expected unit.
 
     Args:
         rule: name of the level.
         p_value: share of normal rows that are at least as unusual; None where that is not known.
-        why: a sentence on the statistic that says so; "" where there is nothing to say of it.
-        beyond: so many normal rows, all of which are less unusual: its p-value is extrapolated; else None.
-        unit: name the unit that says most, too: not where the statistic is not of surprisals.
-        meaning: what a unit spelled so stands for, or None.
+        why: a sentence on the statistic that decides, or "".
+        beyond: number of normal rows, if all are less unusual and the p-value is extrapolated; else None.
+        unit: name the least expected unit, too: not where the statistic is not of surprisals.
+        meaning: of a unit with this spelling, or None.
     """
     begin = f"An unusual {rule}"
     if p_value is not None:
@@ -111,32 +111,31 @@ def told(
     if (surprisal := scored.surprisal[peak]) < _EXPECTED:
         return begin
     text = scored.text(peak)
-    told = [own] if (own := meaning(text)) else []
+    notes = [description] if (description := meaning(text)) else []
     text = repr(text.strip()) if text.strip() else "white space"
-    return f"{begin} Least expected: {text} ({'; '.join([*told, f'{surprisal:.1f} bits'])})."
+    return f"{begin} Least expected: {text} ({'; '.join([*notes, f'{surprisal:.1f} bits'])})."
 
 
-def uri_of(scored: Scored) -> str:
-    """The file a record is of: as the user named it, or the record's id where that is no relative path."""
+def record_uri(scored: ScoredRecord) -> str:
+    """The file of a record: as the user named it, or the record's id where that is no relative path."""
     source = PurePath(scored.record.source)
     return scored.record.id if source.is_absolute() or str(source) == "-" else source.as_posix()
 
 
 class Fingerprints:
-    """Makes the fingerprints of the findings of one file (its path, as they name it), asked for in their
-    order."""
+    """The fingerprints of the findings of one file (its path, as they name it), to be asked for in order."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._seen: Counter[tuple[str, str, str]] = Counter()
 
-    def of(self, rule: str, scope: str, text: str) -> dict[str, str]:
-        """Names to fingerprints, in hex.
+    def hashes(self, rule: str, scope: str, text: str) -> dict[str, str]:
+        """The fingerprints of a finding by name, in hex.
 
         Args:
-            rule: what was found.
+            rule: of the finding.
             scope: full name of the function or class it is in.
-            text: what stands there; white space does not count. Of equal ones in one scope, each has its own.
+            text: of the finding, without white space. Equal texts in one scope have different fingerprints.
         """
         key = (rule, scope, "".join(text.split()))
         number = str(self._seen[key])
@@ -145,6 +144,7 @@ class Fingerprints:
 
 
 def _hex(*parts: str) -> str:
+    """A hash of some texts, in hex."""
     # The length in front of each part: no two lists of parts look alike.
     joined = "".join(f"{len(part)}:{part}" for part in parts)
     return sha256(joined.encode("utf-8", "surrogatepass")).hexdigest()[:32]

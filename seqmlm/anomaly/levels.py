@@ -1,4 +1,4 @@
-"""What being unusual means at one level of a field: what is shown, what is asked, and which statistics judge.
+"""A level of a field: its rows, the parts of a record that the model is shown, and the statistics that judge.
 
 A level is a declaration with one method, `rows`. It says what of a record the model sees (`View`), whether
 there is a second way to read it (`SecondReading`), what must be known of normal data (`Background`), and
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from seqmlm.anomaly.reasons import Reasons
 from seqmlm.anomaly.statistics import Statistics
-from seqmlm.anomaly.values import ALONE, Bools, Doubles, Longs, Row, Scored
+from seqmlm.anomaly.values import ALONE, Bools, Doubles, Longs, Row, ScoredRecord
 from seqmlm.data.compressed import PACKED
 from seqmlm.data.record import Record
 from seqmlm.engine.counts import Hashes, hash_units
@@ -37,13 +37,13 @@ class View:
     """The whole record, in windows that put each unit where it is most central."""
 
     def units(self, tokenizer: Tokenizer) -> Units:
-        """How units are hidden and read back."""
+        """The rule by which units are hidden and read back."""
         return tokenizer.units
 
     def windows(
         self, encoding: Encoding, tokenizer: Tokenizer, max_length: int, selected: Bools | None = None
     ) -> list[tuple[Encoding, Bools]]:
-        """What the model is shown, each with True at the tokens it is asked about there.
+        """The windows of a record that the model is shown, each with True at the tokens to ask about there.
 
         Args:
             encoding: the record.
@@ -68,7 +68,7 @@ class Background(ABC):
     Class attributes:
         needs_scores: whether `learn` must be called with scored normal records before it can be used.
         learns_units: whether some units of a record are as good to `learn` from as all.
-        judges: whether statistics rest on it, so that what it learnt from cannot calibrate, too.
+        judges: whether statistics rest on it, so that records it learnt from cannot calibrate, too.
         is_sampled: whether `fit` takes sequences drawn from the training split, so that fewer will do.
     """
 
@@ -82,7 +82,7 @@ class Background(ABC):
     def fit(cls, train: Sequences, tokenizer: Tokenizer, *, seed: int) -> Self:
         """Learn from the training split, in bounded memory."""
 
-    def learn(self, normal: Iterable[Scored]) -> Self:
+    def learn(self, normal: Iterable[ScoredRecord]) -> Self:
         """The same, knowing also how normal records are scored; by default nothing of it matters."""
         return self
 
@@ -90,8 +90,8 @@ class Background(ABC):
         """The same without what could identify single records; by default that is nothing."""
         return self
 
-    def ahead(self, encodings: Sequence[Encoding]) -> None:  # noqa: B027
-        """Told of records whose rows are made next: what is faster for many at once may be done here."""
+    def prepare(self, encodings: Sequence[Encoding]) -> None:  # noqa: B027
+        """Prepare for records whose rows come next: work that is faster for many at once is done here."""
 
     @abstractmethod
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -100,7 +100,7 @@ class Background(ABC):
     @classmethod
     @abstractmethod
     def load(cls, arrays: Mapping[str, NDArray[Any]], tokenizer: Tokenizer) -> Self:
-        """Back from `arrays`."""
+        """The background from its saved `arrays`."""
 
 
 _TOKENS_COUNTED, _SEQUENCES_NAMED = 4_000_000, 512
@@ -108,48 +108,48 @@ _MOST_SEEN = 1 << 20  # 8 MiB of hashes; a vocabulary as open as that tells noth
 
 
 class Frequencies(Background):
-    """How frequent each token is in the training split, and which units occur there.
+    """Frequencies of tokens in the training split, and the units that occur there.
 
     Args:
         log_probs: (K,) natural logarithm of the add-one unigram of the symbols units are spelled in.
-        seen: (S,) ascending, the hashes of all units that occur; None where that is not known.
+        unit_hashes: (S,) ascending, of all units that occur; None where that is not known.
     """
 
     is_sampled = True
 
-    def __init__(self, log_probs: Doubles, seen: Hashes | None = None) -> None:
-        self.log_probs, self.seen = log_probs, seen
+    def __init__(self, log_probs: Doubles, unit_hashes: Hashes | None = None) -> None:
+        self.log_probs, self.unit_hashes = log_probs, unit_hashes
 
     @classmethod
     def fit(cls, train: Sequences, tokenizer: Tokenizer, *, seed: int) -> Self:
         """Count tokens of sequences in a drawn order, until there are four million."""
         counts = np.zeros(tokenizer.space.size, dtype=np.int64)
-        rule, seen, waiting = tokenizer.units, np.zeros(0, dtype=np.uint64), list[Encoding]()
+        rule, unit_hashes, waiting = tokenizer.units, np.zeros(0, dtype=np.uint64), list[Encoding]()
         for index in np.random.default_rng(seed).permutation(len(train)).tolist():
             waiting.append(train[index])
             counts += np.bincount(waiting[-1].ids, minlength=len(counts))
             if len(waiting) == _SEQUENCES_NAMED:
-                seen, waiting = np.union1d(seen, _names(rule, waiting)), []
+                unit_hashes, waiting = np.union1d(unit_hashes, _names(rule, waiting)), []
             if counts.sum() >= _TOKENS_COUNTED:
                 break
-        seen = np.union1d(seen, _names(rule, waiting))
+        unit_hashes = np.union1d(unit_hashes, _names(rule, waiting))
         with np.errstate(divide="ignore"):
             log_probs = np.log(rule.frequencies(counts))
-        return cls(log_probs, seen if len(seen) <= _MOST_SEEN else None)
+        return cls(log_probs, unit_hashes if len(unit_hashes) <= _MOST_SEEN else None)
 
     def discreet(self) -> Self:
         return type(self)(self.log_probs)
 
-    def unseen(self, scored: Scored) -> Bools | None:
+    def new_units(self, scored: ScoredRecord) -> Bools | None:
         """(N,) True at units of the encoding that training never had; None where that is not known."""
-        if self.seen is None:
+        if self.unit_hashes is None:
             return None
-        names, seen = _names(scored.rule, [scored.encoding]), self.seen
+        names, unit_hashes = _names(scored.rule, [scored.encoding]), self.unit_hashes
         # A search of few names; `np.isin` would sort or hash all that were seen, for every record.
-        at = np.minimum(np.searchsorted(seen, names), max(len(seen) - 1, 0))
-        return seen[at] != names if len(seen) else np.ones(len(names), dtype=np.bool_)
+        at = np.minimum(np.searchsorted(unit_hashes, names), max(len(unit_hashes) - 1, 0))
+        return unit_hashes[at] != names if len(unit_hashes) else np.ones(len(names), dtype=np.bool_)
 
-    def bits(self, scored: Scored) -> Doubles:
+    def bits(self, scored: ScoredRecord) -> Doubles:
         """(U,) surprisal of each unit by its tokens' frequencies alone."""
         rule = scored.rule
         spelled = unit_symbols(rule, scored.encoding)
@@ -158,7 +158,10 @@ class Frequencies(Background):
         return np.asarray(np.array(nats, dtype=np.float64) / np.log(2))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        return {"log_probs": self.log_probs, **({} if self.seen is None else {"seen": self.seen})}
+        return {
+            "log_probs": self.log_probs,
+            **({} if self.unit_hashes is None else {"seen": self.unit_hashes}),
+        }
 
     @classmethod
     def load(cls, arrays: Mapping[str, NDArray[Any]], tokenizer: Tokenizer) -> Self:
@@ -178,14 +181,14 @@ class SecondReading(ABC):
         """The record as it is read the other way."""
 
     @abstractmethod
-    def combined(self, first: Scored, second: Scored) -> Scored:
+    def combine(self, first: ScoredRecord, second: ScoredRecord) -> ScoredRecord:
         """`first`, all units of a record, with the scores that it and `second` give together: the same record
         read the other way, at least the same stretch of it."""
 
 
 TRACKS = (
     *(".bedgraph", ".bg", ".bed", ".bw", ".bigwig"),
-    *(f"{one}{packed}" for one in (".bedgraph", ".bg", ".bed") for packed in PACKED),
+    *(f"{ending}{packed}" for ending in (".bedgraph", ".bg", ".bed") for packed in PACKED),
 )
 """Endings of files of scores along a sequence; those that are packed, in the blocks of bgzip, last."""
 
@@ -199,10 +202,10 @@ class Track(AbstractContextManager["Track", None], Protocol):
 
 
 class Sampling:
-    """Which rows of which records calibrate a level."""
+    """The choice of the rows of which records calibrate a level."""
 
     def parts(self, record: Record, random: np.random.Generator) -> Sequence[Record]:
-        """The records that a normal record may come as when it is judged: itself, or what it is cut into.
+        """The records that a normal record may come as when it is judged: itself, or the parts of a cut.
 
         A calibration judges these, so that rows are compared with rows of records that are cut alike.
         """
@@ -250,18 +253,18 @@ class Level(ABC):
     """One level of a field.
 
     Attributes:
-        name: what `--level` takes.
-        aliases: what it takes, too.
+        name: that `--level` takes.
+        aliases: further names that it takes.
         statistics: of its rows: their meanings, which judge, and how they are fused.
-        want: what it reads of every unit beside the surprisal (`Scored.values`).
-        view: what of a record the model is shown when a unit is asked.
+        want: reductions that it reads of every unit beside the surprisal (`ScoredRecord.values`).
+        view: the parts of a record that the model is shown when a unit is asked.
         second: a second way to read each record, or None.
-        background: what it must know of normal data, or None.
+        background: class of its knowledge of normal data, or None.
         counting: computes the statistics that need no model; None where the level has none.
         sampling: which rows of which records calibrate it.
-        whole: a record is one row.
-        counted_from: number of a record's first unit in the ids of rows, 0 or 1. What people are shown beside
-            an id counts from 1 in either case.
+        row_per_record: a record is one row.
+        counted_from: number of a record's first unit in the ids of rows, 0 or 1. Places that people are shown
+            beside an id count from 1 in either case.
         unknown_is_evidence: a unit that training never had says that a row is unusual. Where it is False, a
             row of mostly unknown units is `unfamiliar`: it has no p-value and raises no alarm.
     """
@@ -275,14 +278,14 @@ class Level(ABC):
     background: ClassVar[type[Background] | None] = None
     counting: CountStatistics | None = None
     sampling: Sampling = WHOLE_RECORDS
-    whole: ClassVar[bool] = False
+    row_per_record: ClassVar[bool] = False
     counted_from: ClassVar[int] = 0
     unknown_is_evidence: ClassVar[bool] = False
 
     @property
     def counts_people(self) -> bool:
         """Whether a count of its rows may be one of people: a row is a whole record."""
-        return self.whole
+        return self.row_per_record
 
     @property
     def reasons(self) -> Reasons:
@@ -306,29 +309,29 @@ class Level(ABC):
         )
 
     @abstractmethod
-    def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
+    def rows(self, scored: ScoredRecord, background: Background | None) -> Sequence[Row]:
         """The rows of a record that are judged; a statistic that is not known of a row is left out."""
 
     def unfamiliar(
-        self, scored: Scored, background: Background | None, rows: Sequence[Row]
+        self, scored: ScoredRecord, background: Background | None, rows: Sequence[Row]
     ) -> Sequence[bool]:
         """Whether each of some rows of a record is of mostly unknown units: more than `MOST_UNKNOWN`."""
         return [share > MOST_UNKNOWN for share in unknown_shares(rows, *self.unknown(scored, background))]
 
-    def unknown(self, scored: Scored, background: Background | None) -> tuple[Longs, Bools]:
-        """Where units of a record begin (N,), ascending, and (N,) True at those that are not known.
+    def unknown(self, scored: ScoredRecord, background: Background | None) -> tuple[Longs, Bools]:
+        """Begins (N,) of the units of a record, ascending, and (N,) True at those that are not known.
 
-        Not known is what training never had, where the background can tell, and what the model is not asked
-        about, for the vocabulary does not have it.
+        Unknown units are those that training never had, where the background can tell, and those that the
+        model is not asked about, for the vocabulary does not have them.
         """
         encoding = scored.encoding
         unknown = np.ones(len(scored.every_span), dtype=np.bool_)
         unknown[scored.places] = False
         owner = unit_numbers(encoding)
         unknown[owner[scored.rule.space.is_special[encoding.ids] & (owner >= 0)]] = True
-        unseen = background.unseen(scored) if isinstance(background, Frequencies) else None
-        if unseen is not None:
-            unknown |= unseen
+        new_units = background.new_units(scored) if isinstance(background, Frequencies) else None
+        if new_units is not None:
+            unknown |= new_units
         starts = scored.every_span[:, 0]
         # A tokenizer may leave what it does not know outside of all units.
         unk = scored.rule.space.unk
@@ -352,7 +355,7 @@ MOST_UNKNOWN = 0.5
 """Share of unknown units above which a row is unfamiliar."""
 
 
-def judged_rows(level: Level, scored: Scored, background: Background | None) -> Sequence[Row]:
+def judged_rows(level: Level, scored: ScoredRecord, background: Background | None) -> Sequence[Row]:
     """The rows of a record, each marked where it is unfamiliar.
 
     They have the share of unknown units where that is a statistic and `Level.rows` leaves it out.
@@ -381,12 +384,12 @@ class RecordLevel(Level):
     """The record (`name` is what the field calls one) whole, by its bits per unit."""
 
     statistics: ClassVar[Statistics] = Statistics(BITS_PER_UNIT)
-    whole: ClassVar[bool] = True
+    row_per_record: ClassVar[bool] = True
 
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
+    def rows(self, scored: ScoredRecord, background: Background | None) -> Sequence[Row]:
         return [record_row(scored, {"bits_per_unit": mean(scored)})]
 
 
@@ -398,28 +401,30 @@ class UnitLevel(Level):
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
-        """The statistics are `SURPRISAL`, with a background of `Frequencies` `LIFT`, and, in a level that
-        wants entropies, `UNEXPECTED`."""
+    def rows(self, scored: ScoredRecord, background: Background | None) -> Sequence[Row]:
+        """A row for each unit. Its statistics are `SURPRISAL`, with a background of `Frequencies` `LIFT`,
+        and, in a level that wants entropies, `UNEXPECTED`."""
         values = {
             "surprisal": scored.surprisal,
             "lift": lift(scored, background),
             "unexpected": excess(scored),
         }
-        told = [(name, one.tolist()) for name in self.statistics if (one := values.get(name)) is not None]
-        found = []
+        columns = [
+            (name, column.tolist()) for name in self.statistics if (column := values.get(name)) is not None
+        ]
+        rows = []
         for unit, number in enumerate(scored.number.tolist()):
-            statistics = {name: value[unit] for name, value in told}
+            statistics = {name: value[unit] for name, value in columns}
             name = str(number + self.counted_from)
-            found.append(part_row(scored, np.array([unit]), name, statistics, length=1))
-        return found
+            rows.append(part_row(scored, np.array([unit]), name, statistics, length=1))
+        return rows
 
     def unfamiliar(
-        self, scored: Scored, background: Background | None, rows: Sequence[Row]
+        self, scored: ScoredRecord, background: Background | None, rows: Sequence[Row]
     ) -> Sequence[bool]:
-        """A unit is unfamiliar where its record is: one new word among known ones is evidence."""
-        whole = record_row(scored, {"": 0.0})
-        return [*super().unfamiliar(scored, background, [whole])] * len(rows)
+        """Whether the record is unfamiliar, for all its units: one new word among known ones is evidence."""
+        record_as_row = record_row(scored, {"": 0.0})
+        return [*super().unfamiliar(scored, background, [record_as_row])] * len(rows)
 
 
 def unknown_shares(rows: Sequence[Row], starts: Longs, unknown: Bools) -> list[float]:
@@ -432,18 +437,18 @@ def unknown_shares(rows: Sequence[Row], starts: Longs, unknown: Bools) -> list[f
     return shares
 
 
-def mean(scored: Scored) -> float:
+def mean(scored: ScoredRecord) -> float:
     """Bits per unit; NaN for a record without scored units."""
     return float(scored.surprisal.mean()) if len(scored) else float("nan")
 
 
-def record_row(scored: Scored, statistics: dict[str, float]) -> Row:
+def record_row(scored: ScoredRecord, statistics: dict[str, float]) -> Row:
     """The row of a whole record; the first statistic is its score."""
     return _row(scored.record, scored.record.id, (0, len(scored.raw)), np.arange(len(scored)), statistics)
 
 
 def part_row(
-    scored: Scored, units: Longs, name: str, statistics: dict[str, float], *, length: int | None = None
+    scored: ScoredRecord, units: Longs, name: str, statistics: dict[str, float], *, length: int | None = None
 ) -> Row:
     """The row of some units of a record, from the first to the last; the first statistic is its score."""
     return named_row(scored.record, name, scored.spans[units], units, statistics, length)
@@ -470,6 +475,7 @@ def _row(
     statistics: dict[str, float],
     length: int | None = None,
 ) -> Row:
+    """The row of some units of a record, between two offsets of its text."""
     first = next(iter(statistics.values()))
     return Row(
         id=name,
@@ -484,14 +490,16 @@ def _row(
     )
 
 
-def lift(scored: Scored, background: Background | None) -> Doubles | None:
-    """(U,) surprisal above that of the units' frequencies, in bits; None where these are not known: what a
-    unit's neighbours say against it, however rare it is (as in the SLOR of Lau et al. 2017, their sign
-    turned)."""
+def lift(scored: ScoredRecord, background: Background | None) -> Doubles | None:
+    """(U,) surprisal above that of the units' frequencies, in bits; None where these are not known.
+
+    It is how unusual a unit is beside its neighbours, however rare it is (as in the SLOR of Lau et al. 2017,
+    their sign turned).
+    """
     return scored.surprisal - background.bits(scored) if isinstance(background, Frequencies) else None
 
 
-def excess(scored: Scored) -> Doubles | None:
+def excess(scored: ScoredRecord) -> Doubles | None:
     """(U,) surprisal by the model alone minus its entropy, in bits: 0 on average wherever the model is right.
 
     None where entropies were not asked for.
@@ -501,7 +509,7 @@ def excess(scored: Scored) -> Doubles | None:
 
 
 def highest_stretch(values: Doubles, width: int) -> tuple[float, int]:
-    """The highest mean of `width` neighbours, of all (N,) values where these are fewer, and where it begins.
+    """The highest mean of `width` neighbours, of all (N,) values where these are fewer, and its begin.
 
     >>> highest_stretch(np.array([0.0, 3.0, 5.0, 0.0]), 2)
     (4.0, 1)

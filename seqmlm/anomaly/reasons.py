@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from seqmlm.anomaly.statistics import Statistics
-from seqmlm.anomaly.values import Row, Scored
+from seqmlm.anomaly.values import Row, ScoredRecord
 from seqmlm.data.record import Record
 
 
@@ -28,9 +28,9 @@ class Reasons:
         """The noun for a row of a record in a sentence: a row of `visit-whole` is a visit."""
         return self.level.removesuffix("-whole")
 
-    def naming(self, row: Row) -> Collection[str]:
-        """The statistics that name what happened in a row: a reason gives one of them, if it is as rare as
-        asked, rather than such as sum up many units."""
+    def naming_statistics(self, row: Row) -> Collection[str]:
+        """The statistics that name an event in a row: a reason prefers them, if they are as rare as asked, to
+        those that sum up many units."""
         return ()
 
     def silence(self, seconds: float) -> dict[str, float]:
@@ -42,7 +42,7 @@ class Reasons:
 
         Args:
             name: of the statistic.
-            row: has it.
+            row: that has it.
             usual: the value that one in a hundred normal rows exceeds, where it is known.
         """
         value = row.statistics.get(name, math.nan)
@@ -51,11 +51,13 @@ class Reasons:
             return self.statistics[name]
         return shares[name].format(f"{100 * value:.3g} %")
 
-    def brief(self, row: Row, scored: Scored, background: Any, fired: str | None) -> dict[str, Any]:
-        """Facts of an alarm for whoever puts alarms together.
+    def alarm_facts(
+        self, row: Row, scored: ScoredRecord, background: Any, fired: str | None
+    ) -> dict[str, Any]:
+        """Facts of an alarm by which alarms are put together.
 
         Args:
-            row, scored: what alarmed.
+            row, scored: the row that alarmed, and its record.
             background: the `Background` that `Level.rows` took, or None.
             fired: name of the statistic that says most; None where none does.
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
-from seqmlm.rows.judge import Fusion
+if TYPE_CHECKING:
+    from seqmlm.rows.judge import Fusion
 
 
 class Statistics(Mapping[str, str]):

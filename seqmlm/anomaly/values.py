@@ -1,4 +1,4 @@
-"""The values of scoring: a record unit by unit (`Scored`), and the rows that are judged (`Row`).
+"""The values of scoring: a record unit by unit (`ScoredRecord`), and the rows that are judged (`Row`).
 
 Both point back to the file, line and characters they came from. Surprisals are in bits, of a unit of
 several tokens the sum.
@@ -30,24 +30,24 @@ Bools = NDArray[np.bool_]
 _BITS = 1 / math.log(2)
 
 ALONE, COUNTED, SEEN = "model", "counted", "seen"
-"""Names of `Scored.values` where counts are mixed in: (U,) bits by the model alone, (U,) the share of p that
-comes from counts, and (U, 3) how many neighbours the longest context seen in training has, how often the unit
-stood in it, and how often anything did."""
+"""Names of `ScoredRecord.values` where counts are mixed in: (U,) bits by the model alone, (U,) the share of p
+that comes from counts, and (U, 3) how many neighbours the longest context seen in training has, how often the
+unit stood in it, and how often anything did."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Scored:
-    """One record as the model saw it: an entry a unit, in ascending order.
+class ScoredRecord:
+    """One record with the bits of its units by a model: an entry a unit, in ascending order.
 
     Args:
         record: where it came from.
         encoding: the whole record, not windows of it.
         rule: how the field's units are hidden and read back.
         number: (U,) unit numbers in the record, as `Units.numbers` gives them.
-        surprisal: (U,) bits, -log2 p of what stands there.
-        values: what else was wanted, by the name of its reduction (`seqmlm.engine.reductions`): (U, ...), of
-            a unit of several tokens what `Reduction.over_unit` says; sums are in bits.
-        conceal: gives a text of equal length without what may not be shown; None where all may.
+        surprisal: (U,) bits, -log2 p of the unit that stands there.
+        values: of further reductions (`seqmlm.engine.reductions`), by name: (U, ...), of a unit of several
+            tokens the one that `Reduction.over_unit` names; sums are in bits.
+        conceal: gives a text of equal length without letters that may not be shown; None where all may.
     """
 
     record: Record
@@ -63,7 +63,7 @@ class Scored:
 
     @cached_property
     def places(self) -> Longs:
-        """(U,) where each unit stands among all units of the encoding, which may have unscored ones."""
+        """(U,) index of each unit among all units of the encoding, which may have unscored ones."""
         return np.searchsorted(self.rule.numbers(self.encoding), self.number)
 
     @cached_property
@@ -90,8 +90,8 @@ class Scored:
     def raw(self) -> str:
         """The text that spans point into, as it may be shown: of a record with a `text` (a log's lines) that,
         else its `str`."""
-        found = getattr(self.record.raw, "text", None)
-        text = found if isinstance(found, str) else str(self.record.raw)
+        own_text = getattr(self.record.raw, "text", None)
+        text = own_text if isinstance(own_text, str) else str(self.record.raw)
         return text if self.conceal is None else self.conceal(text)
 
     @property
@@ -100,7 +100,7 @@ class Scored:
         return None if self.encoding.classes is None else self.encoding.classes[self.position]
 
     def unknown(self, ids: Collection[int]) -> Longs:
-        """(K, 2) where units stand in `raw` that have tokens of these ids: items outside the vocabulary."""
+        """(K, 2) half-open spans in `raw` of units that have tokens of these ids: outside the vocabulary."""
         tokens = np.flatnonzero(np.isin(self.encoding.ids, np.array(list(ids), dtype=np.int64)))
         # A field may leave what it does not know outside of all units: each token is then one.
         groups = self.encoding.groups[tokens].astype(np.int64)
@@ -111,47 +111,49 @@ class Scored:
         return self.encoding.spans[tokens].astype(np.int64)
 
     def text(self, unit: int) -> str:
-        """What stands at the unit with this index."""
+        """The text of the unit with this index."""
         start, end = self.spans[unit].tolist()
         return self.raw[start:end]
 
 
-def scored(
+def merge_windows(
     record: Record,
     encoding: Encoding,
     rule: Units,
     parts: list[SequenceScore],
     want: Collection[Reduction] = (),
-) -> Scored:
-    """Put all windows of a record together, tokens to units, each of which one of them scores; `want` is what
-    they hold beside log-probabilities."""
+) -> ScoredRecord:
+    """Merge the windows of a record, tokens to units, each of which one window scores; `want` are reductions
+    that they hold beside log-probabilities."""
     groups = np.concatenate([part.groups for part in parts])
     number, first, place = np.unique(groups, return_index=True, return_inverse=True)
     filled = [part for part in parts if len(part.groups)]
 
-    def of_units(values: NDArray[Any], over: str) -> NDArray[Any]:
+    def sum_units(values: NDArray[Any], over: str) -> NDArray[Any]:
         if over == "sum":
             return np.bincount(place, weights=values * _BITS, minlength=len(number)).astype(np.float64)
-        found = values[first]
+        reduced = values[first]
         if over == "max":
-            np.maximum.at(found, place, values)
-        return found.astype(np.float64) if found.dtype == np.float32 else found
+            np.maximum.at(reduced, place, values)
+        return reduced.astype(np.float64) if reduced.dtype == np.float32 else reduced
 
-    def joined(one: Reduction) -> NDArray[Any]:
-        return of_units(np.concatenate([part.values[one.name] for part in filled]), one.over_unit)
+    def merge_values(reduction: Reduction) -> NDArray[Any]:
+        return sum_units(
+            np.concatenate([part.values[reduction.name] for part in filled]), reduction.over_unit
+        )
 
-    return Scored(
+    return ScoredRecord(
         record=record,
         encoding=encoding,
         rule=rule,
         number=number.astype(np.int64),
-        surprisal=of_units(-np.concatenate([part.log_probs for part in parts]), "sum"),
-        values={one.name: joined(one) for one in want} if filled else {},
+        surprisal=sum_units(-np.concatenate([part.log_probs for part in parts]), "sum"),
+        values={reduction.name: merge_values(reduction) for reduction in want} if filled else {},
     )
 
 
 class Place(NamedTuple):
-    """Where a row lies in something longer that records are parts of, such as a chromosome: its name, and
+    """The place of a row in something longer that records are parts of, such as a chromosome: its name, and
     half-open 0-based places in it."""
 
     name: str
@@ -161,22 +163,22 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Row:
-    """What is judged: a record, or a part of one.
+    """A record, or a part of one, with the statistics that are judged.
 
     Args:
-        id: the record's, with what names the part behind "#" where it is one.
+        id: of the record; a part has its own name behind "#".
         source, line: where it begins in the user's file; the line is 1-based.
         start, end: half-open offsets in `str(record.raw)`.
-        units: (n,) indices into the record's `Scored`.
+        units: (n,) indices into the record's `ScoredRecord`.
         length: units it is compared by; calibration is by length.
         statistics: name to value, higher = more unusual, inf = beyond anything normal; NaN where one
             says nothing of this row.
         score: the level's main statistic; None where nothing could be scored.
         time: seconds since 1970-01-01 UTC of its first unit, or None.
-        place: where it lies in what its record is a part of, or None.
+        place: in the longer sequence that its record is a part of, or None.
         backwards: the record is read against the direction of `place` (the other strand).
-        peak: the unit that says most of it, an index as in `units`; None: the most surprising one.
-        unfamiliar: most of it is unknown to the model, which can say nothing of it (`Level.unfamiliar`).
+        peak: the most telling unit, an index as in `units`; None: the most surprising one.
+        unfamiliar: most of it is unknown to the model, which cannot judge it (`Level.unfamiliar`).
         extra: further fields of its JSON line.
     """
 
@@ -196,19 +198,20 @@ class Row:
     unfamiliar: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
 
-    def at(self, start: int, end: int) -> tuple[int, int]:
-        """Where characters start to end of the record lie in what it is a part of; without `place`, there.
+    def outer_span(self, start: int, end: int) -> tuple[int, int]:
+        """The span of characters start to end of the record in the longer sequence that has it as a part; the
+        same span without `place`.
 
         >>> from dataclasses import replace
         >>> row = Row(id="r#2-5", source="f", line=1, start=2, end=5, units=np.arange(3), length=3,
         ...           statistics={}, score=None, place=Place("chr1", 102, 105))
-        >>> row.at(0, 2), replace(row, backwards=True).at(0, 2)
+        >>> row.outer_span(0, 2), replace(row, backwards=True).outer_span(0, 2)
         ((100, 102), (105, 107))
         """
         if self.place is None:
             return start, end
         if self.backwards:
-            behind = self.place.end + self.start
-            return behind - end, behind - start
+            reverse = self.place.end + self.start
+            return reverse - end, reverse - start
         shift = self.place.start - self.start
         return start + shift, end + shift

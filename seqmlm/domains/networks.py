@@ -19,17 +19,17 @@ from seqmlm.data.record import Record
 from seqmlm.domains.structure import Decoded, Decoder, Pair, Truth
 from seqmlm.structure.maps import DependenceMap
 from seqmlm.structure.network import (
-    APART,
     INDIRECT,
     LINKED,
-    UNTOLD,
+    UNKNOWN,
+    UNLINKED,
     Link,
     Pool,
     graphml,
-    indirect,
-    measured,
-    outstanding,
-    table,
+    indirect_pairs,
+    outlier_threshold,
+    ranking_figures,
+    tsv_lines,
 )
 
 Z = 3.0
@@ -67,13 +67,13 @@ class NetworkDecoder(Decoder):
         if dependence.z is not None:
             strong = dependence.z >= Z
         else:
-            strong = values > outstanding(values, judged)
-        found = np.argwhere(judged & strong & (values > 0) & ~indirect(values))
+            strong = values > outlier_threshold(values, judged)
+        found = np.argwhere(judged & strong & (values > 0) & ~indirect_pairs(values))
         return frozenset((i, j) for i, j in found.tolist())
 
     def measures(self, decoded: Iterable[Decoded]) -> dict[str, float]:
         """AUPRC and AUROC of the network's links, beside those of PMI and of nearness by counting."""
-        return measured(self._links(decoded))
+        return ranking_figures(self._links(decoded))
 
     def files(self, decoded: Iterable[Decoded]) -> Mapping[str, Iterator[str]]:
         """`network.graphml` and `network.tsv`."""
@@ -82,7 +82,7 @@ class NetworkDecoder(Decoder):
         def written(form: Callable[[Sequence[Link], str], Iterator[str]]) -> Iterator[str]:
             yield from form(links(), self.lag)
 
-        return {"network.graphml": written(graphml), "network.tsv": written(table)}
+        return {"network.graphml": written(graphml), "network.tsv": written(tsv_lines)}
 
     def _links(self, decoded: Iterable[Decoded]) -> list[Link]:
         pool, last = Pool(), None
@@ -105,10 +105,10 @@ class NetworkDecoder(Decoder):
 
 def _marks(truth: Truth, size: int) -> NDArray[np.int8]:
     """(N, N) what a truth says of every pair."""
-    marks = np.full((size, size), UNTOLD, dtype=np.int8)
+    marks = np.full((size, size), UNKNOWN, dtype=np.int8)
     first, second = np.triu_indices(size, 1)
     known, _ = truth.of(first, second)
-    marks[first[known], second[known]] = marks[second[known], first[known]] = APART
+    marks[first[known], second[known]] = marks[second[known], first[known]] = UNLINKED
     for (i, j), kind in truth.kinds.items():
         if kind == "indirect":
             marks[i, j] = marks[j, i] = INDIRECT

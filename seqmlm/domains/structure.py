@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from markupsafe import Markup
@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.reports.drawing import fitted_scale
-from seqmlm.reports.page import Page
+from seqmlm.reports.scales import colour_scale
 from seqmlm.structure.maps import DependenceMap
+
+if TYPE_CHECKING:
+    from seqmlm.reports.page import Page
 
 LAYERS = ("value", "se", "z", "p")
 """Columns of a row that are figures of its pair."""
@@ -78,10 +80,9 @@ class Decoded:
     def rows(self, separation: int | None) -> list[dict[str, Any]]:
         """A row for each edge and, unless `separation` is None, each pair so far apart, in order."""
         own = self.dependence
-        judged = (
-            [] if separation is None else zip(*(at.tolist() for at in own.judged(separation)), strict=True)
-        )
-        pairs = sorted({*judged, *self.predicted})  # an edge may have no value: a tree connects everything
+        places = ((), ()) if separation is None else (at.tolist() for at in own.finite_pairs(separation))
+        # An edge may have no value: a tree connects everything.
+        pairs = sorted({*zip(*places, strict=True), *self.predicted})
         first, second = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
         layers = [own.values, own.error, own.z, own.p]
         columns = [[None] * len(pairs) if x is None else x[first, second].tolist() for x in layers]
@@ -104,7 +105,7 @@ class Decoded:
     def compared(self, separation: int) -> tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.int64]]:
         """(P,) whether the truth has a judged pair of which it says anything, its value, and its distance."""
         assert self.truth is not None
-        first, second = self.dependence.judged(separation)
+        first, second = self.dependence.finite_pairs(separation)
         told, labels = self.truth.of(first, second)
         return labels[told], self.dependence.values[first, second][told], (second - first)[told]
 
@@ -201,7 +202,7 @@ def draw(page: Page, decoder: Decoder | None, one: Decoded, separation: int) -> 
         picture = decoder.picture(one)
     if picture is not None:
         page.section(one.record.id, Markup(picture))
-    (first, second), values = one.dependence.judged(separation), one.dependence.values
+    (first, second), values = one.dependence.finite_pairs(separation), one.dependence.values
     units = [" ".join(text.split()) or repr(text)[1:-1] for text in one.units]
     page.matrix(
         one.record.id if picture is None else "",
@@ -209,7 +210,7 @@ def draw(page: Page, decoder: Decoder | None, one: Decoded, separation: int) -> 
         units,
         one.predicted,
         frozenset() if one.truth is None else one.truth.edges,
-        scale=fitted_scale(values[first, second], 0.995),
+        scale=colour_scale(values[first, second], 0.995),
         unit=unit,
         note=note,
     )

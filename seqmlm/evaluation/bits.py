@@ -61,7 +61,7 @@ class UnitBits:
         unit: (U,) the unit's number within its sequence, 0-based in order, as in `unit_symbols`.
         tokens: (U,) tokens of the unit; less than 1 where a token shows several units.
         bits, unigram_bits: (U,) -log2 p of the unit, by the model and by the unigram.
-        values: what else was wanted, by name: (U, ...) of the first entry of each unit.
+        values: further reductions, by name: (U, ...) of the first entry of each unit.
     """
 
     sample: Longs
@@ -104,7 +104,7 @@ def unit_bits(
             are groups of tokens these are the tokens' own.
         rate: share of the units of a sequence that is masked; at least one unit is.
         units: how units are hidden and read back; None for groups of tokens.
-        want: what is read beside log-probabilities.
+        want: reductions to read beside log-probabilities.
 
     Raises:
         UsageError: a unigram of another size.
@@ -113,44 +113,44 @@ def unit_bits(
     if unigram.shape != (rule.symbols,):
         raise UsageError(f"a unigram of shape {unigram.shape} for {rule.symbols} symbols")
     parts: list[UnitBits] = []
-    asked: deque[tuple[int, Query]] = deque()
+    pending: deque[tuple[int, Query]] = deque()
 
     def questions() -> Iterator[Query]:
         for index in indices:
             query = rule.evaluation_query(sequences[index], rate, rng(seed, 0, index, EVALUATION))
             if query is not None:
-                asked.append((index, query))
+                pending.append((index, query))
                 yield query
 
     for answer in conditionals.ask(questions(), rule.needs(want)):
-        index, query = asked.popleft()
-        parts.append(_by_unit(index, rule.unit_log_probs(query, answer, want), unigram))
-    return joined(parts)
+        index, query = pending.popleft()
+        parts.append(_sum_units(index, rule.unit_log_probs(query, answer, want), unigram))
+    return concatenate_bits(parts)
 
 
-def _by_unit(index: int, found: UnitLogProbs, unigram: Doubles) -> UnitBits:
+def _sum_units(index: int, entries: UnitLogProbs, unigram: Doubles) -> UnitBits:
     """Sum the entries of each masked unit of one sequence."""
-    numbers, first, place = np.unique(found.unit, return_index=True, return_inverse=True)
+    numbers, first, place = np.unique(entries.unit, return_index=True, return_inverse=True)
     with np.errstate(divide="ignore"):
-        unigram_bits = -np.log2(unigram[found.symbol])
+        unigram_bits = -np.log2(unigram[entries.symbol])
     return UnitBits(
         sample=np.full(len(numbers), index, dtype=np.int64),
         unit=numbers.astype(np.int64),
-        tokens=np.bincount(place, weights=found.tokens).astype(np.float64),
-        bits=np.bincount(place, weights=-found.log_probs / math.log(2)).astype(np.float64),
+        tokens=np.bincount(place, weights=entries.tokens).astype(np.float64),
+        bits=np.bincount(place, weights=-entries.log_probs / math.log(2)).astype(np.float64),
         unigram_bits=np.bincount(place, weights=unigram_bits).astype(np.float64),
-        values={name: values[first] for name, values in found.values.items()},
+        values={name: values[first] for name, values in entries.values.items()},
     )
 
 
-def joined(parts: Sequence[UnitBits]) -> UnitBits:
+def concatenate_bits(parts: Sequence[UnitBits]) -> UnitBits:
     """The units of several evaluations, in order."""
     nothing, none = np.zeros(0, dtype=np.int64), np.zeros(0)
     empty = UnitBits(sample=nothing, unit=nothing, tokens=none, bits=none, unigram_bits=none)
     names = [f.name for f in fields(UnitBits) if f.name != "values"]
-    joined = {n: np.concatenate([getattr(p, n) for p in (empty, *parts)]) for n in names}
+    columns = {n: np.concatenate([getattr(p, n) for p in (empty, *parts)]) for n in names}
     values = {n: np.concatenate([p.values[n] for p in parts]) for n in (parts[0].values if parts else ())}
-    return UnitBits(**joined, values=values)
+    return UnitBits(**columns, values=values)
 
 
 def unigram(source: Sequences | NDArray[np.integer], space: TokenSpace) -> Doubles:
@@ -183,7 +183,7 @@ def memorization_gap(
 def _corrupted_loss(
     conditionals: Conditionals, sequences: Sequences, indices: list[int], corruptor: Corruptor, epoch: int
 ) -> float:
-    """Mean -ln p over the selected tokens."""
+    """Mean -ln p, nats, of the tokens that a corruptor selects in an epoch."""
 
     def questions() -> Iterator[Query]:
         for index in indices:
@@ -205,4 +205,5 @@ def _corrupted_loss(
 
 
 def _ratio(total: float, count: int) -> float:
+    """total / count, NaN where the count is 0."""
     return float(total) / count if count else math.nan

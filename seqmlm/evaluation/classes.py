@@ -1,4 +1,4 @@
-"""Predicted classes against true ones, beside what needs no model."""
+"""Predicted classes against true ones, beside guesses that need no model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from seqmlm.evaluation.intervals import exact_rate
 
 
 def class_measures(counts: Mapping[tuple[str, str], int], names: Sequence[str]) -> dict[str, Any]:
-    """How good predictions are.
+    """Measures of how good predicted classes are.
 
     Args:
         counts: of each (true class, predicted class); one at least.
@@ -26,15 +26,15 @@ def class_measures(counts: Mapping[tuple[str, str], int], names: Sequence[str]) 
     """
     from sklearn.metrics import confusion_matrix, f1_score
 
-    true, said = zip(*counts, strict=True)
-    given = {"labels": list(names), "sample_weight": [*counts.values()]}
-    table, n = confusion_matrix(true, said, **given), sum(counts.values())
+    true, predicted = zip(*counts, strict=True)
+    options = {"labels": list(names), "sample_weight": [*counts.values()]}
+    table, n = confusion_matrix(true, predicted, **options), sum(counts.values())
     rate, of_class = exact_rate(int(table.trace()), n), table.sum(axis=1)
-    cells = [dict(zip(names, own, strict=True)) for own in table.tolist()]
+    cells = [dict(zip(names, row, strict=True)) for row in table.tolist()]
     return {
         "accuracy": rate.value,
         "interval": (rate.low, rate.high),
-        "macro_f1": float(f1_score(true, said, average="macro", zero_division=0, **given)),
+        "macro_f1": float(f1_score(true, predicted, average="macro", zero_division=0, **options)),
         "majority": float(of_class.max() / n),
         "calibrated_random": float(of_class @ table.sum(axis=0)) / n**2,
         "confusion": dict(zip(names, cells, strict=True)),

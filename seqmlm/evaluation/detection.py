@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from seqmlm.errors import DataError
-from seqmlm.evaluation.intervals import Difference, Rate, exact_rate, resampled
+from seqmlm.evaluation.intervals import Difference, Rate, bootstrap_intervals, exact_rate
 
 Bools = NDArray[np.bool_]
 Doubles = NDArray[np.float64]
@@ -48,9 +48,9 @@ class Curve:
     @property
     def auroc(self) -> float:
         """Probability that a positive scores above a negative, ties counting half; NaN with one class."""
-        both = self.positives * self.negatives
+        pairs = self.positives * self.negatives
         area = np.trapezoid(np.append(0.0, self.true), np.append(0.0, self.false))
-        return float(area / both) if both else float("nan")
+        return float(area / pairs) if pairs else float("nan")
 
     @property
     def average_precision(self) -> float:
@@ -67,15 +67,15 @@ class Curve:
             return float("nan")
         return float((2 * self.true / (self.true + self.false + self.positives)).max())
 
-    def found(self, rate: float) -> float:
-        """Positives found where at most a share `rate` of the negatives is alarmed."""
+    def hits_at(self, rate: float) -> float:
+        """Number of positives found where at most a share `rate` of the negatives is alarmed."""
         # Counts are integers; the tolerance is for the rounding of rate x negatives only.
         point = np.searchsorted(self.false, rate * self.negatives * (1 + 1e-12), side="right")
         return float(self.true[point - 1]) if point else 0.0
 
     def recall_at(self, rate: float) -> float:
         """Share of positives found where at most `rate` of the negatives are alarmed; NaN with one class."""
-        return self.found(rate) / self.positives if self.positives and self.negatives else float("nan")
+        return self.hits_at(rate) / self.positives if self.positives and self.negatives else float("nan")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,18 +105,18 @@ class Confusion:
     @property
     def f1(self) -> float:
         """Harmonic mean of precision and recall; 0 where nothing is found."""
-        found = 2 * self.true_positives
-        return found / (found + self.false_positives + self.false_negatives) if found else 0.0
+        hits, errors = self.true_positives, self.false_positives + self.false_negatives
+        return 2 * hits / (2 * hits + errors) if hits else 0.0
 
-    def reweighted(self, prevalence: float) -> tuple[float, float]:
+    def precision_and_f1_at(self, prevalence: float) -> tuple[float, float]:
         """Precision and F1 if a share `prevalence` of all items were positive, at these rates.
 
         Precision is NaN if there would be no alarms.
         """
-        found = prevalence * self.recall.value
+        hits = prevalence * self.recall.value
         wrong = (1 - prevalence) * self.false_positive_rate.value
-        precision = found / (found + wrong) if found + wrong else float("nan")
-        return precision, 2 * found / (prevalence + found + wrong)
+        precision = hits / (hits + wrong) if hits + wrong else float("nan")
+        return precision, 2 * hits / (prevalence + hits + wrong)
 
 
 class Detection:
@@ -136,9 +136,9 @@ class Detection:
         if np.isnan(self.scores).any():
             raise DataError("a score is not a number", remedy="give every item a score")
         if self.labels.all() or not self.labels.any():
-            every = "a positive" if self.labels.any() else "a negative"
+            kind = "a positive" if self.labels.any() else "a negative"
             raise DataError(
-                f"every one of the {len(self.labels)} items is {every}",
+                f"every one of the {len(self.labels)} items is {kind}",
                 remedy="evaluation needs both classes: check which label counts as positive",
             )
         values, place = np.unique(self.scores, return_inverse=True)
@@ -180,15 +180,15 @@ class Detection:
     ) -> dict[str, Difference]:
         """Each measure with a percentile interval over groups, as a difference from 0."""
 
-        def measured(weights: Doubles) -> dict[str, float]:
+        def measure_resample(weights: Doubles) -> dict[str, float]:
             curve = self.curve(weights)
             return {name: measure(curve) for name, measure in measures.items()}
 
-        return resampled(measured, groups, draws=draws, seed=seed)
+        return bootstrap_intervals(measure_resample, groups, draws=draws, seed=seed)
 
 
 def confusion(labels: ArrayLike, alarms: ArrayLike) -> Confusion:
-    """Count alarms (N,) against labels (N,), both truth values.
+    """The counts of alarms (N,) against labels (N,), both truth values.
 
     Raises:
         DataError: different numbers of them.
@@ -230,11 +230,11 @@ def compare(
     if not np.array_equal(first.labels, second.labels):
         raise DataError("two scores can be compared only on the same items with the same labels")
 
-    def measured(weights: Doubles) -> dict[str, float]:
-        one, other = first.curve(weights), second.curve(weights)
-        return {name: measure(one) - measure(other) for name, measure in measures.items()}
+    def measure_resample(weights: Doubles) -> dict[str, float]:
+        first_curve, second_curve = first.curve(weights), second.curve(weights)
+        return {name: measure(first_curve) - measure(second_curve) for name, measure in measures.items()}
 
-    return resampled(measured, groups, draws=draws, seed=seed)
+    return bootstrap_intervals(measure_resample, groups, draws=draws, seed=seed)
 
 
 def f1_of_alarms(curve: Curve) -> float:

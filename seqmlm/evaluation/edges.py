@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.evaluation.detection import Detection
-from seqmlm.evaluation.intervals import summarized
+from seqmlm.evaluation.intervals import percentile_interval
 
 Bools = NDArray[np.bool_]
 Doubles = NDArray[np.float64]
@@ -23,7 +23,7 @@ Longs = NDArray[np.int64]
 DRAWS = 1000
 MEASURES = ("auroc", "auprc")
 RANKED = {"model": "the model", "distance": "minus the distance", "gain": "difference"}
-"""What pairs are ranked by: values, and nearness; the difference is on the same resamples."""
+"""Scores that rank pairs: values, and nearness; the difference is on the same resamples."""
 
 
 class Rankings:
@@ -31,7 +31,7 @@ class Rankings:
 
     def __init__(self, seed: int = 0) -> None:
         self._seed, self._pairs, self._true = seed, 0, 0
-        self._found: list[list[float]] = []
+        self._sequences: list[list[float]] = []
 
     def add(self, labels: Bools, values: Doubles, distances: Longs) -> None:
         """Take in the judged pairs of one sequence.
@@ -43,13 +43,13 @@ class Rankings:
         """
         if not labels.any() or labels.all():
             return
-        own = [Detection(labels, scores).curve() for scores in (values, -distances)]
-        figures = [figure for one in own for figure in (one.auroc, one.average_precision)]
-        self._found.append([*figures, float(labels.mean())])
+        curves = [Detection(labels, scores).curve() for scores in (values, -distances)]
+        figures = [figure for curve in curves for figure in (curve.auroc, curve.average_precision)]
+        self._sequences.append([*figures, float(labels.mean())])
         self._pairs, self._true = self._pairs + len(labels), self._true + int(labels.sum())
 
     def ranking(self) -> dict[str, Any]:
-        """How the pairs are ranked, as means over the sequences that have pairs of both kinds.
+        """Figures of how the pairs are ranked, as means over the sequences that have pairs of both kinds.
 
         Returns:
             sequences: that have; others say nothing of a ranking. pairs, true: judged pairs of these, and
@@ -57,26 +57,26 @@ class Rankings:
             chance. Then by `RANKED` and measure the mean `value`, `low` and `high`, which are None for a
             single sequence: how much another one differs is not known. Nothing where no sequence has both.
         """
-        if not self._found:
+        if not self._sequences:
             return {}
-        table = np.array(self._found)
+        table = np.array(self._sequences)
         random = np.random.default_rng(self._seed)
         count = len(table) if len(table) > 1 else 0
-        drawn = [table[random.integers(count, size=count)].mean(axis=0) for _ in range(DRAWS if count else 0)]
-        every = np.concatenate([table.mean(axis=0, keepdims=True), *(x[None] for x in drawn)])
+        draws = [random.integers(count, size=count) for _ in range(DRAWS if count else 0)]
+        means = np.stack([table.mean(axis=0), *(table[rows].mean(axis=0) for rows in draws)])
         size = len(MEASURES)
-        own, floor = every[:, :size], every[:, size : 2 * size]
-        kinds = dict(zip(RANKED, (own, floor, own - floor), strict=True))
+        model, floor = means[:, :size], means[:, size : 2 * size]
+        kinds = dict(zip(RANKED, (model, floor, model - floor), strict=True))
         return {
             "sequences": len(table),
             "pairs": self._pairs,
             "true": self._true,
-            "prevalence": float(every[0, -1]),
+            "prevalence": float(means[0, -1]),
             **{kind: dict(zip(MEASURES, map(_bounds, x.T), strict=True)) for kind, x in kinds.items()},
         }
 
 
 def _bounds(values: Doubles) -> dict[str, float | None]:
     """The first value, with bounds by the others."""
-    found = summarized(float(values[0]), values[1:])
-    return {name: None if np.isnan(one) else one for name, one in found.bounds().items()}
+    interval = percentile_interval(float(values[0]), values[1:])
+    return {name: None if np.isnan(bound) else bound for name, bound in interval.bounds().items()}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from seqmlm.evaluation.intervals import Difference, resampled
+from seqmlm.evaluation.intervals import Difference, bootstrap_intervals
 
 Doubles = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -24,14 +24,14 @@ DRAWS = 200
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """How predictions agree with measurements.
+    """Agreement of predictions with measurements, by metric.
 
     Args:
         n: variants with a measurement and every prediction.
         positive: of them, those that count as fit.
         metrics: prediction -> metric -> value with its interval.
         gain: Spearman of the first prediction minus that of the best other one, paired; None for one alone.
-        against: the name of that one.
+        rival: the name of that one.
         undefined: metric -> why no prediction has it.
     """
 
@@ -39,7 +39,7 @@ class Agreement:
     positive: int
     metrics: Mapping[str, Mapping[str, Difference]]
     gain: Difference | None = None
-    against: str | None = None
+    rival: str | None = None
     undefined: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -78,7 +78,7 @@ def ndcg(measured: Doubles, predicted: Doubles) -> float:
     return float(ndcg_score(gains[None], predicted[None], k=top))
 
 
-def agreement_of(measured: Doubles, predicted: Doubles, fit: Bools) -> dict[str, float]:
+def agreement_metrics(measured: Doubles, predicted: Doubles, fit: Bools) -> dict[str, float]:
     """Spearman (average ranks), NDCG, AUC and MCC (predicted fit: at least the median) of (N,) values, higher
     = fitter, and (N,) True for variants that count as fit; NaN where undefined."""
     from scipy.stats import rankdata
@@ -93,9 +93,9 @@ def agreement_of(measured: Doubles, predicted: Doubles, fit: Bools) -> dict[str,
     return {"spearman": rho, "ndcg": ndcg(measured, predicted), "auc": float(auc), "mcc": mcc}
 
 
-def correlation(one: ArrayLike, other: ArrayLike) -> float:
-    """Pearson's, of two arrays (N,); NaN where one of them does not vary."""
-    first, second = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
+def correlation(x: ArrayLike, y: ArrayLike) -> float:
+    """Pearson's correlation of two arrays (N,); NaN where one of them does not vary."""
+    first, second = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     if not (len(first) and np.ptp(first) and np.ptp(second)):
         return float("nan")
     return float(np.asarray(np.corrcoef(first, second))[0, 1])
@@ -117,28 +117,33 @@ def agreement(
         fit: (N,) True for variants that count as fit.
         places: (N,) what a variant shares with its siblings: the bootstrap draws them together.
     """
-    kept = np.isfinite(measured) & np.all([np.isfinite(one) for one in predictions.values()], axis=0)
-    truth, good = measured[kept], fit[kept]
-    chosen = {name: one[kept] for name, one in predictions.items()}
+    complete: Bools = np.all(np.isfinite([measured, *predictions.values()]), axis=0)
+    truth, good = measured[complete], fit[complete]
+    chosen = {name: predicted[complete] for name, predicted in predictions.items()}
     numbers: dict[Hashable, int] = {}
-    groups = [numbers.setdefault(one, len(numbers)) for one, keep in zip(places, kept, strict=True) if keep]
-    first, *others = chosen
+    judged = [place for place, keep in zip(places, complete, strict=True) if keep]
+    groups = [numbers.setdefault(place, len(numbers)) for place in judged]
+    first, *rest_names = chosen
 
-    def compared(weights: Doubles) -> dict[tuple[str, str], float]:
+    def measure_resample(weights: Doubles) -> dict[tuple[str, str], float]:
         """Each metric of each prediction, and the gain over each other one."""
-        taken = np.repeat(np.arange(len(truth)), weights.astype(np.int64))
-        each = {name: agreement_of(truth[taken], one[taken], good[taken]) for name, one in chosen.items()}
-        gains = {("gain", name): each[first]["spearman"] - each[name]["spearman"] for name in others}
-        return {(name, metric): value for name, own in each.items() for metric, value in own.items()} | gains
+        rows = np.repeat(np.arange(len(truth)), weights.astype(np.int64))
+        figures = dict[tuple[str, str], float]()
+        for name, predicted in chosen.items():
+            metrics = agreement_metrics(truth[rows], predicted[rows], good[rows])
+            figures |= {(name, metric): figure for metric, figure in metrics.items()}
+        for name in rest_names:
+            figures["gain", name] = figures[first, "spearman"] - figures[name, "spearman"]
+        return figures
 
-    found = resampled(compared, groups, draws=draws)
-    rivals = [name for name in others if np.isfinite(found[name, "spearman"].value)]
-    best = max(rivals, key=lambda name: found[name, "spearman"].value, default=None)
+    intervals = bootstrap_intervals(measure_resample, groups, draws=draws)
+    rivals = [name for name in rest_names if np.isfinite(intervals[name, "spearman"].value)]
+    best = max(rivals, key=lambda name: intervals[name, "spearman"].value, default=None)
     return Agreement(
         n=len(truth),
         positive=int(good.sum()),
-        metrics={name: {metric: found[name, metric] for metric in METRICS} for name in chosen},
-        gain=None if best is None else found["gain", best],
-        against=best,
+        metrics={name: {metric: intervals[name, metric] for metric in METRICS} for name in chosen},
+        gain=None if best is None else intervals["gain", best],
+        rival=best,
         undefined=undefined_metrics(truth, good),
     )

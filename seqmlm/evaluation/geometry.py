@@ -1,4 +1,4 @@
-"""How vectors lie: how alike any two are, which dimensions make them so, and where they stand in two."""
+"""The geometry of vectors: how alike any two are, by which dimensions, and their places in a plane."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from seqmlm.evaluation.intervals import Difference, ratio
 PAIRS = 10_000
 ROGUES = 3
 NEAR = 15
-"""Neighbours that a plane keeps, and more vectors than that are needed."""
+"""Number of neighbours that a plane keeps; it needs more vectors than that."""
 
 
 class Geometry(NamedTuple):
-    """Of N vectors.
+    """The likeness of N vectors, and the dimensions that cause it.
 
     anisotropy: mean cosine of random pairs (Ethayarajh 2019), with its interval.
     rogues: the dimensions that most of it is of, and the share of each (Timkey and van Schijndel 2021).
@@ -30,7 +30,7 @@ class Geometry(NamedTuple):
 
 
 def geometry(vectors: Floats, *, seed: int = 0) -> Geometry | None:
-    """How alike random pairs of (N, H) vectors are; None of fewer than two."""
+    """The `Geometry` of (N, H) vectors by random pairs; None of fewer than two."""
     if len(vectors) < 2:
         return None
     unit = directions(vectors)
@@ -39,14 +39,14 @@ def geometry(vectors: Floats, *, seed: int = 0) -> Geometry | None:
     second = (first + random.integers(1, len(unit), size=PAIRS)) % len(unit)  # never the same one twice
     products = unit[first] * unit[second]
     cosines, shares = products.sum(1), products.mean(0)
-    whole = float(cosines.mean())
+    mean = float(cosines.mean())
     largest = np.argsort(-np.abs(shares), kind="stable")[:ROGUES]
-    rogues = [(int(one), float(shares[one]) / whole if whole else 0.0) for one in largest]
+    rogues = [(int(dimension), float(shares[dimension]) / mean if mean else 0.0) for dimension in largest]
     return Geometry(ratio(cosines, draws=200), rogues)
 
 
 def directions(vectors: Floats) -> Floats:
-    """(N, H) vectors of length 1; those of no length stay."""
+    """(N, H) the vectors scaled to length 1; those of no length stay."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit: Floats = np.divide(vectors, np.where(lengths > 0, lengths, 1), dtype=np.float32)
     return unit
@@ -65,21 +65,21 @@ def frequency_correlation(vectors: Floats, words: Sequence[str]) -> float:
     return correlation(rankdata([counts[word] for word in words]), rankdata(alike))
 
 
-def plane(vectors: Floats) -> Floats:
-    """(N, 2) the first two principal components."""
+def principal_plane(vectors: Floats) -> Floats:
+    """(N, 2) the first two principal components of vectors (N, H)."""
     from sklearn.decomposition import PCA
 
-    found: Floats = PCA(n_components=2, random_state=0).fit_transform(vectors)
-    return found
+    coordinates: Floats = PCA(n_components=2, random_state=0).fit_transform(vectors)
+    return coordinates
 
 
-def neighbourhoods(vectors: Floats) -> Floats | None:
-    """(N, 2) a plane that keeps who is near whom (UMAP, by cosine); None of few, or without umap-learn."""
+def neighbour_plane(vectors: Floats) -> Floats | None:
+    """(N, 2) places in a plane that keeps neighbours (UMAP, cosine); None of few, or without umap-learn."""
     try:
         from umap import UMAP
     except ImportError:
         return None
     if len(vectors) <= NEAR:
         return None
-    found: Floats = UMAP(NEAR, metric="cosine", random_state=0, n_jobs=1).fit_transform(vectors)
-    return found
+    coordinates: Floats = UMAP(NEAR, metric="cosine", random_state=0, n_jobs=1).fit_transform(vectors)
+    return coordinates

@@ -1,4 +1,4 @@
-"""How many incidents alarms that overlap or touch come to; rates from alarms per day."""
+"""Incidents: alarms that overlap or touch count as one; and false positive rates from alarms per day."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Difference:
     draws: int
 
     def bounds(self) -> dict[str, float]:
-        """It and its bounds, as JSON has them."""
+        """The value and its bounds by the names that JSON has."""
         return {"value": self.value, "low": self.low, "high": self.high}
 
 
@@ -90,44 +90,47 @@ def exact_accuracy(right: int, trials: int) -> dict[str, float]:
 
 
 def bootstrap_weights(groups: ArrayLike, draws: int, seed: int) -> Callable[[int], Doubles]:
-    """From the number of a resample, 0 to draws - 1, to how often (N,) each item occurs in it: whole groups
-    (N,), of any type (session, patient, family), are drawn with replacement."""
-    found, place = np.unique(np.asarray(groups), return_inverse=True)
+    """A function from the number of a resample, 0 to draws - 1, to how often (N,) each item occurs in it.
+
+    Whole groups (N,), of any type (session, patient, family), are drawn with replacement.
+    """
+    distinct, place = np.unique(np.asarray(groups), return_inverse=True)
     random = np.random.default_rng(seed)
     seeds = random.integers(2**63, size=draws)
 
     def weights(draw: int) -> Doubles:
-        drawn = np.random.default_rng(seeds[draw]).integers(len(found), size=len(found))
-        taken: Doubles = np.bincount(drawn, minlength=len(found)).astype(np.float64)[place]
-        return taken
+        picks = np.random.default_rng(seeds[draw]).integers(len(distinct), size=len(distinct))
+        counts: Doubles = np.bincount(picks, minlength=len(distinct)).astype(np.float64)[place]
+        return counts
 
     return weights
 
 
-def summarized(value: float, drawn: Doubles, confidence: float = 0.95) -> Difference:
-    """A value of all items and percentiles of those (B,) of resamples; NaN (one class only) is excluded."""
-    good = drawn[~np.isnan(drawn)]
+def percentile_interval(value: float, resamples: Doubles, confidence: float = 0.95) -> Difference:
+    """A value of all items, with percentiles of those (B,) of resamples; NaN (one class only) is excluded."""
+    good = resamples[~np.isnan(resamples)]
     low = high = float("nan")
     if len(good):
         low, high = np.quantile(good, [(1 - confidence) / 2, (1 + confidence) / 2]).tolist()
     return Difference(value=value, low=low, high=high, draws=len(good))
 
 
-def resampled(
-    measured: Callable[[Doubles], Mapping[Key, float]], groups: ArrayLike, *, draws: int = 1000, seed: int = 0
+def bootstrap_intervals(
+    measure: Callable[[Doubles], Mapping[Key, float]], groups: ArrayLike, *, draws: int = 1000, seed: int = 0
 ) -> dict[Key, Difference]:
-    """What is measured of all items, with the percentiles of resamples of whole groups.
+    """Measures of all items, each with the percentiles of resamples of whole groups.
 
     Args:
-        measured: how often each item counts (N,) -> values by name; NaN where one is not defined.
+        measure: how often each item counts (N,) -> values by name; NaN where one is not defined.
         groups: (N,) as of `bootstrap_weights`; of a single one the interval is NaN.
         draws, seed: of the resampling.
     """
-    own = np.asarray(groups)
-    weights = bootstrap_weights(own, draws, seed)
-    drawn = [measured(weights(draw)) for draw in range(draws if len(np.unique(own)) > 1 else 0)]
-    found = measured(np.ones(len(own)))
-    return {name: summarized(value, np.array([one[name] for one in drawn])) for name, value in found.items()}
+    labels = np.asarray(groups)
+    weights = bootstrap_weights(labels, draws, seed)
+    resamples = [measure(weights(draw)) for draw in range(draws if len(np.unique(labels)) > 1 else 0)]
+    observed = measure(np.ones(len(labels)))
+    columns = {name: np.array([resample[name] for resample in resamples]) for name in observed}
+    return {name: percentile_interval(value, columns[name]) for name, value in observed.items()}
 
 
 def ratio(
@@ -146,4 +149,4 @@ def ratio(
         total = float(weights @ below)
         return {"": float(weights @ above) / total if total else float("nan")}
 
-    return resampled(share, np.arange(len(above)), draws=draws, seed=seed)[""]
+    return bootstrap_intervals(share, np.arange(len(above)), draws=draws, seed=seed)[""]

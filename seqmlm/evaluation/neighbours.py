@@ -27,8 +27,8 @@ _MEASURED = 1000  # vectors that the recall of a graph is measured on
 
 
 class Neighbours(NamedTuple):
-    """Of N vectors: (N, K) numbers in the set, the nearest first, and cosines; and the share of the true ones
-    that a graph found, None where all are."""
+    """Nearest neighbours of N vectors: (N, K) numbers in the set, the nearest first, and cosines; and the
+    share of the true ones that a graph found, None where all are."""
 
     numbers: Longs
     cosines: Floats
@@ -44,22 +44,23 @@ def nearest(vectors: Floats, among: Floats, k: int, *, itself: bool = False) -> 
     Raises:
         DataError: the set is too small.
     """
-    most = len(among) - itself
-    if k > most:
-        raise DataError(f"{k} neighbours in a set of {most} vectors", remedy="ask for fewer")
+    limit = len(among) - itself
+    if k > limit:
+        raise DataError(f"{k} neighbours in a set of {limit} vectors", remedy="ask for fewer")
     graph = _graph(among) if len(among) > MOST_EXACT else None
     parts, recalls = list[tuple[Floats, Longs]](), list[float]()
     for start, block in _blocks(vectors):
         if graph is None:
-            found = _exact(block, among, k + itself)
+            part = _exact_neighbours(block, among, k + itself)
         else:
-            found = graph.search(block, k + itself)
+            part = graph.search(block, k + itself)
             if not recalls:
-                _, true = _exact(block[:_MEASURED], among, k + itself)
-                both = zip(true.tolist(), found[1].tolist(), strict=False)
-                recalls.append(float(np.mean([len({*one} & {*own}) / len(one) for one, own in both])))
-        parts.append(_others(*found, np.arange(start, start + len(block))) if itself else found)
-    cosines, numbers = (np.concatenate(one) for one in zip(*parts, strict=True))
+                _, true = _exact_neighbours(block[:_MEASURED], among, k + itself)
+                rows = zip(true.tolist(), part[1].tolist(), strict=False)
+                recall = np.mean([len({*exact} & {*approximate}) / len(exact) for exact, approximate in rows])
+                recalls.append(float(recall))
+        parts.append(_drop_itself(*part, np.arange(start, start + len(block))) if itself else part)
+    cosines, numbers = (np.concatenate(part) for part in zip(*parts, strict=True))
     return Neighbours(numbers, cosines, recalls[0] if recalls else None)
 
 
@@ -69,21 +70,24 @@ def _blocks(vectors: Floats) -> Iterator[tuple[int, Floats]]:
         yield start, directions(np.asarray(vectors[start : start + _BLOCK], dtype=np.float32))
 
 
-def _exact(block: Floats, among: Floats, k: int) -> tuple[Floats, Longs]:
-    """(N, k) cosines and numbers."""
+def _exact_neighbours(block: Floats, among: Floats, k: int) -> tuple[Floats, Longs]:
+    """(N, k) cosines and numbers of the nearest neighbours, by comparing every pair."""
     import faiss
 
     cosines: Floats = np.zeros((len(block), 0), dtype=np.float32)
     numbers: Longs = np.zeros((len(block), 0), dtype=np.int64)
-    for start, some in _blocks(among):
-        near, own = faiss.knn(block, some, min(k, len(some)), metric=faiss.METRIC_INNER_PRODUCT)
-        both, named = np.hstack([cosines, near]), np.hstack([numbers, own + start])
-        kept = np.argsort(-both, axis=1, kind="stable")[:, :k]
-        cosines, numbers = np.take_along_axis(both, kept, axis=1), np.take_along_axis(named, kept, axis=1)
+    for start, part in _blocks(among):
+        part_cosines, places = faiss.knn(block, part, min(k, len(part)), metric=faiss.METRIC_INNER_PRODUCT)
+        pooled_cosines = np.hstack([cosines, part_cosines])
+        pooled_numbers = np.hstack([numbers, places + start])
+        order = np.argsort(-pooled_cosines, axis=1, kind="stable")[:, :k]
+        cosines = np.take_along_axis(pooled_cosines, order, axis=1)
+        numbers = np.take_along_axis(pooled_numbers, order, axis=1)
     return cosines, numbers
 
 
 def _graph(among: Floats) -> Any:
+    """The graph of a set, in which `search` finds nearly all neighbours."""
     import faiss
 
     graph = faiss.IndexHNSWFlat(among.shape[1], _LINKS, faiss.METRIC_INNER_PRODUCT)
@@ -93,26 +97,26 @@ def _graph(among: Floats) -> Any:
     return graph
 
 
-def _others(cosines: Floats, numbers: Longs, own: Longs) -> tuple[Floats, Longs]:
-    """Without the vector itself; without the last one where equal vectors have taken its place."""
-    same = numbers == own[:, None]
+def _drop_itself(cosines: Floats, numbers: Longs, row_numbers: Longs) -> tuple[Floats, Longs]:
+    """The neighbours without the vector itself, or without the last one if equal vectors have its place."""
+    same = numbers == row_numbers[:, None]
     same[~same.any(1), -1] = True
-    shape = (len(own), numbers.shape[1] - 1)
+    shape = (len(row_numbers), numbers.shape[1] - 1)
     return cosines[~same].reshape(shape), numbers[~same].reshape(shape)
 
 
-def votes(numbers: Longs, labels: Sequence[str]) -> list[tuple[str, float]]:
+def majority_labels(numbers: Longs, labels: Sequence[str]) -> list[tuple[str, float]]:
     """The label that most neighbours of each vector have (of equals the nearest one's), and its share."""
-    found = []
-    for own in numbers.tolist():
+    winners = []
+    for row in numbers.tolist():
         # A counter is in the order in which labels are met: of equal counts the first is the nearest.
-        label, count = Counter(labels[one] for one in own).most_common(1)[0]
-        found.append((label, count / len(own)))
-    return found
+        label, count = Counter(labels[number] for number in row).most_common(1)[0]
+        winners.append((label, count / len(row)))
+    return winners
 
 
 class Index(NamedTuple):
-    """A set that is searched. array: (M, H). ids: M. labels: M, where it has some."""
+    """A set of vectors to search. array: (M, H). ids: M. labels: M, where it has some."""
 
     array: Floats
     ids: Sequence[str]
@@ -123,25 +127,26 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Near:
+class RowNeighbours:
     """The neighbours of rows.
 
     Args:
-        places: what a row says beside its vector.
-        found: the neighbours. ids: of the set.
-        truth, told: labels of the rows, and what their neighbours say, with the share that says so; or None.
+        places: columns of each row, without its vector.
+        neighbours: of the rows. ids: of the set.
+        truth: labels of the rows, or None. votes: the label that most neighbours of each row have, and their
+            share; or None.
     """
 
     places: Sequence[Row]
-    found: Neighbours
+    neighbours: Neighbours
     ids: Sequence[str]
     truth: Sequence[str] | None = None
-    told: Sequence[tuple[str, float]] | None = None
+    votes: Sequence[tuple[str, float]] | None = None
 
     @classmethod
-    def of(
+    def search(
         cls, rows: Iterable[tuple[Row, Floats]], width: int, k: int, index: Index | None, label: str | None
-    ) -> Near:
+    ) -> RowNeighbours:
         """Neighbours of rows with their (H,) vectors, among the rows themselves or in an index; the vectors
         lie in a file meanwhile. On labels of a column, if one is named, neighbours vote.
 
@@ -154,33 +159,37 @@ class Near:
                 file.write(vector.tobytes())
                 places.append(place)
             file.flush()
-            own = np.memmap(file, dtype=np.float32, mode="r", shape=(len(places), width))
-            found = nearest(own, own if index is None else index.array, k, itself=index is None)
-        ids = [str(one["id"]) for one in places] if index is None else index.ids
+            vectors = np.memmap(file, dtype=np.float32, mode="r", shape=(len(places), width))
+            neighbours = nearest(vectors, vectors if index is None else index.array, k, itself=index is None)
+        ids = [str(place["id"]) for place in places] if index is None else index.ids
         if label is None:
-            return cls(places=places, found=found, ids=ids)
-        truth = [str(one.get(label)) for one in places]
+            return cls(places=places, neighbours=neighbours, ids=ids)
+        truth = [str(place.get(label)) for place in places]
         labels = truth if index is None or index.labels is None else index.labels
-        return cls(places=places, found=found, ids=ids, truth=truth, told=votes(found.numbers, labels))
+        votes = majority_labels(neighbours.numbers, labels)
+        return cls(places=places, neighbours=neighbours, ids=ids, truth=truth, votes=votes)
 
     def figures(self) -> dict[str, Any]:
-        """How many there are, and of labels how many are right, beside the majority."""
-        found: dict[str, Any] = {"vectors": len(self.places), "neighbours": self.found.numbers.shape[1]}
-        if self.found.recall is not None:
-            found["recall"] = self.found.recall
-        if self.truth is not None and self.told is not None:
-            right = sum(one == told for one, (told, _) in zip(self.truth, self.told, strict=True))
-            found |= exact_accuracy(right, len(self.truth))
-            found["majority"] = max(Counter(self.truth).values()) / len(self.truth)
-        return found
+        """Numbers of vectors and neighbours; with labels the accuracy of their votes, beside the majority."""
+        figures: dict[str, Any] = {
+            "vectors": len(self.places),
+            "neighbours": self.neighbours.numbers.shape[1],
+        }
+        if self.neighbours.recall is not None:
+            figures["recall"] = self.neighbours.recall
+        if self.truth is not None and self.votes is not None:
+            right = sum(label == vote for label, (vote, _) in zip(self.truth, self.votes, strict=True))
+            figures |= exact_accuracy(right, len(self.truth))
+            figures["majority"] = max(Counter(self.truth).values()) / len(self.truth)
+        return figures
 
     def rows(self) -> Iterator[Row]:
         """A row for each neighbour, or for each label that they agree on."""
         for number, place in enumerate(self.places):
-            if self.told is not None:
-                label, share = self.told[number]
+            if self.votes is not None:
+                label, share = self.votes[number]
                 yield {**place, "label": label, "share": share}
                 continue
-            own = zip(self.found.numbers[number].tolist(), self.found.cosines[number].tolist(), strict=True)
-            for rank, (other, cosine) in enumerate(own, 1):
-                yield {**place, "neighbour": self.ids[other], "cosine": cosine, "rank": rank}
+            numbers, cosines = (table[number].tolist() for table in self.neighbours[:2])
+            for rank, (neighbour, cosine) in enumerate(zip(numbers, cosines, strict=True), 1):
+                yield {**place, "neighbour": self.ids[neighbour], "cosine": cosine, "rank": rank}

@@ -1,4 +1,4 @@
-"""What predictions are worth: measures of each task with intervals over its natural unit, paired differences.
+"""Measures of predictions of each task, with intervals over its natural unit, and paired differences.
 
 A measure is read from how often each item counts: once, or as often as a resample of whole groups (sentence,
 chain, patient, session) has it. Those of ranks (AUROC, AUPRC, Spearman) have fewer draws.
@@ -18,17 +18,17 @@ from seqmlm.errors import UsageError
 from seqmlm.evaluation.detection import Detection
 from seqmlm.evaluation.effects import correlation
 from seqmlm.evaluation.intervals import Difference as Interval
-from seqmlm.evaluation.intervals import bootstrap_weights, resampled, summarized
+from seqmlm.evaluation.intervals import bootstrap_intervals, bootstrap_weights, percentile_interval
 
 Doubles = NDArray[np.float64]
 Longs = NDArray[np.int64]
 Reader = Callable[[Doubles], float]
-"""How often each item counts (N,) -> the measure; NaN where it is not defined."""
+"""A function from how often each item counts (N,) to a measure; NaN where it is not defined."""
 
 PRIMARY = MappingProxyType(
     {"class": "accuracy", "multilabel": "micro_f1", "value": "spearman", "tags": "accuracy", "entities": "f1"}
 )
-"""The measure of each task that decides."""
+"""The measure of each task that decides between predictions."""
 RANKED = frozenset({"auroc", "auprc", "spearman"})
 RANKED_DRAWS = 200
 BINS = 15
@@ -54,7 +54,7 @@ def measures(
     seed: int = 0,
     draws: int = 1000,
 ) -> dict[str, Interval]:
-    """What predictions of a task are worth.
+    """Measures of predictions of a task, by name, with intervals.
 
     Args:
         task: "class", "multilabel", "value", "tags" (one row a labelled unit) or "entities".
@@ -79,11 +79,11 @@ def measures(
     (0.75, 1.0, 1.0)
     """
     readers = _readers(task, truth, predicted, names, len(np.asarray(groups)))
-    found: dict[str, Interval] = {}
-    for ranked, most in ((False, draws), (True, min(draws, RANKED_DRAWS))):
-        own = {name: read for name, read in readers.items() if (name in RANKED) == ranked}
-        found |= resampled(partial(_all, own), groups, draws=most, seed=seed)
-    return {name: found[name] for name in readers if not np.isnan(found[name].value)}
+    intervals: dict[str, Interval] = {}
+    for ranked, max_draws in ((False, draws), (True, min(draws, RANKED_DRAWS))):
+        chosen = {name: reader for name, reader in readers.items() if (name in RANKED) == ranked}
+        intervals |= bootstrap_intervals(partial(_measure_all, chosen), groups, draws=max_draws, seed=seed)
+    return {name: intervals[name] for name in readers if not np.isnan(intervals[name].value)}
 
 
 def difference(
@@ -98,7 +98,7 @@ def difference(
     seed: int = 0,
     draws: int = 2000,
 ) -> Difference:
-    """By how much the first predictions are better than the second, on the same items.
+    """The lead of the first predictions over the second in a measure, on the same items.
 
     The bootstrap draws groups; the randomization swaps the two predictions of whole groups (Noreen 1989).
 
@@ -111,32 +111,33 @@ def difference(
         UsageError: as `measures`; a measure that these predictions do not have.
     """
     # Both predictions of the same items, one after the other: one reader serves every mixture of them.
-    both = (_twice(truth, truth), _twice(first, second))
-    readers = _readers(task, *both, names, 2 * len(np.asarray(groups)))
-    read = readers.get(metric)
-    if read is None:
+    doubled = (_stack(truth, truth), _stack(first, second))
+    readers = _readers(task, *doubled, names, 2 * len(np.asarray(groups)))
+    reader = readers.get(metric)
+    if reader is None:
         raise UsageError(f"no measure {metric!r} of these predictions: one of {', '.join(readers)}")
 
-    def between(one: Doubles, other: Doubles) -> float:
-        return read(np.concatenate([one, other])) - read(np.concatenate([other, one]))
+    def lead(first_weights: Doubles, second_weights: Doubles) -> float:
+        ours, theirs = (first_weights, second_weights), (second_weights, first_weights)
+        return reader(np.concatenate(ours)) - reader(np.concatenate(theirs))
 
     ones, none = np.ones(len(truth)), np.zeros(len(truth))
-    value = between(ones, none)
+    value = lead(ones, none)
     if np.isnan(value):
         raise UsageError(f"{metric} is not defined for these predictions")
     units, place = np.unique(np.asarray(groups), return_inverse=True)
     weights = bootstrap_weights(place, draws, seed)
-    drawn = np.array([between(weights(draw), none) for draw in range(draws if len(units) > 1 else 0)])
+    resamples = np.array([lead(weights(draw), none) for draw in range(draws if len(units) > 1 else 0)])
     random = np.random.default_rng(seed)
-    kept = (random.integers(2, size=len(units)).astype(np.float64)[place] for _ in range(draws))
-    swapped = np.array([between(one, 1 - one) for one in kept])
-    found = summarized(value, drawn)
-    side = min(int(np.sum(drawn <= 0)), int(np.sum(drawn >= 0)))
+    swaps = (random.integers(2, size=len(units)).astype(np.float64)[place] for _ in range(draws))
+    swapped = np.array([lead(swap, 1 - swap) for swap in swaps])
+    interval = percentile_interval(value, resamples)
+    side = min(int(np.sum(resamples <= 0)), int(np.sum(resamples >= 0)))
     # What is equal but for the order of a sum counts as equal.
     extreme = int(np.sum(np.abs(swapped) >= abs(value) - 1e-12))
     return Difference(
-        *(value, found.low, found.high),
-        min(1.0, 2 * (1 + side) / (1 + found.draws)),
+        *(value, interval.low, interval.high),
+        min(1.0, 2 * (1 + side) / (1 + interval.draws)),
         (1 + extreme) / (1 + int(np.sum(~np.isnan(swapped)))),
     )
 
@@ -153,25 +154,27 @@ def temperature(logits: Doubles, truth: ArrayLike) -> float:
     from scipy.optimize import minimize_scalar
     from scipy.special import log_softmax
 
-    rows, own = np.arange(len(logits)), np.asarray(truth, dtype=np.int64)
+    rows, classes = np.arange(len(logits)), np.asarray(truth, dtype=np.int64)
 
     def loss(log_temperature: float) -> float:
-        return -float(log_softmax(logits / np.exp(log_temperature), axis=1)[rows, own].mean())
+        return -float(log_softmax(logits / np.exp(log_temperature), axis=1)[rows, classes].mean())
 
-    least = 0.05 if len(rows) >= 100 else 1.0
-    return float(np.exp(minimize_scalar(loss, bounds=np.log([least, 20.0]), method="bounded").x))
-
-
-def _all(readers: Mapping[str, Reader], taken: Doubles) -> dict[str, float]:
-    return {name: read(taken) for name, read in readers.items()}
+    lowest = 0.05 if len(rows) >= 100 else 1.0
+    return float(np.exp(minimize_scalar(loss, bounds=np.log([lowest, 20.0]), method="bounded").x))
 
 
-def _twice(one: Any, other: Any) -> Any:
-    return [*one, *other] if isinstance(one, list) else np.concatenate([one, other])
+def _measure_all(readers: Mapping[str, Reader], weights: Doubles) -> dict[str, float]:
+    """All measures by name, where each item counts so often (N,)."""
+    return {name: reader(weights) for name, reader in readers.items()}
+
+
+def _stack(first: Any, second: Any) -> Any:
+    """Two lists or arrays as one, one after the other."""
+    return [*first, *second] if isinstance(first, list) else np.concatenate([first, second])
 
 
 def _readers(task: str, truth: Any, predicted: Any, names: Sequence[str], n: int) -> dict[str, Reader]:
-    """The measures of a task's predictions for `n` items."""
+    """Readers of the measures of a task's predictions for `n` items, by name."""
     if task not in READERS:
         raise UsageError(f"no task {task!r}: one of {', '.join(READERS)}")
     if task != "entities":
@@ -186,63 +189,66 @@ def _readers(task: str, truth: Any, predicted: Any, names: Sequence[str], n: int
     return READERS[task](truth, predicted)
 
 
-def _class(truth: Longs, predicted: Doubles) -> dict[str, Reader]:
+def _class_readers(truth: Longs, predicted: Doubles) -> dict[str, Reader]:
+    """Readers of measures of probabilities (N, K) of classes (N,)."""
     n, width = predicted.shape
     top, confidence = predicted.argmax(axis=1), predicted.max(axis=1)
     right = (top == truth).astype(np.float64)
     bins = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
     # sum of (p - y)^2 = sum of p^2 - 2 p[truth] + 1
     brier = np.sum(predicted**2, axis=1) - 2 * predicted[np.arange(n), truth] + 1
-    found = {1} if width == 2 else set(range(width))
-    curves = _curves([(truth == one, predicted[:, one]) for one in sorted(found)])
+    positives = {1} if width == 2 else set(range(width))
+    curves = _curve_readers([(truth == number, predicted[:, number]) for number in sorted(positives)])
     if width > 2:
         curves.pop("auprc", None)
 
-    def counts(taken: Doubles) -> Doubles:
-        """Rightly said, said and true, by class: (3, K)."""
-        each = ((truth, taken * right), (top, taken), (truth, taken))
-        return np.array([np.bincount(one, weights, width) for one, weights in each])
+    def counts(weights: Doubles) -> Doubles:
+        """(3, K) items predicted rightly, predicted and true, by class."""
+        columns = ((truth, weights * right), (top, weights), (truth, weights))
+        return np.array([np.bincount(classes, shares, width) for classes, shares in columns])
 
-    def ece(taken: Doubles) -> float:
-        gaps = np.bincount(bins, taken * (confidence - right), BINS)
-        return float(np.abs(gaps).sum() / taken.sum())
+    def ece(weights: Doubles) -> float:
+        gaps = np.bincount(bins, weights * (confidence - right), BINS)
+        return float(np.abs(gaps).sum() / weights.sum())
 
     return {
-        "accuracy": lambda taken: float(taken @ right / taken.sum()),
-        "macro_f1": lambda taken: _mean(_f1(*counts(taken))),
-        "mcc": lambda taken: _mcc(*counts(taken)),
-        "brier": lambda taken: float(taken @ brier / taken.sum()),
+        "accuracy": lambda weights: float(weights @ right / weights.sum()),
+        "macro_f1": lambda weights: _mean(_f1(*counts(weights))),
+        "mcc": lambda weights: _mcc(*counts(weights)),
+        "brier": lambda weights: float(weights @ brier / weights.sum()),
         "ece": ece,
         **curves,
     }
 
 
-def _multilabel(truth: Longs, predicted: Doubles) -> dict[str, Reader]:
-    true, said = truth == 1, predicted >= 0.5
-    each = [one.astype(np.float64) for one in (true & said, said, true)]
+def _label_readers(truth: Longs, predicted: Doubles) -> dict[str, Reader]:
+    """Readers of measures of probabilities (N, K) of labels (N, K)."""
+    true, chosen = truth == 1, predicted >= 0.5
+    cells = [cell.astype(np.float64) for cell in (true & chosen, chosen, true)]
     return {
-        "micro_f1": lambda taken: float(_f1(*((taken @ one).sum() for one in each))),
-        "macro_f1": lambda taken: _mean(_f1(*(taken @ one for one in each))),
-        **_curves(zip(true.T, predicted.T, strict=True)),
+        "micro_f1": lambda weights: float(_f1(*((weights @ cell).sum() for cell in cells))),
+        "macro_f1": lambda weights: _mean(_f1(*(weights @ cell for cell in cells))),
+        **_curve_readers(zip(true.T, predicted.T, strict=True)),
     }
 
 
-def _value(truth: Doubles, predicted: Doubles) -> dict[str, Reader]:
+def _value_readers(truth: Doubles, predicted: Doubles) -> dict[str, Reader]:
+    """Readers of measures of values (N,) or (N, K)."""
     from scipy.stats import rankdata
 
-    columns = [np.reshape(one, (len(truth), -1)).T.astype(np.float64) for one in (truth, predicted)]
+    columns = [np.reshape(side, (len(truth), -1)).T.astype(np.float64) for side in (truth, predicted)]
 
     def r2(x: Doubles, y: Doubles) -> float:
         return float(1 - np.mean((x - y) ** 2) / x.var()) if np.ptp(x) else float("nan")
 
     def reader(measure: Callable[[Doubles, Doubles], float]) -> Reader:
-        """Mean over columns of a measure of true and predicted values (N,)."""
+        """A reader of the mean over columns of a measure of true and predicted values (N,)."""
 
-        def read(taken: Doubles) -> float:
-            rows = np.repeat(np.arange(len(taken)), taken.astype(int))
+        def mean_measure(weights: Doubles) -> float:
+            rows = np.repeat(np.arange(len(weights)), weights.astype(int))
             return _mean([measure(x[rows], y[rows]) for x, y in zip(*columns, strict=True)])
 
-        return read
+        return mean_measure
 
     return {
         "spearman": reader(lambda x, y: correlation(rankdata(x), rankdata(y))),
@@ -252,67 +258,77 @@ def _value(truth: Doubles, predicted: Doubles) -> dict[str, Reader]:
     }
 
 
-def _entities(truth: Any, predicted: Any) -> dict[str, Reader]:
+def _entity_readers(truth: Any, predicted: Any) -> dict[str, Reader]:
+    """Readers of measures of entities in N lists of BIO tags."""
     from seqeval.scheme import IOB2, Entities
 
-    sentences = [
-        [{(one.tag, one.start, one.end) for one in own} for own in Entities(tags, scheme=IOB2).entities]
-        for tags in (truth, predicted)
-    ]
-    types = sorted({tag for side in sentences for own in side for tag, _, _ in own})
-    found = np.zeros((len(truth), 3, len(types)))  # rightly said, said and true
-    for row, (true, said) in enumerate(zip(*sentences, strict=True)):
-        for part, own in enumerate((true & said, said, true)):
-            for tag, _, _ in own:
-                found[row, part, types.index(tag)] += 1
-    total = found.sum(axis=2)
+    def sentence_spans(tags: Any) -> list[set[tuple[str, int, int]]]:
+        sentences = Entities(tags, scheme=IOB2).entities
+        return [{(entity.tag, entity.start, entity.end) for entity in entities} for entities in sentences]
 
-    def of_type(number: int) -> Reader:
-        return lambda taken: float(_f1(*(taken @ found[:, :, number])))
+    sentences = [sentence_spans(tags) for tags in (truth, predicted)]
+    types = sorted({tag for side in sentences for spans in side for tag, _, _ in spans})
+    counts = np.zeros((len(truth), 3, len(types)))  # rightly predicted, predicted and true
+    for row, (true_spans, predicted_spans) in enumerate(zip(*sentences, strict=True)):
+        for part, spans in enumerate((true_spans & predicted_spans, predicted_spans, true_spans)):
+            for tag, _, _ in spans:
+                counts[row, part, types.index(tag)] += 1
+    total = counts.sum(axis=2)
+
+    def type_reader(number: int) -> Reader:
+        return lambda weights: float(_f1(*(weights @ counts[:, :, number])))
 
     return {
-        "f1": lambda taken: float(_f1(*(taken @ total))),
-        "precision": lambda taken: float(_share(*(taken @ total)[:2])),
-        "recall": lambda taken: float(_share(*(taken @ total)[::2])),
-        **{f"f1_{tag}": of_type(number) for number, tag in enumerate(types)},
+        "f1": lambda weights: float(_f1(*(weights @ total))),
+        "precision": lambda weights: float(_share(*(weights @ total)[:2])),
+        "recall": lambda weights: float(_share(*(weights @ total)[::2])),
+        **{f"f1_{tag}": type_reader(number) for number, tag in enumerate(types)},
     }
 
 
 READERS: Mapping[str, Callable[[Any, Any], dict[str, Reader]]] = MappingProxyType(
-    {"class": _class, "tags": _class, "multilabel": _multilabel, "value": _value, "entities": _entities}
+    {
+        "class": _class_readers,
+        "tags": _class_readers,
+        "multilabel": _label_readers,
+        "value": _value_readers,
+        "entities": _entity_readers,
+    }
 )
 
 
-def _curves(columns: Iterable[tuple[Any, Any]]) -> dict[str, Reader]:
-    """Mean AUROC and average precision over pairs of truth (N,) and score (N,) that have both values."""
+def _curve_readers(columns: Iterable[tuple[Any, Any]]) -> dict[str, Reader]:
+    """Readers of the mean AUROC and average precision over pairs of truth (N,) and score (N,) that have both
+    values."""
     curves = [Detection(truth, score).curve for truth, score in columns if 0 < truth.sum() < len(truth)]
     return {
-        "auroc": lambda taken: _mean([curve(taken).auroc for curve in curves]),
-        "auprc": lambda taken: _mean([curve(taken).average_precision for curve in curves]),
+        "auroc": lambda weights: _mean([curve(weights).auroc for curve in curves]),
+        "auprc": lambda weights: _mean([curve(weights).average_precision for curve in curves]),
     }
 
 
-def _share(part: ArrayLike, whole: ArrayLike) -> Doubles:
-    """part / whole, NaN where there is no whole."""
-    whole = np.asarray(whole, dtype=np.float64)
-    share: Doubles = np.divide(part, whole, out=np.full(whole.shape, np.nan), where=whole > 0)
+def _share(part: ArrayLike, total: ArrayLike) -> Doubles:
+    """part / total, NaN where the total is 0."""
+    total = np.asarray(total, dtype=np.float64)
+    share: Doubles = np.divide(part, total, out=np.full(total.shape, np.nan), where=total > 0)
     return share
 
 
-def _f1(right: ArrayLike, said: ArrayLike, true: ArrayLike) -> Doubles:
-    return _share(2 * np.asarray(right), np.asarray(said) + np.asarray(true))
+def _f1(right: ArrayLike, predicted: ArrayLike, true: ArrayLike) -> Doubles:
+    """F1 by numbers of items predicted rightly, predicted and true; NaN where there are none."""
+    return _share(2 * np.asarray(right), np.asarray(predicted) + np.asarray(true))
 
 
-def _mcc(right: Doubles, said: Doubles, true: Doubles) -> float:
-    """Of several classes (Gorodkin 2004); 0 where one class is said only, as in scikit-learn."""
+def _mcc(right: Doubles, predicted: Doubles, true: Doubles) -> float:
+    """The MCC of several classes (Gorodkin 2004); 0 if one class alone is predicted, as by scikit-learn."""
     n = true.sum()
-    spread, said_spread = n**2 - true @ true, n**2 - said @ said
-    value = _share(right.sum() * n - said @ true, np.sqrt(spread * said_spread))
-    return 0.0 if spread > 0 and said_spread <= 0 else float(value)
+    spread, predicted_spread = n**2 - true @ true, n**2 - predicted @ predicted
+    value = _share(right.sum() * n - predicted @ true, np.sqrt(spread * predicted_spread))
+    return 0.0 if spread > 0 and predicted_spread <= 0 else float(value)
 
 
 def _mean(values: Any) -> float:
-    """Over those that are defined; NaN if none is."""
+    """The mean of the values that are not NaN; NaN if all are."""
     good = np.asarray(values, dtype=np.float64)
     good = good[~np.isnan(good)]
     return float(good.mean()) if len(good) else float("nan")

@@ -1,4 +1,4 @@
-"""Cheap rivals: what a model must beat, trained on the same training examples, predicting the same test.
+"""Cheap rivals that a model must beat: trained on the same training examples, predicting the same test.
 
 An example is a list of units (words, residues, codes, templates). Where every unit is one letter, longer runs
 and wider windows are read. Classes are numbers of `names`; predictions have the forms that `measures` takes.
@@ -38,8 +38,8 @@ class UnfittedError(SeqmlmError):
     """A rival cannot be fitted to these examples; the message says why."""
 
 
-def majority(task: str, truth: Any, n_test: Any, *, names: Sequence[str]) -> Any:
-    """What is most frequent, always: training frequencies of classes and labels, means of values.
+def majority_predictions(task: str, truth: Any, n_test: Any, *, names: Sequence[str]) -> Any:
+    """The same prediction for all items: training frequencies of classes and labels, means of values.
 
     Args as of `predictions.measures`, of training; `n_test` counts test items (units for "tags"), for
     "entities" it has the length of each sentence.
@@ -56,8 +56,10 @@ def majority(task: str, truth: Any, n_test: Any, *, names: Sequence[str]) -> Any
     return np.repeat(truth.mean(axis=0, keepdims=True), n_test, axis=0)
 
 
-def bag(task: str, train: Examples, truth: Any, test: Examples, *, names: Sequence[str]) -> Doubles:
-    """Linear model of how often units and pairs of neighbours (letters: runs of up to 4) occur.
+def bag_predictions(
+    task: str, train: Examples, truth: Any, test: Examples, *, names: Sequence[str]
+) -> Doubles:
+    """Predictions of a linear model of counts of units and pairs of neighbours (letters: runs of up to 4).
 
     Logistic or ridge regression on sublinear TF-IDF, its strength chosen by 3-fold cross-validation.
 
@@ -75,25 +77,29 @@ def bag(task: str, train: Examples, truth: Any, test: Examples, *, names: Sequen
     """
     from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
 
-    least = 2 if len(train) >= COMMON else 1
+    min_examples = 2 if len(train) >= COMMON else 1
     examples_with = Counter(chain.from_iterable(map(set, train)))
-    if max(examples_with.values(), default=0) < least:
+    if max(examples_with.values(), default=0) < min_examples:
         raise UnfittedError("no unit occurs in two examples" if examples_with else "no example has a unit")
     sizes = range(1, 5 if _letters(train) else 3)
 
     def runs(units: Sequence[str]) -> list[str]:
         return ["\t".join(units[at : at + n]) for n in sizes for at in range(len(units) - n + 1)]
 
-    counter = CountVectorizer(analyzer=runs, min_df=least)
+    counter = CountVectorizer(analyzer=runs, min_df=min_examples)
     weigher = TfidfTransformer(sublinear_tf=True)
     features = weigher.fit_transform(counter.fit_transform(train))
-    return _predicted(task, _linear, features, truth, weigher.transform(counter.transform(test)), names)
+    test_features = weigher.transform(counter.transform(test))
+    return _predictions(task, _linear_model, features, truth, test_features, names)
 
 
-def placed(task: str, train: Examples, truth: Any, test: Examples, *, names: Sequence[str]) -> Doubles:
-    """Linear model of which unit stands at each place.
+def place_predictions(
+    task: str, train: Examples, truth: Any, test: Examples, *, names: Sequence[str]
+) -> Doubles:
+    """Predictions of a linear model of which unit stands at each place.
 
-    The rival of variants of one protein and of sites cut out of a genome. Arguments and result as of `bag`.
+    It is the rival of variants of one protein and of sites cut out of a genome. Arguments and result are as
+    of `bag_predictions`.
 
     Raises:
         UnfittedError: examples differ in length, or have no unit.
@@ -106,13 +112,13 @@ def placed(task: str, train: Examples, truth: Any, test: Examples, *, names: Seq
         raise UnfittedError("no example has a unit")
     encoder = OneHotEncoder(handle_unknown="ignore")
     features = encoder.fit_transform(np.array(train))
-    return _predicted(task, _linear, features, truth, encoder.transform(np.array(test)), names)
+    return _predictions(task, _linear_model, features, truth, encoder.transform(np.array(test)), names)
 
 
-def windowed(
+def window_predictions(
     task: str, train: Examples, truth: Any, test: Examples, *, names: Sequence[str] = (), seed: int = 0
 ) -> Any:
-    """Logistic regression on each unit and its neighbours: 7 on both sides for letters, 2 for words.
+    """Predictions by logistic regression on each unit and its neighbours: 7 a side for letters, 2 for words.
 
     Words are read with their lower case, suffixes of 1 to 3 letters and shape. Training has at most 300,000
     units, of whole examples that the seed draws.
@@ -133,21 +139,22 @@ def windowed(
         names = sorted({tag for tags in truth for tag in tags})
         truth = [[names.index(tag) for tag in tags] for tags in truth]
     order = np.random.default_rng(seed).permutation(len(train))
-    ends = np.cumsum([len(train[one]) for one in order])
+    ends = np.cumsum([len(train[number]) for number in order])
     chosen = order[: 1 + np.searchsorted(ends, MOST_UNITS)]
-    windows = _Windows([train[one] for one in chosen])
-    labels = np.concatenate([np.asarray(truth[one], dtype=np.int64) for one in chosen])
-    features = windows.of([train[one] for one in chosen])[labels >= 0]
+    examples = [train[number] for number in chosen]
+    windows = _Windows(examples)
+    labels = np.concatenate([np.asarray(truth[number], dtype=np.int64) for number in chosen])
+    features = windows.matrix(examples)[labels >= 0]
     model = LogisticRegression(max_iter=40)
-    p = _probabilities(model, features, labels[labels >= 0], windows.of(test), len(names))
-    found = np.split(p, np.cumsum([len(one) for one in test])[:-1])
+    p = _probabilities(model, features, labels[labels >= 0], windows.matrix(test), len(names))
+    probabilities = np.split(p, np.cumsum([len(units) for units in test])[:-1])
     if task == "tags":
-        return found
-    said = [[names[tag] for tag in one.argmax(axis=1)] for one in found]
-    return [tagged(entities(tags)[0], len(tags), "bio") for tags in said]
+        return probabilities
+    tag_lists = [[names[tag] for tag in rows.argmax(axis=1)] for rows in probabilities]
+    return [tagged(entities(tags)[0], len(tags), "bio") for tags in tag_lists]
 
 
-def boosted(
+def boosting_predictions(
     task: str,
     train: Mapping[str, Sequence[Any]],
     truth: Any,
@@ -155,7 +162,8 @@ def boosted(
     *,
     names: Sequence[str],
 ) -> Doubles:
-    """Gradient boosting over N and M values of each column of a table; otherwise as `bag`.
+    """Predictions by gradient boosting over N and M values of each column of a table; otherwise as
+    `bag_predictions`.
 
     Numbers may be written as texts; other texts are ranked by how frequent they are: as unordered categories,
     columns of many (diagnoses) overfit. None, "", NaN, NA and texts that training did not have are missing.
@@ -164,11 +172,11 @@ def boosted(
     Raises:
         UnfittedError: no column has a value in training.
     """
-    columns = [_column(own, test[name]) for name, own in train.items() if any(map(filled, own))]
+    columns = [_column(values, test[name]) for name, values in train.items() if any(map(filled, values))]
     if not columns:
         raise UnfittedError("no column has a value in the training examples")
     tables = [np.column_stack(part) for part in zip(*columns, strict=True)]
-    return _predicted(task, _trees, tables[0], truth, tables[1], names)
+    return _predictions(task, _tree_model, tables[0], truth, tables[1], names)
 
 
 class _Windows:
@@ -184,57 +192,60 @@ class _Windows:
         often: Counter[tuple[int, str]] = Counter(self.traits(BEYOND) * 2)
         for unit, n in Counter(unit for units in examples for unit in units).items():
             often.update(dict.fromkeys(self.traits(unit), n))
-        known = [trait for trait, n in often.items() if n > 1]
-        self.numbers = {trait: number for number, trait in enumerate(known, len(self.traits(BEYOND)))}
-        self.width = len(self.traits(BEYOND)) + len(known)
+        frequent = [trait for trait, n in often.items() if n > 1]
+        self.numbers = {trait: number for number, trait in enumerate(frequent, len(self.traits(BEYOND)))}
+        self.width = len(self.traits(BEYOND)) + len(frequent)
         self.weights = np.ones((2 * self.reach + 1) * self.width, dtype=np.float32)
-        counts = self.of(examples).sum(axis=0)
+        counts = self.matrix(examples).sum(axis=0)
         self.weights = ((10_000 / np.maximum(counts, 1)) ** 0.25).astype(np.float32)
 
     def traits(self, unit: str) -> list[tuple[int, str]]:
+        """Traits of a unit, each with the number of its kind: itself, or parts and shapes of a word."""
         if self.letters:
             return [(0, unit)]
         shape = re.sub("[A-Z]+", "A", re.sub("[a-z]+", "a", re.sub("[0-9]+", "0", unit)))
         return list(enumerate((unit, unit.lower(), unit[-1:], unit[-2:], unit[-3:], shape)))
 
-    def of(self, examples: Examples) -> Any:
+    def matrix(self, examples: Examples) -> Any:
         """Sparse (units, columns) of all examples, one after the other."""
         from scipy import sparse
 
         beyond = [BEYOND] * self.reach
         flat = [unit for units in examples for unit in (*beyond, *units, *beyond)]
         rows = {unit: row for row, unit in enumerate(dict.fromkeys(flat))}
-        table = np.array([[self.numbers.get(one, one[0]) for one in self.traits(unit)] for unit in rows])
-        traits = table[[rows[unit] for unit in flat]]
+        # A trait without a column of its own has that of its kind, which is its first part.
+        unit_columns = [[self.numbers.get(trait, trait[0]) for trait in self.traits(unit)] for unit in rows]
+        traits = np.array(unit_columns)[[rows[unit] for unit in flat]]
         lengths = np.array([len(units) for units in examples])
         places = np.arange(lengths.sum()) + np.repeat(np.arange(len(lengths)) * 2 * self.reach, lengths)
         columns = np.hstack([traits[places + at] + at * self.width for at in range(2 * self.reach + 1)])
-        n, each = columns.shape
-        starts, columns = np.arange(0, n * each + 1, each, dtype=np.int32), columns.ravel().astype(np.int32)
+        n, per_unit = columns.shape
+        starts = np.arange(0, n * per_unit + 1, per_unit, dtype=np.int32)
+        columns = columns.ravel().astype(np.int32)
         return sparse.csr_array((self.weights[columns], columns, starts), shape=(n, len(self.weights)))
 
 
-def _linear(task: str, truth: Any) -> Any:
-    """Of the strength that cross-validation chooses."""
+def _linear_model(task: str, truth: Any) -> Any:
+    """A linear model whose strength cross-validation chooses."""
     from sklearn.linear_model import LogisticRegression, Ridge
 
     grid = [0.1, 1.0, 10.0]
     if task == "value":
-        return cross_validated(task, truth, Ridge(), {"alpha": grid})
-    return cross_validated(task, truth, LogisticRegression(solver="newton-cg", max_iter=100), {"C": grid})
+        return tuned_model(task, truth, Ridge(), {"alpha": grid})
+    return tuned_model(task, truth, LogisticRegression(solver="newton-cg", max_iter=100), {"C": grid})
 
 
-def _trees(task: str, truth: Any) -> Any:
-    """Of the size that cross-validation chooses."""
+def _tree_model(task: str, truth: Any) -> Any:
+    """A model of boosted trees whose size cross-validation chooses."""
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
     kind = HistGradientBoostingRegressor if task == "value" else HistGradientBoostingClassifier
     sizes = [{"learning_rate": [rate], "max_leaf_nodes": [leaves]} for rate, leaves in ((0.1, 31), (0.05, 8))]
     model = kind(categorical_features=None, early_stopping=False, random_state=0)
-    return cross_validated(task, truth, model, sizes, None if task == "value" else "neg_log_loss")
+    return tuned_model(task, truth, model, sizes, None if task == "value" else "neg_log_loss")
 
 
-def cross_validated(task: str, truth: Any, model: Any, grid: Any, scoring: str | None = None) -> Any:
+def tuned_model(task: str, truth: Any, model: Any, grid: Any, scoring: str | None = None) -> Any:
     """A model that 3-fold cross-validation sets; as it is, where a class has too few examples for that."""
     from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold
 
@@ -246,7 +257,7 @@ def cross_validated(task: str, truth: Any, model: Any, grid: Any, scoring: str |
     return GridSearchCV(model, grid, cv=folds, scoring=scoring) if enough else model
 
 
-def _predicted(
+def _predictions(
     task: str, make: Callable[[str, Any], Any], train: Any, truth: Any, test: Any, names: Sequence[str]
 ) -> Doubles:
     """Predictions (M, ...) of an estimator for each column of the truth (N, ...)."""
@@ -255,14 +266,14 @@ def _predicted(
         return _probabilities(make(task, truth), train, truth, test, len(names))
     columns = truth.reshape(len(truth), -1).T
     if task == "multilabel":
-        found = [_probabilities(make(task, one), train, one, test, 2)[:, 1] for one in columns]
+        outputs = [_probabilities(make(task, column), train, column, test, 2)[:, 1] for column in columns]
     else:
-        found = [make(task, one).fit(train, one).predict(test) for one in columns]
-    return np.column_stack(found).reshape(-1, *truth.shape[1:])
+        outputs = [make(task, column).fit(train, column).predict(test) for column in columns]
+    return np.column_stack(outputs).reshape(-1, *truth.shape[1:])
 
 
 def _probabilities(model: Any, train: Any, truth: Longs, test: Any, width: int) -> Doubles:
-    """(M, K) of K classes, by a classifier that is fitted first. One class alone is certain."""
+    """(M, K) probabilities of K classes, by a classifier that is fitted first. One class alone is certain."""
     from sklearn.dummy import DummyClassifier
     from sklearn.exceptions import ConvergenceWarning
 
@@ -276,6 +287,7 @@ def _probabilities(model: Any, train: Any, truth: Longs, test: Any, width: int) 
 
 
 def _letters(examples: Examples) -> bool:
+    """Whether every unit is one letter."""
     return all(len(unit) == 1 for units in examples for unit in units)
 
 

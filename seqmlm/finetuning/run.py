@@ -31,7 +31,8 @@ from seqmlm.finetuning.table import Columns
 from seqmlm.finetuning.teaching import Teacher, Trained
 from seqmlm.finetuning.worth import Rivals, figures_of
 from seqmlm.inference import model_folder
-from seqmlm.inference.calibrations import TRAINED_ON, saved
+from seqmlm.inference.arrays import encode_arrays
+from seqmlm.inference.calibrations import TRAINED_ON
 from seqmlm.inference.labeller import Labeller
 from seqmlm.inference.session import Session
 from seqmlm.privacy import handling_sensitive_data
@@ -397,7 +398,7 @@ class Finetuning:
         folder = run.version_folder(card.steps)
         model = replace(session.model, rows=rows, card=card, path=str(folder))
         taught = TrainedOn.of(session.domain.keys.identity(one.record) for one in self.parts["train"])
-        further = {**labeller.saved(), TRAINED_ON: saved(taught.to_arrays())}
+        further = {**labeller.saved(), TRAINED_ON: encode_arrays(taught.to_arrays())}
         with run.building(folder) as building:
             model_folder.write(building, rows, session.tokenizer, card, further)
             self._compare(building, labeller)

@@ -72,26 +72,28 @@ class Rivals:
         kind, names, truth = self._card.kind, self._card.names, self._truth
         true = truth_of(self._card, self._test)
         sizes = [len(tags) for tags in true] if kind == "entities" else len(true)
-        self.add("most frequent", lambda: rivals.majority(kind, truth, sizes, names=names))
+        self.add("most frequent", lambda: rivals.majority_predictions(kind, truth, sizes, names=names))
         train, test = ([case.units for case in cases] for cases in (self._train, self._test))
         if self._card.of_parts:
             self.add("neighbouring units", lambda: self._windowed(train, test))
             return
-        self.add("bags of units", lambda: rivals.bag(kind, train, truth, test, names=names))
-        self.add(PLACES, lambda: rivals.placed(kind, train, truth, test, names=names))
+        self.add("bags of units", lambda: rivals.bag_predictions(kind, train, truth, test, names=names))
+        self.add(PLACES, lambda: rivals.place_predictions(kind, train, truth, test, names=names))
 
     def _windowed(self, train: rivals.Examples, test: rivals.Examples) -> Predictions:
         kind, names = self._card.kind, self._card.names
         if kind == "entities":
-            return rivals.windowed(kind, train, self._truth, test, names=names)
+            return rivals.window_predictions(kind, train, self._truth, test, names=names)
         labels = [case.targets[:, 0].astype(int) for case in self._train]
-        return np.concatenate(rivals.windowed(kind, train, labels, test, names=names))
+        return np.concatenate(rivals.window_predictions(kind, train, labels, test, names=names))
 
     def add_columns(self, columns: Columns, ours: Predictions) -> None:
         """Add gradient boosting on columns of a table, and its mean with the model's predictions."""
         train, test = columns.of(self._train), columns.of(self._test)
         card, truth = self._card, self._truth
-        self.add(COLUMNS, lambda: rivals.boosted(card.kind, train, truth, test, names=card.names))
+        self.add(
+            COLUMNS, lambda: rivals.boosting_predictions(card.kind, train, truth, test, names=card.names)
+        )
         if COLUMNS in self.predictions:
             self.predictions[BOTH] = (self.predictions[COLUMNS] + ours) / 2
         else:

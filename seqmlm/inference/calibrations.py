@@ -14,18 +14,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+from typing import Any
 
 from seqmlm.anomaly.levels import Background, Level
 from seqmlm.data.counts import released_count
 from seqmlm.data.identity import TrainedOn
-from seqmlm.engine.foreign import shapes_of
-from seqmlm.errors import StateError, UsageError
+from seqmlm.errors import StateError
+from seqmlm.inference.arrays import HEADER, UNFIT, Arrays, damaged_file, encode_arrays, read_arrays
 from seqmlm.inference.model_folder import CALIBRATION as CALIBRATION
 from seqmlm.inference.model_folder import LoadedModel, changing, put_file
 from seqmlm.parsing import parse_json
@@ -33,18 +28,13 @@ from seqmlm.rows.judge import Calibration, TwoPopulations, calibration_from_stat
 
 BACKGROUND, TRAINED_ON = "background.safetensors", "trained_on.safetensors"
 
-HEADER = "seqmlm"
 _CALIBRATE = "calibrate the model again ('seqmlm calibrate')"
-# What arrays and settings that do not fit together raise: a file that is whole may still say anything.
-_UNFIT = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 _FORMAT = 5
 _FACTS = ("rows_per_day", "records", "precision", "source", "counts")
 FEW_RECORDS = 30
 """Records of a calibration below which their number is said, for rows of one record are alike."""
 USUAL_RATE = 0.05
 """The rate of false alarms that a calibration must support to be chosen where no rate is asked for."""
-
-Arrays = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -140,7 +130,7 @@ def stored_calibrations(folder: Path) -> dict[tuple[str, str], Stored]:
     file = folder / CALIBRATION
     if not file.is_file():
         return {}
-    arrays, header = tensors(file)
+    arrays, header = read_arrays(file, _CALIBRATE)
     try:
         facts = parse_json(header.get(HEADER, "{}"), finite=True)
         if facts.get("format") != _FORMAT:
@@ -153,8 +143,8 @@ def stored_calibrations(folder: Path) -> dict[tuple[str, str], Stored]:
         }
     except StateError as error:
         raise StateError(f"{file}: {error} ('seqmlm calibrate')") from None
-    except _UNFIT as error:
-        raise _broken(file, error) from None
+    except UNFIT as error:
+        raise damaged_file(file, error, _CALIBRATE) from None
 
 
 def readable_calibrations(folder: Path, notify: Callable[[str], None]) -> dict[tuple[str, str], Stored]:
@@ -187,7 +177,7 @@ def stored_background(model: LoadedModel, level: Level) -> Background | None:
     kind, file = level.background, Path(model.path) / BACKGROUND
     if kind is None or not file.is_file():
         return None
-    arrays = tensors(file)[0]
+    arrays = read_arrays(file, _CALIBRATE)[0]
     alike_levels = (
         candidate
         for candidate in model.domain.levels
@@ -197,8 +187,8 @@ def stored_background(model: LoadedModel, level: Level) -> Background | None:
         if arrays_of_level := _under(arrays, f"{candidate.name}/"):
             try:
                 return kind.load(arrays_of_level, model.tokenizer)
-            except _UNFIT as error:
-                raise _broken(file, error) from None
+            except UNFIT as error:
+                raise damaged_file(file, error, _CALIBRATE) from None
     return None
 
 
@@ -212,9 +202,9 @@ def stored_trained_on(folder: Path) -> TrainedOn | None:
     if not file.is_file():
         return None
     try:
-        return TrainedOn.from_arrays(tensors(file)[0])
-    except _UNFIT as error:
-        raise _broken(file, error) from None
+        return TrainedOn.from_arrays(read_arrays(file, _CALIBRATE)[0])
+    except UNFIT as error:
+        raise damaged_file(file, error, _CALIBRATE) from None
 
 
 def store(folder: Path, calibrations: Mapping[tuple[str, str], Stored]) -> None:
@@ -244,7 +234,7 @@ def _content(stored: Mapping[tuple[str, str], Stored]) -> bytes:
             **{x: getattr(calibration, x) for x in _FACTS},
         }
         facts.append({**entry, "created": created, "state": state})
-    return saved(arrays, {HEADER: json.dumps({"format": _FORMAT, "entries": facts})})
+    return encode_arrays(arrays, {HEADER: json.dumps({"format": _FORMAT, "entries": facts})})
 
 
 def store_backgrounds(folder: Path, backgrounds: Mapping[str, Background]) -> None:
@@ -258,11 +248,11 @@ def store_backgrounds(folder: Path, backgrounds: Mapping[str, Background]) -> No
     for level, background in backgrounds.items():
         arrays |= {f"{level}/{name}": values for name, values in background.arrays().items()}
     with changing(folder) as put:
-        stored = tensors(file)[0] if file.is_file() else {}
+        stored = read_arrays(file, _CALIBRATE)[0] if file.is_file() else {}
         other_levels = {
             name: values for name, values in stored.items() if name.partition("/")[0] not in backgrounds
         }
-        put(BACKGROUND, saved({**other_levels, **arrays}))
+        put(BACKGROUND, encode_arrays({**other_levels, **arrays}))
 
 
 def store_trained_on(folder: Path, trained_on: TrainedOn) -> None:
@@ -271,7 +261,7 @@ def store_trained_on(folder: Path, trained_on: TrainedOn) -> None:
     Raises:
         StateError: the folder cannot be written.
     """
-    put_file(folder / TRAINED_ON, saved(trained_on.to_arrays()))
+    put_file(folder / TRAINED_ON, encode_arrays(trained_on.to_arrays()))
 
 
 def _stored(facts: Mapping[str, Any], arrays: Arrays) -> Stored:
@@ -279,73 +269,5 @@ def _stored(facts: Mapping[str, Any], arrays: Arrays) -> Stored:
     return Stored(fitted=calibration_from_state(facts["state"], arrays), **fields)
 
 
-def tensors(file: Path, remedy: str = _CALIBRATE) -> tuple[Arrays, dict[str, str]]:
-    """All arrays of a file of a model folder, and its header.
-
-    Raises:
-        StateError: it cannot be read, or holds NaN; with the remedy.
-    """
-    try:
-        shapes_of(file)
-        with safe_open(file, framework="numpy") as opened:
-            arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-            header = opened.metadata() or {}
-    # The last two: of numbers in a format that numpy does not have.
-    except (OSError, ValueError, SafetensorError, TypeError, AttributeError) as error:
-        raise _broken(file, error, remedy) from None
-    for name, values in arrays.items():
-        if values.dtype.kind == "f" and np.isnan(values).any():
-            raise _broken(file, ValueError(f"{name} holds NaN"), remedy)
-    return arrays, header
-
-
-class VectorFacts(Protocol):
-    """An object that was fitted to vectors, with facts that name these vectors."""
-
-    @property
-    def facts(self) -> Mapping[str, Any]: ...
-
-
-Loaded = TypeVar("Loaded", bound=VectorFacts)
-
-
-def load_vector_file(
-    file: Path, make: Callable[[Arrays, Any], Loaded], expected: Mapping[str, Any], *, name: str, remedy: str
-) -> Loaded:
-    """Object that was fitted to vectors, from the arrays and the header of a file of a model folder.
-
-    Args:
-        expected: facts that it must agree with.
-        name, remedy: what it is called, and how a person gets another.
-
-    Raises:
-        UsageError: there is none, or it is of other vectors.
-        StateError: it is damaged.
-    """
-    if not file.is_file():
-        raise UsageError(f"{file.parent} has no {name} yet: {remedy}")
-    arrays, header = tensors(file, remedy)
-    try:
-        loaded = make(arrays, parse_json(header[HEADER], finite=True))
-        differing = next(
-            (fact for fact, fact_value in expected.items() if loaded.facts.get(fact) != fact_value), None
-        )
-    except _UNFIT as error:
-        raise _broken(file, error, remedy) from None
-    if differing is not None:
-        difference = f"{differing} {loaded.facts.get(differing)}, and these have {expected[differing]}"
-        raise UsageError(f"{file} is of vectors with {difference}: {remedy}")
-    return loaded
-
-
-def saved(arrays: Mapping[str, NDArray[Any]], header: dict[str, str] | None = None) -> bytes:
-    """The content of such a file."""
-    return save({name: np.ascontiguousarray(values) for name, values in arrays.items()}, metadata=header)
-
-
 def _under(arrays: Arrays, prefix: str) -> Arrays:
     return {name.removeprefix(prefix): values for name, values in arrays.items() if name.startswith(prefix)}
-
-
-def _broken(file: Path, error: Exception, remedy: str = _CALIBRATE) -> StateError:
-    return StateError(f"{file} cannot be read ({error}); {remedy}")

@@ -9,7 +9,7 @@ from itertools import islice
 import numpy as np
 
 from seqmlm.anomaly.levels import Background, Level, judged_rows
-from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, Scored
+from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, ScoredRecord
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.reductions import Reduction, union
@@ -28,7 +28,7 @@ class JudgedRow:
 
     Args:
         row: what was judged.
-        scored: the record it belongs to.
+        scored_record: the record it belongs to.
         p_value: share of normal rows that are at least as unusual; None without calibration.
         extrapolated: whether `p_value` lies below all that normal rows can show, by the fit of a tail.
         alarm: whether `p_value` is at most the asked rate; None where none was asked.
@@ -44,7 +44,7 @@ class JudgedRow:
     """
 
     row: Row
-    scored: Scored
+    scored_record: ScoredRecord
     p_value: float | None = None
     extrapolated: bool = False
     alarm: bool | None = None
@@ -105,13 +105,13 @@ class Detector:
         judged = iter(self.judge(scores, rows))
         return [[*islice(judged, len(record_rows))] for record_rows in rows]
 
-    def judge(self, scores: Sequence[Scored], rows: Sequence[list[Row]]) -> list[JudgedRow]:
+    def judge(self, scores: Sequence[ScoredRecord], rows: Sequence[list[Row]]) -> list[JudgedRow]:
         """Judge the rows of each of some records that are scored."""
         pairs = [(row, score) for score, record_rows in zip(scores, rows, strict=True) for row in record_rows]
         judgement = self.judgement([row for row, _ in pairs])
         if judgement is None:
             return [
-                JudgedRow(row=row, scored=score, unfamiliar=self._unfamiliar(row, score))
+                JudgedRow(row=row, scored_record=score, unfamiliar=self._unfamiliar(row, score))
                 for row, score in pairs
             ]
         p_values = zip(judgement.p_value.tolist(), judgement.extrapolated.tolist(), strict=True)
@@ -128,20 +128,22 @@ class Detector:
             return None
         return self.calibration.judge(*table(rows, self.level.statistics.judging))
 
-    def unit_scores(self, batch: Sequence[Encoded], selected: Sequence[Bools] | None = None) -> list[Scored]:
+    def unit_scores(
+        self, batch: Sequence[Encoded], selected: Sequence[Bools] | None = None
+    ) -> list[ScoredRecord]:
         """Score a batch, or the units of it that are wanted; both ways where the level has a second
         reading."""
         view = self.level.view
         scores = self.scorer.unit_scores(batch, self.mode, want=self._want, view=view, selected=selected)
         return self._both_ways(batch, scores)
 
-    def rows(self, scores: Sequence[Scored]) -> list[list[Row]]:
+    def rows(self, scores: Sequence[ScoredRecord]) -> list[list[Row]]:
         """The rows of each record."""
         if self.background is not None:
-            self.background.ahead([score.encoding for score in scores])
+            self.background.prepare([score.encoding for score in scores])
         return [list(judged_rows(self.level, score, self.background)) for score in scores]
 
-    def _both_ways(self, batch: Sequence[Encoded], scores: list[Scored]) -> list[Scored]:
+    def _both_ways(self, batch: Sequence[Encoded], scores: list[ScoredRecord]) -> list[ScoredRecord]:
         """The scores combined with those of the level's second reading, where sequences have one."""
         second = self.level.second
         if second is None or self.scorer.session.tokenizer.units.facts.strands is None:
@@ -154,25 +156,25 @@ class Detector:
         ]  # others cannot be divided
         scored = self.scorer.unit_scores(second_records, self.mode, want=summed)
         return [
-            second.combined(first, second_score) for first, second_score in zip(scores, scored, strict=True)
+            second.combine(first, second_score) for first, second_score in zip(scores, scored, strict=True)
         ]
 
     def _with_p_values(
-        self, row: Row, score: Scored, p: float, beyond: bool, p_values: dict[str, float]
+        self, row: Row, score: ScoredRecord, p: float, beyond: bool, p_values: dict[str, float]
     ) -> JudgedRow:
         normal, alpha = self.calibration, self.alpha
         unfamiliar = self._unfamiliar(row, score)
         if row.score is None or unfamiliar:
             rare = normal is not None and alpha is not None and normal.unfamiliar_rate <= alpha
             alarm = None if alpha is None else unfamiliar and self.level.unknown_is_evidence and rare
-            return JudgedRow(row=row, scored=score, alarm=alarm, unfamiliar=unfamiliar)
+            return JudgedRow(row=row, scored_record=score, alarm=alarm, unfamiliar=unfamiliar)
         # What few rows cannot rank above their largest value, an infinite statistic, says most.
         endless = {
             name for name in p_values if row.statistics.get(name) == np.inf and p_values[name] <= SMALL
         }
         names = {
             name
-            for name in self.level.reasons.naming(row)
+            for name in self.level.reasons.naming_statistics(row)
             if p_values.get(name, 1.0) <= min(SMALL, alpha or 0.0)
         }
         smallest = min(p_values, key=lambda name: (name not in endless, name not in names, p_values[name]))
@@ -180,7 +182,7 @@ class Detector:
         alarm = None if alpha is None else p <= alpha
         return JudgedRow(
             row=row,
-            scored=score,
+            scored_record=score,
             p_value=p,
             extrapolated=beyond,
             alarm=alarm,
@@ -190,7 +192,7 @@ class Detector:
             usual=normal.usual(fired, row.length) if normal and alarm and fired else None,
         )
 
-    def _unfamiliar(self, row: Row, scored: Scored) -> bool:
+    def _unfamiliar(self, row: Row, scored: ScoredRecord) -> bool:
         """Whether a row is marked so, or nothing of it could be scored and some of it is outside the model's
         vocabulary."""
         if row.unfamiliar or row.score is not None:

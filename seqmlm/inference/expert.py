@@ -15,14 +15,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.anomaly.values import ALONE, COUNTED, SEEN, Doubles, Scored
+from seqmlm.anomaly.values import ALONE, COUNTED, SEEN, Doubles, ScoredRecord
 from seqmlm.engine.expert import COUNTS_ALONE as COUNTS_ALONE
 from seqmlm.engine.expert import CountExpert, CountProbs
 from seqmlm.engine.scoring import SequenceScore
 from seqmlm.engine.types import Encoding
 from seqmlm.engine.units import EXACT
 from seqmlm.errors import StateError
-from seqmlm.inference.calibrations import HEADER, tensors
+from seqmlm.inference.arrays import HEADER, read_arrays
 from seqmlm.inference.model_folder import COUNTS, LoadedModel
 from seqmlm.parsing import parse_json
 
@@ -44,7 +44,7 @@ def stored_expert(model: LoadedModel, use: Use = "auto") -> CountExpert | None:
             why = "as models of few data: train it again with more, or leave expert out"
             raise StateError(f"{model.path} has no counts ({COUNTS}), {why}")
         return None
-    arrays, header = tensors(file, _AGAIN)
+    arrays, header = read_arrays(file, _AGAIN)
     try:
         described = parse_json(header.get(HEADER, "{}"), finite=True)
         expert = CountExpert.from_arrays(arrays, described, model.tokenizer.units)
@@ -67,7 +67,7 @@ def counts_identity(model: LoadedModel, expert: CountExpert | None) -> str:
 # Scores
 
 
-def mixed(expert: CountExpert, scores: Sequence[Scored], *, visible: bool) -> list[Scored]:
+def mixed(expert: CountExpert, scores: Sequence[ScoredRecord], *, visible: bool) -> list[ScoredRecord]:
     """Scores of whole records, with what `CountExpert.needs`, with the counts mixed in.
 
     They have the mixture's surprisals, and the values `ALONE`, `COUNTED` and `SEEN` in the place of what the

@@ -26,7 +26,7 @@ from seqmlm.inference.batches import encoded
 from seqmlm.inference.session import Session, digest
 from seqmlm.structure.base import StructureSettings, with_names
 from seqmlm.structure.estimators import PairCounts, estimator
-from seqmlm.structure.maps import DependenceMap, Null, against, apc, nulls
+from seqmlm.structure.maps import DependenceMap, Null, apc, null_sequences, with_null_scores
 
 Longs = NDArray[np.int64]
 Names = Callable[[Record, Sequence[str]], Sequence[str]]
@@ -74,7 +74,7 @@ class Maps:
         settings: of the estimator. The average product is corrected here, on whole maps, so that neither
             windows nor members of a family are corrected each by itself.
         null: null models of each sequence, by which pairs get z and p; 0 for none.
-        kind: of null model, as of `seqmlm.structure.maps.nulls`.
+        kind: of null model, as of `seqmlm.structure.maps.null_sequences`.
         corpus: what "pmi" counts in.
         family: most rows that are taken of an alignment, of which one map is made; None: records are
             sequences by themselves.
@@ -141,7 +141,7 @@ class Maps:
             UsageError: null models of sequences whose units cannot be moved.
         """
         if self._null:
-            next(nulls(map_input.encodings[0], self.session.tokenizer.space, 1, kind=self._kind))
+            next(null_sequences(map_input.encodings[0], self.session.tokenizer.space, 1, kind=self._kind))
         if map_input.family is not None:
             map_input.family.check([len(self.units.numbers(encoding)) for encoding in map_input.encodings])
         text = self.session.tokenizer.spelling.conceal(self.session.domain.text.spelled(record.raw))
@@ -215,7 +215,7 @@ class Maps:
         if not self._null:
             return [encoding]
         space, seed = self.session.tokenizer.space, self.settings.seed
-        return [encoding, *nulls(encoding, space, self._null, kind=self._kind, seed=seed)]
+        return [encoding, *null_sequences(encoding, space, self._null, kind=self._kind, seed=seed)]
 
     def _final_map(
         self, family: Family | None, member_maps: Sequence[Sequence[DependenceMap]]
@@ -229,7 +229,7 @@ class Maps:
                     version, values=apc(version.values), method=f"{version.method}, apc", nats=False
                 )
             versions.append(version)
-        return against(versions[0], versions[1:]) if self._null else versions[0]
+        return with_null_scores(versions[0], versions[1:]) if self._null else versions[0]
 
     def _maps_by_key(self, encodings: Sequence[Encoding]) -> dict[bytes, DependenceMap]:
         """The maps of sequences, as the estimator makes them, by `_key`; of both strands where wanted."""

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from seqmlm.engine.types import Floats
 from seqmlm.errors import DataError
-from seqmlm.inference.calibrations import HEADER, load_vector_file, saved
+from seqmlm.inference.arrays import HEADER, encode_arrays
 from seqmlm.inference.model_folder import EMBEDDING, put_file
+from seqmlm.inference.vector_files import load_vector_file
 
 Normal = Literal["raw", "centred", "z", "whitened"]
 FEWEST = 11
@@ -99,7 +100,7 @@ class Normalization:
     def saved(self) -> bytes:
         """Content of its safetensors file."""
         arrays = {"mean": self.mean, "scale": self.scale, "components": self.components}
-        return saved(arrays, {HEADER: json.dumps(dict(self.facts), sort_keys=True)})
+        return encode_arrays(arrays, {HEADER: json.dumps(dict(self.facts), sort_keys=True)})
 
     def keep(self, folder: Path) -> None:
         """Keep it with a model.

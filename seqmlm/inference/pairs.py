@@ -14,7 +14,7 @@ from seqmlm.data.pairs import Pair
 from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding
 from seqmlm.engine.units import EXACT, Mode, Units
 from seqmlm.errors import UsageError
-from seqmlm.evaluation.pairs import Metric, compared, figures, outcomes
+from seqmlm.evaluation.pairs import Metric, comparison_signs, metric_scores, pair_figures
 from seqmlm.inference.batches import encoded_texts, forward_tokens, unknown_tokens
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
@@ -82,17 +82,17 @@ class PairScorer:
                 "length_bad": len(pair.bad),
                 "unknown": unknown_tokens(tokenizer, encodings[places]),
             }
-            first, second = compared([row], self._metric)
-            margin, correct = float(first[0] - second[0]), bool(outcomes(first, second)[0] > 0)
+            first, second = metric_scores([row], self._metric)
+            margin, correct = float(first[0] - second[0]), bool(comparison_signs(first, second)[0] > 0)
             yield {**row, "margin": margin, "correct": correct}
 
     def figures(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """How pairs came out (`seqmlm.evaluation.pairs.figures`), and how they were scored."""
+        """How pairs came out (`seqmlm.evaluation.pairs.pair_figures`), and how they were scored."""
         return {
             "metric": self._metric,
             "mode": str(self._mode),
             "precision": self.session.precision,
-            **figures(rows, self._metric),
+            **pair_figures(rows, self._metric),
             "counts": self._metric != "shared" and self.session.expert is not None,
         }
 

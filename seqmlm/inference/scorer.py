@@ -1,7 +1,7 @@
 """Sequences to scores: one model, any of the engine's modes, for records and for strings alike.
 
-Records become `Scored`, unit by unit, and are remembered by the session; strings that no unit of is looked at
-(sentences of pairs, hypotheses) become `SequenceScore`, which is cheaper to make.
+Records become `ScoredRecord`, unit by unit, and are remembered by the session; strings whose units nobody
+looks at (sentences of pairs, hypotheses) become `SequenceScore`, which is cheaper to make.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from seqmlm.anomaly.levels import WHOLE, View
-from seqmlm.anomaly.values import Bools, Scored, scored
+from seqmlm.anomaly.values import Bools, ScoredRecord, merge_windows
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.reductions import Reduction, union
@@ -54,7 +54,7 @@ class RecordScorer:
         want: Collection[Reduction] = (),
         view: View = WHOLE,
         selected: Sequence[Bools] | None = None,
-    ) -> list[Scored]:
+    ) -> list[ScoredRecord]:
         """Score every unit of a batch; long records window by window, each unit where it is most central.
 
         Sequences that the model cannot tell apart are scored once. Where the model has counts that help, and
@@ -69,7 +69,7 @@ class RecordScorer:
         expert = self.session.expert if view == WHOLE else None
         request = _Request(mode, union(want, () if expert is None else expert.needs), view)
 
-        def score(chosen: list[int]) -> list[Scored]:
+        def score(chosen: list[int]) -> list[ScoredRecord]:
             sequences = [batch[number] for number in chosen]
             encodings = [sequence.encoding for sequence in sequences]
             selected_here = None if selected is None else [selected[number] for number in chosen]
@@ -82,7 +82,7 @@ class RecordScorer:
                 raise NotFiniteError(f"{where}: {error}") from None
             pairs = zip(sequences, parts, strict=True)
             unit_values = [
-                scored(sequence.record, sequence.encoding, rule, windows, request.want)
+                merge_windows(sequence.record, sequence.encoding, rule, windows, request.want)
                 for sequence, windows in pairs
             ]
             return unit_values if expert is None else mixed(expert, unit_values, visible=self._sees(mode))

@@ -19,8 +19,9 @@ import numpy as np
 from seqmlm.engine.types import Floats
 from seqmlm.errors import UsageError
 from seqmlm.evaluation.senses import UNKNOWN
-from seqmlm.inference.calibrations import HEADER, load_vector_file, saved
+from seqmlm.inference.arrays import HEADER, encode_arrays
 from seqmlm.inference.model_folder import SENSES, put_file
+from seqmlm.inference.vector_files import load_vector_file
 
 _AGAIN = "build some with --set senses=TRAIN"
 
@@ -97,7 +98,7 @@ class Senses:
             "counts": self.counts,
             "facts": dict(self.facts),
         }
-        content = saved({"centroids": self.centroids}, {HEADER: json.dumps(described)})
+        content = encode_arrays({"centroids": self.centroids}, {HEADER: json.dumps(described)})
         put_file(folder / SENSES, content)
 
     @classmethod

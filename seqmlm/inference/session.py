@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from seqmlm.anomaly.values import Scored
+from seqmlm.anomaly.values import ScoredRecord
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.types import Encoding, Floats, Precision
@@ -305,14 +305,14 @@ class ScoreCache:
 
     def __init__(self, units: int = CACHED_UNITS) -> None:
         self._most, self._units = units, 0
-        self._known: OrderedDict[Key, Scored] = OrderedDict()
+        self._known: OrderedDict[Key, ScoredRecord] = OrderedDict()
 
     def scores(
         self,
         encodings: Sequence[Encoding],
         request: Hashable,
-        score: Callable[[list[int]], list[Scored]],
-    ) -> list[Scored]:
+        score: Callable[[list[int]], list[ScoredRecord]],
+    ) -> list[ScoredRecord]:
         """Scores of a batch, one each, without record and encoding; of equal sequences the same object.
 
         Args:

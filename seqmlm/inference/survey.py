@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from seqmlm.engine.types import Floats
-from seqmlm.evaluation.geometry import Geometry, frequency_correlation, geometry, neighbourhoods, plane
+from seqmlm.evaluation.geometry import (
+    Geometry,
+    frequency_correlation,
+    geometry,
+    neighbour_plane,
+    principal_plane,
+)
 from seqmlm.inference.batches import BATCH_RECORDS
 from seqmlm.inference.embedder import Embedder, Item
-from seqmlm.reports.page import Cell, Page
+
+if TYPE_CHECKING:
+    from seqmlm.reports.page import Cell, Page
 
 MOST = 2000
 """Vectors that are looked at, drawn from all."""
@@ -37,7 +46,7 @@ def survey(
     if words:
         rho = frequency_correlation(vectors, words)
         page.section("Frequency", f"Spearman of a unit's frequency and its mean cosine with all: {rho:.3f}.")
-    planes = {"principal components": plane(vectors), "UMAP by cosine": neighbourhoods(vectors)}
+    planes = {"principal components": principal_plane(vectors), "UMAP by cosine": neighbour_plane(vectors)}
     for name, places in planes.items():
         if places is not None:
             page.scatter(f"Map: {name}", places.astype(np.float64), kinds, words, label=name)

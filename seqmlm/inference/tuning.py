@@ -11,7 +11,7 @@ from seqmlm.engine.backbones import HEADS
 from seqmlm.engine.heads import LabelledRows, freeze_all_but_last
 from seqmlm.engine.types import Floats, Longs
 from seqmlm.errors import UsageError
-from seqmlm.evaluation.rivals import Doubles, cross_validated
+from seqmlm.evaluation.rivals import Doubles, tuned_model
 from seqmlm.inference.pieces import HeadCard
 
 
@@ -114,7 +114,7 @@ def _logistic(inputs: Floats, labels: Floats) -> tuple[Longs, Doubles, Doubles]:
         return classes, np.zeros((1, inputs.shape[1])), np.zeros(1)
     model = LogisticRegression(max_iter=1000, C=0.1)
     if len(labels) <= 20_000:
-        model = cross_validated("class", labels, model, {"C": [0.001, 0.01, 0.1, 1.0]})
+        model = tuned_model("class", labels, model, {"C": [0.001, 0.01, 0.1, 1.0]})
     fitted = model.fit(inputs, labels)
     fitted = getattr(fitted, "best_estimator_", fitted)
     weights, biases = fitted.coef_, fitted.intercept_

@@ -34,7 +34,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.anomaly.values import Scored
+from seqmlm.anomaly.values import ScoredRecord
 from seqmlm.domains.variants import Variant
 from seqmlm.engine.gap_queries import gap_window, gaps_query
 from seqmlm.engine.query import Query
@@ -142,7 +142,7 @@ class _Likelihood(NamedTuple):
     excess: float
 
     @classmethod
-    def of(cls, score: Scored) -> _Likelihood:
+    def of(cls, score: ScoredRecord) -> _Likelihood:
         """Likelihood of a sequence from its scores, which have the entropy of each unit."""
         bits, expected = float(score.surprisal.sum()), float(score.values[Entropy.name].sum())
         return cls(pll=-bits * math.log(2), excess=(expected - bits) * math.log(2))

@@ -1,4 +1,4 @@
-"""What a page draws: text and cells on the colour of their surprisal (HTML), axes with matplotlib (SVG)."""
+"""Drawings of a page: text and cells on the colour of their surprisal (HTML), axes with matplotlib (SVG)."""
 
 from __future__ import annotations
 
@@ -20,61 +20,13 @@ from markupsafe import Markup
 from numpy.typing import ArrayLike, NDArray
 
 from seqmlm.errors import number_of, span_text
+from seqmlm.reports.scales import SCALE, STEPS, steps
 
 Doubles = NDArray[np.float64]
 Longs = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 _HALF = 0.5  # from a 0-based edge of a unit to where its axis has it: position 1 is centred at 1
-
-STEPS = 8
-"""Classes s1 to s8 of the style sheet, steps of equal lightness difference; s0 has no colour."""
-
-SCALE = 12.0
-"""Bits from which on the colour is the strongest: an outcome of one in four thousand."""
-
-
-def steps(bits: Doubles, scale: float = SCALE, signed: bool = False) -> Longs:
-    """(N,) the step, 0 to 8, of each surprisal: linear in bits, so that a step is the same factor of p.
-
-    A NaN, which says nothing, has step 0; from `scale` bits on it is the last one. Where they are signed,
-    values below 0 have steps down to -8; else they have 0.
-
-    >>> steps(np.array([0.0, 1.0, 6.0, 50.0, np.nan])).tolist()
-    [0, 0, 4, 8, 0]
-    >>> steps(np.array([-1.0, -6.0, 6.0]), signed=True).tolist()
-    [0, -4, 4]
-    """
-    values = np.nan_to_num(np.asarray(bits, dtype=np.float64), nan=0.0, posinf=scale, neginf=-scale)
-    return np.trunc(np.clip(values / scale, -1.0 if signed else 0.0, 1.0) * STEPS).astype(np.int64)
-
-
-def fitted_scale(values: ArrayLike, within: float = 0.98) -> float:
-    """A scale of colours that fits some values: eight steps of two digits.
-
-    Args:
-        values: of either sign; those that are no finite number are left out.
-        within: share of them that is not beyond the strongest colour, about.
-
-    >>> fitted_scale([*range(-99, 100)]), fitted_scale([0.03, -0.01]), fitted_scale([])
-    (96.0, 0.0296, 1.0)
-    """
-    sizes = np.abs(np.asarray(values, dtype=np.float64).ravel())
-    sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
-    if not len(sizes):
-        return 1.0
-    step = float(np.quantile(sizes, within)) / STEPS
-    return float(f"{STEPS * float(f'{step:.2g}'):.6g}")
-
-
-def surprisal_scale(bits: Doubles) -> float:
-    """A scale of colours for surprisals: what one unit in two hundred reaches, as 4, 8, 12 or 16 bits.
-
-    >>> surprisal_scale(np.array([0.5, 4.1])), surprisal_scale(np.array([40.0, np.nan]))
-    (8.0, 16.0)
-    """
-    finite = bits[np.isfinite(bits)]
-    return float(np.clip(4 * np.ceil(np.quantile(finite, 0.995) / 4), 4, 16)) if len(finite) else 4.0
 
 
 def colour(step: int) -> str:
@@ -83,16 +35,16 @@ def colour(step: int) -> str:
 
 
 def legend(scale: float = SCALE, unit: str = "bits", signed: bool = False) -> Markup:
-    """What each colour means."""
-    each = range(2, STEPS + 1, 2) if signed else range(1, STEPS + 1)
+    """A line that says what each colour means, as HTML."""
+    rising = range(2, STEPS + 1, 2) if signed else range(1, STEPS + 1)
     mark = Markup('<i class="{}">{:g}</i>')
-    shown = [*(range(-STEPS, 0, 2) if signed else ()), *each]
-    marks = Markup("").join(mark.format(colour(step), scale * step / STEPS) for step in shown)
-    told = unit if signed else f"{unit} and more"
-    return Markup('<p class="legend" aria-label="colour scale">{}:&nbsp;{}</p>').format(told, marks)
+    all_steps = [*(range(-STEPS, 0, 2) if signed else ()), *rising]
+    marks = Markup("").join(mark.format(colour(step), scale * step / STEPS) for step in all_steps)
+    caption = unit if signed else f"{unit} and more"
+    return Markup('<p class="legend" aria-label="colour scale">{}:&nbsp;{}</p>').format(caption, marks)
 
 
-def coloured_text(
+def text_on_colours(
     text: str,
     spans: Sequence[tuple[int, int]],
     bits: Doubles,
@@ -100,13 +52,13 @@ def coloured_text(
     scale: float = SCALE,
     signed: bool = False,
 ) -> Markup:
-    """The text with each span on its colour; what is between spans stays plain.
+    """A text with each span on its colour, as HTML; letters between spans stay plain.
 
     Args:
-        text: what the spans point into.
+        text: that the spans point into.
         spans: (N,) half-open, ascending by start; one that begins inside another begins where that ends.
         bits: (N,) surprisals.
-        titles: (N,) what is told of a span when it is pointed at, or none for no span.
+        titles: (N,) tip of each span, shown where it is pointed at, or none for no span.
         scale, signed: see `steps`.
     """
     pieces: list[Markup | str] = []
@@ -153,8 +105,8 @@ _STYLE = {
 
 
 @contextmanager
-def styled() -> Iterator[None]:
-    """What is drawn and made a `picture` inside has the style of a page."""
+def page_style() -> Iterator[None]:
+    """A context in which figures are drawn, and made a `picture`, in the style of a page."""
     import matplotlib
 
     with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
@@ -165,34 +117,35 @@ def styled() -> Iterator[None]:
 def picture(figure: Any, label: str, *notes: str) -> Markup:
     """A matplotlib figure as SVG inside a page.
 
-    What the gid of an artist says behind "tip:" is told where the artist is pointed at; `label` says what the
-    figure is to those who do not see it, and notes stand below it.
+    The gid of an artist behind "tip:" is shown where the artist is pointed at; `label` describes the figure
+    to readers who do not see it, and notes stand below it.
     """
     file, tips = io.StringIO(), count()
     figure.savefig(
         file, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
     )
 
-    def part(found: re.Match[str]) -> str:
-        name = unescape(found[1][1:-1])
+    def tip_group(match: re.Match[str]) -> str:
+        """The begin of a group of SVG, with its tip where its id has one."""
+        name = unescape(match[1][1:-1])
         if not name.startswith("tip:"):
             return "<g>"  # a number that other pictures of the page have, too
         return Markup('<g data-tip="{}" tabindex="{}">').format(name[4:], -1 if next(tips) else 0)
 
     svg = file.getvalue()
     inner = svg[svg.index('<g id="figure_1">') :]  # without the declarations of a file of its own
-    drawn = Markup(re.sub(r"""<g id=("[^"]*"|'[^']*')>""", part, inner))
+    body = Markup(re.sub(r"""<g id=("[^"]*"|'[^']*')>""", tip_group, inner))
     width, height = (72 * inches for inches in figure.get_size_inches())
-    whole = '<div class="wide" data-walk><svg viewBox="0 0 {:g} {:g}" role="{}" aria-label="{}">{}</div>'
+    frame = '<div class="wide" data-walk><svg viewBox="0 0 {:g} {:g}" role="{}" aria-label="{}">{}</div>'
     role = "group" if next(tips) else "img"
-    return captioned(Markup(whole).format(width, height, role, label, drawn), *notes)
+    return with_caption(Markup(frame).format(width, height, role, label, body), *notes)
 
 
-def captioned(drawn: Markup, *notes: str) -> Markup:
-    """A figure with what has to be said of it below."""
+def with_caption(body: Markup, *notes: str) -> Markup:
+    """A figure with its notes below, as HTML."""
     caption = "; ".join(note for note in notes if note)
-    told = Markup("<figcaption>{}</figcaption>").format(caption) if caption else Markup()
-    return Markup("<figure>{}{}</figure>").format(drawn, told)
+    below = Markup("<figcaption>{}</figcaption>").format(caption) if caption else Markup()
+    return Markup("<figure>{}{}</figure>").format(body, below)
 
 
 def track(
@@ -214,13 +167,13 @@ def track(
         starts, ends: (N,) half-open, ascending by start; they may overlap.
         values: (N,) NaN where there is none.
         alarms: (N,) True at what is to be marked, or None for nothing.
-        titles: (N,) what lies there, told of a marked stretch that is pointed at, or none.
+        titles: (N,) names of the places, shown where a marked stretch is pointed at, or none.
         x_unit: places of one number of the axis: 1000 for kb.
-        below: start, end and name of what is drawn as bars below, in two lanes by turns: genes.
+        below: start, end and name of bars below, such as genes, in two lanes by turns.
     """
     if not np.isfinite(values).any():
         return _NOTHING
-    with styled():
+    with page_style():
         low, high, (floor, ceiling) = int(starts[0]), int(ends.max()), _range(values)
         lane = 0.08 * (ceiling - floor) if below else 0.0
         axes = _axes((low + _HALF, high + _HALF), (floor - 2.6 * lane, ceiling), x_label, y_label)
@@ -231,13 +184,13 @@ def track(
         axes.xaxis.set_major_formatter(lambda value, place: _number(value / x_unit, place))
         marked = np.zeros(len(starts), dtype=np.bool_) if alarms is None else alarms
         for begin, end in _bands(starts[marked], ends[marked], (high - low) / MOST_POINTS):
-            told = f"tip:alarm {span_text(begin, end)}"
-            own = dict.fromkeys(compress(titles, marked & (starts < end) & (ends > begin)) if titles else ())
-            told += "".join(f"; {one}" for one in own if one)
-            axes.axvspan(begin + _HALF, end + _HALF, color=_BAND, linewidth=2, gid=told)
+            inside = marked & (starts < end) & (ends > begin)
+            band_titles = dict.fromkeys(compress(titles, inside) if titles else ())
+            tip = "; ".join([f"tip:alarm {span_text(begin, end)}", *filter(None, band_titles)])
+            axes.axvspan(begin + _HALF, end + _HALF, color=_BAND, linewidth=2, gid=tip)
         middles = (starts + ends) / 2 + _HALF
-        kept = thinned(middles, values)
-        axes.plot(middles[kept], np.clip(values[kept], floor, ceiling), color=MARK)
+        points = thinned_indices(middles, values)
+        axes.plot(middles[points], np.clip(values[points], floor, ceiling), color=MARK)
         return picture(axes.figure, y_label, note, _left_out(len(values)))
 
 
@@ -252,29 +205,29 @@ def timeline(
     y_label: str = "score, bits",
     note: str = "",
 ) -> Markup:
-    """Scores as points in time.
+    """A picture of scores as points in time.
 
     Args:
         times: (N,) seconds since 1970 UTC.
         scores: (N,) NaN is left out.
         alarms: (N,) True at points to mark, or None.
-        titles: (N,) what is told of a marked point when it is pointed at, or none.
+        titles: (N,) tip of each marked point, or none.
         threshold: drawn as a line.
-        period: what the picture spans; None: from the first point to the last.
+        period: two times from which and to which it goes; None: from the first point to the last.
     """
     marked = np.zeros(len(times), dtype=np.bool_) if alarms is None else alarms
-    kept = thinned(times, scores, marked)
-    if not len(kept):
+    points = thinned_indices(times, scores, marked)
+    if not len(points):
         return _NOTHING
-    with styled():
-        floor, ceiling = _range(scores[kept], threshold)
-        span = period or (float(times[kept].min()), float(times[kept].max()))
+    with page_style():
+        floor, ceiling = _range(scores[points], threshold)
+        span = period or (float(times[points].min()), float(times[points].max()))
         axes = _axes(span, (floor, ceiling), "time, UTC", y_label, time=True)
-        heights, usual = np.clip(scores, floor, ceiling), kept[~marked[kept]]
+        heights, usual = np.clip(scores, floor, ceiling), points[~marked[points]]
         axes.plot(times[usual], heights[usual], "o", color=MARK, alpha=0.75, clip_on=False)
-        for one in kept[marked[kept]].tolist():
-            tip = f"tip:{titles[one]}" if titles else None
-            axes.plot(times[one], heights[one], "o", color=_ALARM, clip_on=False, gid=tip)
+        for point in points[marked[points]].tolist():
+            tip = f"tip:{titles[point]}" if titles else None
+            axes.plot(times[point], heights[point], "o", color=_ALARM, clip_on=False, gid=tip)
         if threshold is not None:
             axes.axhline(threshold, **THRESHOLD)
         return picture(axes.figure, y_label, note, _left_out(len(times)))
@@ -288,14 +241,14 @@ def histogram(
     x_label: str = "score, bits",
     note: str = "",
 ) -> Markup:
-    """How many rows have which score: (B,) counts between (B + 1,) ascending edges; `expected`, rows that
-    each bin should have, is a level line."""
+    """Numbers of rows by score: (B,) counts between (B + 1,) ascending edges; `expected`, rows that each bin
+    should have, is a level line."""
     if not counts.any():
         return _NOTHING
-    with styled():
-        most = max(float(counts.max(initial=1)), expected or 0.0)
-        axes = _axes((edges[0], edges[-1]), (0.0, most), x_label, "rows")
-        heights = np.where(counts > 0, np.maximum(counts, _LEAST * most), 0)
+    with page_style():
+        highest = max(float(counts.max(initial=1)), expected or 0.0)
+        axes = _axes((edges[0], edges[-1]), (0.0, highest), x_label, "rows")
+        heights = np.where(counts > 0, np.maximum(counts, _LEAST * highest), 0)
         axes.stairs(heights, edges, fill=True, color=MARK)
         if expected is not None:
             axes.axhline(expected, **THRESHOLD)
@@ -303,7 +256,7 @@ def histogram(
 
 
 def tails(counts: Longs, per_ten: int, alpha: float | None = None) -> Markup:
-    """How many rows have which p-value, on scales of logarithms, beside how many would if all were normal.
+    """Numbers of rows by p-value, on scales of logarithms, beside those to expect if all were normal.
 
     Args:
         counts: (B,) rows by -log10 p, from 0 on; the last has all that are smaller.
@@ -313,22 +266,23 @@ def tails(counts: Longs, per_ten: int, alpha: float | None = None) -> Markup:
     if not counts.any():
         return _NOTHING
     last = int(np.flatnonzero(counts).max(initial=0)) + 1
-    least = 0 if alpha is None else math.ceil(-math.log10(alpha) * per_ten)
-    edges = np.arange(max(last, least + 2, 2 * per_ten) + 1) / per_ten
-    shown = np.pad(counts[: len(edges) - 1], (0, max(0, len(edges) - 1 - len(counts))))
+    alarm_bin = 0 if alpha is None else math.ceil(-math.log10(alpha) * per_ten)
+    edges = np.arange(max(last, alarm_bin + 2, 2 * per_ten) + 1) / per_ten
+    heights = np.pad(counts[: len(edges) - 1], (0, max(0, len(edges) - 1 - len(counts))))
     usual = counts.sum() * -np.diff(10.0**-edges)
-    most = 2.0 * max(shown.max(), 1.0)
-    ticks = np.outer(10.0 ** np.arange(math.floor(math.log10(most)) + 1), (1, 2, 5) if most < 100 else (1,))
-    with styled():
-        axes = _axes((0.0, edges[-1]), (0.5, most), "p-value", "rows")
+    highest = 2.0 * max(heights.max(), 1.0)
+    powers = 10.0 ** np.arange(math.floor(math.log10(highest)) + 1)
+    ticks = np.outer(powers, (1, 2, 5) if highest < 100 else (1,))
+    with page_style():
+        axes = _axes((0.0, edges[-1]), (0.5, highest), "p-value", "rows")
         axes.set_yscale("log")
-        axes.set_yticks(ticks[ticks <= most])
+        axes.set_yticks(ticks[ticks <= highest])
         axes.yaxis.set_major_formatter(_number)
         axes.minorticks_off()
-        axes.stairs(shown, edges, fill=True, color=MARK, label="rows", baseline=0.1)
+        axes.stairs(heights, edges, fill=True, color=MARK, label="rows", baseline=0.1)
         axes.stairs(usual, edges, baseline=None, color=_OTHERS, label="if all were normal")
-        whole = np.arange(int(edges[-1]) + 1)
-        axes.set_xticks(whole, [f"{10.0**-one:.12f}".rstrip("0").rstrip(".") for one in whole])
+        decades = np.arange(int(edges[-1]) + 1)
+        axes.set_xticks(decades, [f"{10.0**-decade:.12f}".rstrip("0").rstrip(".") for decade in decades])
         if alpha is not None:
             axes.axvline(-math.log10(alpha), label=f"alarm from p {alpha:.3g} on", **THRESHOLD)
         axes.set_position((0.08, 0.18, 0.9, 0.68))  # the legend is above, where a narrow screen shows it
@@ -337,31 +291,31 @@ def tails(counts: Longs, per_ten: int, alpha: float | None = None) -> Markup:
 
 
 def activity(edges: Doubles, rows: Longs, alarms: Longs | None, *, note: str = "") -> Markup:
-    """How many rows (B,) there were when, and alarms among them, if these are drawn; between (B + 1,)
-    ascending seconds since 1970 UTC."""
+    """Numbers of rows (B,) in time, and of alarms among them, if these are drawn; between (B + 1,) ascending
+    seconds since 1970 UTC."""
     if not rows.any():
         return _NOTHING
-    most = float(rows.max(initial=1))
-    with styled():
-        axes = _axes((edges[0], edges[-1]), (0.0, most), "time, UTC", "rows", time=True)
+    highest = float(rows.max(initial=1))
+    with page_style():
+        axes = _axes((edges[0], edges[-1]), (0.0, highest), "time, UTC", "rows", time=True)
         for colour, counts in ((MARK, rows), (_ALARM, rows[:0] if alarms is None else alarms)):
             for number in np.flatnonzero(counts).tolist():
                 low, width = edges[number], edges[number + 1] - edges[number]
-                told = f"tip:{_moment(low, width)} to {_moment(low + width, width)}: "
-                told += number_of(int(rows[number]), "row")
-                told += "" if alarms is None else f", {number_of(int(alarms[number]), 'alarm')}"
-                height = max(counts[number], _LEAST * most)
-                axes.bar(low, height, 0.97 * width, align="edge", color=colour, gid=told)
+                tip = f"tip:{_moment(low, width)} to {_moment(low + width, width)}: "
+                tip += number_of(int(rows[number]), "row")
+                tip += "" if alarms is None else f", {number_of(int(alarms[number]), 'alarm')}"
+                height = max(counts[number], _LEAST * highest)
+                axes.bar(low, height, 0.97 * width, align="edge", color=colour, gid=tip)
         return picture(axes.figure, "rows in time", note)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """What lasted for a while, in seconds since 1970 UTC.
+    """An event that lasted for a while, in seconds since 1970 UTC.
 
     Args:
         label: shown above it, cut where there is no room.
-        tip: told where it is pointed at.
+        tip: shown where it is pointed at.
         over: False: it may go on behind its end.
     """
 
@@ -375,23 +329,23 @@ class Bar:
 _LANE, _LETTERS = 30, 70  # height of a bar with its label; characters of a label
 
 
-def bars(given: Sequence[Bar], begin: float, end: float, *, note: str = "") -> Markup:
-    """What lasted from when to when, a line each from the top, cut off at two times."""
-    if not given:
+def bars(events: Sequence[Bar], begin: float, end: float, *, note: str = "") -> Markup:
+    """Events from their begin to their end, a line each from the top, cut off at two times."""
+    if not events:
         return _NOTHING
-    height = TOP + _LANE * len(given) + BOTTOM
-    with styled():
-        axes = _axes((begin, end), (len(given), 0.0), "time, UTC", "", time=True, height=height)
+    height = TOP + _LANE * len(events) + BOTTOM
+    with page_style():
+        axes = _axes((begin, end), (len(events), 0.0), "time, UTC", "", time=True, height=height)
         axes.set_yticks([])
-        least = 0.004 * (end - begin)  # what was over at once is seen, too
-        for lane, one in enumerate(given):
-            left = min(max(one.begin, begin), end - least)
-            right = max(min(one.end, end), left + least)
-            shape = {"color": _ALARM, "alpha": 1 if one.over else 0.55, "gid": f"tip:{one.tip}"}
-            axes.barh(lane + 0.75, right - left, 0.4, left, **shape)
-            label = " ".join(one.label.split())
+        min_width = 0.004 * (end - begin)  # what was over at once is seen, too
+        for lane, event in enumerate(events):
+            start = min(max(event.begin, begin), end - min_width)
+            stop = max(min(event.end, end), start + min_width)
+            shape = {"color": _ALARM, "alpha": 1 if event.over else 0.55, "gid": f"tip:{event.tip}"}
+            axes.barh(lane + 0.75, stop - start, 0.4, start, **shape)
+            label = " ".join(event.label.split())
             label = label if len(label) <= _LETTERS else f"{label[: _LETTERS - 1]}…"
-            place, side = (left, "left") if left + right <= begin + end else (right, "right")
+            place, side = (start, "left") if start + stop <= begin + end else (stop, "right")
             axes.text(place, lane + 0.5, label, ha=side, va="bottom")
         return picture(axes.figure, "what lasted from when to when", note)
 
@@ -417,51 +371,51 @@ def grid(
     Args:
         losses: (C, R) in nats, below 0 a gain; NaN for a cell without a value, which is marked.
         letters, columns: names of R rows, and labels of C columns, of which every tenth is shown.
-        names: C * R what is told of a cell when it is pointed at, column after column.
-        scale: of the strongest colour (`fitted_scale`).
+        names: C * R tips of the cells, column after column.
+        scale: of the strongest colour (`colour_scale`).
     """
     if not np.isfinite(losses).any():
         return _NOTHING
     paint = np.array([colour(step) for step in range(-STEPS, STEPS + 1)])
     kinds = np.where(np.isnan(losses), "band", paint[steps(losses, scale, signed=True) + STEPS]).tolist()
-    shown, size = min(len(losses), MOST_COLUMNS), len(letters)
-    drawn = legend(-scale, "effect, nats", signed=True)
-    for begin in range(0, shown, _BLOCK):
-        block = range(begin, min(begin + _BLOCK, shown))
+    drawn_columns, size = min(len(losses), MOST_COLUMNS), len(letters)
+    body = legend(-scale, "effect, nats", signed=True)
+    for begin in range(0, drawn_columns, _BLOCK):
+        block = range(begin, min(begin + _BLOCK, drawn_columns))
         heads = ["", *(columns[column] if column % 10 == 0 else "" for column in block)]
         rows = [
             (letter, [(kinds[column][row], names[column * size + row]) for column in block])
             for row, letter in enumerate(letters)
         ]
-        drawn += _cells("grid", f"columns {columns[block[0]]} to {columns[block[-1]]}", heads, rows)
+        body += _cells("grid", f"columns {columns[block[0]]} to {columns[block[-1]]}", heads, rows)
     left_out = f"the first {MOST_COLUMNS:,} of {len(losses):,} columns are drawn"
-    return captioned(drawn, note, left_out if len(losses) > shown else "")
+    return with_caption(body, note, left_out if len(losses) > drawn_columns else "")
 
 
 MOST_BLOCKS = 64
 """Rows and columns of a matrix; of more units the highest of each block of them is drawn."""
 
-_Cell = tuple[str, str]  # class of the style sheet, what is told of it
+_Cell = tuple[str, str]  # class of the style sheet, tip
 
 
 def matrix(
     values: Doubles,
     names: Sequence[str],
-    found: Set[tuple[int, int]] = frozenset(),
-    known: Set[tuple[int, int]] = frozenset(),
+    predicted: Set[tuple[int, int]] = frozenset(),
+    truth: Set[tuple[int, int]] = frozenset(),
     *,
     scale: float,
     unit: str = "bits",
     note: str = "",
 ) -> Markup:
-    """Pairs of N units: values above the diagonal; below it what was found, what is known, and what is both.
+    """Pairs of N units: values above the diagonal; below it the predicted pairs, the true ones, and both.
 
     Args:
         values: (N, N) on the scale of the colours, above 0 to `scale`; NaN for no value.
         names: N of them, of the units.
-        found, known: pairs of units, the smaller first; darkest where both, palest where known alone.
+        predicted, truth: pairs of units, the smaller first; darkest where both, palest where true alone.
     """
-    if not len(values) or not (found or known or np.nanmax(values, initial=0.0) > 0):
+    if not len(values) or not (predicted or truth or np.nanmax(values, initial=0.0) > 0):
         return _NOTHING
     size = min(len(values), MOST_BLOCKS)
     cuts = np.linspace(0, len(values), size + 1).astype(np.int64)
@@ -470,19 +424,19 @@ def matrix(
     labels = [f"{span_text(a, b)} {names[a]}" if b == a + 1 else span_text(a, b) for a, b in blocks]
     highest = np.fmax.reduceat(np.fmax.reduceat(values, cuts[:-1], axis=0), cuts[:-1], axis=1)
     shades = np.triu(steps(highest, scale))
-    told = [[("s0", "")] * size for _ in range(size)]
+    cells = [[("s0", "")] * size for _ in range(size)]
     for i, j in np.argwhere(shades).tolist():
-        told[i][j] = (f"s{shades[i, j]}", f"{labels[i]}, {labels[j]}: {highest[i, j]:.3g}")
-    edges = [{(int(owner[j]), int(owner[i])) for i, j in pairs} for pairs in (found, known)]
+        cells[i][j] = (f"s{shades[i, j]}", f"{labels[i]}, {labels[j]}: {highest[i, j]:.3g}")
+    edges = [{(int(owner[j]), int(owner[i])) for i, j in pairs} for pairs in (predicted, truth)]
     for i, j in edges[0] | edges[1]:
-        own = [(i, j) in kind for kind in edges]
-        told[i][j] = (f"s{5 * own[0] + 3 * own[1]}", " and ".join(compress(("found", "known"), own)))
+        kinds = [(i, j) in pairs for pairs in edges]
+        cells[i][j] = (f"s{5 * kinds[0] + 3 * kinds[1]}", " and ".join(compress(("found", "known"), kinds)))
     left_out = f"highest of each block of units; {MOST_BLOCKS} blocks" if len(values) > size else ""
-    rows = [(label[:18], row) for label, row in zip(labels, told, strict=True)]
+    rows = [(label[:18], row) for label, row in zip(labels, cells, strict=True)]
     heads = ["", *(label.partition(" ")[0] if at % 5 == 0 else "" for at, label in enumerate(labels))]
-    kinds = Markup("").join(_PAIRS if known else _PAIRS[:1])
-    drawn = legend(scale, f"above the diagonal, {unit}") + kinds + Markup("</p>")
-    return captioned(drawn + _cells("matrix", "values of pairs", heads, rows), note, left_out)
+    marks = Markup("").join(_PAIRS if truth else _PAIRS[:1])
+    head = legend(scale, f"above the diagonal, {unit}") + marks + Markup("</p>")
+    return with_caption(head + _cells("matrix", "values of pairs", heads, rows), note, left_out)
 
 
 _PAIRS = (
@@ -502,47 +456,47 @@ def _cells(
         for mark, tip in cells:
             parts.append(cell.format(mark, tip, stop) if tip else Markup('<i class="s0"></i>'))
             stop = -1 if tip else stop
-    whole = '<div class="wide"><div class="cells {}" style="--n:{}" {}>{}</div></div>'
+    frame = '<div class="wide"><div class="cells {}" style="--n:{}" {}>{}</div></div>'
     role = Markup('data-walk role="group" aria-label="{}"').format(label)
-    return Markup(whole).format(kind, len(rows[0][1]) if rows else 1, role, Markup().join(parts))
+    return Markup(frame).format(kind, len(rows[0][1]) if rows else 1, role, Markup().join(parts))
 
 
-# Where points come to lie.
+# Places of points
 
 
-def thinned(places: ArrayLike, values: Doubles, marked: Bools | None = None) -> Longs:
-    """Indices of at most `MOST_POINTS` points: of each column the highest, and a marked one (N,) before
-    others.
+def thinned_indices(places: ArrayLike, values: Doubles, marked: Bools | None = None) -> Longs:
+    """Indices of at most `MOST_POINTS` points: the highest of each column, a marked one (N,) before others.
 
-    What has no finite place or a NaN as value (N,) is left out.
+    A point without a finite place, or with a NaN as value (N,), is left out.
     """
     at = np.asarray(places, dtype=np.float64)
-    kept = np.flatnonzero(np.isfinite(at) & ~np.isnan(values))
-    if len(kept) <= MOST_POINTS:
-        return kept
-    share = (at[kept] - at[kept].min()) / (np.ptp(at[kept]) or 1.0)
+    finite = np.flatnonzero(np.isfinite(at) & ~np.isnan(values))
+    if len(finite) <= MOST_POINTS:
+        return finite
+    share = (at[finite] - at[finite].min()) / (np.ptp(at[finite]) or 1.0)
     column = np.minimum((share * MOST_POINTS).astype(np.int64), MOST_POINTS - 1)
-    order = np.lexsort((values[kept], np.zeros(len(kept)) if marked is None else marked[kept], column))
+    order = np.lexsort((values[finite], np.zeros(len(finite)) if marked is None else marked[finite], column))
     last = np.append(np.flatnonzero(np.diff(column[order])), len(order) - 1)
-    return np.asarray(kept[order][last], dtype=np.int64)
+    return np.asarray(finite[order][last], dtype=np.int64)
 
 
 def _left_out(points: int) -> str:
+    """A note that a picture leaves points out; "" where it has all."""
     return f"highest of each of {MOST_POINTS:,} columns" if points > MOST_POINTS else ""
 
 
 def _range(values: Doubles, threshold: float | None = None) -> tuple[float, float]:
-    """Lowest and highest of an axis: 0 or less, and the highest finite value."""
+    """The lowest and the highest value of an axis: 0 or less, and the highest finite value."""
     finite = [0.0, *values[np.isfinite(values)].tolist(), *([] if threshold is None else [threshold])]
     floor, ceiling = min(finite), max(finite)
     return floor, ceiling if ceiling > floor else floor + 1.0
 
 
-def _bands(starts: Longs, ends: Longs, least: float) -> list[list[int]]:
-    """Alarmed stretches; overlapping ones are one, and so are those at most `least` apart."""
+def _bands(starts: Longs, ends: Longs, min_gap: float) -> list[list[int]]:
+    """[start, end] of the stretches, where those that overlap or are at most `min_gap` apart are one."""
     merged: list[list[int]] = []
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-        if merged and start <= merged[-1][1] + least:
+        if merged and start <= merged[-1][1] + min_gap:
             merged[-1][1] = max(merged[-1][1], end)
         else:
             merged.append([start, end])
@@ -552,24 +506,24 @@ def _bands(starts: Longs, ends: Longs, least: float) -> list[list[int]]:
 def scatter(
     places: Doubles, kinds: Sequence[str] = (), titles: Sequence[str] = (), *, label: str, note: str = ""
 ) -> Markup:
-    """Points (N, 2) in a plane, coloured by what they are: the most frequent kinds each, all others alike;
-    what is told of each where it is pointed at, or none."""
+    """Points (N, 2) in a plane, coloured by kind: the most frequent kinds each, all others alike; with a
+    title each, which is shown where it is pointed at, or none."""
     if not len(places):
         return _NOTHING
-    own = np.array(kinds or [""] * len(places))
-    usual = [kind for kind, _ in Counter(own.tolist()).most_common(len(_KINDS))]
+    labels = np.array(kinds or [""] * len(places))
+    usual = [kind for kind, _ in Counter(labels.tolist()).most_common(len(_KINDS))]
     spread = np.ptp(places, axis=0) * 0.04
-    with styled():
+    with page_style():
         limits = np.stack([places.min(0) - spread, places.max(0) + spread], axis=1)
         axes = _axes(tuple(limits[0]), tuple(limits[1]), "", "", height=2 * HEIGHT)
-        others = places[~np.isin(own, usual)]
-        if len(others):
-            axes.plot(*others.T, "o", color=_OTHERS, markersize=4, label="others")
+        rare = places[~np.isin(labels, usual)]
+        if len(rare):
+            axes.plot(*rare.T, "o", color=_OTHERS, markersize=4, label="others")
         for colour, kind in zip(_KINDS, usual, strict=False):
-            chosen = np.flatnonzero(own == kind)
+            chosen = np.flatnonzero(labels == kind)
             axes.plot(*places[chosen].T, "o", color=colour, markersize=4, alpha=0.7, label=kind)
-            for one in chosen[: _TOLD if titles else 0].tolist():
-                axes.plot(*places[one], "o", color=colour, markersize=4, gid=f"tip:{titles[one]}")
+            for point in chosen[: _TOLD if titles else 0].tolist():
+                axes.plot(*places[point], "o", color=colour, markersize=4, gid=f"tip:{titles[point]}")
         if kinds:
             # Below, where a narrow screen shows it.
             axes.legend(loc="upper left", bbox_to_anchor=(0, -0.08), ncols=3, frameon=False, markerscale=1.5)
@@ -586,7 +540,7 @@ def _axes(
     time: bool = False,
     height: int = HEIGHT,
 ) -> Any:
-    """The axes of a new figure, which spans x and y; times are told at five places."""
+    """The axes of a new figure, which spans x and y; times are written at five places."""
     from matplotlib.figure import Figure
 
     low, high = x[0], x[1] if x[1] > x[0] else x[0] + 1.0
@@ -601,15 +555,17 @@ def _axes(
     axes.yaxis.set_major_formatter(_number)
     if time:
         moments = np.linspace(low, high, 6)[:-1]
-        axes.set_xticks(moments, [_moment(one, high - low) for one in moments], ha="left")
+        axes.set_xticks(moments, [_moment(moment, high - low) for moment in moments], ha="left")
     return axes
 
 
 def _number(value: float, _: object) -> str:
+    """A number at an axis; the second argument is the place, which matplotlib passes, too."""
     return f"{value:,.0f}" if value == round(value) else f"{value:.4g}"
 
 
 def _moment(seconds: float, width: float) -> str:
+    """A time in UTC, as finely as an axis of `width` seconds needs it."""
     try:
         moment = datetime.fromtimestamp(seconds, UTC)
     except (OverflowError, ValueError):

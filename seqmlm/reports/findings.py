@@ -26,14 +26,13 @@ TOOL = "seqmlm"
 
 
 def sarif(findings: Sequence[Finding], *, version: str) -> dict[str, Any]:
-    """The log of one run of some version of this program; findings have a `state` where they were
-    compared."""
-    rules = sorted({one.rule for one in findings})
+    """The SARIF log of one run of a version of this program; findings that were compared have a `state`."""
+    rules = sorted({finding.rule for finding in findings})
     run: dict[str, Any] = {
         "tool": {"driver": {"name": TOOL, "version": version, "rules": [_rule(name) for name in rules]}},
         "columnKind": "unicodeCodePoints",
         "originalUriBaseIds": {ROOT: {"description": {"text": "The folder the scoring was started in."}}},
-        "results": [_result(one, rules.index(one.rule)) for one in findings],
+        "results": [_result(finding, rules.index(finding.rule)) for finding in findings],
     }
     return {"$schema": SCHEMA, "version": VERSION, "runs": [run]}
 
@@ -53,6 +52,7 @@ def write_sarif(path: Path, findings: Iterable[Finding], *, version: str) -> Non
 
 
 def _rule(name: str) -> dict[str, Any]:
+    """The SARIF rule of a level."""
     return {
         "id": f"{TOOL}/{name}",
         "name": f"Unusual{name.title().replace('-', '')}",
@@ -66,6 +66,7 @@ def _rule(name: str) -> dict[str, Any]:
 
 
 def _result(finding: Finding, rule: int) -> dict[str, Any]:
+    """The SARIF result of a finding; `rule` is the index of its rule."""
     region: dict[str, Any] = {"startLine": finding.first_line, "endLine": finding.last_line}
     if finding.columns is not None:
         region |= {"startColumn": finding.columns[0], "endColumn": finding.columns[1]}
@@ -100,16 +101,14 @@ _ORDER = (PLACE, CONTENT)  # the place first, then the content, which a renamed 
 class Baseline:
     """Findings of an earlier run, which are known already."""
 
-    def __init__(self, known: Iterable[Finding]) -> None:
-        self.known = tuple(known)
-        self._left = {
-            name: Counter(one.fingerprints[name] for one in self.known if name in one.fingerprints)
-            for name in _ORDER
-        }
-        self._met: Counter[str] = Counter()
+    def __init__(self, findings: Iterable[Finding]) -> None:
+        self.findings = tuple(findings)
+        marks = [finding.fingerprints for finding in self.findings]
+        self._open = {name: Counter(mark[name] for mark in marks if name in mark) for name in _ORDER}
+        self._matches: Counter[str] = Counter()
 
     @classmethod
-    def read(cls, path: Path) -> Baseline:
+    def load(cls, path: Path) -> Baseline:
         """The findings of a SARIF file, or the alarms of scores as JSON lines.
 
         Raises:
@@ -119,34 +118,35 @@ class Baseline:
             text = read_bounded(path, LARGEST_JSON).decode("utf-8")
         except (OSError, ValueError) as error:
             raise DataError(f"cannot be read ({error})", source=str(path)) from None
-        found = _of_sarif(text, path)
-        return cls(_of_rows(text, path) if found is None else found)
+        findings = _sarif_findings(text, path)
+        return cls(_row_findings(text, path) if findings is None else findings)
 
     def is_known(self, finding: Finding) -> bool:
-        """Whether the baseline has it; each of its findings is met once, so that a copy of one is new."""
+        """Whether the baseline has a finding; each of its own is matched once, so that a copy is new."""
         for name in _ORDER:
             mark = finding.fingerprints.get(name)
-            if mark is None or self._left[name][mark] <= 0:
+            if mark is None or self._open[name][mark] <= 0:
                 continue
-            alike = (one for one in self.known if one.fingerprints.get(name) == mark)
-            met = next(one for one in alike if not self._met[_key(one)])
-            self._met[_key(met)] += 1
-            for other in self._left.keys() & met.fingerprints.keys():
-                self._left[other][met.fingerprints[other]] -= 1
+            alike = (candidate for candidate in self.findings if candidate.fingerprints.get(name) == mark)
+            match = next(candidate for candidate in alike if not self._matches[_key(candidate)])
+            self._matches[_key(match)] += 1
+            for kind in self._open.keys() & match.fingerprints.keys():
+                self._open[kind][match.fingerprints[kind]] -= 1
             return True
         return False
 
-    def absent(self, looked_at: Collection[str]) -> list[Finding]:
-        """What the baseline has and nobody met, in the files that were looked at."""
-        left = (one for one in self.known if not self._met[_key(one)] and one.uri in looked_at)
-        return [replace(one, state="absent") for one in left]
+    def absent_findings(self, files: Collection[str]) -> list[Finding]:
+        """Findings of the baseline in some files that no finding of this run has matched."""
+        inside = [finding for finding in self.findings if finding.uri in files]
+        return [replace(finding, state="absent") for finding in inside if not self._matches[_key(finding)]]
 
 
 def _key(finding: Finding) -> str:
+    """The fingerprint of a finding's place, or else all its fingerprints."""
     return finding.fingerprints.get(PLACE) or json.dumps(sorted(finding.fingerprints.items()))
 
 
-def _of_sarif(text: str, path: Path) -> list[Finding] | None:
+def _sarif_findings(text: str, path: Path) -> list[Finding] | None:
     """The results of a SARIF log that are not absent from it; None where the text is none."""
     try:
         log = parse_json(text)
@@ -156,13 +156,14 @@ def _of_sarif(text: str, path: Path) -> list[Finding] | None:
         return None
     try:
         results = [result for run in log["runs"] for result in run.get("results", ())]
-        return [_of_result(one) for one in results if one.get("baselineState") != "absent"]
+        return [_result_finding(result) for result in results if result.get("baselineState") != "absent"]
     except _UNFIT as error:
         raise DataError(f"not SARIF as this program writes it ({error!r})", source=str(path)) from None
 
 
-def _of_result(result: Mapping[str, Any]) -> Finding:
-    place, known = result["locations"][0]["physicalLocation"], result.get("properties", {})
+def _result_finding(result: Mapping[str, Any]) -> Finding:
+    """The finding in a SARIF result."""
+    place, properties = result["locations"][0]["physicalLocation"], result.get("properties", {})
     region = place.get("region", {})
     first = int(region.get("startLine", 1))
     return Finding(
@@ -174,17 +175,19 @@ def _of_result(result: Mapping[str, Any]) -> Finding:
         columns=None,
         scope=None,
         fingerprints=_marks(result.get("partialFingerprints", {})),
-        p_value=known.get("p_value"),
-        score=known.get("score"),
+        p_value=properties.get("p_value"),
+        score=properties.get("score"),
     )
 
 
 def _marks(values: Mapping[str, Any]) -> dict[str, str]:
+    """Fingerprints by name, all as text."""
     return {str(name): str(value) for name, value in values.items()}
 
 
-def _of_rows(text: str, path: Path) -> list[Finding]:
-    found = []
+def _row_findings(text: str, path: Path) -> list[Finding]:
+    """The alarms in scores as JSON lines."""
+    findings = []
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
@@ -192,7 +195,7 @@ def _of_rows(text: str, path: Path) -> list[Finding]:
             row = parse_json(line)
             if row.get("fingerprints") and row.get("alarm", True):
                 first = row.get("line", 1)
-                found.append(
+                findings.append(
                     Finding(
                         rule="",
                         message="",
@@ -209,4 +212,4 @@ def _of_rows(text: str, path: Path) -> list[Finding]:
         except _UNFIT:
             reason, remedy = "neither SARIF nor JSON lines of scores", "give what --sarif or --out wrote"
             raise DataError(reason, source=str(path), line=number, remedy=remedy) from None
-    return found
+    return findings

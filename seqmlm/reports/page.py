@@ -20,12 +20,13 @@ from seqmlm.engine.durable import replace_file
 from seqmlm.errors import StateError, printable
 from seqmlm.privacy import handling_sensitive_data, sensitive_data
 from seqmlm.reports import drawing
-from seqmlm.reports.drawing import SCALE, coloured_text, legend
+from seqmlm.reports.drawing import legend, text_on_colours
+from seqmlm.reports.scales import SCALE
 
-Given = ParamSpec("Given")
+Options = ParamSpec("Options")
 
 Cell = str | int | float | bool | None
-"""What stands in a table; None and NaN are shown as a dash."""
+"""A value in a table; None and NaN are shown as a dash."""
 
 MOST_ROWS = 500
 """Rows of a table that are shown."""
@@ -36,7 +37,7 @@ LONG = 40
 """Letters of a cell from which its column is wide."""
 
 MOST_UNITS = 20_000
-"""Coloured units of a page that can be pointed at; those after them are plain text."""
+"""Number of coloured units of a page that can be pointed at; units after them are plain text."""
 
 MOST_CHARACTERS = 200_000
 """Characters of one coloured text that are shown."""
@@ -48,10 +49,10 @@ class _Part(NamedTuple):
     body: Markup
 
 
-def _added(draw: Callable[Given, Markup]) -> Callable[Concatenate[Page, str, Given], None]:
+def _picture_method(draw: Callable[Options, Markup]) -> Callable[Concatenate[Page, str, Options], None]:
     """A method of a page that adds a picture under a heading."""
 
-    def add(page: Page, heading: str, /, *args: Given.args, **options: Given.kwargs) -> None:
+    def add(page: Page, heading: str, /, *args: Options.args, **options: Options.kwargs) -> None:
         page.section(heading, draw(*args, **options))
 
     add.__doc__ = draw.__doc__
@@ -61,12 +62,12 @@ def _added(draw: Callable[Given, Markup]) -> Callable[Concatenate[Page, str, Giv
 class Page:
     """A report in the making; parts are shown in the order they are added.
 
-    A page works without a network, without scripts (they only sort, filter and tell what is pointed at), in
-    light and dark, on a phone and with the keyboard alone. Its size is bounded: what is left out is said.
+    A page works without a network, without scripts (they only sort, filter and show tips), in light and dark,
+    on a phone and with the keyboard alone. Its size is bounded, and it says what it leaves out.
 
     Args:
         title: of the page.
-        lead: what it says, in a sentence.
+        lead: its message, in a sentence.
         sensitive: it is about sensitive data; None: if the process handles some now.
 
     >>> page = Page("Scores", "two records")
@@ -97,7 +98,7 @@ class Page:
         self._parts.append(_Part(len(self._parts), heading, body))
 
     def warnings(self, sentences: Iterable[str]) -> None:
-        """Add to the head what has to be known before anything else is believed."""
+        """Add to the head sentences to read before anything else."""
         self._warnings += sentences
 
     @property
@@ -120,15 +121,15 @@ class Page:
 
     def table(self, heading: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
         """Add a table that can be sorted and, when long, filtered; the first `MOST_ROWS` rows are shown."""
-        given = [tuple(row) for row in rows]
-        shown = given[:MOST_ROWS]
-        kinds = [_kind([row[place] for row in shown]) for place in range(len(columns))]
-        body = _rendered(
+        all_rows = [tuple(row) for row in rows]
+        visible_rows = all_rows[:MOST_ROWS]
+        kinds = [_kind([row[place] for row in visible_rows]) for place in range(len(columns))]
+        body = _render(
             "table.html.jinja",
             name=f"table-{len(self._parts)}",
             columns=list(zip(columns, kinds, strict=True)),
-            rows=[[(_told(cell), _sortable(cell)) for cell in row] for row in shown],
-            left_out=len(given) - len(shown),
+            rows=[[(_cell_text(cell), _sort_key(cell)) for cell in row] for row in visible_rows],
+            left_out=len(all_rows) - len(visible_rows),
         )
         self.section(heading, Markup(body))
 
@@ -149,45 +150,47 @@ class Page:
         Args:
             spans: (N,) half-open, ascending by start.
             bits: (N,) surprisals; NaN has no colour.
-            titles: (N,) what is told of a span when it is pointed at, or none.
+            titles: (N,) tip of each span, shown where it is pointed at, or none.
             scale: bits of the strongest colour.
             signed: they are above or below what the place explains, and colours of both sides differ.
             note: a line above the text.
         """
         room = max(0, MOST_UNITS - self._units)
-        kept = min(sum(end <= MOST_CHARACTERS for _, end in spans), room)
-        self._units += kept
-        shown = coloured_text(text[:MOST_CHARACTERS], spans[:kept], bits[:kept], titles[:kept], scale, signed)
+        unit_count = min(sum(end <= MOST_CHARACTERS for _, end in spans), room)
+        self._units += unit_count
+        body = text_on_colours(
+            text[:MOST_CHARACTERS], spans[:unit_count], bits[:unit_count], titles[:unit_count], scale, signed
+        )
         notes = [note] if note else []
-        if kept < len(spans):
-            notes.append(f"{kept:,} of {len(spans):,} units are coloured")
+        if unit_count < len(spans):
+            notes.append(f"{unit_count:,} of {len(spans):,} units are coloured")
         if len(text) > MOST_CHARACTERS:
             notes.append(f"{MOST_CHARACTERS:,} of {len(text):,} characters are shown")
-        told = Markup('<p class="note">{}</p>').format("; ".join(notes)) if notes else Markup("")
-        held = Markup('<div class="coloured" data-walk tabindex="0" role="group" aria-label="{}">{}</div>')
-        drawn = told + legend(scale, EXPLAINED if signed else "bits", signed) + held.format(heading, shown)
-        self.section(heading, drawn)
+        head = Markup('<p class="note">{}</p>').format("; ".join(notes)) if notes else Markup("")
+        head += legend(scale, EXPLAINED if signed else "bits", signed)
+        frame = Markup('<div class="coloured" data-walk tabindex="0" role="group" aria-label="{}">{}</div>')
+        self.section(heading, head + frame.format(heading, body))
 
     def facts(self, heading: str, values: Mapping[str, Cell]) -> None:
-        """Add what is known of one thing, a line each; what is None or "" is left out."""
+        """Add facts about one thing, a line each; a fact that is None or "" is left out."""
         self.section(heading, _facts(values))
 
-    track = _added(drawing.track)
-    timeline = _added(drawing.timeline)
-    histogram = _added(drawing.histogram)
-    tails = _added(drawing.tails)
-    activity = _added(drawing.activity)
-    bars = _added(drawing.bars)
+    track = _picture_method(drawing.track)
+    timeline = _picture_method(drawing.timeline)
+    histogram = _picture_method(drawing.histogram)
+    tails = _picture_method(drawing.tails)
+    activity = _picture_method(drawing.activity)
+    bars = _picture_method(drawing.bars)
     Bar = drawing.Bar  # of `bars`
-    grid = _added(drawing.grid)
-    matrix = _added(drawing.matrix)
-    scatter = _added(drawing.scatter)
+    grid = _picture_method(drawing.grid)
+    matrix = _picture_method(drawing.matrix)
+    scatter = _picture_method(drawing.scatter)
 
     def html(self) -> str:
-        """The whole file; control characters, and what turns the direction of text, are shown as escapes."""
+        """The whole file; control characters, and those that turn the direction of text, are escapes."""
         style, script = _resource("style.css"), _resource("script.js")
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-        made = _rendered(
+        document = _render(
             "page.html.jinja",
             title=self._title,
             lead=self._lead,
@@ -198,7 +201,7 @@ class Page:
             script=Markup(script),
             script_hash=Markup(f"sha256-{digest}"),
         )
-        return printable(made, lines=True)
+        return printable(document, lines=True)
 
     def write(self, path: Path) -> None:
         """Write the file, whole or not at all, and its folder. Only its owner may read one of sensitive data.
@@ -217,14 +220,16 @@ class Page:
 
 
 def _facts(values: Mapping[str, Cell]) -> Markup:
+    """A list of facts as HTML, without those that are None or ""."""
     line = Markup("<dt>{}</dt><dd>{}</dd>")
-    told = ((name, value) for name, value in values.items() if value not in (None, ""))
+    present = ((name, value) for name, value in values.items() if value not in (None, ""))
     return Markup('<dl class="facts">{}</dl>').format(
-        Markup("").join(line.format(name, _told(value)) for name, value in told)
+        Markup("").join(line.format(name, _cell_text(value)) for name, value in present)
     )
 
 
-def _rendered(template: str, **values: Any) -> str:
+def _render(template: str, **values: Any) -> str:
+    """The HTML of a template of this package."""
     return _environment().from_string(_resource(template)).render(values)
 
 
@@ -235,6 +240,7 @@ def _environment() -> jinja2.Environment:
 
 @cache
 def _resource(name: str) -> str:
+    """The text of a file of this package."""
     return files("seqmlm.reports").joinpath(name).read_text(encoding="utf-8")
 
 
@@ -246,7 +252,8 @@ def _kind(cells: Sequence[Cell]) -> str:
     return "long" if any(len(str(cell)) > LONG for cell in present) else ""
 
 
-def _told(cell: Cell) -> str:
+def _cell_text(cell: Cell) -> str:
+    """The text of a cell for readers; `Markup` is kept as it is."""
     match cell:
         case Markup():
             return cell
@@ -259,7 +266,8 @@ def _told(cell: Cell) -> str:
     return "–" if cell is None else str(cell)
 
 
-def _sortable(cell: Cell) -> str:
+def _sort_key(cell: Cell) -> str:
+    """The text of a cell by which scripts sort a column."""
     if cell is None or (isinstance(cell, float) and math.isnan(cell)):
         return ""
     if isinstance(cell, float) and math.isinf(cell):

@@ -20,12 +20,12 @@ from typing import Any, Protocol
 import numpy as np
 from markupsafe import Markup
 
-from seqmlm.anomaly.values import Scored
+from seqmlm.anomaly.values import ScoredRecord
 from seqmlm.errors import plural, span_text
-from seqmlm.reports.drawing import fitted_scale, surprisal_scale
 from seqmlm.reports.page import Cell, Page
-from seqmlm.reports.pictures import ENTROPY, Marked, Picture, Shown
+from seqmlm.reports.pictures import ENTROPY, MarkedRow, Picture, PicturedRecord
 from seqmlm.reports.reasons import Meaning, unit_fields
+from seqmlm.reports.scales import colour_scale, surprisal_scale
 
 WORST = 50
 """Rows that the report names."""
@@ -48,11 +48,11 @@ def _nothing(text: str) -> None:
     """No unit is more than its text."""
 
 
-class Judged(Marked, Protocol):
-    """A row with what calibration says of it (`seqmlm.inference.detector.JudgedRow`)."""
+class CalibratedRow(MarkedRow, Protocol):
+    """A row with its calibrated p-value and alarm (`seqmlm.inference.detector.JudgedRow`)."""
 
     @property
-    def scored(self) -> Scored: ...
+    def scored_record(self) -> ScoredRecord: ...
     @property
     def p_value(self) -> float | None: ...
     @property
@@ -66,30 +66,30 @@ class _Worst:
         self._heap: list[tuple[float, float, int, Any]] = []
         self._order = itertools.count()
 
-    def add(self, one: Any, score: float | None, p_value: float | None) -> None:
+    def add(self, row: Any, score: float | None, p_value: float | None) -> None:
         """Take in a row; one without a score is left out, as an unfamiliar one is."""
         if score is None:
             return
-        entry = (0.0 if p_value is None else -p_value, score, -next(self._order), one)
+        entry = (0.0 if p_value is None else -p_value, score, -next(self._order), row)
         if len(self._heap) < WORST:
             heapq.heappush(self._heap, entry)
         else:
             heapq.heappushpop(self._heap, entry)
 
-    def ordered(self) -> list[Any]:
-        """The most unusual one first."""
-        return [entry[-1] for entry in sorted(self._heap, key=lambda one: one[:3], reverse=True)]
+    def descending(self) -> list[Any]:
+        """The rows, the most unusual one first."""
+        return [entry[-1] for entry in sorted(self._heap, key=lambda ranked: ranked[:3], reverse=True)]
 
 
 class ScoreReport:
     """Draws finished rows, and the most unusual records of those it was shown.
 
     Args:
-        pictures: how rows and records are shown, in this order; new ones.
-        statistics: what rows were judged by, and what each means.
-        unit: what the field counts.
-        surface: spelling of a letter of `Scored.top_ids`; None for one that is not to be named.
-        meaning: what a unit spelled so stands for, or None.
+        pictures: that show rows and records, in this order; new ones.
+        statistics: that rows were judged by, and what each means.
+        unit: name of what the field counts.
+        surface: spelling of a letter of `ScoredRecord.top_ids`; None for one that is not to be named.
+        meaning: of a unit with this spelling, or None.
         ids_from: number of a record's first unit in the ids of rows, 0 or 1.
     """
 
@@ -107,7 +107,7 @@ class ScoreReport:
         self._unit, self._surface, self._meaning = unit, surface, meaning
         self._shown, self._seen = _Worst(), 0
 
-    def see(self, judged: Judged) -> None:
+    def see(self, judged: CalibratedRow) -> None:
         """Keep a row with its record, for as long as it is among the most unusual ones."""
         self._seen += 1
         self._shown.add(judged, None if judged.unfamiliar else judged.row.score, judged.p_value)
@@ -121,37 +121,39 @@ class ScoreReport:
     ) -> None:
         """Draw all of it on a page: all finished rows, as they are written, and further figures for its head;
         a row of a p-value up to `alpha` raises an alarm."""
-        found = _Found(self._pictures)
+        summary = _RowSummary(self._pictures)
         for row in rows:
-            found.add(row)
-        alarms = {"alarms": found.alarms} if found.judged else {}
-        page.head({"rows": found.rows, **alarms, **(facts or {})})
-        if not found.rows:
+            summary.add(row)
+        alarms = {"alarms": summary.alarms} if summary.judged else {}
+        page.head({"rows": summary.rows, **alarms, **(facts or {})})
+        if not summary.rows:
             page.section("", "There was nothing to score.")
-        found.add_histogram(page, alpha)
-        if worst := found.worst.ordered():
-            self._add_table(page, worst, found.rows)
-        if found.strange:
+        summary.add_histogram(page, alpha)
+        if worst := summary.worst.descending():
+            self._add_table(page, worst, summary.rows)
+        if summary.strange:
             page.table(
-                f"Unfamiliar rows, most of which the model does not know: {found.unfamiliar:,}",
+                f"Unfamiliar rows, most of which the model does not know: {summary.unfamiliar:,}",
                 ["id", "where"],
-                [[row["id"], f"{row['source']}:{row['line']}"] for row in found.strange],
+                [[row["id"], f"{row['source']}:{row['line']}"] for row in summary.strange],
             )
         for picture in self._pictures:
             picture.draw(page, self._unit)
-        self._draw_records(page, found.rows)
+        self._draw_records(page, summary.rows)
         if worst:
-            self._add_reading(page, worst, found.rows)
+            self._add_reading(page, worst, summary.rows)
 
     def _add_table(self, page: Page, worst: Sequence[Mapping[str, Any]], all_rows: int) -> None:
+        """Add the table of the most unusual rows."""
         lists = dict.fromkeys(name for row in worst for name, value in row.items() if _are_names(value))
         rows = [self._cells(row) | {name: ", ".join(row.get(name, ())) for name in lists} for row in worst]
-        named = [name for name in rows[0] if any(row[name] not in (None, "") for row in rows)]
-        shown = f": {len(worst)} of {all_rows:,} rows" if all_rows > len(worst) else ""
-        heads = [name.replace("_", " ") for name in named]
-        page.table(f"Most unusual{shown}", heads, [[row[name] for name in named] for row in rows])
+        columns = [name for name in rows[0] if any(row[name] not in (None, "") for row in rows)]
+        extent = f": {len(worst)} of {all_rows:,} rows" if all_rows > len(worst) else ""
+        heads = [name.replace("_", " ") for name in columns]
+        page.table(f"Most unusual{extent}", heads, [[row[name] for name in columns] for row in rows])
 
     def _cells(self, row: Mapping[str, Any]) -> dict[str, Cell]:
+        """The cells of a row in that table, by the name of their column."""
         where = f"{row['source']}:{row['line']}"
         calmer = _CALMER.get(row.get("change", ""), "") if (row["score"] or 0) <= 0 else ""
         when = row.get("date") or row.get("time")
@@ -162,7 +164,7 @@ class ScoreReport:
             "id": " ".join([row["id"], *filter(None, [row.get("description")])]),
             "p value": row.get("p_value"),
             "alarm": row.get("alarm"),
-            "why": row.get("reason") or f"{calmer}{standing_out(row)}",
+            "why": row.get("reason") or f"{calmer}{top_unit_text(row)}",
             "when": when and Markup("<time>{}</time>").format(when[:19].replace("T", " ")),
             "score rise" if "change" in row else "score": row["score"],
             "place": "" if row["id"].endswith(f"#{place.replace(',', '')}") and self._ids_from else place,
@@ -172,57 +174,57 @@ class ScoreReport:
         }
 
     def _add_reading(self, page: Page, worst: Sequence[Mapping[str, Any]], rows: int) -> None:
-        sentences = reading(
+        """Add the sentences that explain the report."""
+        sentences = reading_sentences(
             self._unit,
             rows,
             {name: self._statistics.get(name, "") for row in worst for name in row.get("channels", ())},
             calibrated=any(row.get("p_value") is not None for row in worst),
             extrapolated=any(row.get("extrapolated") for row in worst),
-            zero_based="" if self._ids_from else self._numbered(worst),
+            zero_based="" if self._ids_from else self._zero_based_id(worst),
         )
         page.section("How to read this", "\n\n".join(sentences))
 
-    def _numbered(self, worst: Sequence[Mapping[str, Any]]) -> str:
+    def _zero_based_id(self, worst: Sequence[Mapping[str, Any]]) -> str:
         """The first id that names a place of its record; "" where none does."""
         return next((row["id"] for row in worst if self._cells(row)["place"] and "#" in row["id"]), "")
 
     def _draw_records(self, page: Page, rows: int) -> None:
         """The records of the worst rows, each once."""
-        records: dict[int, list[Judged]] = {}
-        for one in self._shown.ordered():
-            records.setdefault(id(one.scored), []).append(one)
-        pictured = list(records.values())[:PICTURED]
+        records: dict[int, list[CalibratedRow]] = {}
+        for judged in self._shown.descending():
+            records.setdefault(id(judged.scored_record), []).append(judged)
+        worst = list(records.values())[:PICTURED]
         if self._pictures and self._seen < rows:
             page.section("", f"Pictured are the most unusual of the last {self._seen:,} rows: {RESUMED}.")
-        records_shown = [rows[0].scored for rows in pictured]
-        scale, excess = shown_scale(records_shown), excess_scale(records_shown)
-        for own in pictured:
-            scored = own[0].scored
+        scored_records = [judged_rows[0].scored_record for judged_rows in worst]
+        scale, excess = record_scale(scored_records), excess_scale(scored_records)
+        for scored, judged_rows in zip(scored_records, worst, strict=True):
             name = scored.record.id
             notes = [
-                f"{'' if one.row.id == name else f'{one.row.id}: '}"
-                f"{verdict(one.row.score, one.p_value, one.alarm)}"
-                for one in own[:_NAMED]
+                f"{'' if judged.row.id == name else f'{judged.row.id}: '}"
+                f"{verdict_text(judged.row.score, judged.p_value, judged.alarm)}"
+                for judged in judged_rows[:_NAMED]
             ]
-            shown = Shown(
+            pictured = PicturedRecord(
                 scored=scored,
-                rows=own,
+                rows=judged_rows,
                 heading=name,
                 note="; ".join(notes),
                 unit=self._unit,
-                tell=partial(told, scored, surface=self._surface, meaning=self._meaning),
+                tip=partial(unit_tip, scored, surface=self._surface, meaning=self._meaning),
                 scale=scale,
                 excess_scale=excess,
             )
             for picture in self._pictures:
-                picture.draw_record(page, shown)
+                picture.draw_record(page, pictured)
 
 
 RESUMED = "the run was resumed, and rows do not hold the records of those before"
 
 
-class _Found:
-    """What is told of all rows, collected one by one."""
+class _RowSummary:
+    """Counts, scores and the most unusual of all rows, collected row by row."""
 
     def __init__(self, pictures: Sequence[Picture]) -> None:
         self._pictures = pictures
@@ -249,7 +251,7 @@ class _Found:
                 picture.add(row)
 
     def add_histogram(self, page: Page, alpha: float | None) -> None:
-        """Draw what judges: p-values beside those of normal rows; scores where there are none."""
+        """Draw p-values beside those of normal rows; or scores where there are no p-values."""
         if self._tails.any():
             page.tails("How unusual the rows are", self._tails, _PER_TEN, alpha)
         elif self._scores:
@@ -258,61 +260,64 @@ class _Found:
             page.histogram("Scores", heights, edges, x_label="score, bits: higher is more unusual")
 
 
-# What a report says in words
+# Words of a report
 
 
-def told(
-    scored: Scored,
+def unit_tip(
+    scored: ScoredRecord,
     unit: int,
     surface: Callable[[int], str | None],
     meaning: Meaning = _nothing,
 ) -> str:
-    """A unit, as of `unit_fields`: its text, surprisal, what was counted where it stands, what was
-    expected."""
-    return _in_words(unit_fields(scored, unit, surface, meaning), _MOST)
+    """The tip of a unit: its text, surprisal and count there, and the units that were expected."""
+    return _unit_text(unit_fields(scored, unit, surface, meaning), _MOST)
 
 
-def standing_out(row: Mapping[str, Any]) -> str:
+def top_unit_text(row: Mapping[str, Any]) -> str:
     """The most surprising unit of a row, in one line; empty for a row without units."""
     units = row.get("top") or [None]
-    return "" if units[0] is None else _in_words(units[0], _IN_TABLE).replace("\n", "; ")
+    return "" if units[0] is None else _unit_text(units[0], _IN_TABLE).replace("\n", "; ")
 
 
-def _in_words(fields: Mapping[str, Any], most: int) -> str:
-    """A unit as a row has it: its text, bits and what was counted; in a second line, what was expected."""
-    text = f"{visible(fields['unit'])[:_LONGEST]}{_bracketed(fields)}: {fields['surprisal']:.1f} bits"
+def _unit_text(fields: Mapping[str, Any], max_alternatives: int) -> str:
+    """A unit with `unit_fields`: its text, bits and count; in a second line the units that were expected."""
+    text = f"{visible_text(fields['unit'])[:_LONGEST]}{_meaning_text(fields)}: {fields['surprisal']:.1f} bits"
     if "entropy" in fields:
         text += f", entropy {fields['entropy']:.1f}"
     if "reason" in fields:
-        text += f", {visible(fields['reason'])}"
-    likely = [one for one in fields.get("expected", ()) if one["p"] > _UNLIKELY][:most]
-    shares = ", ".join(f"{visible(one['unit'])}{_bracketed(one)} {100 * one['p']:.0f} %" for one in likely)
-    return f"{text}\nexpected: {shares}" if shares else text
+        text += f", {visible_text(fields['reason'])}"
+    likely = [alternative for alternative in fields.get("expected", ()) if alternative["p"] > _UNLIKELY]
+    shares = [
+        f"{visible_text(alternative['unit'])}{_meaning_text(alternative)} {100 * alternative['p']:.0f} %"
+        for alternative in likely[:max_alternatives]
+    ]
+    return f"{text}\nexpected: {', '.join(shares)}" if shares else text
 
 
-def _bracketed(fields: Mapping[str, Any]) -> str:
+def _meaning_text(fields: Mapping[str, Any]) -> str:
+    """The meaning of a unit in brackets; "" where it has none."""
     meaning = fields.get("description")
-    return "" if meaning is None else f" ({visible(meaning)[:_LONGEST]})"
+    return "" if meaning is None else f" ({visible_text(meaning)[:_LONGEST]})"
 
 
-def visible(text: str) -> str:
+def visible_text(text: str) -> str:
     """A text without the white space around it; white space alone by signs for it.
 
-    >>> visible(" a "), visible("\\n    ")
+    >>> visible_text(" a "), visible_text("\\n    ")
     ('a', '↵␣␣␣␣')
     """
     return text.strip() or text.translate(_SEEN)
 
 
 def _are_names(value: Any) -> bool:
-    """Whether a field of a row is a list of texts, such as what else lies at its place."""
-    return isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
+    """Whether a field of a row is a list of texts, such as the genes at its place."""
+    return isinstance(value, list) and bool(value) and all(isinstance(text, str) for text in value)
 
 
-def verdict(score: float | None, p_value: float | None, alarm: bool | None) -> str:
-    """What was found of a row.
+def verdict_text(score: float | None, p_value: float | None, alarm: bool | None) -> str:
+    """Score, p-value and alarm of a row, in words.
 
-    >>> verdict(3.25, 0.001, True)
+    >>> verdict_text(3.25, 0.001, True)
     'score 3.25, p 0.001, alarm'
     """
     parts = [] if score is None else [f"score {score:.4g}"]
@@ -320,18 +325,18 @@ def verdict(score: float | None, p_value: float | None, alarm: bool | None) -> s
     return ", ".join([*parts, "alarm"] if alarm else parts)
 
 
-def shown_scale(shown: Sequence[Scored]) -> float:
-    """Bits of the strongest colour: what one unit in two hundred reaches, as 4, 8, 12 or 16."""
-    return surprisal_scale(np.concatenate([np.zeros(1), *(scored.surprisal for scored in shown)]))
+def record_scale(records: Sequence[ScoredRecord]) -> float:
+    """Bits of the strongest colour, which one unit in two hundred reaches: 4, 8, 12 or 16."""
+    return surprisal_scale(np.concatenate([np.zeros(1), *(scored.surprisal for scored in records)]))
 
 
-def excess_scale(shown: Sequence[Scored]) -> float:
-    """Bits above or below entropy of the strongest colour: what one unit in fifty reaches; at least 1."""
-    excess = [one.surprisal - one.values[ENTROPY] for one in shown if ENTROPY in one.values]
-    return max(1.0, fitted_scale(np.concatenate([np.zeros(1), *excess])))
+def excess_scale(records: Sequence[ScoredRecord]) -> float:
+    """Bits above or below entropy of the strongest colour, which one unit in fifty reaches; at least 1."""
+    excess = [scored.surprisal - scored.values[ENTROPY] for scored in records if ENTROPY in scored.values]
+    return max(1.0, colour_scale(np.concatenate([np.zeros(1), *excess])))
 
 
-def reading(
+def reading_sentences(
     unit: str,
     rows: int,
     statistics: Mapping[str, str],
@@ -348,7 +353,7 @@ def reading(
         zero_based: an id of the report whose numbers count from 0; "" where there is none.
     """
     ids = f" Ids such as {zero_based} count from 0, as files of rows do, without the end."
-    told = [
+    sentences = [
         "Higher scores are more unusual. "
         f"Surprisal is -log2 of the probability that the model gave the {unit}: "
         "1 bit is one in two, 10 bits are one in 1,000. Entropy is how uncertain the place is in any case.",
@@ -356,19 +361,21 @@ def reading(
     ]
     if not calibrated:
         why = "These scores are not calibrated: they order rows, but do not say which are too unusual."
-        return [*told, why]
-    told.append(
+        return [*sentences, why]
+    sentences.append(
         "The p-value is the share of normal rows, of similar length, that are at least as unusual. "
         f"If all {rows:,} rows were normal, about {0.01 * rows:,.1f} of them would have one of 0.01 or less: "
         "an alarm is a place to look at, not a proof."
     )
     if extrapolated:
-        told.append(
+        sentences.append(
             "An extrapolated p-value lies below what the calibration rows can show, and comes from a fitted "
             "tail: a ranking, not a guarantee."
         )
-    known = [f"{name} ({meaning})" for name, meaning in statistics.items() if meaning]
-    if known:
+    explained = [f"{name} ({meaning})" for name, meaning in statistics.items() if meaning]
+    if explained:
         many = "Statistics have a p-value each, fused into one"
-        told.append(f"{many if len(known) > 1 else 'The p-value is that of'}: {'; '.join(known)}.")
-    return told
+        sentences.append(
+            f"{many if len(explained) > 1 else 'The p-value is that of'}: {'; '.join(explained)}."
+        )
+    return sentences

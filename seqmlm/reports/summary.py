@@ -38,7 +38,7 @@ class Progress(Protocol):
         """A sentence for a person."""
 
     def progress(self, items: int, alarms: int = 0, share: float | None = None) -> None:
-        """So many items are done, with so many alarms; `share` of all, where that is known."""
+        """Show that some items are done, with some alarms; `share` of all, where that is known."""
 
 
 class NoProgress:
@@ -95,7 +95,7 @@ class Summary:
             vars(self)["examples"] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """What machines read: the figures, and what is known of every run."""
+        """The summary for machines: the figures, and facts that every run has."""
         return {**self.figures, **{key: getattr(self, key) for key in ("task", "items", "bad", "notes")}}
 
     def description(self, lead: str, command: str) -> str:

@@ -30,13 +30,13 @@ NAMES = {
     COUNTS: "counts alone",
     FREQUENCIES: "frequencies alone",
 }
-"""What predicts held-out units, as sentences call it."""
+"""Names that sentences give to predictors of held-out units."""
 
 _TRAIN_LONGER = "train longer (--max-time 1h), give more data, or begin with a trained model (--init)"
 
 
 class Gain(NamedTuple):
-    """By how much the first of two is better, with a 95 % interval; NaN where it was not measured."""
+    """The lead of the first of two over the second, with a 95 % interval; NaN where it was not measured."""
 
     value: float
     low: float = math.nan
@@ -49,7 +49,7 @@ class Gain(NamedTuple):
 
     @property
     def reverse(self) -> Gain:
-        """By how much the second is better."""
+        """The lead of the second over the first."""
         return Gain(-self.value, -self.high, -self.low)
 
     def size(self, unit: str = "") -> str:
@@ -58,9 +58,9 @@ class Gain(NamedTuple):
         >>> Gain(-0.2, -0.3, 0.1).size()
         'by 0.2 (95 % -0.1 to 0.3)'
         """
-        own = self if self.value >= 0 else self.reverse
-        bounds = "" if math.isnan(own.low) else f" (95 % {own.low:.3g} to {own.high:.3g})"
-        return f"by {own.value:.3g}{unit and f' {unit}'}{bounds}"
+        gain = self if self.value >= 0 else self.reverse
+        bounds = "" if math.isnan(gain.low) else f" (95 % {gain.low:.3g} to {gain.high:.3g})"
+        return f"by {gain.value:.3g}{unit and f' {unit}'}{bounds}"
 
 
 def is_measured(value: float | None) -> bool:
@@ -68,10 +68,10 @@ def is_measured(value: float | None) -> bool:
     return value is not None and not math.isnan(value)
 
 
-def formatted(figures: Mapping[str, float], digits: int = DIGITS) -> dict[str, str]:
+def figure_texts(figures: Mapping[str, float], digits: int = DIGITS) -> dict[str, str]:
     """Figures as texts, with as many decimal places as tell them apart, 6 at most.
 
-    >>> formatted({"model": 1.9, "counts": 1.8606, "mixture": 1.8609})
+    >>> figure_texts({"model": 1.9, "counts": 1.8606, "mixture": 1.8609})
     {'model': '1.9000', 'counts': '1.8606', 'mixture': '1.8609'}
     """
     distinct = len({round(value, MOST_DIGITS) for value in figures.values()})
@@ -82,18 +82,20 @@ def formatted(figures: Mapping[str, float], digits: int = DIGITS) -> dict[str, s
     return texts
 
 
-def standing(first: float, second: float, gain: Gain | None = None, *, lower: bool = False) -> str:
-    """How the first figure stands to the second, as words before the name of the second.
+def comparison_words(first: float, second: float, gain: Gain | None = None, *, lower: bool = False) -> str:
+    """Words between the names of two figures: whether the first is better than the second.
 
     Args:
         first, second: as they are shown.
         gain: of the first over the second; without an interval nothing is said of certainty.
         lower: lower figures are better.
 
-    >>> standing(0.9, 0.8, Gain(0.1, 0.02, 0.2))
+    >>> comparison_words(0.9, 0.8, Gain(0.1, 0.02, 0.2))
     'clearly better than'
-    >>> standing(0.8, 0.9, Gain(-0.1, -0.2, 0.1)), standing(2.0, 1.0, lower=True), standing(1.0, 1.0)
-    ('not clearly worse than', 'worse than', 'equal to')
+    >>> comparison_words(0.8, 0.9, Gain(-0.1, -0.2, 0.1)), comparison_words(2.0, 1.0, lower=True)
+    ('not clearly worse than', 'worse than')
+    >>> comparison_words(1.0, 1.0)
+    'equal to'
     """
     first, second = round(first, MOST_DIGITS), round(second, MOST_DIGITS)
     if first == second:
@@ -111,11 +113,11 @@ def standing(first: float, second: float, gain: Gain | None = None, *, lower: bo
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOutBits:
-    """Bits per unit of the same held-out units, by what predicts them; lower is better.
+    """Bits per unit of the same held-out units, by predictor; lower is better.
 
     Args:
-        unit: what a unit is called.
-        bits: by a name of `NAMES`; what was not measured is missing or NaN.
+        unit: name of a unit.
+        bits: by a name of `NAMES`; a figure that was not measured is missing or NaN.
         gains: of one name over another, where they were measured.
         mixed: scores use model and counts together; else the model alone.
     """
@@ -127,40 +129,40 @@ class HeldOutBits:
 
     @classmethod
     def of_counts(cls, unit: str, facts: Mapping[str, Any]) -> HeldOutBits:
-        """The facts that are stored with counts."""
+        """The bits in the facts that are stored with counts."""
         bits = {name: facts[f"{name}_bits"] for name in NAMES if f"{name}_bits" in facts}
         gains = {
             (first, second): Gain.of(gain)
-            for first, others in facts.get("gains", {}).items()
-            for second, gain in others.items()
+            for first, by_second in facts.get("gains", {}).items()
+            for second, gain in by_second.items()
         }
         return cls(unit=unit, bits=bits, gains=gains, mixed=bool(facts.get("better")))
 
     @classmethod
     def of_evaluation(cls, unit: str, metrics: Mapping[str, float]) -> HeldOutBits:
-        """The metrics of a model without counts."""
+        """The bits in the metrics of a model without counts."""
         names = {MODEL: "eval/bits_per_unit", FREQUENCIES: "eval/unigram_bits_per_unit"}
         return cls(unit=unit, bits={name: metrics[key] for name, key in names.items() if key in metrics})
 
     @property
-    def measured(self) -> dict[str, float]:
+    def measured_bits(self) -> dict[str, float]:
         """The bits that were measured, lowest first."""
         present = {name: bits for name, bits in self.bits.items() if is_measured(bits)}
         return dict(sorted(present.items(), key=lambda pair: pair[1]))
 
     @property
-    def used(self) -> str:
-        """What scores use."""
+    def scoring_name(self) -> str:
+        """The name of the predictor that scores use."""
         return MIXTURE if self.mixed else MODEL
 
-    def standing(self, first: str, second: str) -> str:
-        """How one stands to another, with their difference; "" where it was not measured."""
-        bits = self.measured
+    def comparison(self, first: str, second: str) -> str:
+        """A clause that compares two of `NAMES`, with their difference; "" where one was not measured."""
+        bits = self.measured_bits
         if not {first, second} <= bits.keys():
             return ""
         gain = self.gain(first, second)
         verb = "is" if first == MODEL else "are"
-        words = standing(bits[first], bits[second], gain, lower=True)
+        words = comparison_words(bits[first], bits[second], gain, lower=True)
         by = "" if words == "equal to" or gain is None else f", {gain.size('bits')}"
         return f"{NAMES[first]} {verb} {words} {NAMES[second]}{by}"
 
@@ -173,69 +175,72 @@ class HeldOutBits:
 
 
 def bits_sentence(held_out: HeldOutBits) -> str:
-    """The bits of each, what scores use first, then the lowest."""
-    texts = formatted(held_out.measured)
+    """A sentence with the bits of each predictor: first the one that scores use, then from the lowest up."""
+    texts = figure_texts(held_out.measured_bits)
     if not texts:
         return "nothing was held out to measure the model"
-    first = held_out.used if held_out.used in texts else next(iter(texts))
-    rest = [f"{text} by {NAMES[name]}" for name, text in texts.items() if name != first]
+    first = held_out.scoring_name if held_out.scoring_name in texts else next(iter(texts))
+    following = [f"{text} by {NAMES[name]}" for name, text in texts.items() if name != first]
     lead = f"{texts[first]} bits per {held_out.unit} held out, by {NAMES[first]}"
-    lead += ", which scores use" if first == held_out.used and MIXTURE in texts else ""
-    return f"{lead}; {', '.join(rest)}" if rest else lead
+    lead += ", which scores use" if first == held_out.scoring_name and MIXTURE in texts else ""
+    return f"{lead}; {', '.join(following)}" if following else lead
 
 
-def counts_sentences(held_out: HeldOutBits, alone: Sequence[str] = ()) -> list[str]:
-    """Whether scores mix counts in; the bits of model, counts and both; which differences are certain.
+def counts_sentences(held_out: HeldOutBits, partial_levels: Sequence[str] = ()) -> list[str]:
+    """Sentences on whether scores mix counts in, the bits of model, counts and both, and their differences.
 
     Args:
-        alone: levels that show the model a part of each record; their scores never mix counts in.
+        partial_levels: levels that show the model a part of each record; their scores never mix counts in.
     """
     if held_out.mixed:
-        excepted = f", those of {', '.join(alone)} excepted: they use the model alone" if alone else ""
-        found = [f"scores mix the model with counts of the training data{excepted}"]
+        names = ", ".join(partial_levels)
+        excepted = f", those of {names} excepted: they use the model alone" if names else ""
+        sentences = [f"scores mix the model with counts of the training data{excepted}"]
     else:
-        found = ["scores use the model alone, without counts of the training data"]
+        sentences = ["scores use the model alone, without counts of the training data"]
     # The same places as in the sentences that name frequencies, too.
-    ranked = {name: bits for name, bits in formatted(held_out.measured).items() if name != FREQUENCIES}
+    ranked = {
+        name: bits for name, bits in figure_texts(held_out.measured_bits).items() if name != FREQUENCIES
+    }
     if ranked:
-        (lowest, bits), *others = ranked.items()
+        (lowest, bits), *following = ranked.items()
         listed = [f"{bits} bits per {held_out.unit} by {NAMES[lowest]}"]
-        listed += [f"{bits} by {NAMES[name]}" for name, bits in others]
-        found.append(f"on held-out records {', '.join(listed)}")
-    compared = (held_out.standing(*pair) for pair in ([*ranked][:2], [MIXTURE, MODEL]) if len(pair) == 2)
-    return [*found, *dict.fromkeys(filter(None, compared))]
+        listed += [f"{bits} by {NAMES[name]}" for name, bits in following]
+        sentences.append(f"on held-out records {', '.join(listed)}")
+    compared = (held_out.comparison(*pair) for pair in ([*ranked][:2], [MIXTURE, MODEL]) if len(pair) == 2)
+    return [*sentences, *dict.fromkeys(filter(None, compared))]
 
 
 def training_sentences(held_out: HeldOutBits, steps: int) -> list[str]:
-    """What a training came to, and what it came short of, a sentence each."""
+    """Sentences on the result of a training: steps and bits, and warnings where it has learnt little."""
     return [f"{number_of(steps, 'step')}: {bits_sentence(held_out)}", *training_warnings(held_out)]
 
 
 def training_warnings(held_out: HeldOutBits) -> list[str]:
-    """What a training came short of: frequencies, or counts, that predict as well as the model or better."""
-    found = []
-    for name in dict.fromkeys((MODEL, held_out.used)):
+    """Warnings that frequencies, or counts, predict as well as the model or better, a sentence each."""
+    warnings = []
+    for name in dict.fromkeys((MODEL, held_out.scoring_name)):
         if text := little_sentence(held_out, name):
-            found.append(f"{text}: {_TRAIN_LONGER}")
-    bits, used = held_out.measured, held_out.used
+            warnings.append(f"{text}: {_TRAIN_LONGER}")
+    bits, used = held_out.measured_bits, held_out.scoring_name
     if {COUNTS, used} <= bits.keys():
-        stands = standing(bits[used], bits[COUNTS], held_out.gain(used, COUNTS), lower=True)
+        stands = comparison_words(bits[used], bits[COUNTS], held_out.gain(used, COUNTS), lower=True)
         if not stands.startswith(("better", "clearly better")):
             matters = abs(bits[used] - bits[COUNTS]) > MARGIN * bits[COUNTS]
             advice = ": train longer, or on more data" if matters else ""
-            found.append(f"{held_out.standing(used, COUNTS)}{advice}")
-    return found
+            warnings.append(f"{held_out.comparison(used, COUNTS)}{advice}")
+    return warnings
 
 
 def little_sentence(held_out: HeldOutBits, name: str = MODEL) -> str:
-    """How little one of `NAMES` has learnt beyond frequencies, or that it is worse; else ""."""
-    bits = held_out.measured
+    """A sentence that one of `NAMES` has learnt little beyond frequencies, or that it is worse; else ""."""
+    bits = held_out.measured_bits
     if not {name, FREQUENCIES} <= bits.keys():
         return ""
-    own, floor = bits[name], bits[FREQUENCIES]
-    if round(own, MOST_DIGITS) >= round(floor, MOST_DIGITS):
-        return held_out.standing(name, FREQUENCIES)
-    if own > (1 - LITTLE) * floor:
+    achieved, floor = bits[name], bits[FREQUENCIES]
+    if round(achieved, MOST_DIGITS) >= round(floor, MOST_DIGITS):
+        return held_out.comparison(name, FREQUENCIES)
+    if achieved > (1 - LITTLE) * floor:
         verb = "has" if name == MODEL else "have"
         return f"{NAMES[name]} {verb} learnt little beyond how often each {held_out.unit} comes"
     return ""
@@ -259,7 +264,7 @@ PLACES = "unit at each place"
 
 
 def finetuning_sentence(figures: Mapping[str, Any], primary: str) -> str:
-    """The figure that decides, and how it stands to the best rival.
+    """A sentence with the figure that decides, and how it compares to the best rival.
 
     Args:
         figures: of the test data, as `seqmlm.finetuning.worth.figures_of` makes them.
@@ -267,16 +272,20 @@ def finetuning_sentence(figures: Mapping[str, Any], primary: str) -> str:
     """
     if not is_measured(figures.get(primary)):
         return f"the test data have no {primary}, being all alike: give others with --test"
-    rivals = {name: own[primary] for name, own in figures["rivals"].items() if is_measured(own.get(primary))}
+    rivals = {
+        name: measures[primary]
+        for name, measures in figures["rivals"].items()
+        if is_measured(measures.get(primary))
+    }
     lead = figures.get("lead") or {"over": ""}
-    own, over = figures[primary], str(lead["over"])
-    texts = formatted({"": own} | {name: rivals[name] for name in (over, BOTH) if name in rivals})
+    figure, over = figures[primary], str(lead["over"])
+    texts = figure_texts({"": figure} | {name: rivals[name] for name in (over, BOTH) if name in rivals})
     parts = [f"{primary} {texts['']}{_bounds(figures['intervals'][primary])}, {figures['test']} tested"]
     if seeds := figures.get("seeds"):
         parts[0] += f", {figures['mean']:.3f} (sd {figures['sd']:.3f}) on average of {len(seeds)} seeds"
     if over in rivals:
         gain = Gain(lead["difference"], lead["low"], lead["high"])
-        words = standing(own, rivals[over], gain)
+        words = comparison_words(figure, rivals[over], gain)
         by = "" if words == "equal to" else f", {gain.size()}"
         advice = "" if words.endswith("better than") else _TEACH_MORE
         parts.append(f"{words} {over} {texts[over]}{by}{advice}")
@@ -293,6 +302,7 @@ _TEACH_MORE = ": give it more examples, or a model with more pretraining"
 
 
 def _bounds(bounds: Sequence[float]) -> str:
+    """The two bounds of an interval in brackets; "" where they are NaN."""
     low, high = bounds
     return "" if math.isnan(low) else f" ({low:.3f} to {high:.3f})"
 
@@ -301,73 +311,73 @@ def _bounds(bounds: Sequence[float]) -> str:
 
 
 def accuracy_sentence(figures: Mapping[str, Any]) -> str:
-    """The accuracy, and how it stands to the better of two trivial guesses."""
+    """A sentence with the accuracy, and how it compares to the better of two trivial guesses."""
     accuracy, (low, high) = figures["accuracy"], figures["interval"]
     floors = {
         "always the most frequent class": figures["majority"],
         "random guesses": figures["calibrated_random"],
     }
     percents = {name: 100 * value for name, value in {"": accuracy, **floors}.items()}
-    texts = formatted(percents, digits=1)
+    texts = figure_texts(percents, digits=1)
     best = max(floors, key=floors.__getitem__)
     gain = Gain(accuracy - floors[best], low - floors[best], high - floors[best])
-    beside = ", ".join(f"{name} {texts[name]}%" for name in floors)
+    guesses = ", ".join(f"{name} {texts[name]}%" for name in floors)
     return (
-        f"accuracy {texts['']}% ({low:.1%} to {high:.1%}), macro F1 {figures['macro_f1']:.3f}; {beside}; "
-        f"{standing(percents[''], percents[best], gain)} {best}"
+        f"accuracy {texts['']}% ({low:.1%} to {high:.1%}), macro F1 {figures['macro_f1']:.3f}; {guesses}; "
+        f"{comparison_words(percents[''], percents[best], gain)} {best}"
     )
 
 
 def ranking_sentence(areas: Mapping[str, float], floors: Iterable[str]) -> str:
-    """The AUROC of each score, and how the first stands to the best floor, where it is not better.
+    """A sentence with the AUROC of each score, and how the first compares to the best floor, if not better.
 
     Args:
         areas: AUROC by name, that to be judged first.
-        floors: names of what needs no model.
+        floors: names of the scores that need no model.
     """
     measured = {name: area for name, area in areas.items() if is_measured(area)}
-    texts, first = formatted(measured), next(iter(areas))
+    texts, first = figure_texts(measured), next(iter(areas))
     listed = f"AUROC {', '.join(f'{text} by {name}' for name, text in texts.items())}"
     rivals = {name: measured[name] for name in floors if name in measured}
     if not rivals or first not in measured:
         return listed
     best = max(rivals, key=rivals.__getitem__)
-    words = standing(measured[first], rivals[best])
+    words = comparison_words(measured[first], rivals[best])
     return listed if words == "better than" else f"{listed}: {first} is {words} {best}"
 
 
 def nearest_sentence(distances: Mapping[str, float | None]) -> str:
-    """Which joints are nearest to the model, by their A-KL."""
+    """A sentence that names the joints nearest to the model, by their A-KL."""
     measured = {name: value for name, value in distances.items() if value is not None and is_measured(value)}
     if not measured:
         return "no distance to the model could be measured"
-    texts = formatted(measured, digits=4)
-    least = min(measured, key=measured.__getitem__)
-    names = [name for name, text in texts.items() if text == texts[least]]
+    texts = figure_texts(measured, digits=4)
+    closest = min(measured, key=measured.__getitem__)
+    names = [name for name, text in texts.items() if text == texts[closest]]
     verb = "is" if len(names) == 1 else "are"
-    return f"{' and '.join(names)} {verb} nearest to the model, A-KL {texts[least]}"
+    return f"{' and '.join(names)} {verb} nearest to the model, A-KL {texts[closest]}"
 
 
 def agreement_sentences(figures: Mapping[str, Any]) -> Iterator[str]:
-    """By how much the model agrees better with measurements than its best rival."""
-    own = figures.get("gain")
-    if own and is_measured(own["value"]):
-        gain = Gain(own["value"], own["low"], own["high"])
-        words = standing(gain.value, 0.0, gain).removesuffix(" than").removesuffix(" to")
+    """A sentence on how much better the model agrees with measurements than its best rival, if measured."""
+    gain_figures = figures.get("gain")
+    if gain_figures and is_measured(gain_figures["value"]):
+        gain = Gain(gain_figures["value"], gain_figures["low"], gain_figures["high"])
+        words = comparison_words(gain.value, 0.0, gain).removesuffix(" than").removesuffix(" to")
         bounds = "" if math.isnan(gain.low) else f" ({gain.low:+.3f} to {gain.high:+.3f})"
         yield (
-            f"Spearman of the model minus that of {own['against']}: {gain.value:+.4f}{bounds}, on "
+            f"Spearman of the model minus that of {gain_figures['against']}: {gain.value:+.4f}{bounds}, on "
             f"{number_of(figures['measured'], 'variant')}: {words}"
         )
 
 
 def suggestion_doubts(figures: Mapping[str, Any]) -> Iterator[str]:
-    """Why suggestions are worth little, where another prediction ranks the measurements as well or better."""
-    own = figures.get("gain")
-    if figures.get("next") and own and is_measured(own["value"]):
-        gain = Gain(own["value"], own["low"], own["high"]).reverse
-        words = standing(gain.value, 0.0, gain)
+    """A warning that suggestions are worth little, if another prediction ranks measurements no worse."""
+    gain_figures = figures.get("gain")
+    if figures.get("next") and gain_figures and is_measured(gain_figures["value"]):
+        gain = Gain(gain_figures["value"], gain_figures["low"], gain_figures["high"]).reverse
+        words = comparison_words(gain.value, 0.0, gain)
         if not words.endswith("worse than"):
             ranks = "as well as" if words == "equal to" else words
-            rival = own["against"]
+            rival = gain_figures["against"]
             yield f"{rival} ranks what was measured {ranks} this model: do not choose by what it suggests"

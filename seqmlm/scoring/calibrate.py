@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from seqmlm.anomaly.levels import Background, Level
-from seqmlm.anomaly.values import Bools, Longs, Scored
+from seqmlm.anomaly.values import Bools, Longs, ScoredRecord
 from seqmlm.data.counts import SMALLEST, released, released_count
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
@@ -420,13 +420,15 @@ class Calibrator:
         """A part of the calibration that stops between two portions of records."""
         return Phase(name, Deadline()) if self.after is None else self.after.phase(name, share)
 
-    def _background_scores(self, level: Level, records: Sequence[Record], *, thinned: bool) -> list[Scored]:
+    def _background_scores(
+        self, level: Level, records: Sequence[Record], *, thinned: bool
+    ) -> list[ScoredRecord]:
         """Scores of records that a background learns from: of some rows or units of each, where those are
         enough for it and all cost more than a quarter of the budget."""
         detector = Detector(self._scorer(), level, mode=self.session.mode)
         limit = None if self.budget is None else Limit(max(self.budget / 4, _LEARNT), records=SMALLEST)
         sample = self._sample(detector, records, limit, units=True) if thinned else None
-        scores, spent = list[Scored](), 0.0
+        scores, spent = list[ScoredRecord](), 0.0
         phase = self._phase("calibration background", _BACKGROUND_SHARE)
         for portion in self._portions(detector, records, limit, sample):
             scores += detector.unit_scores(portion.records, portion.drawn_tokens)
@@ -529,7 +531,8 @@ class Calibrator:
             else 1.0
         )
         least_records = float(limit.records)
-        if level.whole or sample is not None:  # else a record has rows that are known when it is scored
+        # Else a record has rows that are known when it is scored.
+        if level.row_per_record or sample is not None:
             least_records = max(least_records, limit.rows / max(float(rows), 1.0))
         return bool(tokens) and float(np.mean(tokens)) * min(least_records, len(records)) > 2 * limit.tokens
 
@@ -543,7 +546,7 @@ class Calibrator:
     ) -> tuple[Stored | None, float]:
         """The calibration of a level in a mode, None where rows are of too few people, and what it cost."""
         judged = self._judge(detector, normal, limit, sample)
-        people = len({(row.row.source, row.scored.record.id) for row in judged.judgeable_rows})
+        people = len({(row.row.source, row.scored_record.record.id) for row in judged.judgeable_rows})
         if self.session.card.sensitive and 0 < people < SMALLEST:  # they would tell of single ones
             return None, judged.spent
         # Elsewhere such rows raise no alarm, and how rare they are is not asked.
@@ -639,9 +642,9 @@ class Calibrator:
 
     def _owners(self, judged: Sequence[JudgedRow]) -> Longs:
         """(N,) hashes of what rows are of, as training divides data; of records, where all are of one."""
-        keys = [self.session.domain.keys.split(row.scored.record) for row in judged]
+        keys = [self.session.domain.keys.split(row.scored_record.record) for row in judged]
         if len(set(keys)) == 1:
-            keys = [f"{row.row.source}\0{row.scored.record.id}" for row in judged]
+            keys = [f"{row.row.source}\0{row.scored_record.record.id}" for row in judged]
         return np.array([hash64(key) for key in keys], dtype=np.int64)
 
     def _scorer(self) -> RecordScorer:

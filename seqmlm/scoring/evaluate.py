@@ -22,7 +22,7 @@ from seqmlm.errors import DataError, UsageError
 from seqmlm.evaluation.detection import Confusion, Curve, Detection, Measure, compare, confusion, f1_of_alarms
 from seqmlm.evaluation.intervals import Difference, Rate, exact_rate
 from seqmlm.parsing import Share
-from seqmlm.reports.drawing import picture, styled
+from seqmlm.reports.drawing import page_style, picture
 from seqmlm.reports.page import Cell, Page
 from seqmlm.reports.verdict import ranking_sentence
 from seqmlm.scoring.labels import Columns, Labelled, aligned, is_column, ranked_by, read_labelled
@@ -292,7 +292,7 @@ def _ranking(name: str, score: Detection, labelled: Labelled, resampled: Evaluat
             "auroc"
         ]
         low, high = interval.low, interval.high
-    recalls = [exact_rate(int(curve.found(rate)), int(curve.positives)) for rate in FALSE_POSITIVE_RATES]
+    recalls = [exact_rate(int(curve.hits_at(rate)), int(curve.positives)) for rate in FALSE_POSITIVE_RATES]
     return Ranking(
         name=name,
         auroc=curve.auroc,
@@ -314,7 +314,9 @@ def _alarms(name: str, confusion_counts: Confusion, prevalence: float | None, se
     }
     if small:
         counts = dict.fromkeys(counts, "withheld")
-    precision, f1 = (None, None) if prevalence is None or small else confusion_counts.reweighted(prevalence)
+    precision, f1 = (
+        (None, None) if prevalence is None or small else confusion_counts.precision_and_f1_at(prevalence)
+    )
     return Alarms(
         name=name,
         **counts,
@@ -419,7 +421,7 @@ def notes(result: Evaluation) -> str:
 def _picture(curves: dict[str, Curve]) -> Markup:
     from matplotlib.figure import Figure
 
-    with styled():
+    with page_style():
         figure = Figure(figsize=(14, 5.6), layout="constrained")
         roc_axes, recall_axes = figure.subplots(1, 2)
         for (name, curve), colour in zip(curves.items(), _COLOURS, strict=False):

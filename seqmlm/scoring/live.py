@@ -250,10 +250,10 @@ def alarm_fields(judged: JudgedRow, plan: ScoringPlan) -> dict[str, Any]:
     """Further fields of an alarm, by which alarms of a file become incidents: `what` is wrong; times; of the
     most telling unit its `message`, `template` and what was `expected`; and as `Reasons.brief` says.
     """
-    row, scored = judged.row, judged.scored
+    row, scored = judged.row, judged.scored_record
     if row.score is None:
         return {"what": f"an unfamiliar {plan.level.name}"}
-    fields = plan.level.reasons.brief(row, scored, plan.background, judged.fired)
+    fields = plan.level.reasons.alarm_facts(row, scored, plan.background, judged.fired)
     unit, times = fields.pop("unit", None), fields.pop("times", None) or (row.time, row.time)
     if unit is not None:
         of_unit = unit_fields(row, scored, unit, plan.session.tokenizer)

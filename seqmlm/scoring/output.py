@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from seqmlm.anomaly.findings import told
+from seqmlm.anomaly.findings import finding_message
 from seqmlm.anomaly.levels import UNKNOWN, Level
-from seqmlm.anomaly.values import Doubles, Row, Scored
+from seqmlm.anomaly.values import Doubles, Row, ScoredRecord
 from seqmlm.data.counts import Cell, Things
 from seqmlm.data.problems import Problems
 from seqmlm.errors import number_of, p_value_text, per_second, plural
@@ -49,7 +49,7 @@ def line(
         calibrated: rows have p-values, and one without a score has None; default: if this one has.
         level: it was judged at; then an alarm says why it is one.
     """
-    row, scored = judged.row, judged.scored
+    row, scored = judged.row, judged.scored_record
     bits = scored.surprisal[row.units]
     part = row.place is not None and row.place.name != scored.record.id
     whole = row.start == 0 and len(row.units) == len(scored) and not part
@@ -57,7 +57,7 @@ def line(
     if whole and not sensitive and (described := scored.record.meta.get("description")):
         fields["description"] = described
     if not whole:
-        start, end = row.at(row.start, row.end)
+        start, end = row.outer_span(row.start, row.end)
         fields |= {"start": start, "end": end}
     score = row.score if row.score is not None and math.isfinite(row.score) else None
     fields |= {"units": len(bits), **summary(bits), "score": score, **row.extra}
@@ -74,7 +74,7 @@ def line(
         fields["alarm"] = judged.alarm
     if judged.alarm and level is not None:
         fields["reason"] = reason(
-            level.reasons.noun(judged.scored.record), level, judged, tokenizer.spelling.meaning
+            level.reasons.noun(judged.scored_record.record), level, judged, tokenizer.spelling.meaning
         )
     if calibrated:
         fields["channels"] = dict(judged.p_values)
@@ -102,12 +102,13 @@ def reason(
     judged: JudgedRow,
     meaning: Callable[[str], str | None] = lambda text: None,
 ) -> str:
-    """Why a row raised an alarm, in some sentences; `rule` is what it is called, `meaning` as for `told`."""
+    """Why a row raised an alarm, in some sentences; `rule` is what it is called, `meaning` is that of
+    `finding_message`."""
     name = judged.fired
-    text = told(
+    text = finding_message(
         rule,
         judged.row,
-        judged.scored,
+        judged.scored_record,
         judged.p_value,
         _why(level, judged),
         beyond=judged.beyond,
@@ -176,7 +177,7 @@ def summary(bits: Doubles) -> dict[str, float | None]:
     }
 
 
-def unit_fields(row: Row, scored: Scored, unit: int, tokenizer: Tokenizer) -> dict[str, Any]:
+def unit_fields(row: Row, scored: ScoredRecord, unit: int, tokenizer: Tokenizer) -> dict[str, Any]:
     """What is said of a unit of a row."""
     spelling = tokenizer.spelling
     return reasons.unit_fields(scored, unit, spelling.alone, spelling.meaning, row)
@@ -361,10 +362,10 @@ def extent(judged: JudgedRow) -> tuple[str, float, float]:
     """Where an alarm lies in its file: by lines where the record is made of lines, else by characters, of the
     whole that the record is a part of, if it is. Lines of a file that have no other name than their place in
     it, such as windows of a log, lie along the file ("")."""
-    row, record = judged.row, judged.scored.record
+    row, record = judged.row, judged.scored_record.record
     name = record.document or record.id
     lines = record.meta.get("lines")
-    start, end = row.at(row.start, row.end)
+    start, end = row.outer_span(row.start, row.end)
     if row.place is not None:
         name = row.place.name
     elif lines and record.id == f"{Path(record.source).name}:{record.line}":

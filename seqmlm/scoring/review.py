@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from seqmlm import __version__
-from seqmlm.anomaly.findings import Finding, finding, uri_of
+from seqmlm.anomaly.findings import Finding, finding, record_uri
 from seqmlm.anomaly.levels import Level
 from seqmlm.data.counts import People
 from seqmlm.data.files import expand
@@ -226,7 +226,7 @@ class Findings:
 
     def __init__(self, rule: str, level: Level, baseline: Path | None, out: Path | None) -> None:
         self._rule, self._level, self._out = rule, level, out
-        self._baseline = None if baseline is None else Baseline.read(baseline)
+        self._baseline = None if baseline is None else Baseline.load(baseline)
         self._found: list[Finding] = []
         self.looked_at: set[str] = set()
 
@@ -234,8 +234,8 @@ class Findings:
         """Take a row; whether it is to be shown: every one without a baseline, with one only new alarms."""
         if self._baseline is None and self._out is None:
             return True
-        row, scored = judged.row, judged.scored
-        self.looked_at.add(uri_of(scored))
+        row, scored = judged.row, judged.scored_record
+        self.looked_at.add(record_uri(scored))
         if not judged.alarm:
             return self._baseline is None
         one = finding(self._rule, row, scored, judged.p_value, reason(self._rule, self._level, judged))
@@ -254,5 +254,5 @@ class Findings:
         """
         if self._out is None:
             return
-        gone = [] if self._baseline is None else self._baseline.absent(self.looked_at)
+        gone = [] if self._baseline is None else self._baseline.absent_findings(self.looked_at)
         write_sarif(self._out, [*self._found, *gone], version=__version__)

@@ -191,7 +191,7 @@ class Score(Task[ScoreConfig, Encoded]):
     def _pass(self, judged: Sequence[JudgedRow], rows: Sequence[Row]) -> None:
         """What is shown of rows beside their lines, and what is counted of those that nobody keeps."""
         for one, row in zip(judged, rows, strict=True):
-            self._noun = self.plan.level.reasons.noun(one.scored.record)
+            self._noun = self.plan.level.reasons.noun(one.scored_record.record)
             self.alarms += bool(one.alarm)
             if self._report is not None:
                 self._report.see(one)

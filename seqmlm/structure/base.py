@@ -1,7 +1,7 @@
-"""What all estimators of dependence share: settings, what of a sequence is asked about, and queries.
+"""All estimators of dependence share this: settings, the places of a sequence, and queries.
 
 A, the alphabet, is what may stand at a place: the ordinary tokens, or `StructureSettings.candidates`. Units
-of several tokens are asked about token by token, and put together (`maps.aggregated`).
+of several tokens are asked about token by token, and put together (`maps.unit_values`).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from seqmlm.engine.reductions import Reduction, Rows
 from seqmlm.engine.types import Bools, Encoding, Ids
 from seqmlm.engine.units import Units, unit_numbers
 from seqmlm.errors import UsageError
-from seqmlm.structure.maps import DependenceMap, Doubles, Longs, Over, aggregated, apc, symmetrized
+from seqmlm.structure.maps import DependenceMap, Doubles, Longs, Over, apc, symmetric_values, unit_values
 
 if TYPE_CHECKING:
     from seqmlm.engine.conditionals import Conditionals
 
 ESTIMATORS = ("auto", "exact", "fast", "topk", "gibbs")
-"""Of `cmi`."""
+"""Names of the estimators of conditional mutual information (`cmi`)."""
 
 SMALL_ALPHABET = 64
 """Symbols up to which all of them are tried at each place."""
@@ -36,7 +36,7 @@ MASKED = -1  # a place that holds [MASK], where a symbol is expected
 
 @dataclass(frozen=True, kw_only=True)
 class StructureSettings:
-    """What decides a map.
+    """Settings of an estimator of dependence.
 
     Args:
         method: one of `seqmlm.structure.estimators.KINDS`. estimator: of "cmi", one of `ESTIMATORS`.
@@ -87,7 +87,7 @@ class StructureSettings:
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """What of a sequence is asked about.
+    """The positions of a sequence that an estimator compares, and the pairs of them.
 
     Args:
         encoding: the sequence.
@@ -107,12 +107,12 @@ class Places:
 
     @classmethod
     def of_units(cls, encoding: Encoding, count: int, pairs: Longs) -> Self:
-        """Units as they are, whatever their tokens."""
+        """Places that are whole units, one a unit, whatever their tokens."""
         return cls(encoding, np.arange(count), np.arange(count), count, pairs)
 
 
 class Estimator(ABC):
-    """Makes maps of sequences that fit into the model; one that asks once has `queries` and `read` alone.
+    """Makes maps of sequences that fit into the model; one that asks once has `queries` and `read_map` alone.
 
     Args:
         settings: of the maps.
@@ -121,8 +121,8 @@ class Estimator(ABC):
 
     Attributes:
         name: of the method, as the maps have it. nats: whether its values are nats.
-        whole: it asks about whole units alone, and may so be asked about those that share tokens.
-        most: symbols that there may be, where all of them are tried; remedy: where there are more.
+        whole_units: it asks about whole units alone, and may so be asked about those that share tokens.
+        max_symbols: size of the largest alphabet, where all symbols are tried; remedy: what to do beyond.
 
     Raises:
         UsageError: more symbols than that.
@@ -130,20 +130,20 @@ class Estimator(ABC):
 
     name: str
     nats: ClassVar[bool] = True
-    whole: ClassVar[bool] = False
-    most: ClassVar[int | None] = None
+    whole_units: ClassVar[bool] = False
+    max_symbols: ClassVar[int | None] = None
     remedy: ClassVar[str] = "use --method cmi or cpmi"
 
     def __init__(self, settings: StructureSettings, conditionals: Conditionals, units: Units) -> None:
         self.settings, self.units = settings, units
         self._conditionals = conditionals
         self._space = conditionals.space
-        given = settings.candidates
-        ids = self._space.ordinary if given is None else np.array(given, dtype=np.int32)
+        candidates = settings.candidates
+        ids = self._space.ordinary if candidates is None else np.array(candidates, dtype=np.int32)
         self.alphabet: Ids = np.unique(ids).astype(np.int32)
         self._symbol = np.full(self._space.size, MASKED, dtype=np.int64)
         self._symbol[self.alphabet] = np.arange(len(self.alphabet))
-        if self.most is not None and len(self.alphabet) > self.most:
+        if self.max_symbols is not None and len(self.alphabet) > self.max_symbols:
             raise UsageError(
                 f"{self.name} tries every symbol at every place, and there are {len(self.alphabet):,}: "
                 f"{self.remedy}"
@@ -151,67 +151,69 @@ class Estimator(ABC):
 
     @abstractmethod
     def passes(self, units: int, tokens: int) -> int:
-        """Copies that a sequence of so many units takes; more where they have several tokens."""
+        """Number of copies that a sequence of so many units takes; more where they have several tokens."""
 
     def maps(self, encodings: Sequence[Encoding]) -> list[DependenceMap]:
         """A map for each sequence, in order; a UsageError for one for which the method is not possible."""
-        every = [self.places(one) for one in encodings]
-        answers = self.answers(chain.from_iterable([self.queries(one) for one in every]))
-        return [self.read(one, answers) for one in every]
+        all_places = [self.places(encoding) for encoding in encodings]
+        answers = self.answers(chain.from_iterable([self.queries(places) for places in all_places]))
+        return [self.read_map(places, answers) for places in all_places]
 
     def queries(self, places: Places) -> Iterable[Query]:
-        """What is asked about a sequence."""
+        """The queries about a sequence."""
         return ()
 
-    def read(self, places: Places, answers: Iterator[Answer]) -> DependenceMap:
+    def read_map(self, places: Places, answers: Iterator[Answer]) -> DependenceMap:
         """The map of a sequence, by the next answers."""
         raise NotImplementedError
 
     def places(self, encoding: Encoding) -> Places:
-        """What of a sequence is asked about."""
+        """The positions and pairs of a sequence that are asked about."""
         numbers = unit_numbers(encoding)
         at = np.flatnonzero((numbers >= 0) & ~self._space.is_special[encoding.ids])
         at = at[np.argsort(numbers[at], kind="stable")]
         repeats: dict[int, list[int]] = {}
         if self.settings.together:
-            own = first_named(encoding, self._space.is_special)[at]
-            for position, first in zip(at.tolist(), own.tolist(), strict=True):
+            first_positions = first_namesakes(encoding, self._space.is_special)[at]
+            for position, first in zip(at.tolist(), first_positions.tolist(), strict=True):
                 if position != first:
                     repeats.setdefault(first, []).append(position)
-            at = at[own == at]
+            at = at[first_positions == at]
         unit = numbers[at]
-        return Places(encoding, at, unit, int(numbers.max(initial=-1)) + 1, self.near(unit), repeats)
+        return Places(
+            encoding, at, unit, int(numbers.max(initial=-1)) + 1, self.pairs_within_distance(unit), repeats
+        )
 
-    def near(self, units: Longs) -> Longs:
-        """(P, 2) places of the pairs of some units, which ascend, that are different and near enough."""
+    def pairs_within_distance(self, units: Longs) -> Longs:
+        """(P, 2) indices into ascending units, of all pairs that are 1 to `distance` units apart."""
         pairs = np.stack(np.triu_indices(len(units), 1), axis=1)
-        apart = units[pairs[:, 1]] - units[pairs[:, 0]]
-        return pairs[(apart > 0) & (apart <= (self.settings.distance or np.inf))]
+        distances = units[pairs[:, 1]] - units[pairs[:, 0]]
+        return pairs[(distances > 0) & (distances <= (self.settings.distance or np.inf))]
 
     def representatives(self, encoding: Encoding) -> Longs:
         """(N,) for each unit the one that stands for it: itself, or the first that names the same."""
-        found = np.arange(len(self.units.numbers(encoding)))
+        firsts = np.arange(len(self.units.numbers(encoding)))
         if self.settings.together:
             numbers = unit_numbers(encoding)
             inside = numbers >= 0
-            own = numbers[first_named(encoding, self._space.is_special)]
-            np.minimum.at(found, numbers[inside], own[inside])
-        return found
+            first_units = numbers[first_namesakes(encoding, self._space.is_special)]
+            np.minimum.at(firsts, numbers[inside], first_units[inside])
+        return firsts
 
     def passes_of(self, encoding: Encoding) -> int:
-        """Copies that a sequence takes."""
+        """Number of copies that this sequence takes."""
         return self.passes(len(self.places(encoding).at), len(encoding))
 
     def pairs(self, units: int) -> int:
-        """Pairs of a sequence of units of one token."""
-        near = min(units - 1, self.settings.distance or units)
-        return max(0, units * near - near * (near + 1) // 2)
+        """Number of pairs in a sequence of units of one token."""
+        reach = min(units - 1, self.settings.distance or units)
+        return max(0, units * reach - reach * (reach + 1) // 2)
 
     def answers(self, queries: Iterable[Query], want: Sequence[Reduction] = (Rows(),)) -> Iterator[Answer]:
-        """Ask the model."""
+        """Ask the model, lazily and in order."""
         return self._conditionals.ask(queries, want)
 
-    def finished(
+    def unit_map(
         self,
         places: Places,
         directed: Doubles,
@@ -222,42 +224,46 @@ class Estimator(ABC):
     ) -> DependenceMap:
         """The map of units of directed values (M, M) of tokens, one direction in each triangle, and perhaps
         their errors; of units of several tokens there are none."""
-        own = self.settings
+        settings = self.settings
         if len(np.unique(places.unit)) == len(places.unit):  # a token a unit; of some units there is none
-            values = _spread(directed, places.unit, places.count)
-            error = None if error is None else _spread(error, places.unit, places.count)
+            values = _scatter(directed, places.unit, places.count)
+            error = None if error is None else _scatter(error, places.unit, places.count)
         else:
             error = None
-            values = aggregated(directed, places.unit, places.count, columns=own.columns, rows=own.rows)
+            values = unit_values(
+                directed, places.unit, places.count, columns=settings.columns, rows=settings.rows
+            )
         if error is not None:
-            error = np.sqrt(symmetrized(error**2)) / (np.sqrt(2) if own.symmetric == "mean" else 1.0)
-        values = symmetrized(values, own.symmetric)
+            error = np.sqrt(symmetric_values(error**2)) / (
+                np.sqrt(2) if settings.symmetric == "mean" else 1.0
+            )
+        values = symmetric_values(values, settings.symmetric)
         return DependenceMap(
-            values=apc(values) if own.apc else values,
-            method=f"{self.name}, apc" if own.apc else self.name,
-            nats=self.nats and not own.apc,
+            values=apc(values) if settings.apc else values,
+            method=f"{self.name}, apc" if settings.apc else self.name,
+            nats=self.nats and not settings.apc,
             error=error,
             passes=passes,
             details=details or {},
         )
 
 
-def _spread(values: Doubles, at: Longs, count: int) -> Doubles:
-    """(count, count) with the values of some units (M, M) at their places, NaN elsewhere."""
-    made = np.full((count, count), np.nan)
-    made[np.ix_(at, at)] = values
-    return made
+def _scatter(values: Doubles, at: Longs, count: int) -> Doubles:
+    """(count, count) the values (M, M) of some units at the rows and columns `at` (M,), NaN elsewhere."""
+    matrix = np.full((count, count), np.nan)
+    matrix[np.ix_(at, at)] = values
+    return matrix
 
 
-def first_named(encoding: Encoding, special: Bools) -> Longs:
+def first_namesakes(encoding: Encoding, special: Bools) -> Longs:
     """(L,) for each token, that of the first unit of its name which stands for it.
 
     Tokens are counted within their unit; the last one of a shorter unit stands for further ones. A token that
     names nothing, is special (V,), or is of an encoding without symbols, stands for itself.
     """
-    found = np.arange(len(encoding))
+    firsts = np.arange(len(encoding))
     if encoding.symbols is None:
-        return found
+        return firsts
     numbers, symbols = unit_numbers(encoding), encoding.symbols
     units, tokens, counts = dict[int, int](), dict[int, list[int]](), Counter[int]()
     for position in np.flatnonzero((numbers >= 0) & (symbols >= 0) & ~special[encoding.ids]).tolist():
@@ -265,9 +271,9 @@ def first_named(encoding: Encoding, special: Bools) -> Longs:
         if units.setdefault(symbol, unit) == unit:
             tokens.setdefault(symbol, []).append(position)
         else:
-            found[position] = tokens[symbol][min(counts[unit], len(tokens[symbol]) - 1)]
+            firsts[position] = tokens[symbol][min(counts[unit], len(tokens[symbol]) - 1)]
             counts[unit] += 1
-    return found
+    return firsts
 
 
 def with_names(encoding: Encoding, names: Sequence[str]) -> Encoding:
@@ -276,72 +282,79 @@ def with_names(encoding: Encoding, names: Sequence[str]) -> Encoding:
     return replace(encoding, symbols=np.append(number, -1)[unit_numbers(encoding)].astype(np.int32))
 
 
-def copies(
+def copy_query(
     places: Places,
     masked: Sequence[tuple[int, int]],
-    asked: Sequence[tuple[int, int]],
-    put: Sequence[tuple[int, int, int]],
+    targets: Sequence[tuple[int, int]],
+    substituted: Sequence[tuple[int, int, int]],
     allowed: Ids,
 ) -> Query:
     """A query of several copies; what holds for a position holds for those that repeat it.
 
-    masked, asked: (copy, position), the asked ones in the order of copies. put: (copy, position, token id)
-    that stands there. allowed: (A,) what the answers are about.
+    Args:
+        masked: (copy, position) of each [MASK].
+        targets: (copy, position) of each answer, in the order of copies.
+        substituted: (copy, position, token id) that stands there instead.
+        allowed: (A,) token ids that the answers are about.
     """
     if repeats := places.repeats:
-        masked = [(n, at) for n, own in masked for at in (own, *repeats.get(own, ()))]
-        put = [(n, at, symbol) for n, own, symbol in put for at in (own, *repeats.get(own, ()))]
-    hidden, read, new = (
-        np.array(one, dtype=np.int32).reshape(len(one), width)
-        for one, width in ((masked, 2), (asked, 2), (put, 3))
+        masked = [(copy, at) for copy, position in masked for at in (position, *repeats.get(position, ()))]
+        substituted = [
+            (copy, at, symbol)
+            for copy, position, symbol in substituted
+            for at in (position, *repeats.get(position, ()))
+        ]
+    mask_rows, target_rows, substitute_rows = (
+        np.array(rows, dtype=np.int32).reshape(len(rows), width)
+        for rows, width in ((masked, 2), (targets, 2), (substituted, 3))
     )
     return Query(
         encoding=places.encoding,
-        masked=hidden[:, 1],
-        masked_in=hidden[:, 0],
-        asked=read[:, 1],
-        asked_in=read[:, 0],
-        substituted=new[:, 1],
-        substituted_in=new[:, 0],
-        substitutes=new[:, 2],
+        masked=mask_rows[:, 1],
+        masked_in=mask_rows[:, 0],
+        asked=target_rows[:, 1],
+        asked_in=target_rows[:, 0],
+        substituted=substitute_rows[:, 1],
+        substituted_in=substitute_rows[:, 0],
+        substitutes=substitute_rows[:, 2],
         allowed=allowed,
     )
 
 
-def both_ways(places: Places, values: Doubles, other: Doubles | None = None) -> Doubles:
-    """(M, M) of the values of pairs (P,), in one direction, and the other where that differs."""
-    made = np.full((len(places.at), len(places.at)), np.nan)
-    made[places.pairs[:, 0], places.pairs[:, 1]] = values
-    made[places.pairs[:, 1], places.pairs[:, 0]] = values if other is None else other
-    return made
+def pair_matrix(places: Places, values: Doubles, backward: Doubles | None = None) -> Doubles:
+    """(M, M) values of the pairs (P,), NaN elsewhere; `backward` are those of the other direction, if any."""
+    matrix = np.full((len(places.at), len(places.at)), np.nan)
+    matrix[places.pairs[:, 0], places.pairs[:, 1]] = values
+    matrix[places.pairs[:, 1], places.pairs[:, 0]] = values if backward is None else backward
+    return matrix
 
 
-def neighbours(places: Places) -> list[Longs]:
-    """For each place, those it makes a pair with, ascending."""
-    near = np.zeros((len(places.at), len(places.at)), dtype=np.bool_)
-    near[places.pairs[:, 0], places.pairs[:, 1]] = True
-    return [np.flatnonzero(own) for own in near | near.T]
+def partners_by_place(places: Places) -> list[Longs]:
+    """For each place, the places that it makes a pair with, ascending."""
+    paired = np.zeros((len(places.at), len(places.at)), dtype=np.bool_)
+    paired[places.pairs[:, 0], places.pairs[:, 1]] = True
+    return [np.flatnonzero(row) for row in paired | paired.T]
 
 
-def one_by_one(places: Places, allowed: Ids) -> Query:
-    """Each place asked while it alone is hidden."""
-    each = [(n, position) for n, position in enumerate(places.at.tolist())]
-    return copies(places, each, each, [], allowed)
+def single_mask_query(places: Places, allowed: Ids) -> Query:
+    """A query with a copy for each place, in which that place is hidden and asked about."""
+    targets = [(n, position) for n, position in enumerate(places.at.tolist())]
+    return copy_query(places, targets, targets, [], allowed)
 
 
-def substitutions(places: Places, alphabet: Ids, *, itself: bool = False) -> Iterator[Query]:
-    """For each place, what the model says of the others for each symbol there; nothing is hidden.
+def substitution_queries(places: Places, alphabet: Ids, *, itself: bool = False) -> Iterator[Query]:
+    """Queries, one a place, about its partners for each symbol that is put there; nothing is hidden.
 
     A place without others asks about itself, so that every place has an answer; with `itself`, all do.
     """
     symbols = alphabet.tolist()
-    for place, near in enumerate(neighbours(places)):
-        own = np.union1d(near, [place]) if itself or not len(near) else near
-        others = places.at[own].tolist()
-        yield copies(
+    for place, partners in enumerate(partners_by_place(places)):
+        target_places = np.union1d(partners, [place]) if itself or not len(partners) else partners
+        positions = places.at[target_places].tolist()
+        yield copy_query(
             places,
             [],
-            [(n, position) for n in range(len(symbols)) for position in others],
+            [(n, position) for n in range(len(symbols)) for position in positions],
             [(n, int(places.at[place]), symbol) for n, symbol in enumerate(symbols)],
             alphabet,
         )

@@ -22,14 +22,14 @@ from seqmlm.structure.base import (
     MASKED,
     Estimator,
     Places,
-    both_ways,
-    copies,
-    neighbours,
-    one_by_one,
-    substitutions,
+    copy_query,
+    pair_matrix,
+    partners_by_place,
+    single_mask_query,
+    substitution_queries,
 )
-from seqmlm.structure.joints import Conditional, pair_query, read_pair
-from seqmlm.structure.maps import DependenceMap, Doubles, Longs, symmetrized
+from seqmlm.structure.maps import DependenceMap, Doubles, Longs, symmetric_values
+from seqmlm.structure.pairs import Conditional, pair_query, read_pair
 
 _TOLERANCE, _ROUNDS = 1e-12, 10_000  # of power iteration
 
@@ -37,7 +37,7 @@ BURNED = 0.2
 """Share of the steps, the first ones, that is left out."""
 
 BATCHES = 20
-"""Of the steps, whose means give the standard error."""
+"""Number of batches of steps, whose means give the standard error."""
 
 _REMEMBERED = 1 << 26  # elements of the distributions kept at a time: 512 MiB
 _USUAL = 256  # distributions that a chain meets, by estimate
@@ -51,27 +51,29 @@ class Exact(Estimator):
     """
 
     name = "cmi/exact"
-    most, remedy = 2048, "use --set estimator=topk, or --method cpmi"
+    max_symbols, remedy = 2048, "use --set estimator=topk, or --method cpmi"
 
     def passes(self, units: int, tokens: int) -> int:
         return self.pairs(units) * (2 * len(self.alphabet) + 1)
 
     def queries(self, places: Places) -> Iterator[Query]:
-        """One for each pair."""
+        """One query for each pair."""
         symbols = self.alphabet
         for i, j in places.at[places.pairs].tolist():
             yield pair_query(places, i, j, symbols, symbols, symbols)
 
-    def read(self, places: Places, answers: Iterator[Answer]) -> DependenceMap:
-        values, details, passes = self.informed(places, answers)
-        return self.finished(places, both_ways(places, values), passes=passes, details=details)
+    def read_map(self, places: Places, answers: Iterator[Answer]) -> DependenceMap:
+        values, details, passes = self.pair_information(places, answers)
+        return self.unit_map(places, pair_matrix(places, values), passes=passes, details=details)
 
-    def informed(self, places: Places, answers: Iterator[Answer]) -> tuple[Doubles, dict[str, float], int]:
+    def pair_information(
+        self, places: Places, answers: Iterator[Answer]
+    ) -> tuple[Doubles, dict[str, float], int]:
         """(P,) the information of each pair; how far its two joints are apart on average; and the passes."""
         size, count = len(self.alphabet), len(places.pairs)
-        found = [information(read_pair(answer, size, size)) for answer in islice(answers, count)]
-        values, apart = np.array(found).reshape(-1, 2).T
-        details = {"incompatibility": float(apart.mean())} if count else {}
+        estimates = [mutual_information(read_pair(answer, size, size)) for answer in islice(answers, count)]
+        values, variations = np.array(estimates).reshape(-1, 2).T
+        details = {"incompatibility": float(variations.mean())} if count else {}
         return values, details, count * (2 * size + 1)
 
 
@@ -90,42 +92,51 @@ class Fast(Exact):
         return units * (1 + len(self.alphabet)) + exact * (2 * len(self.alphabet) + 1)
 
     def maps(self, encodings: Sequence[Encoding]) -> list[DependenceMap]:
-        every = [self.places(one) for one in encodings]
-        hidden = self.answers(one_by_one(places, self.alphabet) for places in every if len(places.at))
-        alone = [
-            next(hidden).values[Rows.name].astype(np.float64) if len(places.at) else np.zeros((0, 0))
-            for places in every
+        all_places = [self.places(encoding) for encoding in encodings]
+        mask_answers = self.answers(
+            single_mask_query(places, self.alphabet) for places in all_places if len(places.at)
+        )
+        log_probs = [
+            next(mask_answers).values[Rows.name].astype(np.float64) if len(places.at) else np.zeros((0, 0))
+            for places in all_places
         ]
-        seen = self.answers(chain.from_iterable(substitutions(places, self.alphabet) for places in every))
-        ranked = [self._ranked(places, own, seen) for places, own in zip(every, alone, strict=True)]
-        chosen = [self._strongest(places, values) for places, values in zip(every, ranked, strict=True)]
-        again = self.answers(chain.from_iterable(map(self.queries, chosen)))
-        found = []
-        for places, values, strong in zip(every, ranked, chosen, strict=True):
-            exact, details, passes = self.informed(strong, again)
+        substitution_answers = self.answers(
+            chain.from_iterable(substitution_queries(places, self.alphabet) for places in all_places)
+        )
+        rankings = [
+            self._ranking_values(places, rows, substitution_answers)
+            for places, rows in zip(all_places, log_probs, strict=True)
+        ]
+        chosen = [self._strongest_pairs(*ranking) for ranking in zip(all_places, rankings, strict=True)]
+        exact_answers = self.answers(chain.from_iterable(map(self.queries, chosen)))
+        maps = []
+        for places, values, strong in zip(all_places, rankings, chosen, strict=True):
+            exact, details, passes = self.pair_information(strong, exact_answers)
             i, j = strong.pairs.T
             values[i, j] = values[j, i] = exact
             passes += len(places.at) * (1 + len(self.alphabet))
             details = {"exact_pairs": float(len(exact)), **details}
-            found.append(self.finished(places, values, passes=passes, details=details))
-        return found
+            maps.append(self.unit_map(places, values, passes=passes, details=details))
+        return maps
 
-    def _ranked(self, places: Places, alone: Doubles, answers: Iterator[Answer]) -> Doubles:
-        """(M, M) what each place (row) tells of each other one (column)."""
+    def _ranking_values(self, places: Places, log_probs: Doubles, answers: Iterator[Answer]) -> Doubles:
+        """(M, M) nats of conditional information that each place (row) has of each other one (column)."""
         count, size = len(places.at), len(self.alphabet)
         values = np.full((count, count), np.nan)
-        near = neighbours(places)
+        partners = partners_by_place(places)
         for place in range(count):
             rows = next(answers).values[Rows.name].astype(np.float64).reshape(size, -1, size)
             if rows.shape[1]:
-                values[place, near[place]] = conditional_information(np.exp(alone[place]), rows)
+                values[place, partners[place]] = conditional_information(np.exp(log_probs[place]), rows)
         return values
 
-    def _strongest(self, places: Places, values: Doubles) -> Places:
+    def _strongest_pairs(self, places: Places, values: Doubles) -> Places:
         """The places with the pairs that are computed exactly."""
-        most = round(self.settings.exact_pairs * len(np.unique(places.unit)))
-        own = symmetrized(values)[places.pairs[:, 0], places.pairs[:, 1]]
-        return replace(places, pairs=places.pairs[np.sort(np.argsort(-own, kind="stable")[:most])])
+        max_pairs = round(self.settings.exact_pairs * len(np.unique(places.unit)))
+        pair_values = symmetric_values(values)[places.pairs[:, 0], places.pairs[:, 1]]
+        return replace(
+            places, pairs=places.pairs[np.sort(np.argsort(-pair_values, kind="stable")[:max_pairs])]
+        )
 
 
 class TopK(Estimator):
@@ -141,30 +152,30 @@ class TopK(Estimator):
         return self.pairs(units) * (1 + 2 * min(self.settings.k + 1, len(self.alphabet)))
 
     def maps(self, encodings: Sequence[Encoding]) -> list[DependenceMap]:
-        every = [self.places(one) for one in encodings]
+        all_places = [self.places(encoding) for encoding in encodings]
         hidden = self.answers(
-            chain.from_iterable(both_hidden(one, self.alphabet) for one in every),
+            chain.from_iterable(pair_mask_queries(places, self.alphabet) for places in all_places),
             (*top(min(self.settings.k, len(self.alphabet))), TargetLogProb()),
         )
-        chosen = [self._chosen(places, hidden) for places in every]
+        chosen = [self._tried_symbols(places, hidden) for places in all_places]
         queries = (
-            pair_query(places, i, j, self.alphabet[one], self.alphabet[two], self.alphabet)
-            for places, (tried, _) in zip(every, chosen, strict=True)
-            for (i, j), (one, two) in zip(places.at[places.pairs].tolist(), tried, strict=True)
+            pair_query(places, i, j, self.alphabet[first], self.alphabet[second], self.alphabet)
+            for places, (tried, _) in zip(all_places, chosen, strict=True)
+            for (i, j), (first, second) in zip(places.at[places.pairs].tolist(), tried, strict=True)
         )
-        answers, found = self.answers(queries), []
-        for places, (tried, covered) in zip(every, chosen, strict=True):
+        answers, maps = self.answers(queries), []
+        for places, (tried, covered) in zip(all_places, chosen, strict=True):
             values, passes = np.zeros((len(tried), 2)), 0
-            for number, (one, two) in enumerate(tried):
-                own = read_pair(next(answers), len(one), len(two))
-                values[number] = kernel_information(own, one, two)
-                passes += 1 + len(one) + len(two)  # copies that the first answers had come again are few
-            directed = both_ways(places, values[:, 0], values[:, 1])
+            for number, (first, second) in enumerate(tried):
+                conditional = read_pair(next(answers), len(first), len(second))
+                values[number] = kernel_information(conditional, first, second)
+                passes += 1 + len(first) + len(second)  # copies that the first answers had come again are few
+            directed = pair_matrix(places, values[:, 0], values[:, 1])
             details = {"covered": float(np.mean(covered))} if covered else {}
-            found.append(self.finished(places, directed, passes=passes, details=details))
-        return found
+            maps.append(self.unit_map(places, directed, passes=passes, details=details))
+        return maps
 
-    def _chosen(
+    def _tried_symbols(
         self, places: Places, answers: Iterator[Answer]
     ) -> tuple[list[tuple[Longs, Longs]], list[float]]:
         """Symbols of both places of each pair, ascending, and their share of the probability."""
@@ -172,52 +183,54 @@ class TopK(Estimator):
         while len(sides) < 2 * len(places.pairs):
             values = next(answers).values
             best, shares = values[TopIds.name], np.exp(values[TopLogProbs.name].astype(np.float64))
-            for ids, own, seen in zip(best, shares, values[TargetLogProb.name].tolist(), strict=True):
+            log_probs = values[TargetLogProb.name].tolist()
+            for ids, row_shares, observed_log_prob in zip(best, shares, log_probs, strict=True):
                 place = places.pairs[len(sides) // 2, len(sides) % 2]
                 symbol = self._symbol[places.encoding.ids[places.at[place]]]
                 tried = self._symbol[ids[ids >= 0]]
-                known = symbol == MASKED or bool((tried == symbol).any())
-                covered.append(float(own.sum()) + (0.0 if known else float(np.exp(seen))))
-                sides.append(np.unique(tried if known else np.append(tried, symbol)))
+                included = symbol == MASKED or bool((tried == symbol).any())
+                uncovered = 0.0 if included else float(np.exp(observed_log_prob))
+                covered.append(float(row_shares.sum()) + uncovered)
+                sides.append(np.unique(tried if included else np.append(tried, symbol)))
         return list(zip(sides[::2], sides[1::2], strict=True)), covered
 
 
-def both_hidden(places: Places, allowed: Ids) -> Iterator[Query]:
-    """Both places of each pair while both are hidden, several pairs in a query."""
+def pair_mask_queries(places: Places, allowed: Ids) -> Iterator[Query]:
+    """Queries about both places of each pair while both are hidden, several pairs in a query."""
     step = max(1, QUERY_TOKENS // max(1, len(places.encoding)))
     for begin in range(0, len(places.pairs), step):
-        both = places.at[places.pairs[begin : begin + step]]
-        each = [(n, position) for n, own in enumerate(both.tolist()) for position in own]
-        yield copies(places, each, each, [], allowed)
+        positions = places.at[places.pairs[begin : begin + step]]
+        targets = [(n, position) for n, pair in enumerate(positions.tolist()) for position in pair]
+        yield copy_query(places, targets, targets, [], allowed)
 
 
-def kernel_information(own: Conditional, first: Longs, second: Longs) -> tuple[float, float]:
+def kernel_information(conditional: Conditional, first: Longs, second: Longs) -> tuple[float, float]:
     """I(x_i; x_j) from either side, under the stationary law of a kernel restricted to the symbols at places
-    (K,) and (K',) of the alphabet, of which `own` has the rows."""
-    of_second = np.exp(own.given_first)  # (K, A) of x_j
-    of_first = np.exp(own.given_second)  # (K', A) of x_i
-    law_first, law_second = stationary(of_second[:, second], of_first[:, first])
-    one = float(entropy(law_second @ of_first) - law_second @ entropy(of_first))
-    two = float(entropy(law_first @ of_second) - law_first @ entropy(of_second))
-    return max(0.0, one), max(0.0, two)
+    (K,) and (K',) of the alphabet, of which `conditional` has the rows."""
+    of_second = np.exp(conditional.given_first)  # (K, A) of x_j
+    of_first = np.exp(conditional.given_second)  # (K', A) of x_i
+    law_first, law_second = stationary_laws(of_second[:, second], of_first[:, first])
+    by_first = float(entropy(law_second @ of_first) - law_second @ entropy(of_first))
+    by_second = float(entropy(law_first @ of_second) - law_first @ entropy(of_second))
+    return max(0.0, by_first), max(0.0, by_second)
 
 
 @dataclass(slots=True)
 class _Chain:
-    """A pair on its way: positions i and j, and the number of its random numbers.
+    """The Gibbs chain of a pair: positions i and j, and the number of its random numbers.
 
-    now: symbols at both places. For either side, rows: number of the distribution by the symbol at the other;
-    met: that number at each step; drawn: the symbol of each step.
+    symbols: at both places now. For either side, rows: number of the distribution by the symbol at the other;
+    step_rows: that number at each step; step_symbols: the symbol of each step.
     """
 
     places: Places
     i: int
     j: int
     number: int
-    now: list[int] = field(default_factory=lambda: [MASKED, MASKED])
+    symbols: list[int] = field(default_factory=lambda: [MASKED, MASKED])
     rows: tuple[dict[int, int], dict[int, int]] = field(default_factory=lambda: ({}, {}))
-    met: tuple[list[int], list[int]] = field(default_factory=lambda: ([], []))
-    drawn: tuple[list[int], list[int]] = field(default_factory=lambda: ([], []))
+    step_rows: tuple[list[int], list[int]] = field(default_factory=lambda: ([], []))
+    step_symbols: tuple[list[int], list[int]] = field(default_factory=lambda: ([], []))
 
 
 class Gibbs(Estimator):
@@ -233,74 +246,80 @@ class Gibbs(Estimator):
     cached = True
 
     def passes(self, units: int, tokens: int) -> int:
-        """At most: how often a symbol comes again is not known before."""
+        """The largest number of copies: how often a symbol comes again is not known before."""
         steps = min(self.settings.steps, len(self.alphabet) + 1) if self.cached else self.settings.steps
         return 2 * steps * self.pairs(units)
 
     def maps(self, encodings: Sequence[Encoding]) -> list[DependenceMap]:
-        every = [self.places(one) for one in encodings]
-        pairs = [(places, i, j) for places in every for i, j in places.at[places.pairs].tolist()]
+        all_places = [self.places(encoding) for encoding in encodings]
+        pairs = [(places, i, j) for places in all_places for i, j in places.at[places.pairs].tolist()]
         chains = [_Chain(*pair, number) for number, pair in enumerate(pairs)]
-        most = max(1, _REMEMBERED // (2 * len(self.alphabet) * min(_USUAL, len(self.alphabet) + 1)))
+        batch_size = max(1, _REMEMBERED // (2 * len(self.alphabet) * min(_USUAL, len(self.alphabet) + 1)))
         values, errors, passes = np.zeros((len(chains), 2)), np.zeros((len(chains), 2)), np.zeros(len(chains))
-        for begin in range(0, len(chains), most):
-            some = chains[begin : begin + most]
-            table = self._sampled(some)
-            for number, own in enumerate(some, begin):
+        for begin in range(0, len(chains), batch_size):
+            batch = chains[begin : begin + batch_size]
+            table = self._run_chains(batch)
+            for number, walk in enumerate(batch, begin):
                 for side in (0, 1):
-                    values[number, side], errors[number, side] = self._estimate(own, side, table)
-                passes[number] = sum(map(len, own.rows if self.cached else own.met))
-        found, done = [], 0
-        for places in every:
+                    values[number, side], errors[number, side] = self._estimate(walk, side, table)
+                passes[number] = sum(map(len, walk.rows if self.cached else walk.step_rows))
+        maps, done = [], 0
+        for places in all_places:
             here = slice(done, done := done + len(places.pairs))
-            value, error = (both_ways(places, *one[here].T) for one in (values, errors))
-            found.append(self.finished(places, value, error=error, passes=int(passes[here].sum())))
-        return found
+            value, error = (pair_matrix(places, *sides[here].T) for sides in (values, errors))
+            maps.append(self.unit_map(places, value, error=error, passes=int(passes[here].sum())))
+        return maps
 
-    def _sampled(self, chains: Sequence[_Chain]) -> Doubles:
-        """Run the chains; (K, A) the distributions they met."""
-        kept: list[Doubles] = []
-        streams = np.array([chain.number for chain in chains])
+    def _run_chains(self, chains: Sequence[_Chain]) -> Doubles:
+        """Run the chains, and return the (K, A) distributions that they drew from."""
+        distributions: list[Doubles] = []
+        streams = np.array([walk.number for walk in chains])
         for step in range(self.settings.steps):
             for side in (0, 1):
-                self._ask(chains, side, kept)
+                self._ask_next(chains, side, distributions)
                 numbers = uniform(self.settings.seed, streams, np.full(len(chains), 2 * step + side))
-                for own, number in zip(chains, numbers.tolist(), strict=True):
-                    row = own.rows[side][own.now[1 - side]]
-                    sums = kept[row][1]
+                for walk, number in zip(chains, numbers.tolist(), strict=True):
+                    row = walk.rows[side][walk.symbols[1 - side]]
+                    sums = distributions[row][1]
                     symbol = int(np.searchsorted(sums, number * sums[-1], side="right"))
-                    own.met[side].append(row)
-                    own.drawn[side].append(symbol)
-                    own.now[side] = symbol
-        return np.stack([one[0] for one in kept]) if kept else np.zeros((0, len(self.alphabet)))
+                    walk.step_rows[side].append(row)
+                    walk.step_symbols[side].append(symbol)
+                    walk.symbols[side] = symbol
+        if not distributions:
+            return np.zeros((0, len(self.alphabet)))
+        return np.stack([shares for shares, _ in distributions])
 
-    def _ask(self, chains: Sequence[_Chain], side: int, kept: list[Doubles]) -> None:
-        """See to it that each chain knows the distribution it draws from next."""
-        fresh = [one for one in chains if not self.cached or one.now[1 - side] not in one.rows[side]]
-        answers = self.answers(self._query(one, side) for one in fresh)
-        for own, answer in zip(fresh, answers, strict=True):
+    def _ask_next(self, chains: Sequence[_Chain], side: int, distributions: list[Doubles]) -> None:
+        """Ask for the distribution that each chain draws from next, unless it has that already.
+
+        Each of the `distributions` is (2, A): the shares, and their cumulative sums.
+        """
+        fresh = [walk for walk in chains if not self.cached or walk.symbols[1 - side] not in walk.rows[side]]
+        answers = self.answers(self._query(walk, side) for walk in fresh)
+        for walk, answer in zip(fresh, answers, strict=True):
             shares = np.exp(answer.values[Rows.name][0].astype(np.float64))
-            own.rows[side][own.now[1 - side]] = len(kept)
-            kept.append(np.stack([shares, shares.cumsum()]))
+            walk.rows[side][walk.symbols[1 - side]] = len(distributions)
+            distributions.append(np.stack([shares, shares.cumsum()]))
 
     def _query(self, pair: _Chain, side: int) -> Query:
-        own, other = (pair.i, pair.j) if side == 0 else (pair.j, pair.i)
-        there = pair.now[1 - side]
-        hidden = [(0, own)] if there != MASKED else [(0, own), (0, other)]
-        put = [] if there == MASKED else [(0, other, int(self.alphabet[there]))]
-        return copies(pair.places, hidden, [(0, own)], put, self.alphabet)
+        """The query about one side of a pair, given the symbol that the other side has now."""
+        target, partner = (pair.i, pair.j) if side == 0 else (pair.j, pair.i)
+        partner_symbol = pair.symbols[1 - side]
+        hidden = [(0, target)] if partner_symbol != MASKED else [(0, target), (0, partner)]
+        substituted = [] if partner_symbol == MASKED else [(0, partner, int(self.alphabet[partner_symbol]))]
+        return copy_query(pair.places, hidden, [(0, target)], substituted, self.alphabet)
 
     def _estimate(self, pair: _Chain, side: int, table: Doubles) -> tuple[float, float]:
         """Information by one side, and its standard error by means of batches of steps."""
         burned = round(BURNED * self.settings.steps)
-        met = np.array(pair.met[side][burned:])
-        rows, place, count = np.unique(met, return_inverse=True, return_counts=True)
+        step_rows = np.array(pair.step_rows[side][burned:])
+        rows, place, count = np.unique(step_rows, return_inverse=True, return_counts=True)
         shares = table[rows]
         mean = count @ shares / count.sum()
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.where(shares > 0, np.log(shares) - np.log(mean), 0.0)
         if self.plain:
-            steps = ratio[place, np.array(pair.drawn[side][burned:])]
+            steps = ratio[place, np.array(pair.step_symbols[side][burned:])]
         else:
             steps = (shares * ratio).sum(axis=1)[place]
         means = np.array([part.mean() for part in np.array_split(steps, BATCHES) if len(part)])
@@ -312,41 +331,42 @@ class Gibbs(Estimator):
 
 
 def entropy(shares: Doubles) -> Doubles:
-    """(...,) of distributions (..., A), nats."""
+    """(...,) entropies of distributions (..., A), nats."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        found: Doubles = -np.where(shares > 0, shares * np.log(shares), 0.0).sum(axis=-1)
-    return found
+        entropies: Doubles = -np.where(shares > 0, shares * np.log(shares), 0.0).sum(axis=-1)
+    return entropies
 
 
-def information(own: Conditional) -> tuple[float, float]:
+def mutual_information(conditional: Conditional) -> tuple[float, float]:
     """Mutual information under the mean of both joints that the chain rule gives; and the total variation
     between these, in 0..1, which is 0 where the conditionals are of one joint."""
-    one = np.exp(own.first[:, None] + own.given_first)
-    two = np.exp(own.second[:, None] + own.given_second).T
-    joint = (one + two) / 2
+    from_first = np.exp(conditional.first[:, None] + conditional.given_first)
+    from_second = np.exp(conditional.second[:, None] + conditional.given_second).T
+    joint = (from_first + from_second) / 2
     joint /= joint.sum()
-    found = entropy(joint.sum(axis=1)) + entropy(joint.sum(axis=0)) - entropy(joint.ravel())
-    return max(0.0, float(found)), float(np.abs(one - two).sum() / 2)
+    nats = entropy(joint.sum(axis=1)) + entropy(joint.sum(axis=0)) - entropy(joint.ravel())
+    return max(0.0, float(nats)), float(np.abs(from_first - from_second).sum() / 2)
 
 
-def conditional_information(shares: Doubles, given: Doubles) -> Doubles:
-    """(M,) sum_a p(a) KL(r_a || sum_b p(b) r_b) in nats at M places, of p (A,) and log r (A, M, A)."""
+def conditional_information(shares: Doubles, log_rows: Doubles) -> Doubles:
+    """(M,) information of one place on M others, nats: sum_a p(a) KL(r_a || sum_b p(b) r_b), by p (A,) and
+    log r (A, M, A)."""
     weights = shares / shares.sum()
-    probabilities = np.exp(given)
+    probabilities = np.exp(log_rows)
     mean = np.einsum("a,amb->mb", weights, probabilities)
-    found: Doubles = entropy(mean) - np.einsum("a,am->m", weights, entropy(probabilities))
-    return np.maximum(found, 0.0)
+    nats: Doubles = entropy(mean) - np.einsum("a,am->m", weights, entropy(probabilities))
+    return np.maximum(nats, 0.0)
 
 
-def stationary(to_second: Doubles, to_first: Doubles) -> tuple[Doubles, Doubles]:
+def stationary_laws(to_second: Doubles, to_first: Doubles) -> tuple[Doubles, Doubles]:
     """The laws (K,) and (K',) of both places that a Gibbs sampler comes to, by weights (K, K') of x_j for
     each x_i and (K', K) of x_i for each x_j; rows need not sum to 1."""
     forward = to_second / to_second.sum(axis=1, keepdims=True)
-    back = to_first / to_first.sum(axis=1, keepdims=True)
-    law = np.full(len(back), 1 / len(back))
+    backward = to_first / to_first.sum(axis=1, keepdims=True)
+    law = np.full(len(backward), 1 / len(backward))
     for _ in range(_ROUNDS):
-        before, law = law, law @ back @ forward
+        previous, law = law, law @ backward @ forward
         law /= law.sum()
-        if np.abs(law - before).sum() < _TOLERANCE:
+        if np.abs(law - previous).sum() < _TOLERANCE:
             break
-    return law @ back, law
+    return law @ backward, law

@@ -1,7 +1,7 @@
 """Sequences in, maps of dependence out: one interface for every method, whatever it costs.
 
     estimate = estimator(StructureSettings(), conditionals, units)
-    [found] = estimate.maps([encoding])
+    [dependence] = estimate.maps([encoding])
 
 The trade-off of each method is accuracy against passes, the copies of a sequence that the model computes.
 """
@@ -29,9 +29,9 @@ from seqmlm.structure.base import (
     Estimator,
     Places,
     StructureSettings,
-    both_ways,
-    neighbours,
-    substitutions,
+    pair_matrix,
+    partners_by_place,
+    substitution_queries,
 )
 from seqmlm.structure.cmi import Exact, Fast, Gibbs, TopK
 from seqmlm.structure.maps import DependenceMap, Longs
@@ -47,7 +47,7 @@ CHEAP = 20_000
 """Passes of a sequence up to which `auto` takes the better estimator."""
 
 MOST_ELEMENTS = 1 << 28
-"""Elements of a Jacobian: 1 GiB."""
+"""Elements of the largest Jacobian: 1 GiB."""
 
 
 class Cpmi(Estimator):
@@ -59,73 +59,77 @@ class Cpmi(Estimator):
     """
 
     name = "cpmi"
-    whole = True
+    whole_units = True
 
     def passes(self, units: int, tokens: int) -> int:
         return units + self.pairs(units)
 
     def maps(self, encodings: Sequence[Encoding]) -> list[DependenceMap]:
-        copies = [self._copies(one) for one in encodings]
-        queries = [self._queries(*given) for given in zip(encodings, copies, strict=True)]
+        hidden_pairs = [self._hidden_pairs(encoding) for encoding in encodings]
+        queries = [self._queries(*copies) for copies in zip(encodings, hidden_pairs, strict=True)]
         answers = self._conditionals.ask(chain.from_iterable(queries), self.units.needs())
-        found = []
-        for encoding, own, asked in zip(encodings, copies, queries, strict=True):
+        maps = []
+        for encoding, unit_pairs, sequence_queries in zip(encodings, hidden_pairs, queries, strict=True):
             count, done = len(self.units.numbers(encoding)), 0
-            alone, given = np.full(count, np.nan), np.full((count, count), np.nan)
-            for query in asked:
+            single_log_probs = np.full(count, np.nan)  # of each unit while it alone is hidden
+            pair_log_probs = np.full((count, count), np.nan)  # while another one is hidden, too
+            for query in sequence_queries:
                 copy, unit, total = self.units.unit_log_probs(query, next(answers)).totals()
-                first, second = own[done + copy].T
+                first, second = unit_pairs[done + copy].T
                 single = first == second
-                alone[unit[single]] = total[single]
-                other = np.where(unit == first, second, first)[~single]
-                given[unit[~single], other] = total[~single]
+                single_log_probs[unit[single]] = total[single]
+                partner = np.where(unit == first, second, first)[~single]
+                pair_log_probs[unit[~single], partner] = total[~single]
                 done += query.variants
-            whole = Places.of_units(encoding, count, own[:0])
-            found.append(self.finished(whole, alone[:, None] - given, passes=len(own)))
-        return found
+            places = Places.of_units(encoding, count, unit_pairs[:0])
+            values = single_log_probs[:, None] - pair_log_probs
+            maps.append(self.unit_map(places, values, passes=len(unit_pairs)))
+        return maps
 
     def passes_of(self, encoding: Encoding) -> int:
-        return self.passes(len(self._chosen(encoding)), len(encoding))
+        return self.passes(len(self._queried_units(encoding)), len(encoding))
 
-    def _chosen(self, encoding: Encoding) -> Longs:
-        """(M,) units that are asked."""
-        own = np.flatnonzero(np.diff(self.units.symbols_of(encoding)[0]))
-        found: Longs = own[self.representatives(encoding)[own] == own]
-        return found
+    def _queried_units(self, encoding: Encoding) -> Longs:
+        """(M,) numbers of the units that are asked about."""
+        units = np.flatnonzero(np.diff(self.units.symbols_of(encoding)[0]))
+        firsts: Longs = units[self.representatives(encoding)[units] == units]
+        return firsts
 
-    def _copies(self, encoding: Encoding) -> Longs:
+    def _hidden_pairs(self, encoding: Encoding) -> Longs:
         """(C, 2) units that are hidden together; one alone is there twice."""
-        own = self._chosen(encoding)
-        return np.concatenate([np.stack([own, own], axis=1), own[self.near(own)]])
+        units = self._queried_units(encoding)
+        pairs = units[self.pairs_within_distance(units)]
+        return np.concatenate([np.stack([units, units], axis=1), pairs])
 
     def _queries(self, encoding: Encoding, copies: Longs) -> list[Query]:
+        """The queries of a sequence: a copy for each of its hidden pairs (C, 2)."""
         step = max(1, QUERY_TOKENS // max(1, len(encoding)))
         first = self.representatives(encoding)
         same = np.argsort(first, kind="stable")  # units, those that one represents side by side
         counts = np.bincount(first, minlength=len(first))
         begins = np.cumsum(counts) - counts
-        made = []
+        queries = []
         for begin in range(0, len(copies), step):
-            own = copies[begin : begin + step]
-            flat, copy = own.ravel(), np.repeat(np.arange(len(own)), 2)
+            batch = copies[begin : begin + step]
+            flat, copy = batch.ravel(), np.repeat(np.arange(len(batch)), 2)
             size = counts[flat]
             hidden = same[np.repeat(begins[flat] - np.cumsum(size) + size, size) + np.arange(size.sum())]
             hidden_in = np.repeat(copy, size)
-            made.append(self.units.ask(encoding, hidden, flat, hidden_in=hidden_in, asked_in=copy))
-        return made
+            queries.append(self.units.ask(encoding, hidden, flat, hidden_in=hidden_in, asked_in=copy))
+        return queries
 
 
 class Substitutions(Estimator):
     """Every symbol at every place of the sequence as it is."""
 
     nats = False
-    most = SMALL_ALPHABET
+    max_symbols = SMALL_ALPHABET
 
     def passes(self, units: int, tokens: int) -> int:
         return units * len(self.alphabet)
 
     def queries(self, places: Places) -> Iterable[Query]:
-        return substitutions(places, self.alphabet)
+        return substitution_queries(places, self.alphabet)
 
 
 class Jacobian(Substitutions):
@@ -145,9 +149,9 @@ class Jacobian(Substitutions):
                 "use --method dependency, or cmi with --set estimator=fast"
             )
         everywhere = replace(places, pairs=np.stack(np.triu_indices(count, 1), axis=1))
-        return substitutions(everywhere, self.alphabet, itself=True)
+        return substitution_queries(everywhere, self.alphabet, itself=True)
 
-    def read(self, places: Places, answers: Iterator[Answer]) -> DependenceMap:
+    def read_map(self, places: Places, answers: Iterator[Answer]) -> DependenceMap:
         count, size = len(places.at), len(self.alphabet)
         moved = np.zeros((count, size, count, size), dtype=np.float32)
         for place in range(count):
@@ -156,10 +160,10 @@ class Jacobian(Substitutions):
             moved -= moved.mean(axis=axis, keepdims=True)
         norms = np.zeros((count, count))
         for place in range(count):
-            own = (moved[place] + moved[:, :, place].transpose(2, 0, 1)) / 2
-            norms[place] = np.sqrt(np.einsum("amb,amb->m", own, own, dtype=np.float64))
+            block = (moved[place] + moved[:, :, place].transpose(2, 0, 1)) / 2
+            norms[place] = np.sqrt(np.einsum("amb,amb->m", block, block, dtype=np.float64))
         first, second = places.pairs.T
-        return self.finished(places, both_ways(places, norms[first, second]), passes=count * size)
+        return self.unit_map(places, pair_matrix(places, norms[first, second]), passes=count * size)
 
 
 class Dependency(Substitutions):
@@ -171,23 +175,23 @@ class Dependency(Substitutions):
 
     name = "dependency"
 
-    def __init__(self, *given: Any, **more: Any) -> None:
-        super().__init__(*given, **more)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self.settings = replace(self.settings, symmetric="max")
 
-    def read(self, places: Places, answers: Iterator[Answer]) -> DependenceMap:
+    def read_map(self, places: Places, answers: Iterator[Answer]) -> DependenceMap:
         count, size = len(places.at), len(self.alphabet)
         directed = np.full((count, count), np.nan)
-        for place, near in enumerate(neighbours(places)):
+        for place, partners in enumerate(partners_by_place(places)):
             rows = next(answers).values[Rows.name].astype(np.float64).reshape(size, -1, size)
-            if len(near):
+            if len(partners):
                 shares = np.exp(rows) + 1e-10
                 shares /= shares.sum(axis=-1, keepdims=True)
                 odds = np.log2(shares / (1 - shares + 1e-10))
                 here = self._symbol[places.encoding.ids[places.at[place]]]
                 change = np.abs(odds - odds[here if here != MASKED else 0])
-                directed[place, near] = change.max(axis=(0, 2))
-        return self.finished(places, directed, passes=count * size)
+                directed[place, partners] = change.max(axis=(0, 2))
+        return self.unit_map(places, directed, passes=count * size)
 
 
 class Couplings(Estimator):
@@ -198,10 +202,10 @@ class Couplings(Estimator):
 
     name = "couplings"
     nats = False
-    whole = True
+    whole_units = True
 
-    def __init__(self, *given: Any, **more: Any) -> None:
-        super().__init__(*given, **more)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         from seqmlm.engine.linear import LinearRows, columns_of, coupling_norms
 
         rows = self._conditionals.rows
@@ -215,36 +219,36 @@ class Couplings(Estimator):
     def passes(self, units: int, tokens: int) -> int:
         return 0
 
-    def read(self, places: Places, answers: Iterator[Answer]) -> DependenceMap:
+    def read_map(self, places: Places, answers: Iterator[Answer]) -> DependenceMap:
         first, second = self._columns(len(places.encoding))[places.at][places.pairs].T
-        return self.finished(places, both_ways(places, self._norms[first, second]), passes=0)
+        return self.unit_map(places, pair_matrix(places, self._norms[first, second]), passes=0)
 
 
 class PairCounts:
-    """How often units come together within a window, units apart at most, of some sequences."""
+    """Counts of units, and of pairs of units at most a window apart, in some sequences."""
 
     ADDED = 0.1
-    """Of each count, so that pairs that never came have a value."""
+    """This is added to each count, so that pairs that never came have a value."""
 
     def __init__(self, window: int) -> None:
         self.window, self.together, self.total = window, 0, 0
-        self._alone, self._pairs = Counter[Unit](), Counter[tuple[Unit, Unit]]()
+        self._unit_counts, self._pair_counts = Counter[Unit](), Counter[tuple[Unit, Unit]]()
 
     def add(self, units: Sequence[Unit]) -> None:
         """Count one sequence."""
-        self._alone.update(units)
+        self._unit_counts.update(units)
         self.total += len(units)
-        for apart in range(1, min(self.window, len(units) - 1) + 1):
-            for one, another in zip(units, units[apart:], strict=False):
-                self._pairs[one, another] += 1
-                self._pairs[another, one] += 1
+        for distance in range(1, min(self.window, len(units) - 1) + 1):
+            for first, second in zip(units, units[distance:], strict=False):
+                self._pair_counts[first, second] += 1
+                self._pair_counts[second, first] += 1
                 self.together += 2
 
-    def information(self, one: Unit, another: Unit) -> float:
-        """log p(a, b) / (p(a) p(b)), nats."""
-        joint = (self._pairs[one, another] + self.ADDED) / (self.together + self.ADDED)
-        apart = (self._alone[one] + self.ADDED) * (self._alone[another] + self.ADDED)
-        return float(np.log(joint) - np.log(apart) + 2 * np.log(self.total + self.ADDED))
+    def information(self, first: Unit, second: Unit) -> float:
+        """The pointwise mutual information log p(a, b) / (p(a) p(b)) of two units, nats."""
+        joint = (self._pair_counts[first, second] + self.ADDED) / (self.together + self.ADDED)
+        product = (self._unit_counts[first] + self.ADDED) * (self._unit_counts[second] + self.ADDED)
+        return float(np.log(joint) - np.log(product) + 2 * np.log(self.total + self.ADDED))
 
 
 class Pmi(Estimator):
@@ -252,29 +256,29 @@ class Pmi(Estimator):
     given; no model is asked."""
 
     name = "pmi"
-    whole = True
+    whole_units = True
 
-    def __init__(self, *given: Any, counts: PairCounts | None = None, **more: Any) -> None:
-        super().__init__(*given, **more)
+    def __init__(self, *arguments: Any, counts: PairCounts | None = None, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self._counts = counts
 
     def passes(self, units: int, tokens: int) -> int:
         return 0
 
     def maps(self, encodings: Sequence[Encoding]) -> list[DependenceMap]:
-        spelled = [unit_symbols(self.units, one) for one in encodings]
+        spellings = [unit_symbols(self.units, encoding) for encoding in encodings]
         counts = self._counts
         if counts is None:
             counts = PairCounts(self.settings.window)
-            for own in spelled:
-                counts.add(own)
-        found = []
-        for encoding, own in zip(encodings, spelled, strict=True):
-            asked = np.flatnonzero(self.representatives(encoding) == np.arange(len(own)))
-            whole = Places.of_units(encoding, len(own), asked[self.near(asked)])
-            values = np.array([counts.information(own[i], own[j]) for i, j in whole.pairs.tolist()])
-            found.append(self.finished(whole, both_ways(whole, values), passes=0))
-        return found
+            for units in spellings:
+                counts.add(units)
+        maps = []
+        for encoding, units in zip(encodings, spellings, strict=True):
+            firsts = np.flatnonzero(self.representatives(encoding) == np.arange(len(units)))
+            places = Places.of_units(encoding, len(units), firsts[self.pairs_within_distance(firsts)])
+            values = np.array([counts.information(units[i], units[j]) for i, j in places.pairs.tolist()])
+            maps.append(self.unit_map(places, pair_matrix(places, values), passes=0))
+        return maps
 
 
 class Auto(Estimator):
@@ -285,37 +289,39 @@ class Auto(Estimator):
     alone (cpmi).
     """
 
-    def __init__(self, *given: Any, **more: Any) -> None:
-        super().__init__(*given, **more)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         small = len(self.alphabet) <= SMALL_ALPHABET
-        self._best: Estimator = (Exact if small else TopK)(*given, **more)
-        self._cheap: Estimator = (Fast if small else Cpmi)(*given, **more)
+        self._best: Estimator = (Exact if small else TopK)(*arguments, **options)
+        self._cheap: Estimator = (Fast if small else Cpmi)(*arguments, **options)
         self._longest = max((n for n in range(2, 4096) if self._best.passes(n, n) <= CHEAP), default=1)
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """Both, and up to which length the better one is taken."""
+        """The names of both estimators, and up to which length the better one is taken."""
         return f"{self._best.name} up to {self._longest} units, {self._cheap.name} beyond"
 
-    def _of(self, places: int) -> Estimator:
+    def _estimator_of_length(self, places: int) -> Estimator:
+        """The estimator of a sequence with so many places."""
         return self._best if places <= self._longest else self._cheap
 
-    def _for(self, encoding: Encoding) -> Estimator:
-        return self._of(len(self.places(encoding).at))
+    def _estimator_of(self, encoding: Encoding) -> Estimator:
+        """The estimator of this sequence, by its number of places."""
+        return self._estimator_of_length(len(self.places(encoding).at))
 
     def passes(self, units: int, tokens: int) -> int:
-        return self._of(units).passes(units, tokens)
+        return self._estimator_of_length(units).passes(units, tokens)
 
     def passes_of(self, encoding: Encoding) -> int:
-        return self._for(encoding).passes_of(encoding)
+        return self._estimator_of(encoding).passes_of(encoding)
 
     def maps(self, encodings: Sequence[Encoding]) -> list[DependenceMap]:
-        chosen = [self._for(one) for one in encodings]
-        found: dict[int, DependenceMap] = {}
-        for estimate in dict.fromkeys(chosen):
-            own = [number for number, one in enumerate(chosen) if one is estimate]
-            found |= dict(zip(own, estimate.maps([encodings[number] for number in own]), strict=True))
-        return [found[number] for number in range(len(encodings))]
+        choices = [self._estimator_of(encoding) for encoding in encodings]
+        maps: dict[int, DependenceMap] = {}
+        for estimate in dict.fromkeys(choices):
+            numbers = [number for number, choice in enumerate(choices) if choice is estimate]
+            maps |= dict(zip(numbers, estimate.maps([encodings[number] for number in numbers]), strict=True))
+        return [maps[number] for number in range(len(encodings))]
 
 
 KINDS: dict[str, type[Estimator]] = {
@@ -326,7 +332,7 @@ KINDS: dict[str, type[Estimator]] = {
     "dependency": Dependency,
     "couplings": Couplings,
 }
-"""By method."""
+"""The class of estimators of each method."""
 
 _CMI: dict[str, type[Estimator]] = {"auto": Auto, "exact": Exact, "fast": Fast, "topk": TopK, "gibbs": Gibbs}
 
@@ -334,15 +340,15 @@ _CMI: dict[str, type[Estimator]] = {"auto": Auto, "exact": Exact, "fast": Fast, 
 def estimator(
     settings: StructureSettings, conditionals: Conditionals, units: Units, *, counts: PairCounts | None = None
 ) -> Estimator:
-    """What makes maps as settings say; `counts` are of "pmi". A UsageError where there is no such method, or
+    """The estimator that settings name; `counts` are of "pmi". A UsageError where there is no such method, or
     units that it cannot ask about."""
     if settings.method not in KINDS:
         raise UsageError(f"--method is one of {', '.join(KINDS)}; got {settings.method!r}")
     kind = _CMI[settings.estimator] if settings.method == "cmi" else KINDS[settings.method]
-    if not kind.whole and units.facts.names is not None:
+    if not kind.whole_units and units.facts.names is not None:
         raise UsageError(
             f"--method {settings.method} changes tokens one at a time, and a token of this tokenizer shows "
             "several units: use --method cpmi, or a model of single units"
         )
-    given = {"counts": counts} if kind is Pmi else {}
-    return kind(settings, conditionals, units, **given)
+    options = {"counts": counts} if kind is Pmi else {}
+    return kind(settings, conditionals, units, **options)

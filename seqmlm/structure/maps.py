@@ -1,4 +1,4 @@
-"""A map of dependence between the units of one sequence, and what is done with maps whatever made them."""
+"""A map of dependence between the units of one sequence, and operations on maps whatever made them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BORDERS = (1, 2, 3, 4, 5, 6, 9, 13, 17, 25, 49, 97)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DependenceMap:
-    """How much the units of one sequence depend on each other.
+    """A map of how much the units of one sequence depend on each other.
 
     N counts the units of the whole sequence (`seqmlm.engine.units.Units.numbers`).
 
@@ -54,30 +54,30 @@ class DependenceMap:
     def __len__(self) -> int:
         return len(self.values)
 
-    def judged(self, separation: int) -> tuple[Longs, Longs]:
+    def finite_pairs(self, separation: int) -> tuple[Longs, Longs]:
         """(P,) and (P,) the units of the pairs that have a value and are at least so far apart, in order."""
         first, second = np.triu_indices(len(self), separation)
-        known = np.isfinite(self.values[first, second])
-        return first[known], second[known]
+        finite = np.isfinite(self.values[first, second])
+        return first[finite], second[finite]
 
 
-def symmetrized(values: Doubles, over: Over = "mean") -> Doubles:
+def symmetric_values(values: Doubles, over: Over = "mean") -> Doubles:
     """The mean, or the larger, of the two directions of each pair; the diagonal is NaN.
 
     A pair with one direction alone has that.
 
-    >>> symmetrized(np.array([[0.0, 1.0], [3.0, 0.0]]))[0, 1]
+    >>> symmetric_values(np.array([[0.0, 1.0], [3.0, 0.0]]))[0, 1]
     np.float64(2.0)
     """
-    both = np.stack([values, values.T])
-    missing = np.isnan(both)
-    known = np.where(missing, -np.inf if over == "max" else 0.0, both)
+    directions = np.stack([values, values.T])
+    missing = np.isnan(directions)
+    filled = np.where(missing, -np.inf if over == "max" else 0.0, directions)
     count = (~missing).sum(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        found = known.max(axis=0) if over == "max" else known.sum(axis=0) / count
-    made: Doubles = np.where(count > 0, found, np.nan)
-    np.fill_diagonal(made, np.nan)
-    return made
+        merged = filled.max(axis=0) if over == "max" else filled.sum(axis=0) / count
+    symmetric: Doubles = np.where(count > 0, merged, np.nan)
+    np.fill_diagonal(symmetric, np.nan)
+    return symmetric
 
 
 def apc(values: Doubles) -> Doubles:
@@ -86,10 +86,10 @@ def apc(values: Doubles) -> Doubles:
     Args:
         values: (N, N) symmetric, NaN where unknown; the diagonal is left out of the means.
     """
-    known = ~np.isnan(values)
-    np.fill_diagonal(known, False)
-    counts = known.sum(axis=1)
-    sums = np.where(known, values, 0.0).sum(axis=1)
+    finite = ~np.isnan(values)
+    np.fill_diagonal(finite, False)
+    counts = finite.sum(axis=1)
+    sums = np.where(finite, values, 0.0).sum(axis=1)
     means = np.divide(sums, counts, out=np.zeros(len(sums)), where=counts > 0)
     overall = sums.sum() / max(1, counts.sum())
     if not overall:
@@ -98,7 +98,7 @@ def apc(values: Doubles) -> Doubles:
     return corrected
 
 
-def aggregated(
+def unit_values(
     values: Doubles, unit: Longs, count: int, *, columns: Over = "max", rows: Over = "mean"
 ) -> Doubles:
     """A map of tokens as a map of N units: over the columns of a unit first, then over its rows.
@@ -110,33 +110,34 @@ def aggregated(
 
     Both maps have one direction in each triangle, and NaN where no pair of tokens is known.
     """
-    own = np.full((count, count), np.nan)
+    matrix = np.full((count, count), np.nan)
     if not len(unit):
-        return own
+        return matrix
     starts = np.flatnonzero(np.r_[True, unit[1:] != unit[:-1]])
     place = np.ix_(unit[starts], unit[starts])
-    raised = np.exp(values)
-    own[place] = np.log(_over(_over(raised, starts, columns, axis=1), starts, rows, axis=0))
-    np.fill_diagonal(own, np.nan)
-    return own
+    by_column = _reduce_groups(np.exp(values), starts, columns, axis=1)
+    matrix[place] = np.log(_reduce_groups(by_column, starts, rows, axis=0))
+    np.fill_diagonal(matrix, np.nan)
+    return matrix
 
 
-def _over(values: Doubles, starts: Longs, how: Over, *, axis: int) -> Doubles:
+def _reduce_groups(values: Doubles, starts: Longs, how: Over, *, axis: int) -> Doubles:
+    """The largest, or the mean, of each group of rows or columns; NaN for a group without values."""
     missing = np.isnan(values)
-    known = (~missing).astype(np.float64)
-    count = np.add.reduceat(known, starts, axis=axis)
+    finite = (~missing).astype(np.float64)
+    count = np.add.reduceat(finite, starts, axis=axis)
     if how == "max":
-        found = np.maximum.reduceat(np.where(missing, -np.inf, values), starts, axis=axis)
+        reduced = np.maximum.reduceat(np.where(missing, -np.inf, values), starts, axis=axis)
     else:
-        found = np.add.reduceat(np.where(missing, 0.0, values), starts, axis=axis) / np.maximum(count, 1)
-    made: Doubles = np.where(count > 0, found, np.nan)
-    return made
+        reduced = np.add.reduceat(np.where(missing, 0.0, values), starts, axis=axis) / np.maximum(count, 1)
+    filled: Doubles = np.where(count > 0, reduced, np.nan)
+    return filled
 
 
 # Null models
 
 
-def nulls(
+def null_sequences(
     encoding: Encoding, space: TokenSpace, count: int, *, kind: Null = "shuffled", seed: int = 0
 ) -> Iterator[Encoding]:
     """Sequences in which nothing depends on anything, made of the units of one.
@@ -170,22 +171,23 @@ def nulls(
         elif kind == "shuffled":
             order = rng.permutation(len(units))
         else:
-            order = _dinucleotide(units, rng)
-        yield _moved(encoding, inside, [blocks[place] for place in order.tolist()])
+            order = _dinucleotide_order(units, rng)
+        yield _reorder(encoding, inside, [blocks[place] for place in order.tolist()])
 
 
-def _moved(encoding: Encoding, inside: Longs, blocks: Sequence[Longs]) -> Encoding:
-    taken = np.concatenate(blocks) if blocks else inside
+def _reorder(encoding: Encoding, inside: Longs, blocks: Sequence[Longs]) -> Encoding:
+    """The sequence with blocks of positions, one a unit, in this order at the positions `inside`."""
+    sources = np.concatenate(blocks) if blocks else inside
     ids, groups, symbols = encoding.ids.copy(), encoding.groups.copy(), encoding.symbols
-    ids[inside] = encoding.ids[taken]
+    ids[inside] = encoding.ids[sources]
     if symbols is not None:
         symbols = symbols.copy()
-        symbols[inside] = symbols[taken]
-    groups[inside] = np.repeat(np.arange(len(blocks)), [len(one) for one in blocks])
+        symbols[inside] = symbols[sources]
+    groups[inside] = np.repeat(np.arange(len(blocks)), [len(block) for block in blocks])
     return Encoding(ids=ids, groups=groups, symbols=symbols)
 
 
-def _dinucleotide(units: Sequence[tuple[int, ...]], rng: np.random.Generator) -> Longs:
+def _dinucleotide_order(units: Sequence[tuple[int, ...]], rng: np.random.Generator) -> Longs:
     """An order of the units that keeps the number of each pair of neighbours, and the first and last unit.
 
     A random Eulerian path: the last edge out of each kind of unit is drawn so that these edges lead to the
@@ -196,48 +198,52 @@ def _dinucleotide(units: Sequence[tuple[int, ...]], rng: np.random.Generator) ->
     if len(path) < 3:
         return np.arange(len(path))
     edges: dict[int, list[int]] = {kind: [] for kind in kinds.values()}
-    for one, another in pairwise(path):
-        edges[one].append(another)
+    for source, target in pairwise(path):
+        edges[source].append(target)
     end = path[-1]
     while True:
-        last = {kind: own[int(rng.integers(len(own)))] for kind, own in edges.items() if own and kind != end}
+        last = {
+            kind: successors[int(rng.integers(len(successors)))]
+            for kind, successors in edges.items()
+            if successors and kind != end
+        }
         if all(_leads(kind, last, end) for kind in last):
             break
-    for kind, own in edges.items():
-        kept = list(own)
+    for kind, successors in edges.items():
+        free = list(successors)
         if kind in last:
-            kept.remove(last[kind])
-        mixed = [kept[place] for place in rng.permutation(len(kept)).tolist()]
+            free.remove(last[kind])
+        mixed = [free[place] for place in rng.permutation(len(free)).tolist()]
         edges[kind] = mixed + ([last[kind]] if kind in last else [])
-    at, found, used = path[0], [path[0]], dict.fromkeys(edges, 0)
+    at, walk, used = path[0], [path[0]], dict.fromkeys(edges, 0)
     for _ in range(len(path) - 1):
         used[at] += 1
         at = edges[at][used[at] - 1]
-        found.append(at)
+        walk.append(at)
     waiting: dict[int, list[int]] = {}
     for place, kind in enumerate(path):
         waiting.setdefault(kind, []).append(place)
-    taken = {kind: iter(places) for kind, places in waiting.items()}
-    return np.array([next(taken[kind]) for kind in found], dtype=np.int64)
+    unused = {kind: iter(places) for kind, places in waiting.items()}
+    return np.array([next(unused[kind]) for kind in walk], dtype=np.int64)
 
 
 def _leads(kind: int, last: Mapping[int, int], end: int) -> bool:
     """Whether the last edges lead from a kind to the end."""
-    seen = set[int]()
+    visited = set[int]()
     while kind != end:
-        if kind in seen or kind not in last:
+        if kind in visited or kind not in last:
             return False
-        seen.add(kind)
+        visited.add(kind)
         kind = last[kind]
     return True
 
 
-def against(own: DependenceMap, others: Sequence[DependenceMap]) -> DependenceMap:
+def with_null_scores(dependence: DependenceMap, null_maps: Sequence[DependenceMap]) -> DependenceMap:
     """The map with z and p of each pair, among pairs of null maps that are about as far apart.
 
     Args:
-        own: a map.
-        others: of `nulls` of its sequence.
+        dependence: a map.
+        null_maps: maps of the `null_sequences` of its sequence.
 
     Returns:
         z: distance from the mean of the null pairs in their standard deviations. p: the share of all pairs,
@@ -246,23 +252,23 @@ def against(own: DependenceMap, others: Sequence[DependenceMap]) -> DependenceMa
         p <= alpha. Together they are exchangeable, and no more have it on average. With M null maps, no more
         than a share alpha (M + 1) of the pairs can have it.)
     """
-    size = len(own)
+    size = len(dependence)
     place = np.arange(size)
-    apart = np.searchsorted(_BORDERS, np.abs(place[:, None] - place), side="right")
+    distance_class = np.searchsorted(_BORDERS, np.abs(place[:, None] - place), side="right")
     upper = np.triu(np.ones((size, size), dtype=np.bool_), 1)
     z, p = np.full((size, size), np.nan), np.full((size, size), np.nan)
-    for number in np.unique(apart[upper]):
-        here = upper & (apart == number)
-        null = np.concatenate([one.values[here] for one in others] or [np.zeros(0)])
+    for number in np.unique(distance_class[upper]):
+        here = upper & (distance_class == number)
+        null = np.concatenate([null_map.values[here] for null_map in null_maps] or [np.zeros(0)])
         null = null[np.isfinite(null)]
         if not len(null):
             continue
-        values = own.values[here]
+        values = dependence.values[here]
         spread = float(null.std())
         z[here] = (values - null.mean()) / spread if spread else np.nan
-        every = np.sort(np.concatenate([null, values[np.isfinite(values)]]))
-        above = len(every) - np.searchsorted(every, values, side="left")
-        p[here] = np.where(np.isnan(values), np.nan, above / len(every))
-    z, p = (np.where(upper, one, one.T) for one in (z, p))
-    passes = own.passes + sum(one.passes for one in others)
-    return replace(own, z=z, p=p, passes=passes)
+        pooled = np.sort(np.concatenate([null, values[np.isfinite(values)]]))
+        above = len(pooled) - np.searchsorted(pooled, values, side="left")
+        p[here] = np.where(np.isnan(values), np.nan, above / len(pooled))
+    z, p = (np.where(upper, table, table.T) for table in (z, p))
+    passes = dependence.passes + sum(null_map.passes for null_map in null_maps)
+    return replace(dependence, z=z, p=p, passes=passes)

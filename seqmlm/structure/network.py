@@ -23,17 +23,17 @@ Bools = NDArray[np.bool_]
 Doubles = NDArray[np.float64]
 Marks = NDArray[np.int8]
 
-LINKED, INDIRECT, APART, UNTOLD = 1, 2, 0, -1
-"""What a truth says of two units: that they depend on each other, only through others, not, or nothing."""
+LINKED, INDIRECT, UNLINKED, UNKNOWN = 1, 2, 0, -1
+"""Marks of a truth for two units: they depend on each other, only through others, not, or it says nothing."""
 
-SEEN = 3
-"""Sequences from which a link is listed by its value: the mean of one or two may be anything."""
+MIN_SEQUENCES = 3
+"""Number of sequences from which a link is listed by its value: the mean of one or two may be anything."""
 
 _ADDED = 0.1  # to every count, so that a pair that never meets has a finite PMI
 
 
-def indirect(values: Doubles) -> Bools:
-    """(N, N) pairs i-k that are weaker than both i-j and j-k for some j.
+def indirect_pairs(values: Doubles) -> Bools:
+    """(N, N) True for each pair i-k that is weaker than both i-j and j-k for some j.
 
     What reaches k from i through j alone cannot be more than either step passes on (the data processing
     inequality), so that of a triangle the weakest side is taken to be indirect: ARACNE, Margolin et al. 2006.
@@ -42,27 +42,27 @@ def indirect(values: Doubles) -> Bools:
     Args:
         values: (N, N) symmetric; NaN says nothing, and prunes nothing.
 
-    >>> indirect(np.array([[0.0, 3.0, 1.0], [3.0, 0.0, 2.0], [1.0, 2.0, 0.0]]))[0].tolist()
+    >>> indirect_pairs(np.array([[0.0, 3.0, 1.0], [3.0, 0.0, 2.0], [1.0, 2.0, 0.0]]))[0].tolist()
     [False, False, True]
     """
-    known = values.copy()
-    np.fill_diagonal(known, np.nan)
-    weaker = np.zeros(known.shape, dtype=np.bool_)
-    for row in known:
+    weights = values.copy()
+    np.fill_diagonal(weights, np.nan)
+    weaker = np.zeros(weights.shape, dtype=np.bool_)
+    for row in weights:
         # A comparison with NaN is false.
-        weaker |= known < np.minimum(row[:, None], row[None, :])
+        weaker |= weights < np.minimum(row[:, None], row[None, :])
     return weaker
 
 
-def outstanding(values: Doubles, judged: Bools, deviations: float = 3.0) -> float:
-    """The value from which a pair of those judged (N, N) stands out of a map: the median and some standard
+def outlier_threshold(values: Doubles, pairs: Bools, deviations: float = 3.0) -> float:
+    """The value from which one of the `pairs` (N, N) stands out of a map: the median and some standard
     deviations, estimated by 1.4826 x the median absolute deviation, which a few strong pairs hardly change.
     """
-    found = values[judged & np.isfinite(values)]
-    if not len(found):
+    finite = values[pairs & np.isfinite(values)]
+    if not len(finite):
         return math.inf
-    middle = float(np.median(found))
-    return middle + deviations * 1.4826 * float(np.median(np.abs(found - middle)))
+    middle = float(np.median(finite))
+    return middle + deviations * 1.4826 * float(np.median(np.abs(finite - middle)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +76,8 @@ class Link:
         lag: mean time from the first occurrence of `first` to that of `second`; NaN where times are unknown.
         pmi: pointwise mutual information of occurring in one sequence, nats, by counting alone.
         near: sequences in which the two are near each other.
-        direct: not pruned by `indirect` among the means.
-        truth: one of LINKED, INDIRECT, APART, UNTOLD.
+        direct: not pruned by `indirect_pairs` among the means.
+        truth: one of LINKED, INDIRECT, UNLINKED, UNKNOWN.
     """
 
     first: str
@@ -101,7 +101,7 @@ class _Tally:
     lag: float = 0.0
     timed: int = 0
     near: int = 0
-    truth: int = UNTOLD
+    truth: int = UNKNOWN
 
 
 @dataclass(slots=True)
@@ -109,7 +109,7 @@ class Pool:
     """Figures of pairs of names, sequence after sequence."""
 
     _numbers: dict[str, int] = field(default_factory=dict)
-    _having: Counter[str] = field(default_factory=Counter)  # sequences that have each name
+    _sequences_with: Counter[str] = field(default_factory=Counter)  # sequences that have each name
     _pairs: dict[tuple[int, int], _Tally] = field(default_factory=dict)
     _sequences: int = 0
 
@@ -131,90 +131,94 @@ class Pool:
             times: when a name first occurs, of the names for which that is known.
             truth: (N, N) what is known of its pairs.
         """
-        own = list(dict.fromkeys(names))
-        for name in own:
+        distinct = list(dict.fromkeys(names))
+        for name in distinct:
             self._numbers.setdefault(name, len(self._numbers))
         self._sequences += 1
-        self._having.update(own)
-        members = {name: np.flatnonzero([one == name for one in names]) for name in own}
-        for pair in combinations(own, 2):
-            one, two = sorted(pair, key=self._numbers.__getitem__)
-            here = np.ix_(members[one], members[two])
-            tally = self._pairs.setdefault((self._numbers[one], self._numbers[two]), _Tally())
+        self._sequences_with.update(distinct)
+        members = {name: np.flatnonzero([label == name for label in names]) for name in distinct}
+        for pair in combinations(distinct, 2):
+            first, second = sorted(pair, key=self._numbers.__getitem__)
+            here = np.ix_(members[first], members[second])
+            tally = self._pairs.setdefault((self._numbers[first], self._numbers[second]), _Tally())
             tally.together += 1
             tally.near += bool(near[here].any())
-            found = values[here][np.isfinite(values[here])]
-            if len(found):
-                tally.value, tally.count = tally.value + float(found.mean()), tally.count + 1
-            if one in times and two in times:
-                tally.lag, tally.timed = tally.lag + times[two] - times[one], tally.timed + 1
+            finite = values[here][np.isfinite(values[here])]
+            if len(finite):
+                tally.value, tally.count = tally.value + float(finite.mean()), tally.count + 1
+            if first in times and second in times:
+                tally.lag, tally.timed = tally.lag + times[second] - times[first], tally.timed + 1
             if truth is not None:
-                tally.truth = _joined(tally.truth, truth[here])
+                tally.truth = _merge_marks(tally.truth, truth[here])
 
     def links(self, fewest: int = 1) -> list[Link]:
-        """All pairs with a value, the strongest first, but those that fewer than `SEEN` sequences have last;
-        pairs in fewer sequences than `fewest` are left out, and prune nothing."""
+        """All pairs with a value, the strongest first; those that fewer than `MIN_SEQUENCES` have come last.
+        Pairs in fewer sequences than `fewest` are left out, and prune nothing."""
         names = list(self._numbers)
-        kept = {pair: own for pair, own in self._pairs.items() if own.count >= max(fewest, 1)}
+        tallies = {pair: tally for pair, tally in self._pairs.items() if tally.count >= max(fewest, 1)}
         means = np.full((len(names), len(names)), np.nan)
-        for (a, b), own in kept.items():
-            means[a, b] = means[b, a] = own.value / own.count
-        pruned = indirect(means)
-        found = []
-        for (a, b), own in kept.items():
-            lag = own.lag / own.timed if own.timed else math.nan
+        for (a, b), tally in tallies.items():
+            means[a, b] = means[b, a] = tally.value / tally.count
+        pruned = indirect_pairs(means)
+        pooled = []
+        for (a, b), tally in tallies.items():
+            lag = tally.lag / tally.timed if tally.timed else math.nan
             x, y = (b, a) if lag < 0 else (a, b)
-            one, two = (self._having[names[name]] + _ADDED for name in (a, b))
-            found.append(
+            first_count, second_count = (self._sequences_with[names[name]] + _ADDED for name in (a, b))
+            pooled.append(
                 Link(
                     first=names[x],
                     second=names[y],
                     value=float(means[a, b]),
-                    count=own.count,
+                    count=tally.count,
                     lag=abs(lag),
-                    pmi=math.log((own.together + _ADDED) / (one * two / self._sequences)),
-                    near=own.near,
+                    pmi=math.log((tally.together + _ADDED) / (first_count * second_count / self._sequences)),
+                    near=tally.near,
                     direct=not pruned[a, b],
-                    truth=own.truth,
+                    truth=tally.truth,
                 )
             )
-        return sorted(found, key=lambda one: (one.count < SEEN, -one.value, one.first, one.second))
+        return sorted(
+            pooled, key=lambda link: (link.count < MIN_SEQUENCES, -link.value, link.first, link.second)
+        )
 
 
-def _joined(known: int, here: Marks) -> int:
-    """What is known of two names, from what was known and what one sequence says."""
-    said = {known, *np.unique(here).tolist()}
-    return next((mark for mark in (LINKED, INDIRECT, APART) if mark in said), UNTOLD)
+def _merge_marks(mark_before: int, new_marks: Marks) -> int:
+    """The mark of two names, from their mark so far and those of one sequence: the strongest claim."""
+    marks = {mark_before, *np.unique(new_marks).tolist()}
+    return next((mark for mark in (LINKED, INDIRECT, UNLINKED) if mark in marks), UNKNOWN)
 
 
-def measured(links: Sequence[Link]) -> dict[str, float]:
-    """How well links are ranked where a truth tells of them, by value and by counting alone.
+def ranking_figures(links: Sequence[Link]) -> dict[str, float]:
+    """Figures of how well links are ranked where a truth is known, by value and by counting alone.
 
     AUPRC and AUROC of the mean value, of the size of PMI (what excludes each other is linked as well, and a
     map has no sign) and of the number of sequences in which two are near each other;
     the same AUROC of links against indirect pairs alone; and precision and recall of what is not pruned.
     """
-    told = [one for one in links if one.truth != UNTOLD]
-    labels = np.array([one.truth == LINKED for one in told], dtype=np.bool_)
+    judged_links = [link for link in links if link.truth != UNKNOWN]
+    labels = np.array([link.truth == LINKED for link in judged_links], dtype=np.bool_)
     if not labels.any() or labels.all():
         return {}
     scores = {
-        "": np.array([one.value for one in told]),
-        "_of_pmi": np.array([abs(one.pmi) for one in told]),
-        "_of_nearness": np.array([float(one.near) for one in told]),
+        "": np.array([link.value for link in judged_links]),
+        "_of_pmi": np.array([abs(link.pmi) for link in judged_links]),
+        "_of_nearness": np.array([float(link.near) for link in judged_links]),
     }
-    curves = {name: Detection(labels, own).curve() for name, own in scores.items()}
-    found = {f"auprc{name}": own.average_precision for name, own in curves.items()}
-    found["prevalence"] = float(labels.mean())
-    found |= {f"auroc{name}": own.auroc for name, own in curves.items()}
-    either = np.array([one.truth in (LINKED, INDIRECT) for one in told], dtype=np.bool_)
+    curves = {name: Detection(labels, score).curve() for name, score in scores.items()}
+    figures = {f"auprc{name}": curve.average_precision for name, curve in curves.items()}
+    figures["prevalence"] = float(labels.mean())
+    figures |= {f"auroc{name}": curve.auroc for name, curve in curves.items()}
+    either = np.array([link.truth in (LINKED, INDIRECT) for link in judged_links], dtype=np.bool_)
     if (either & ~labels).any():
-        apart = {name: Detection(labels[either], own[either]).curve() for name, own in scores.items()}
-        found |= {f"auroc_against_indirect{name}": own.auroc for name, own in apart.items()}
-    direct = np.array([one.direct for one in told], dtype=np.bool_)
-    found["precision_of_direct"] = float((direct & labels).sum() / max(direct.sum(), 1))
-    found["recall_of_direct"] = float((direct & labels).sum() / labels.sum())
-    return found
+        indirect_curves = {
+            name: Detection(labels[either], score[either]).curve() for name, score in scores.items()
+        }
+        figures |= {f"auroc_against_indirect{name}": curve.auroc for name, curve in indirect_curves.items()}
+    direct = np.array([link.direct for link in judged_links], dtype=np.bool_)
+    figures["precision_of_direct"] = float((direct & labels).sum() / max(direct.sum(), 1))
+    figures["recall_of_direct"] = float((direct & labels).sum() / labels.sum())
+    return figures
 
 
 def graphml(links: Sequence[Link], lag: str) -> Iterator[str]:
@@ -223,17 +227,18 @@ def graphml(links: Sequence[Link], lag: str) -> Iterator[str]:
     import networkx as nx
 
     graph = nx.DiGraph()
-    for one in links:
-        known = {"value": one.value, "count": one.count, "pmi": one.pmi, "direct": one.direct}
-        known |= {} if math.isnan(one.lag) else {lag: one.lag}
-        graph.add_edge(printable(one.first), printable(one.second), **known)
+    for link in links:
+        attributes = {"value": link.value, "count": link.count, "pmi": link.pmi, "direct": link.direct}
+        attributes |= {} if math.isnan(link.lag) else {lag: link.lag}
+        graph.add_edge(printable(link.first), printable(link.second), **attributes)
     yield from (line + "\n" for line in nx.generate_graphml(graph))
 
 
-def table(links: Sequence[Link], lag: str) -> Iterator[str]:
+def tsv_lines(links: Sequence[Link], lag: str) -> Iterator[str]:
     """The links as lines of a TSV file, the strongest first."""
     yield f"first\tsecond\tvalue\tcount\tpmi\t{lag}\tdirect\n"
-    for one in links:
-        far = "" if math.isnan(one.lag) else f"{one.lag:.6g}"
-        names, direct = f"{printable(one.first)}\t{printable(one.second)}", "true" if one.direct else "false"
-        yield f"{names}\t{one.value:.6g}\t{one.count}\t{one.pmi:.6g}\t{far}\t{direct}\n"
+    for link in links:
+        lag_text = "" if math.isnan(link.lag) else f"{link.lag:.6g}"
+        names = f"{printable(link.first)}\t{printable(link.second)}"
+        direct = "true" if link.direct else "false"
+        yield f"{names}\t{link.value:.6g}\t{link.count}\t{link.pmi:.6g}\t{lag_text}\t{direct}\n"

@@ -19,7 +19,7 @@ Edge = tuple[int, int]
 """Two units or nodes, the smaller first."""
 
 TIE = 1e-4
-"""What neighbours get more than others, in the unit of the map."""
+"""Neighbours get so much more than others, in the unit of the map."""
 
 _UNASKED = -1.0  # below every value: such a pair is an edge only where nothing else connects its sides
 
@@ -30,19 +30,19 @@ def node_values(values: Doubles, nodes: Sequence[Node]) -> Doubles:
     order = [unit for node in nodes for unit in node]
     if not order:
         return np.zeros((0, 0))
-    known = np.where(np.isnan(values), _UNASKED, np.maximum(values, 0.0))[np.ix_(order, order)]
+    filled = np.where(np.isnan(values), _UNASKED, np.maximum(values, 0.0))[np.ix_(order, order)]
     starts = np.cumsum([0, *(len(node) for node in nodes[:-1])])
-    between: Doubles = np.maximum.reduceat(np.maximum.reduceat(known, starts, axis=0), starts, axis=1)
+    between: Doubles = np.maximum.reduceat(np.maximum.reduceat(filled, starts, axis=0), starts, axis=1)
     return between
 
 
 def with_ties(weights: Doubles) -> Doubles:
     """Weights with `TIE` more for neighbours."""
     side = np.arange(len(weights) - 1)
-    made = weights.copy()
-    made[side, side + 1] += TIE
-    made[side + 1, side] += TIE
-    return made
+    tied = weights.copy()
+    tied[side, side + 1] += TIE
+    tied[side + 1, side] += TIE
+    return tied
 
 
 def spanning_tree(weights: Doubles) -> frozenset[Edge]:
@@ -111,21 +111,21 @@ def path_lengths(size: int, edges: Iterable[Edge]) -> Doubles:
 
 
 def chain(size: int) -> frozenset[Edge]:
-    """Every node with its neighbour: the rival that needs no model."""
+    """The edges of every node to the next one: the rival that needs no model."""
     return frozenset((node, node + 1) for node in range(size - 1))
 
 
-def named(edges: Iterable[Edge], nodes: Sequence[Node]) -> frozenset[Edge]:
+def unit_edges(edges: Iterable[Edge], nodes: Sequence[Node]) -> frozenset[Edge]:
     """Edges between nodes as edges between the units that stand for them."""
     pairs = ((nodes[i][0], nodes[j][0]) for i, j in edges)
     return frozenset((min(pair), max(pair)) for pair in pairs)
 
 
-def shuffled_by_distance(weights: Doubles, random: np.random.Generator) -> Doubles:
+def shuffle_by_distance(weights: Doubles, random: np.random.Generator) -> Doubles:
     """The same values, dealt anew among the pairs that are equally far apart."""
-    made = np.zeros_like(weights)
+    shuffled = np.zeros_like(weights)
     for distance in range(1, len(weights)):
-        own = random.permutation(np.diagonal(weights, distance))
-        at = np.arange(len(own))
-        made[at, at + distance] = made[at + distance, at] = own
-    return made
+        values = random.permutation(np.diagonal(weights, distance))
+        at = np.arange(len(values))
+        shuffled[at, at + distance] = shuffled[at + distance, at] = values
+    return shuffled

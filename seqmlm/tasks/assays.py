@@ -21,7 +21,7 @@ from seqmlm.domains.variants import Assay, Variant
 from seqmlm.engine.durable import replace_file
 from seqmlm.errors import UsageError, number_of
 from seqmlm.evaluation.effects import DRAWS, METRICS
-from seqmlm.evaluation.intervals import Difference, bootstrap_weights, summarized
+from seqmlm.evaluation.intervals import Difference, bootstrap_weights, percentile_interval
 from seqmlm.inference.session import Session
 from seqmlm.reports.summary import Figures, Table
 from seqmlm.rows.file import Row
@@ -213,7 +213,7 @@ def summed_up(
     once = dict.fromkeys(subjects, 1.0)
     return {
         name: {
-            metric: summarized(
+            metric: percentile_interval(
                 mean(name, metric, once), np.array([mean(name, metric, times) for times in every])
             )
             for metric in METRICS

@@ -22,7 +22,7 @@ from seqmlm.data.pairs import Pair
 from seqmlm.data.problems import Problems
 from seqmlm.domains.holes import Prompt, fields_in
 from seqmlm.errors import DataError, UsageError
-from seqmlm.evaluation.intervals import Doubles, bootstrap_weights, bounds_text, summarized
+from seqmlm.evaluation.intervals import Doubles, bootstrap_weights, bounds_text, percentile_interval
 from seqmlm.inference.cloze import Cloze
 from seqmlm.inference.pairs import PairScorer
 from seqmlm.inference.session import Session
@@ -205,5 +205,5 @@ def _mean(gaps: Doubles, seed: int) -> dict[str, float]:
     """The mean over attributes and its bounds."""
     weights = bootstrap_weights(np.arange(len(gaps)), DRAWS, seed)
     drawn = [np.average(gaps, weights=weights(draw)) for draw in range(DRAWS)]
-    own = summarized(float(gaps.mean()), np.array(drawn))
+    own = percentile_interval(float(gaps.mean()), np.array(drawn))
     return {"gap": own.value, "low": own.low, "high": own.high}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from seqmlm.data.counts import People
 from seqmlm.data.problems import Problems
@@ -18,9 +18,9 @@ from seqmlm.data.spans import Span, read_spans, span_of
 from seqmlm.engine.types import Floats
 from seqmlm.engine.units import ONE_PASS
 from seqmlm.errors import DataError, StateError, UsageError, number_of, span_text
-from seqmlm.evaluation.neighbours import Index, Near
-from seqmlm.evaluation.pairs import agreement, cosine
-from seqmlm.evaluation.senses import one_sense, sense_figures, word_of
+from seqmlm.evaluation.cosines import cosine, cosine_agreement
+from seqmlm.evaluation.neighbours import Index, RowNeighbours
+from seqmlm.evaluation.senses import one_sense, sense_figures, word_key
 from seqmlm.inference.batches import (
     BATCH_CHARACTERS,
     BATCH_RECORDS,
@@ -44,7 +44,6 @@ from seqmlm.inference.normalization import Normal, Normalization
 from seqmlm.inference.senses import Senses
 from seqmlm.inference.session import Session
 from seqmlm.inference.survey import MOST, add_layers, by_layer, survey
-from seqmlm.reports.page import Page
 from seqmlm.reports.summary import Figures
 from seqmlm.rows.file import Row
 from seqmlm.rows.vectors import read_vectors
@@ -53,6 +52,9 @@ from seqmlm.streams.sinks import Kind, Schema, companion_files, format_of, packe
 from seqmlm.tasks.columns import HOLDERS, Labelling, labelled_records
 from seqmlm.tasks.task import Conclusion, Output, ReadRows, Requirements, Task, TaskConfig, place, said
 from seqmlm.tokenizers.base import fingerprint
+
+if TYPE_CHECKING:
+    from seqmlm.reports.page import Page
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,7 +303,7 @@ class Embed(Task[EmbedConfig, Item]):
         for some in iter(lambda: [*islice(items, BATCH_RECORDS)], []):
             for item, vectors in zip(some, self._vectors(some), strict=True):
                 for where, vector in zip(self._places(item), vectors, strict=True):
-                    labelled.append((word_of(where["unit"]), str(item.record.meta["sense"]), vector))
+                    labelled.append((word_key(where["unit"]), str(item.record.meta["sense"]), vector))
         return Senses.of(labelled, self.facts)
 
     def _spans(self, one: Encoded, known: dict[str, list[Span]] | None, problems: Problems) -> list[Span]:
@@ -354,7 +356,7 @@ class Embed(Task[EmbedConfig, Item]):
 
     def _sense(self, item: Item, where: Row, vector: Floats) -> Row:
         assert self.senses is not None
-        word, meta = word_of(where["unit"]), item.record.meta
+        word, meta = word_key(where["unit"]), item.record.meta
         sense, cosine = self.senses.sense(word, vector)
         told = {"sense": sense, "cosine": cosine, "frequent": self.senses.frequent(word)}
         name = self.config.truth
@@ -388,12 +390,12 @@ class Embed(Task[EmbedConfig, Item]):
     def figures(self, rows: Iterable[Row]) -> Figures:
         asked, config = {"width": self.width, **self.choices}, self.config
         if config.pair is not None:
-            return {**agreement(list(rows)), **asked}
+            return {**cosine_agreement(list(rows)), **asked}
         if config.senses is not None:
             return sense_figures(one_sense(rows) if config.discourse else rows) | asked
         if config.k is not None:
             vectors = ((_place(row), unpacked(row["vector"])) for row in rows)
-            self.near = Near.of(vectors, self.width, config.k, self.index, config.knn)
+            self.near = RowNeighbours.search(vectors, self.width, config.k, self.index, config.knn)
             return self.near.figures() | asked
         if config.fit:
             corpus = {"corpus": [Path(one).name for one in config.paths], **self._of()}

@@ -29,7 +29,7 @@ from seqmlm.engine.types import Encoding, Ids
 from seqmlm.engine.units import unit_numbers
 from seqmlm.engine.windows import central_windows
 from seqmlm.errors import DataError, UsageError, number_of
-from seqmlm.evaluation.intervals import Difference, bounds_text, resampled
+from seqmlm.evaluation.intervals import Difference, bootstrap_intervals, bounds_text
 from seqmlm.inference.batches import batches, tokenized
 from seqmlm.inference.maps import candidates
 from seqmlm.inference.session import Session
@@ -39,8 +39,9 @@ from seqmlm.rows.file import Row
 from seqmlm.streams.ownership import remember
 from seqmlm.streams.sinks import write_error
 from seqmlm.structure import joints
-from seqmlm.structure.joints import METHODS, OTHERS, TOLERANCE, Candidates, Conditional, Pair
+from seqmlm.structure.joints import METHODS, OTHERS, TOLERANCE, Candidates, Pair
 from seqmlm.structure.maps import Doubles
+from seqmlm.structure.pairs import Conditional
 from seqmlm.tasks.fill import Gaps, GapsConfig
 from seqmlm.tasks.task import Conclusion, ReadRows, items_text, place, read
 
@@ -255,8 +256,8 @@ class JointTask(Gaps[JointConfig]):
         """A row for each sequence."""
         pairs, observed = [one.raw.pair for one in items], self.config.evaluate is not None
         model, k = self.session.conditionals(), self.config.candidates
-        every = joints.most_probable(model, pairs, self.alphabet, k, observed=observed)
-        found = joints.given(model, pairs, self.alphabet, every)
+        every = joints.top_candidates(model, pairs, self.alphabet, k, observed=observed)
+        found = joints.pair_conditionals(model, pairs, self.alphabet, every)
         for record, tried, own in zip(items, every, found, strict=True):
             more = dict[str, Any]()
             told = self._measured if observed else self._best
@@ -296,11 +297,11 @@ class JointTask(Gaps[JointConfig]):
         """The measures of each joint at what stands there."""
         encoding, i, j = record.raw.pair
         a, b = (int(np.flatnonzero(x == encoding.ids[at])[0]) for x, at in zip(tried, (i, j), strict=True))
-        alone = {**joints.unary(own, a, b), "hit": joints.mask_predict(own, tried) == (a, b)}
+        alone = {**joints.unary_perplexities(own, a, b), "hit": joints.mask_predict(own, tried) == (a, b)}
         told = {f"{MODEL}_{name}": float(value) for name, value in alone.items()}
         for method, joint in made:
             ((*best, _),) = best_pairs(joint, tried, 1)
-            measured = {**joints.measures(own, joint, a, b), "hit": best == [a, b]}
+            measured = {**joints.joint_measures(own, joint, a, b), "hit": best == [a, b]}
             told |= {f"{method}_{name}": float(value) for name, value in measured.items()}
             del joint  # as above
         texts = {"first": self._text(encoding.ids[i]), "second": self._text(encoding.ids[j])}
@@ -382,7 +383,7 @@ def measured(rows: Sequence[Row], methods: Sequence[str]) -> Figures:
     def means(weights: Doubles) -> Mapping[str, float]:
         return dict(zip(names, (weights @ values / weights.sum()).tolist(), strict=True))
 
-    found = resampled(means, np.arange(len(rows)))
+    found = bootstrap_intervals(means, np.arange(len(rows)))
     apart = np.searchsorted(DISTANCES, [row["j"] - row["i"] for row in rows], side="right") - 1
     methods_of = {
         one: {x: _interval(own, x in ("u", "p")) for x in NAMES if (own := found.get(f"{one}_{x}"))}

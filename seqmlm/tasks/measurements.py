@@ -95,7 +95,7 @@ class Measurements:
         named = {"model": own, **self.predictions}
         found = agreement(self.values, named, self.fit, self.places, draws=draws)
         each = intervals(found.metrics)
-        gain = None if found.gain is None else {"against": found.against, **found.gain.bounds()}
+        gain = None if found.gain is None else {"against": found.rival, **found.gain.bounds()}
         absent = not_computed(found.metrics, found.undefined)
         figures = {"measured": found.n, "fit": found.positive, "agreement": each, "gain": gain}
         return {**figures, NOT_COMPUTED: absent} if absent else figures

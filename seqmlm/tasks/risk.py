@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from heapq import nlargest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -27,15 +27,17 @@ from seqmlm.domains.field import lacking
 from seqmlm.domains.holes import Prompt
 from seqmlm.engine.units import Doubles
 from seqmlm.errors import UsageError, number_of
-from seqmlm.evaluation.outcomes import Outcome, calibration_curve, quality, quality_of_groups
+from seqmlm.evaluation.outcomes import Outcome, calibration_curve, group_qualities, risk_quality
 from seqmlm.inference.cloze import Cloze
 from seqmlm.inference.session import Session
 from seqmlm.parsing import duration
-from seqmlm.reports.page import Page
 from seqmlm.reports.summary import Figures, Table
 from seqmlm.rows.file import Row
 from seqmlm.streams.sinks import Kind
 from seqmlm.tasks.task import Conclusion, Output, ReadRows, Requirements, Task, TaskConfig
+
+if TYPE_CHECKING:
+    from seqmlm.reports.page import Page
 
 AT_ONCE = 1024  # histories encoded together, each with a code in its gap: some megabytes
 HIGHEST = 50  # predictions that a report lists
@@ -165,7 +167,7 @@ class Risk(Task[RiskConfig, Record]):
                 floors = {name: row[name] for name in ("events", "before")}
                 ranked = row["predicted_boolean_probability"], row["log_ratio"]
                 told.append(Outcome(row["subject_id"], label, *ranked, floors, row["groups"]))
-        overall, groups = quality(told, self.config.seed), quality_of_groups(told, self.config.seed)
+        overall, groups = risk_quality(told, self.config.seed), group_qualities(told, self.config.seed)
         curve = [] if overall is None else calibration_curve(told)
         facts = {"predictions": n, "seen": self.seen, "codes": Things(len(self.codes))}
         return {**facts, "overall": overall, "groups": groups, "curve": curve}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import numpy as np
 
@@ -30,7 +30,6 @@ from seqmlm.inference.batches import input_bytes, tokens_per_second
 from seqmlm.inference.estimate import about
 from seqmlm.inference.maps import Maps, Subject, candidates, row_options
 from seqmlm.inference.session import Session
-from seqmlm.reports.page import Page
 from seqmlm.reports.summary import Figures, Table
 from seqmlm.reports.verdict import links_warnings
 from seqmlm.rows.file import Row
@@ -39,7 +38,7 @@ from seqmlm.streams.ownership import refuse_foreign, remember
 from seqmlm.streams.sinks import write_error
 from seqmlm.structure.base import SMALL_ALPHABET, StructureSettings
 from seqmlm.structure.estimators import KINDS, MOST_ELEMENTS
-from seqmlm.structure.graphs import Component, graphml, listed
+from seqmlm.structure.graphs import Component, graphml, json_pieces
 from seqmlm.structure.maps import DependenceMap, Null, Over
 from seqmlm.tasks.pace import LONG
 from seqmlm.tasks.task import (
@@ -54,6 +53,9 @@ from seqmlm.tasks.task import (
     terminal_line,
     where,
 )
+
+if TYPE_CHECKING:
+    from seqmlm.reports.page import Page
 
 Made = TypeVar("Made")
 
@@ -572,7 +574,11 @@ class Structure(Task[StructureConfig, Subject]):
         assert self.decoder is not None
         every = Again(lambda: self.decoded(rows()))
         graphs = Again(lambda: (Component(one.record.id, one.units, one.edges) for one in every))
-        texts = {"edges.json": listed(graphs), "edges.graphml": graphml(graphs), **self.decoder.files(every)}
+        texts = {
+            "edges.json": json_pieces(graphs),
+            "edges.graphml": graphml(graphs),
+            **self.decoder.files(every),
+        }
         for name, pieces in texts.items():
             _write(folder / name, pieces)
         return [folder / name for name in texts]

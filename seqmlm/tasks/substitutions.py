@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.reports.drawing import fitted_scale
-from seqmlm.reports.page import Page
+from seqmlm.reports.scales import colour_scale
 from seqmlm.tasks.measurements import Measurements
+
+if TYPE_CHECKING:
+    from seqmlm.reports.page import Page
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +63,7 @@ class Grid:
             for letter in range(len(self.letters))
         ]
         labels = [f"{letter}{self.numbers[place]}" for place, letter in units]
-        scale = fitted_scale(values)
+        scale = colour_scale(values)
         beyond = float(np.mean(np.abs(values[np.isfinite(values)]) > scale))
         note = (
             "effects as in the rows: orange is less fit than the wild type's letter (shaded), blue fitter; "

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from seqmlm.domains.variants import Variant, Variants, VariantTable
 from seqmlm.errors import UsageError, number_of
 from seqmlm.inference.session import Session
 from seqmlm.inference.variants import BITS, CONVENTIONS, WHOLE, VariantScorer
-from seqmlm.reports.page import Page
 from seqmlm.reports.summary import Figures, Table
 from seqmlm.reports.verdict import agreement_sentences, suggestion_doubts
 from seqmlm.rows.file import Row
@@ -39,6 +38,9 @@ from seqmlm.tasks.task import (
     said,
     where,
 )
+
+if TYPE_CHECKING:
+    from seqmlm.reports.page import Page
 
 Convention = Literal["masked", "wt", "mask_fill", "mutant", "match_fill", "pll_delta", "pll_excess"]
 NUMBERS = (*CONVENTIONS, "pll_delta_per_unit", BITS)

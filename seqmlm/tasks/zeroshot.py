@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from seqmlm.data.counts import People
 from seqmlm.data.problems import Problems
@@ -22,11 +22,13 @@ from seqmlm.evaluation.classes import class_measures
 from seqmlm.inference.classifier import Classifier, Verbalizer, read_wording
 from seqmlm.inference.cloze import Cloze
 from seqmlm.inference.session import Session
-from seqmlm.reports.page import Page
 from seqmlm.reports.summary import Figures, Table
 from seqmlm.reports.verdict import accuracy_sentence
 from seqmlm.rows.file import Row
 from seqmlm.tasks.task import Conclusion, Output, ReadRows, Task, TaskConfig, place, read
+
+if TYPE_CHECKING:
+    from seqmlm.reports.page import Page
 
 CONTEXTS, FEWEST = 200, 20  # inputs that contextual calibration looks at, and needs: one would take all away
 ONE_CLASS = 0.95  # share of predictions of one class from which on that is said

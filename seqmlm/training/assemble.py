@@ -34,7 +34,14 @@ from seqmlm.engine.packing import PackedRow, RowDataset, RowPlanner
 from seqmlm.engine.pseudolikelihood import AlignedSequences, LinearLoop, prepare
 from seqmlm.engine.shapes import LAYERS, PATTERN_KEYS
 from seqmlm.errors import UsageError
-from seqmlm.evaluation.bits import BitsReport, UnitBits, joined, memorization_gap, unigram, unit_bits
+from seqmlm.evaluation.bits import (
+    BitsReport,
+    UnitBits,
+    concatenate_bits,
+    memorization_gap,
+    unigram,
+    unit_bits,
+)
 from seqmlm.inference import model_folder
 from seqmlm.inference.model_folder import load_tokenizer, make_masker
 from seqmlm.tasks.deadline import Afterwards
@@ -279,7 +286,7 @@ class Evaluator:
                 break
         facts = phase.settle("the final evaluation", speed=tokens / max(phase.seconds, 1e-9))
         after.measured(facts["speed"])
-        return self._values(rows, joined(parts).report(), sequences)
+        return self._values(rows, concatenate_bits(parts).report(), sequences)
 
     def _measure(self, rows: MaskedRows | LinearRows, records: int) -> dict[str, float]:
         bits = self._bits(self.ask(rows), evenly(len(self.corpus.validation), records))

@@ -350,7 +350,7 @@ class CorpusReader:
     def split(self) -> Split:
         """The rule that divides training from validation and calibration records; a new object each time."""
         data, seed = self.config.data, self.config.seed
-        enough = CALIBRATING if self.domain.level(None).whole else CALIBRATING_PARTS
+        enough = CALIBRATING if self.domain.level(None).row_per_record else CALIBRATING_PARTS
         # Sequences that share a window must be in the same part: where they are joined, neighbours share one.
         key = neighbours if data.join_documents else self.domain.keys.split
         shares: dict[str, Any] = {"share": data.validation, "calibration": data.calibration, "enough": enough}

@@ -26,9 +26,9 @@ from seqmlm.engine.reductions import Reduction, Rows
 from seqmlm.engine.scoring import Scorer, SequenceScore
 from seqmlm.engine.types import Bools, Longs, Windows
 from seqmlm.engine.units import EXACT, Units, unit_numbers
-from seqmlm.evaluation.intervals import bootstrap_weights, summarized
+from seqmlm.evaluation.intervals import bootstrap_weights, percentile_interval
+from seqmlm.inference.arrays import HEADER, encode_arrays
 from seqmlm.inference.batches import forward_tokens
-from seqmlm.inference.calibrations import HEADER, saved
 from seqmlm.inference.model_folder import COUNTS, LoadedModel, data_rules, put_file
 from seqmlm.tasks.deadline import Afterwards
 
@@ -84,7 +84,7 @@ def fit_expert(
     expert = learner.learnt(counter.expert(counter.sequences(tokens, after)))
     header = {HEADER: json.dumps(expert.description())}
     with data_rules(model.card):  # the folder has no card yet, which `put_file` would ask
-        put_file(Path(model.path) / COUNTS, saved(expert.arrays(), header))
+        put_file(Path(model.path) / COUNTS, encode_arrays(expert.arrays(), header))
     return expert
 
 
@@ -249,7 +249,7 @@ class _Learner:
             saved = bits[second] - bits[first]
             value = float(saved.mean())
             bounded = len(np.unique(group)) >= _LEAST_GROUPS
-            return summarized(value, drawn @ saved / sizes).bounds() if bounded else {"value": value}
+            return percentile_interval(value, drawn @ saved / sizes).bounds() if bounded else {"value": value}
 
         gains: dict[str, dict[str, dict[str, float]]] = {}
         for first, second in combinations(_RANKS, 2):

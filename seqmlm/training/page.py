@@ -14,7 +14,7 @@ from markupsafe import Markup
 from seqmlm import __version__
 from seqmlm.inference.model_folder import Card
 from seqmlm.privacy import sensitive_data
-from seqmlm.reports.drawing import HEIGHT, MARK, THRESHOLD, WIDTH, picture, styled
+from seqmlm.reports.drawing import HEIGHT, MARK, THRESHOLD, WIDTH, page_style, picture
 from seqmlm.reports.page import Page
 from seqmlm.reports.summary import Table
 
@@ -123,7 +123,7 @@ def _curves(metrics: Sequence[Mapping[str, Any]], held: str, label: str, floor: 
     if not drawn:
         return Markup()
     nats = "loss, nats per masked token" if floor else "loss"
-    with styled():
+    with page_style():
         figure = Figure(figsize=(WIDTH / 72, 1.3 * HEIGHT / 72))
         axes = figure.subplots(1, drawn, squeeze=False)[0]
         figure.subplots_adjust(left=0.06, right=0.99, bottom=0.18, top=0.9, wspace=0.16)

@@ -125,7 +125,7 @@ class Pretraining:
         self.corpus = corpus = reader.corpus(self.say)
         self.say(self.deadline.extend(self.deadline.wall() - reading))
         level = self.domain.level(None)
-        if data.calibration and level.whole:
+        if data.calibration and level.row_per_record:
             counted = bool(level.statistics.counted) and len(corpus.sources) == 1  # as `Corpus.training`
             self.say(few_held_out(corpus.held_out, agreed.name, counted=counted))
         self.few = few_trained_on(corpus)

@@ -13,7 +13,7 @@ from tiny_models import protein_model, random_model, residues
 
 from seqmlm.anomaly import levels
 from seqmlm.anomaly.levels import UNKNOWN, Frequencies, Level
-from seqmlm.anomaly.values import Doubles, Scored
+from seqmlm.anomaly.values import Doubles, ScoredRecord
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.dna import levels as dna
@@ -58,12 +58,12 @@ def test_what_training_never_had_is_what_no_sequence_of_it_holds(train: list[str
     encoding = BPE.encode(raw)
     expected = [unit not in met for unit in unit_symbols(BPE.units, encoding)]
     [scored] = _scored(Session(random_model("text", BPE)), raw)
-    assert known.unseen(scored).tolist() == expected
+    assert known.new_units(scored).tolist() == expected
     again = Frequencies.load(known.arrays(), BPE)
-    assert again.unseen(scored).tolist() == expected
+    assert again.new_units(scored).tolist() == expected
 
 
-def _scored(session: Session, raw: str) -> list[Scored]:
+def _scored(session: Session, raw: str) -> list[ScoredRecord]:
     scorer = RecordScorer(session)
     return scorer.unit_scores(scorer.encoded([record(raw)], Problems()))
 
@@ -79,7 +79,7 @@ def test_of_sensitive_data_no_word_is_kept() -> None:
 
 def test_more_words_than_can_be_kept_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(levels, "_MOST_SEEN", 5)
-    assert seen(BPE).seen is None
+    assert seen(BPE).unit_hashes is None
 
 
 def test_a_word_outside_the_vocabulary_is_unknown_without_a_background() -> None:

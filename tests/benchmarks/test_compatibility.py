@@ -11,7 +11,8 @@ from tiny_models import random_model
 from seqmlm.domains.dna.bases import BaseTokenizer
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.packing import Document, PackedBatch, pack
-from seqmlm.structure.joints import Conditional, Pair, deviation, given
+from seqmlm.structure.joints import Pair, deviation, pair_conditionals
+from seqmlm.structure.pairs import Conditional
 
 MODEL = random_model("dna", BaseTokenizer(), spread=40)
 ENCODING = MODEL.tokenizer.encode("ACGTTGACCA")
@@ -49,7 +50,7 @@ def test_it_is_none_where_the_conditionals_are_of_one_joint() -> None:
 def test_a_model_is_asked_as_joints_ask_it(rows: CompatibleRows) -> None:
     ids, alphabet = ENCODING.ids.astype(np.int64), rows.space.ordinary.astype(np.int32)
     ids[[2, 5]] = rows.space.mask
-    (own,) = given(Conditionals(MODEL.rows), [Pair(ENCODING, 2, 5)], alphabet)
+    (own,) = pair_conditionals(Conditionals(MODEL.rows), [Pair(ENCODING, 2, 5)], alphabet)
     found = rows.deviations([Hidden(ids, np.arange(len(ids)), np.array([2, 5]))])
     assert found.item() == pytest.approx(deviation(own), rel=1e-3)
 

@@ -40,8 +40,8 @@ def test_recall_at_a_rate_is_the_best_allowed_threshold(items: list[tuple[bool, 
     labels, scores = _split(items)
     curve = Detection(labels, scores).curve()
     allowed = [t for t in [*scores, np.inf] if (scores[~labels] >= t).mean() <= rate]
-    assert curve.found(rate) == max((scores[labels] >= t).sum() for t in allowed)
-    assert curve.recall_at(rate) == pytest.approx(curve.found(rate) / labels.sum())
+    assert curve.hits_at(rate) == max((scores[labels] >= t).sum() for t in allowed)
+    assert curve.recall_at(rate) == pytest.approx(curve.hits_at(rate) / labels.sum())
 
 
 @given(ITEMS)
@@ -82,14 +82,14 @@ def test_confusion_and_reweighting_by_hand() -> None:
     assert (found.precision.value, found.recall.value) == (0.75, 0.75)
     assert found.f1 == pytest.approx(0.75)
     # Of 1000 items 100 positive: 75 found, 900/6 = 150 wrong alarms.
-    precision, f1 = found.reweighted(0.1)
+    precision, f1 = found.precision_and_f1_at(0.1)
     assert precision == pytest.approx(75 / 225)
     assert f1 == pytest.approx(2 * 75 / (2 * 75 + 150 + 25))
-    same = found.reweighted(0.4)
+    same = found.precision_and_f1_at(0.4)
     assert same == pytest.approx((0.75, 0.75))
     silent = confusion([True, False], [False, False])
     assert silent.f1 == 0.0
-    assert np.isnan(silent.reweighted(0.5)[0])
+    assert np.isnan(silent.precision_and_f1_at(0.5)[0])
 
 
 @pytest.mark.parametrize(("hits", "trials"), [(0, 7), (3, 10), (10, 10), (1, 500)])

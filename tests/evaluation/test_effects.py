@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import spearmanr
 from sklearn.metrics import matthews_corrcoef, roc_auc_score
 
-from seqmlm.evaluation.effects import agreement, agreement_of, ndcg
+from seqmlm.evaluation.effects import agreement, agreement_metrics, ndcg
 
 
 def proteingym_ndcg(measured: np.ndarray, predicted: np.ndarray) -> float:
@@ -32,7 +32,7 @@ def test_figures_are_those_of_the_libraries():
     measured, predicted = drawn()
     predicted = np.round(predicted, 1)  # ties have average ranks
     fit = measured >= np.median(measured)
-    found = agreement_of(measured, predicted, fit)
+    found = agreement_metrics(measured, predicted, fit)
     assert found["spearman"] == pytest.approx(spearmanr(measured, predicted)[0])
     assert found["auc"] == pytest.approx(roc_auc_score(fit, predicted))
     assert found["mcc"] == pytest.approx(matthews_corrcoef(fit, predicted >= np.median(predicted)))
@@ -54,7 +54,7 @@ def test_what_is_predicted_alike_shares_its_gains():
 @pytest.mark.parametrize("measured", [np.ones(50), np.arange(5.0), np.zeros(0)])
 def test_undefined_figures_are_nan(measured: np.ndarray):
     assert np.isnan(ndcg(measured, np.arange(len(measured)) * 1.0))
-    found = agreement_of(measured, np.ones(len(measured)), np.ones(len(measured), dtype=bool))
+    found = agreement_metrics(measured, np.ones(len(measured)), np.ones(len(measured), dtype=bool))
     assert np.isnan(found["auc"])
     assert np.isnan(found["spearman"])
 
@@ -69,7 +69,7 @@ def test_only_variants_with_all_predictions_count():
     assert found.metrics["model"]["spearman"].value == pytest.approx(
         spearmanr(measured[30:], predicted[30:])[0]
     )
-    assert found.against == "other"
+    assert found.rival == "other"
     assert found.gain.low > 0
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from seqmlm.evaluation.geometry import frequency_correlation, geometry, neighbourhoods, plane
+from seqmlm.evaluation.geometry import frequency_correlation, geometry, neighbour_plane, principal_plane
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_frequent_words_that_are_like_all_others_correlate(vectors: np.ndarray) 
 def test_a_plane_keeps_what_varies_most() -> None:
     rng = np.random.default_rng(1)
     vectors = (rng.normal(size=(40, 6)) * [9, 1e-3, 3, 1e-3, 1e-3, 1e-3]).astype(np.float32)
-    found = plane(vectors)
+    found = principal_plane(vectors)
     for column, dimension in ((0, 0), (1, 2)):
         assert abs(np.corrcoef(found[:, column], vectors[:, dimension])[0, 1]) > 0.999
 
@@ -70,7 +70,7 @@ def test_umap_keeps_who_is_near_whom() -> None:
     pytest.importorskip("umap")
     apart = np.repeat(np.eye(2, 5, dtype=np.float32), 20, axis=0)
     vectors = apart + np.random.default_rng(0).normal(size=(40, 5), scale=0.1).astype(np.float32)
-    found = neighbourhoods(vectors)
+    found = neighbour_plane(vectors)
     assert found is not None
     distances = np.linalg.norm(found[:, None] - found[None], axis=2)
     assert distances[:20, :20].max() < distances[:20, 20:].min()
@@ -85,7 +85,7 @@ def test_umap_is_asked_where_it_is_installed(vectors: np.ndarray, monkeypatch: p
             return given[:, :2]
 
     monkeypatch.setitem(sys.modules, "umap", SimpleNamespace(UMAP=UMAP))
-    np.testing.assert_array_equal(neighbourhoods(vectors), vectors[:, :2])
-    assert neighbourhoods(vectors[:15]) is None
+    np.testing.assert_array_equal(neighbour_plane(vectors), vectors[:, :2])
+    assert neighbour_plane(vectors[:15]) is None
     monkeypatch.setitem(sys.modules, "umap", None)
-    assert neighbourhoods(vectors) is None
+    assert neighbour_plane(vectors) is None

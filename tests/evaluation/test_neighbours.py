@@ -7,7 +7,7 @@ import pytest
 
 from seqmlm.errors import DataError
 from seqmlm.evaluation import neighbours
-from seqmlm.evaluation.neighbours import nearest, votes
+from seqmlm.evaluation.neighbours import majority_labels, nearest
 
 
 @pytest.fixture(params=[7, 1 << 15])
@@ -64,7 +64,7 @@ def test_a_set_that_is_too_small_is_refused() -> None:
 
 def test_of_equally_many_votes_the_nearest_one_counts() -> None:
     labels = ["a", "b", "b", "c"]
-    assert votes(np.array([[3, 0, 1, 2], [0, 1, 3, 3], [0, 1, 2, 0]]), labels) == [
+    assert majority_labels(np.array([[3, 0, 1, 2], [0, 1, 3, 3], [0, 1, 2, 0]]), labels) == [
         ("b", 0.5),
         ("c", 0.5),
         ("a", 0.5),

@@ -14,7 +14,7 @@ from time_limits import unlimited
 from tiny_models import dna_model, protein_model, residues
 
 from seqmlm.anomaly.levels import View
-from seqmlm.anomaly.values import ALONE, COUNTED, SEEN, Scored
+from seqmlm.anomaly.values import ALONE, COUNTED, SEEN, ScoredRecord
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.expert import CountExpert
@@ -22,7 +22,7 @@ from seqmlm.engine.reductions import Rows
 from seqmlm.engine.types import InMemory, Longs
 from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.errors import StateError
-from seqmlm.inference.calibrations import saved
+from seqmlm.inference.arrays import encode_arrays
 from seqmlm.inference.expert import stored_expert
 from seqmlm.inference.model_folder import COUNTS, LoadedModel
 from seqmlm.inference.scorer import RecordScorer
@@ -78,7 +78,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     return _fitted(tmp_path_factory.mktemp("model"))
 
 
-def _scored(session: Session, raws: list[str], mode: Mode = EXACT, view: View | None = None) -> list[Scored]:
+def _scored(
+    session: Session, raws: list[str], mode: Mode = EXACT, view: View | None = None
+) -> list[ScoredRecord]:
     scorer = RecordScorer(session)
     encoded = scorer.encoded([Record(id=raw, raw=raw, source="x", line=1) for raw in raws], Problems())
     return scorer.unit_scores(encoded, mode) if view is None else scorer.unit_scores(encoded, mode, view=view)
@@ -127,7 +129,7 @@ def test_of_bases_experts_are_multiplied(bases: LoadedModel, mode: Mode) -> None
     _sum_up(bases, both, mode)
 
 
-def _sum_up(model: LoadedModel, found: Sequence[Scored], mode: Mode) -> None:
+def _sum_up(model: LoadedModel, found: Sequence[ScoredRecord], mode: Mode) -> None:
     """Fail where sequences have another pseudo-log-likelihood than their units together."""
     sequences = RecordScorer(Session(model)).sequences([one.encoding for one in found], mode)
     for one, score in zip(found, sequences, strict=True):
@@ -135,7 +137,7 @@ def _sum_up(model: LoadedModel, found: Sequence[Scored], mode: Mode) -> None:
         assert len(score.units[0]) == len(one)
 
 
-def _rows(model: LoadedModel, own: Scored, mode: Mode) -> NDArray[np.float64]:
+def _rows(model: LoadedModel, own: ScoredRecord, mode: Mode) -> NDArray[np.float64]:
     """(U, 4) log2 p of each base, at the units of a record, by the model alone."""
     scorer = RecordScorer(Session(model, expert="none"))
     encoded = scorer.encoded([own.record], Problems())
@@ -235,7 +237,7 @@ def test_counts_that_do_not_help_are_left_out_unless_asked_for(tmp_path: Path) -
     model = _fitted(tmp_path)
     expert = stored_expert(model)
     described = {**expert.description(), "facts": {**expert.facts, "better": False}}
-    (tmp_path / COUNTS).write_bytes(saved(expert.arrays(), {"seqmlm": json.dumps(described)}))
+    (tmp_path / COUNTS).write_bytes(encode_arrays(expert.arrays(), {"seqmlm": json.dumps(described)}))
     assert stored_expert(model, "auto") is None
     assert stored_expert(model, "none") is None
     assert stored_expert(model, "counts") is not None
@@ -278,7 +280,7 @@ def test_counts_that_cannot_be_read_or_lack_something_are_an_error(
         "cut": content[:-100],
         "header": content.replace(b'\\"chains\\"', b'\\"chainz\\"'),
         "other": content.replace(b"1/0/events", b"1/0/eventz"),
-    }.get(damage) or saved(arrays, {"seqmlm": json.dumps({**described, **changed})})
+    }.get(damage) or encode_arrays(arrays, {"seqmlm": json.dumps({**described, **changed})})
     assert bad != content
     (tmp_path / COUNTS).write_bytes(bad)
     with pytest.raises(StateError, match="expert=none"):

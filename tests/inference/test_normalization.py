@@ -12,7 +12,7 @@ import pytest
 
 from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.inference import normalization
-from seqmlm.inference.calibrations import HEADER, saved, tensors
+from seqmlm.inference.arrays import HEADER, encode_arrays, read_arrays
 from seqmlm.inference.normalization import Normalization
 from seqmlm.inference.senses import Senses
 from seqmlm.privacy import handling_sensitive_data
@@ -83,15 +83,20 @@ def test_what_is_damaged_does_not_come_back(kept: tuple[type[Any], Keep], tmp_pa
         kind.stored(tmp_path, {**FACTS, "layers": "-2"})
     (file,) = [one for one in tmp_path.iterdir() if one.suffix == ".safetensors"]
     whole = file.read_bytes()
-    arrays, header = tensors(file)
+    arrays, header = read_arrays(file, "")
     told = json.loads(header[HEADER])
     shorter = {name: one[:-1] for name, one in arrays.items()}
     shorter |= {name: one for name, one in arrays.items() if name in ("mean", "components")}
-    for content in (whole[:-3], saved(arrays), saved(shorter, header), saved(arrays, {HEADER: "[]"})):
+    for content in (
+        whole[:-3],
+        encode_arrays(arrays),
+        encode_arrays(shorter, header),
+        encode_arrays(arrays, {HEADER: "[]"}),
+    ):
         file.write_bytes(content)
         with pytest.raises(StateError, match=f"{file.name} cannot be read .*--set"):
             kind.stored(tmp_path, FACTS)
-    file.write_bytes(saved(arrays, {HEADER: json.dumps(told)}))
+    file.write_bytes(encode_arrays(arrays, {HEADER: json.dumps(told)}))
     assert kind.stored(tmp_path, FACTS).facts.items() >= FACTS.items()
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from tiny_models import residues
 
-from seqmlm.anomaly.values import Scored
+from seqmlm.anomaly.values import ScoredRecord
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.reductions import Rank
@@ -56,7 +56,7 @@ def test_what_was_not_asked_for_longest_is_forgotten(model: LoadedModel) -> None
     asked: list[int] = []
     for number in (0, 1, 0, 2, 0, 1):  # 10 + 12 + 14 units are one record too many
 
-        def score(chosen: list[int], number: int = number) -> list[Scored]:
+        def score(chosen: list[int], number: int = number) -> list[ScoredRecord]:
             asked.append(number)
             return [truth[number] for _ in chosen]
 

@@ -12,8 +12,9 @@ import pytest
 from pages import Reading
 
 from seqmlm.reports import drawing
-from seqmlm.reports.drawing import Bar, coloured_text, scatter, steps, thinned
+from seqmlm.reports.drawing import Bar, scatter, text_on_colours, thinned_indices
 from seqmlm.reports.page import Page
+from seqmlm.reports.scales import colour_scale, steps
 
 INNER = drawing.WIDTH - drawing.LEFT - drawing.RIGHT
 WHOLE = drawing.HEIGHT - drawing.TOP - drawing.BOTTOM
@@ -34,11 +35,11 @@ def shapes(html: str) -> list[tuple[str, float, float, float]]:
 def test_a_single_peak_survives_thinning() -> None:
     values = np.zeros(100_000)
     values[54_321] = 7.0
-    kept = thinned(np.arange(100_000), values)
+    kept = thinned_indices(np.arange(100_000), values)
     assert 54_321 in kept
     assert len(kept) == drawing.MOST_POINTS
     assert (np.diff(kept) > 0).all()
-    few = thinned(np.array([0.0, np.nan, 2.0, 3.0]), np.array([1.0, 1.0, np.nan, -np.inf]))
+    few = thinned_indices(np.array([0.0, np.nan, 2.0, 3.0]), np.array([1.0, 1.0, np.nan, -np.inf]))
     assert few.tolist() == [0, 3]
 
 
@@ -93,10 +94,10 @@ def test_a_fitted_scale_is_one_that_nearly_all_values_lie_within() -> None:
     rng = np.random.default_rng(0)
     for size in (1e-3, 0.2, 6.0, 150.0):
         values = rng.normal(scale=size, size=4000)
-        scale = drawing.fitted_scale(values)
+        scale = colour_scale(values)
         assert 0.96 < np.mean(np.abs(values) <= scale) < 0.99
         assert float(f"{scale / 8:.2g}") * 8 == pytest.approx(scale, rel=1e-6)
-    assert drawing.fitted_scale(np.array([np.nan, np.inf, 0.0])) == 1.0
+    assert colour_scale(np.array([np.nan, np.inf, 0.0])) == 1.0
 
 
 @pytest.mark.parametrize("values", [[], [np.nan, np.nan], [np.inf, 1.0], [2.0, 2.0], [-1.0, 3.0]])
@@ -126,7 +127,7 @@ def test_the_scale_is_linear_in_bits_and_ends() -> None:
 
 def test_coloured_text_keeps_every_character_once() -> None:
     spans = [(1, 3), (2, 5), (4, 5), (6, 6), (7, 9)]
-    html = coloured_text("ab<d>fgh&", spans, np.arange(5.0), ["t"] * 5)
+    html = text_on_colours("ab<d>fgh&", spans, np.arange(5.0), ["t"] * 5)
     assert re.sub(r"<[^>]*>", "", html) == "ab&lt;d&gt;fgh&amp;"
     assert html.count("<b ") == 3
     assert html.count('tabindex="0"') == 1

@@ -18,7 +18,7 @@ from seqmlm.reports.findings import Baseline, sarif, write_sarif
 def one(text: str = "x = 1", uri: str = "src/a.py", line: int = 3, **more: Any) -> Finding:
     place: dict[str, Any] = {"uri": uri, "first_line": line, "last_line": line, "columns": None, "scope": "f"}
     said = {"rule": "line", "message": "An unusual line.", "p_value": 0.001, "score": 4.5}
-    return Finding(**{**place, **said, "fingerprints": Fingerprints(uri).of("line", "f", text), **more})
+    return Finding(**{**place, **said, "fingerprints": Fingerprints(uri).hashes("line", "f", text), **more})
 
 
 def check(log: dict[str, Any]) -> None:
@@ -97,21 +97,21 @@ def stored(folder: Path, found: list[Finding], kind: str) -> Path:
 @pytest.mark.parametrize("kind", ["sarif", "jsonl"])
 def test_only_what_is_new_is_new(tmp_path, kind):
     old = [one("x = 1", line=3), one("y = 2", line=9), one("z = 3", uri="gone.py")]
-    baseline = Baseline.read(stored(tmp_path, old, kind))
+    baseline = Baseline.load(stored(tmp_path, old, kind))
     assert baseline.is_known(one("x = 1", line=30))  # lines above it came
     assert not baseline.is_known(one("x = 7"))
     assert baseline.is_known(one("y  =  2", uri="src/renamed.py"))
     assert not baseline.is_known(one("y = 2"))  # the copy of a finding is a new one
-    gone = baseline.absent({"src/a.py", "gone.py"})
+    gone = baseline.absent_findings({"src/a.py", "gone.py"})
     assert [(f.uri, f.state) for f in gone] == [("gone.py", "absent")]
-    assert baseline.absent({"src/a.py"}) == []  # nobody looked
+    assert baseline.absent_findings({"src/a.py"}) == []  # nobody looked
 
 
 def test_what_was_absent_is_not_known(tmp_path):
     path = tmp_path / "a.sarif"
     for found, known in (([one(state="absent"), one("y", state="unchanged")], 1), ([], 0)):
         write_sarif(path, found, version="1")
-        assert len(Baseline.read(path).known) == known
+        assert len(Baseline.load(path).findings) == known
 
 
 SARIF = (
@@ -137,6 +137,6 @@ def test_other_files_are_named(tmp_path, text, message):
     path = tmp_path / "x"
     path.write_text(text)
     with pytest.raises(DataError, match=message):
-        Baseline.read(path)
+        Baseline.load(path)
     with pytest.raises(DataError, match="cannot be read"):
-        Baseline.read(tmp_path / "none")
+        Baseline.load(tmp_path / "none")

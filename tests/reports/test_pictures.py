@@ -36,7 +36,7 @@ def code() -> str:
     norms = ClassNorms(np.zeros((17, 4, 3))).learn([one] * 10)
     report = Reported(scorer.session.tokenizer, pictures=CODE.pictures(LineLevel()), unit="lexer token")
     for row in LineLevel().rows(one, norms):
-        report.add(JudgedRow(row=row, scored=one, p_value=0.5, alarm=row.line == 8))
+        report.add(JudgedRow(row=row, scored_record=one, p_value=0.5, alarm=row.line == 8))
     return report.html()
 
 
@@ -64,7 +64,7 @@ def test_of_a_long_file_only_what_is_near_a_finding_is_shown():
     norms = ClassNorms(np.zeros((17, 4, 3))).learn([one])
     row = next(row for row in LineLevel().rows(one, norms) if row.line == 100)
     report = Reported(scorer.session.tokenizer, pictures=CODE.pictures(LineLevel()))
-    report.add(JudgedRow(row=row, scored=one, p_value=0.001, alarm=True))
+    report.add(JudgedRow(row=row, scored_record=one, p_value=0.001, alarm=True))
     told = shown(report.html())
     numbers = [int(n) for n in re.findall(r"^ +(\d+) +[\d.]+ [│▶] value_", told, re.MULTILINE)]
     assert numbers == list(range(94, 107))
@@ -82,7 +82,7 @@ def test_a_patient_has_a_timeline_and_codes_by_visit():
     rows = list(level.rows(one, counts))
     rows[0].extra["missing"][:] = [{"unit": "ICD10//<b>", "p": 0.75}]  # type: ignore[index]
     for place, row in enumerate(rows):
-        report.add(JudgedRow(row=row, scored=one, p_value=0.01, alarm=place == 1))
+        report.add(JudgedRow(row=row, scored_record=one, p_value=0.01, alarm=place == 1))
     page = report.html()
     told = shown(page)
     head = page.partition("<tbody>")[0].rpartition("<thead>")[2]

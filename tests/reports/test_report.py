@@ -12,7 +12,7 @@ import pytest
 from reported import Reported
 
 from seqmlm.anomaly.levels import part_row, record_row
-from seqmlm.anomaly.values import Place, Scored
+from seqmlm.anomaly.values import Place, ScoredRecord
 from seqmlm.data.record import Record
 from seqmlm.domains.protein import PROTEIN
 from seqmlm.domains.protein.tokenizer import TOKENS, ResidueTokenizer
@@ -22,15 +22,15 @@ from seqmlm.reports import report as module
 from seqmlm.reports.drawing import MOST_POINTS
 from seqmlm.reports.page import Page
 from seqmlm.reports.pictures import Coloured, Highest, Point, Timeline, Tracks
-from seqmlm.reports.report import shown_scale
+from seqmlm.reports.report import record_scale
 from seqmlm.tokenizers.spelling import Letters
 
 TOKENIZER = ResidueTokenizer()
 
 
-def scored(name: str, raw: str, bits: list[float]) -> Scored:
+def scored(name: str, raw: str, bits: list[float]) -> ScoredRecord:
     top = np.tile([TOKENIZER.encode("W").ids[1], -1], (len(raw), 1))
-    return Scored(
+    return ScoredRecord(
         record=Record(id=name, raw=raw, source="a<b>.fa", line=7),
         encoding=TOKENIZER.encode(raw),
         rule=TOKENIZER.units,
@@ -44,7 +44,7 @@ def judged(name: str, score: float, p_value: float | None = None, alarm: bool | 
     one = scored(name, "ACDEF", [score, 0, 0, 0, 0])
     p_values = {} if p_value is None else {"b": 1.0, "a": p_value}
     row = record_row(one, {"bits_per_unit": score})
-    return JudgedRow(row=row, scored=one, p_value=p_value, alarm=alarm, p_values=p_values)
+    return JudgedRow(row=row, scored_record=one, p_value=p_value, alarm=alarm, p_values=p_values)
 
 
 def test_the_worst_rows_are_shown_in_order_and_others_are_forgotten() -> None:
@@ -81,7 +81,7 @@ def test_parts_of_a_long_record_are_shown_with_what_is_around(monkeypatch: pytes
     one = scored("long", raw, [1.0] * 40)
     row = part_row(one, np.arange(10, 13), "11-13", {"surprisal": 1.0})
     report = Reported(TOKENIZER, pictures=[Coloured()])
-    report.add(JudgedRow(row=row, scored=one))
+    report.add(JudgedRow(row=row, scored_record=one))
     html = report.html()
     shown = html.split('class="coloured"')[1].split("</div>")[0]
     assert re.sub("<[^>]*>", "", shown).partition(">")[2] == raw[7:16]
@@ -94,7 +94,7 @@ def along(start: int, score: float = 0.1, genes: list[str] | None = None, alarm:
     extra = {"contig": "chr1", "contig_start": start, "contig_end": start + 100, "genes": genes or []}
     row = replace(part_row(one, np.arange(5), "x", {"excess": score}), extra=extra)
     row = replace(row, place=Place("chr1", start, start + 100))
-    return JudgedRow(row=row, scored=one, p_value=0.5, alarm=alarm)
+    return JudgedRow(row=row, scored_record=one, p_value=0.5, alarm=alarm)
 
 
 def test_rows_with_a_place_are_drawn_along_what_they_lie_in() -> None:
@@ -117,7 +117,7 @@ def test_an_axis_without_a_number_is_not_drawn() -> None:
 
 @pytest.mark.parametrize(("bits", "scale"), [(0.5, 4), (4.1, 8), (8.0, 8), (13.0, 16), (40.0, 16)])
 def test_colours_are_of_steps_that_can_be_read(bits: float, scale: float) -> None:
-    assert shown_scale([scored("a", "ACDEF", [bits] * 5)]) == scale
+    assert record_scale([scored("a", "ACDEF", [bits] * 5)]) == scale
 
 
 def test_genes_are_drawn_below_a_track_as_far_as_their_rows_reach() -> None:
@@ -189,7 +189,7 @@ def test_places_count_from_one_whatever_the_ids_of_the_field_count_from() -> Non
         one = scored("p", "ACXEF", [1.0, 2.0, 0.0, 9.0, 1.0])
         one = replace(one, number=np.array([0, 1, 3, 4]), surprisal=one.surprisal[[0, 1, 3, 4]], values={})
         row = part_row(one, np.array([2]), "4", {"surprisal": 9.0})
-        report.add(JudgedRow(row=row, scored=one, p_value=1e-3, alarm=True))
+        report.add(JudgedRow(row=row, scored_record=one, p_value=1e-3, alarm=True))
         html[first] = report.html()
     assert ">4<" in html[0]
     assert "Places count from 1; their end is included. Ids such as p#4 count from 0" in html[0]
@@ -209,7 +209,7 @@ def test_residues_are_numbered_and_coloured_by_what_their_place_does_not_explain
     entropy[[4, 70]] = 0.0, 5.0
     one = replace(one, values={"entropy": entropy})
     report = Reported(TOKENIZER, pictures=PROTEIN.pictures(PROTEIN.levels[0]), unit="residue", ids_from=1)
-    report.add(JudgedRow(row=record_row(one, {"bits_per_unit": 3.0}), scored=one))
+    report.add(JudgedRow(row=record_row(one, {"bits_per_unit": 3.0}), scored_record=one))
     html = report.html()
     shown = html.split('class="coloured"')[1].split("</div>")[0]
     text = re.sub("<[^>]*>", "", shown).partition(">")[2]
@@ -262,7 +262,7 @@ def test_what_cannot_be_seen_is_shown_by_signs_and_what_is_not_text_is_left_out(
     one = scored("x", "ACDEF", [1.0, 2.0, 3.0, 4.0, 9.0])
     object.__setattr__(one.record, "raw", Lines())
     report = Reported(Spelled(), pictures=[Coloured()])
-    report.add(JudgedRow(row=record_row(one, {"bits_per_unit": 1.0}), scored=one))
+    report.add(JudgedRow(row=record_row(one, {"bits_per_unit": 1.0}), scored_record=one))
     told = report.html()
     assert "↵: 9.0 bits" in told
     assert "↵␣␣␣␣ 50 %" in told
@@ -277,7 +277,7 @@ def test_rows_of_which_nothing_is_known_have_a_table_of_their_own() -> None:
     silent = replace(
         record_row(scored("x", "ACD", []), {"bits_per_unit": float("nan")}), id="strange", units=np.arange(0)
     )
-    report.add(JudgedRow(row=silent, scored=scored("x", "ACD", []), alarm=True, unfamiliar=True))
+    report.add(JudgedRow(row=silent, scored_record=scored("x", "ACD", []), alarm=True, unfamiliar=True))
     told = report.html()
     assert "Unfamiliar rows, most of which the model does not know: 1" in told
     assert "strange" in told

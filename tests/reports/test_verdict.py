@@ -24,13 +24,13 @@ from seqmlm.reports.verdict import (
     HeldOutBits,
     accuracy_sentence,
     agreement_sentences,
+    comparison_words,
     counts_sentences,
+    figure_texts,
     finetuning_sentence,
-    formatted,
     links_warnings,
     nearest_sentence,
     ranking_sentence,
-    standing,
     suggestion_doubts,
     training_sentences,
     training_warnings,
@@ -124,7 +124,7 @@ def held_out(draw: st.DrawFn) -> HeldOutBits:
 def test_what_a_training_came_to_contradicts_no_number(found: HeldOutBits, alone: list[str]) -> None:
     told = [*counts_sentences(found, alone), *training_sentences(found, 4)]
     bits = check_bits(told)
-    assert bits.keys() == found.measured.keys()
+    assert bits.keys() == found.measured_bits.keys()
     assert not re.search("nan|None", " ".join(told))
     assert ("mix the model with counts" in told[0]) == found.mixed
 
@@ -152,9 +152,11 @@ def test_every_order_of_model_counts_both_and_frequencies(order: tuple[float, ..
     assert told[1].startswith(f"on held-out records {min(order[:3]):.3f} bits per word by {NAMES[ranked[0]]}")
     warnings = told[told.index(next(one for one in told if "4 steps" in one)) + 1 :]
     worse = [one for one in warnings if f"worse than {NAMES['frequencies']}" in one]
-    assert bool(worse) == (bits["model"] > bits["frequencies"] or bits[found.used] > bits["frequencies"])
+    assert bool(worse) == (
+        bits["model"] > bits["frequencies"] or bits[found.scoring_name] > bits["frequencies"]
+    )
     assert any("train longer, or on more data" in one for one in warnings) == (
-        bits["counts"] < bits[found.used] or not sure
+        bits["counts"] < bits[found.scoring_name] or not sure
     )
 
 
@@ -196,9 +198,9 @@ def test_a_difference_to_counts_that_is_small_leads_to_no_advice(
 
 
 def test_figures_that_differ_look_different() -> None:
-    assert formatted({"a": 0.9931, "b": 0.9934}) == {"a": "0.9931", "b": "0.9934"}
-    assert formatted({"a": 0.5, "b": 0.5, "c": 0.7}) == {"a": "0.500", "b": "0.500", "c": "0.700"}
-    assert formatted({"a": 1.0, "b": 1.0 + 1e-9}) == {"a": "1.000", "b": "1.000"}
+    assert figure_texts({"a": 0.9931, "b": 0.9934}) == {"a": "0.9931", "b": "0.9934"}
+    assert figure_texts({"a": 0.5, "b": 0.5, "c": 0.7}) == {"a": "0.500", "b": "0.500", "c": "0.700"}
+    assert figure_texts({"a": 1.0, "b": 1.0 + 1e-9}) == {"a": "1.000", "b": "1.000"}
 
 
 share = st.one_of(st.sampled_from([0.0, 0.5, 0.818, 0.993, 0.9931, 0.99310000001, 1.0]), st.floats(0, 1))
@@ -330,7 +332,7 @@ def test_nothing_is_said_of_a_gain_that_is_none() -> None:
 
 
 def test_an_interval_alone_makes_certain() -> None:
-    assert standing(2.0, 1.0) == "better than"
-    assert standing(2.0, 1.0, Gain(1.0, -0.1, 2.0)) == "not clearly better than"
-    assert standing(1.0, 2.0, Gain(-1.0, -2.0, -0.5)) == "clearly worse than"
-    assert standing(1.0, 2.0, Gain(1.0, 0.5, 2.0), lower=True) == "clearly better than"
+    assert comparison_words(2.0, 1.0) == "better than"
+    assert comparison_words(2.0, 1.0, Gain(1.0, -0.1, 2.0)) == "not clearly better than"
+    assert comparison_words(1.0, 2.0, Gain(-1.0, -2.0, -0.5)) == "clearly worse than"
+    assert comparison_words(1.0, 2.0, Gain(1.0, 0.5, 2.0), lower=True) == "clearly better than"

@@ -23,7 +23,7 @@ from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.structure.base import Estimator
 from seqmlm.structure.cmi import Gibbs
 from seqmlm.structure.estimators import PairCounts, StructureSettings, estimator
-from seqmlm.structure.maps import symmetrized
+from seqmlm.structure.maps import symmetric_values
 
 Doubles = NDArray[np.float64]
 
@@ -266,7 +266,7 @@ def test_fast_ranks_by_the_sequence_as_it_is_and_computes_the_strongest() -> Non
                 rows = np.exp([ask(changed(SEQUENCE, (i, a)), j) for a in ALPHABET.tolist()])
                 mean = alone @ rows
                 directed[i - 1, j - 1] = alone @ (rows * np.log(rows / mean)).sum(1)
-    np.testing.assert_allclose(ranked.values, symmetrized(directed), atol=1e-6)
+    np.testing.assert_allclose(ranked.values, symmetric_values(directed), atol=1e-6)
     [exact] = made(DNA, **four(estimator="exact")).maps([SEQUENCE])
     [both] = made(DNA, **four(estimator="fast", exact_pairs=1)).maps([SEQUENCE])
     again = both.values != ranked.values
@@ -356,7 +356,7 @@ def test_dependency_is_the_largest_change_of_log_odds(names: Names) -> None:
                     for a in ALPHABET.tolist()
                 ]
                 directed[i, j] = np.max(moves)
-    expected = of_names(symmetrized(directed, "max"), firsts)
+    expected = of_names(symmetric_values(directed, "max"), firsts)
     np.testing.assert_allclose(found.values, expected, atol=1e-4)
 
 

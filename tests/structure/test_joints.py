@@ -17,15 +17,15 @@ from seqmlm.structure import joints
 from seqmlm.structure.joints import (
     METHODS,
     OTHERS,
-    Conditional,
     Pair,
     arnold_gokhale,
     deviation,
-    given,
-    measures,
-    most_probable,
-    unary,
+    joint_measures,
+    pair_conditionals,
+    top_candidates,
+    unary_perplexities,
 )
+from seqmlm.structure.pairs import Conditional
 
 Doubles = NDArray[np.float64]
 A, B = 5, 7
@@ -66,11 +66,11 @@ def is_truth(make: Callable[[Conditional], Doubles]) -> bool:
 def test_of_compatible_conditionals_the_joint_is_theirs(name: str) -> None:
     assert is_truth(METHODS[name])
     own = compatible(truth())
-    found = measures(own, METHODS[name](own), 2, 3)
+    found = joint_measures(own, METHODS[name](own), 2, 3)
     assert found["a_kl"] == pytest.approx(0, abs=1e-12)
     assert found["g_kl"] == pytest.approx(0, abs=1e-12)
     assert found["jsd"] == pytest.approx(0, abs=1e-12)
-    assert found["u"] == pytest.approx(unary(own, 2, 3)["u"])
+    assert found["u"] == pytest.approx(unary_perplexities(own, 2, 3)["u"])
     assert deviation(own) == pytest.approx(0, abs=1e-20)
 
 
@@ -134,7 +134,7 @@ def test_it_settles_where_no_joint_is_nearer() -> None:
     least = summed(own, exact)
     assert summed(own, found.joint) == pytest.approx(least, abs=1e-5)
     for _ in range(50):
-        assert summed(own, joints._normal(exact + random.normal(scale=0.05, size=exact.shape))) > least
+        assert summed(own, joints._normalise(exact + random.normal(scale=0.05, size=exact.shape))) > least
 
 
 def test_steps_that_are_foretold_come_to_the_same_in_fewer() -> None:
@@ -175,7 +175,7 @@ def test_measures_cell_by_cell() -> None:
         sum(x * np.log(x / m) / 2 + y * np.log(y / m) / 2 for x, y, m in zip(p, r, own_middle, strict=True))
         for (p, r), own_middle in zip(rows, middles, strict=True)
     ]
-    found = measures(own, np.log(q), a, b)
+    found = joint_measures(own, np.log(q), a, b)
     assert found["u"] == pytest.approx(-(np.log(of_second[a, b]) + np.log(of_first[b, a])) / 2)
     assert found["p"] == pytest.approx(-np.log(q[a, b]) / 2)
     assert found["a_kl"] == pytest.approx(np.mean(divergences))
@@ -229,7 +229,7 @@ def naive_rows() -> tuple[Doubles, Doubles, Doubles, Doubles]:
 @pytest.mark.parametrize("block", [1, 7, 1 << 20])
 def test_a_model_is_asked_everything_in_blocks(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joints, "_BLOCK", block * len(ALPHABET))
-    [own] = given(Conditionals(DNA.rows), [PAIR], ALPHABET)
+    [own] = pair_conditionals(Conditionals(DNA.rows), [PAIR], ALPHABET)
     rows = naive_rows()
     for found, expected in zip(own[:4], rows, strict=True):
         normal = expected - np.logaddexp.reduce(expected, axis=-1, keepdims=True)
@@ -239,9 +239,9 @@ def test_a_model_is_asked_everything_in_blocks(block: int, monkeypatch: pytest.M
 
 
 def test_large_tables_are_held_in_single_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    [double] = given(Conditionals(DNA.rows), [PAIR], ALPHABET)
+    [double] = pair_conditionals(Conditionals(DNA.rows), [PAIR], ALPHABET)
     monkeypatch.setattr(joints, "_DOUBLES", 1)
-    [single] = given(Conditionals(DNA.rows), [PAIR], ALPHABET)
+    [single] = pair_conditionals(Conditionals(DNA.rows), [PAIR], ALPHABET)
     assert single.given_first.dtype == np.float32
     for name, make in METHODS.items():
         assert make(single) == pytest.approx(make(double), abs=1e-4), name
@@ -275,8 +275,8 @@ def test_all_that_are_no_candidates_are_one_symbol() -> None:
     model: Any = Table(joint)
     alphabet = np.arange(9, dtype=np.int32)
     pair = Pair(DNA.tokenizer.encode("ACG"), 0, 1)
-    every = [tried] = most_probable(model, [pair], alphabet, 4)
-    [own] = given(model, [pair], alphabet, every)
+    every = [tried] = top_candidates(model, [pair], alphabet, 4)
+    [own] = pair_conditionals(model, [pair], alphabet, every)
     first, second = joint.sum(axis=1), joint.sum(axis=0)
     assert tried.first.tolist() == [*sorted(np.argsort(-first)[:4]), OTHERS]
     assert tried.second.tolist() == [*sorted(np.argsort(-second)[:4]), OTHERS]
@@ -287,20 +287,22 @@ def test_all_that_are_no_candidates_are_one_symbol() -> None:
     assert deviation(own) == pytest.approx(0, abs=1e-20)
     rare = int(first.argmin())
     pair.encoding.ids[0] = rare
-    [tried] = most_probable(model, [pair], alphabet, 4, observed=True)
+    [tried] = top_candidates(model, [pair], alphabet, 4, observed=True)
     assert rare in tried.first
     assert len(tried.first) == 5
 
 
 def test_two_that_are_no_candidates_are_independent_where_nothing_is_left() -> None:
     other = np.log([0.5, 0.3, 0.2])
-    assert np.exp(joints._rest(np.log(0.4), other, np.log([0.2, 0.5]))) == pytest.approx(
+    assert np.exp(joints._row_of_others(np.log(0.4), other, np.log([0.2, 0.5]))) == pytest.approx(
         [0.1 / 0.4, 0.15 / 0.4, 0.15 / 0.4]
     )
     row = np.array([0.4, 0.15, 0.1 * 0.2])
-    assert np.exp(joints._rest(np.log(0.1), other, np.log([0.8, 0.5]))) == pytest.approx(row / row.sum())
+    assert np.exp(joints._row_of_others(np.log(0.1), other, np.log([0.8, 0.5]))) == pytest.approx(
+        row / row.sum()
+    )
 
 
 def test_candidates_in_full_are_no_candidates() -> None:
-    [tried] = most_probable(Conditionals(DNA.rows), [PAIR], ALPHABET, len(ALPHABET))
+    [tried] = top_candidates(Conditionals(DNA.rows), [PAIR], ALPHABET, len(ALPHABET))
     assert tried == (ALPHABET, ALPHABET)

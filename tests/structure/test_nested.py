@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from seqmlm.structure.nested import nested
+from seqmlm.structure.nested import nested_pairs
 
 Pairs = list[tuple[int, int]]
 
@@ -53,7 +53,7 @@ def test_the_sum_is_that_of_the_best_of_all_sets(loop: int, least: int) -> None:
         size = int(random.integers(1, 8))
         weights = random.normal(0.3, 1, (size, size))
         weights[random.random((size, size)) < 0.3] = random.choice([-np.inf, np.nan])
-        pairs = nested(weights, loop=loop, least=least)
+        pairs = nested_pairs(weights, loop=loop, min_stem=least)
         assert allowed(pairs, loop, least)
         assert sum(weights[pair] for pair in pairs) == pytest.approx(best(weights, loop, least))
         paired += bool(pairs)
@@ -64,11 +64,11 @@ def test_ten_units_with_long_stems() -> None:
     weights = np.full((10, 10), -np.inf)
     weights[0, 9], weights[1, 8], weights[2, 7] = 1.0, -0.5, 1.0  # a weak pair within a stem
     weights[0, 5] = 1.2  # stronger than any of them, and alone
-    assert nested(weights) == [(0, 9), (1, 8), (2, 7)]
-    assert nested(weights, least=1) == [(0, 9), (2, 7)]
-    assert nested(weights, loop=5) == []
-    assert sum(weights[pair] for pair in nested(weights)) == best(weights, 3, 3)
+    assert nested_pairs(weights) == [(0, 9), (1, 8), (2, 7)]
+    assert nested_pairs(weights, min_stem=1) == [(0, 9), (2, 7)]
+    assert nested_pairs(weights, loop=5) == []
+    assert sum(weights[pair] for pair in nested_pairs(weights)) == best(weights, 3, 3)
 
 
 def test_no_units() -> None:
-    assert nested(np.zeros((0, 0))) == []
+    assert nested_pairs(np.zeros((0, 0))) == []

@@ -13,17 +13,17 @@ import pytest
 from seqmlm.structure.graphs import Component
 from seqmlm.structure.graphs import graphml as components
 from seqmlm.structure.network import (
-    APART,
     INDIRECT,
     LINKED,
-    UNTOLD,
+    UNKNOWN,
+    UNLINKED,
     Link,
     Pool,
     graphml,
-    indirect,
-    measured,
-    outstanding,
-    table,
+    indirect_pairs,
+    outlier_threshold,
+    ranking_figures,
+    tsv_lines,
 )
 
 
@@ -37,17 +37,19 @@ def square(size: int, pairs: dict[tuple[int, int], float]) -> np.ndarray:
 def test_the_weakest_side_of_every_triangle_is_indirect() -> None:
     # 0-1 and 1-2 explain 0-2; 2-3 and 0-2 do not explain 0-3, which is as strong; 1-3 is not known.
     values = square(4, {(0, 1): 3.0, (1, 2): 2.0, (0, 2): 1.0, (2, 3): 4.0, (0, 3): 1.0})
-    assert np.argwhere(np.triu(indirect(values))).tolist() == [[0, 2]]
+    assert np.argwhere(np.triu(indirect_pairs(values))).tolist() == [[0, 2]]
     values[0, 3] = values[3, 0] = 0.9
-    assert np.argwhere(np.triu(indirect(values))).tolist() == [[0, 2], [0, 3]], "a pruned side prunes too"
-    assert not indirect(square(3, {(0, 1): 1.0, (1, 2): 1.0, (0, 2): 1.0})).any()
+    assert np.argwhere(np.triu(indirect_pairs(values))).tolist() == [[0, 2], [0, 3]], (
+        "a pruned side prunes too"
+    )
+    assert not indirect_pairs(square(3, {(0, 1): 1.0, (1, 2): 1.0, (0, 2): 1.0})).any()
 
 
 def test_what_stands_out_is_told_by_median_and_deviation() -> None:
     values = square(5, {(0, 1): 1.0, (0, 2): 2.0, (0, 3): 3.0, (0, 4): 4.0, (1, 2): 100.0})
     judged = np.triu(np.ones((5, 5), dtype=np.bool_), 1)
-    assert outstanding(values, judged) == pytest.approx(3 + 3 * 1.4826 * 1)
-    assert outstanding(np.full((2, 2), np.nan), judged[:2, :2]) == math.inf
+    assert outlier_threshold(values, judged) == pytest.approx(3 + 3 * 1.4826 * 1)
+    assert outlier_threshold(np.full((2, 2), np.nan), judged[:2, :2]) == math.inf
 
 
 @pytest.fixture
@@ -57,7 +59,7 @@ def pool() -> Pool:
     near = np.zeros((3, 3), dtype=np.bool_)
     near[0, 1] = near[1, 0] = True
     truth = np.array(
-        [[UNTOLD, LINKED, INDIRECT], [LINKED, UNTOLD, APART], [INDIRECT, APART, UNTOLD]], np.int8
+        [[UNKNOWN, LINKED, INDIRECT], [LINKED, UNKNOWN, UNLINKED], [INDIRECT, UNLINKED, UNKNOWN]], np.int8
     )
     first = square(3, {(0, 1): 4.0, (0, 2): 1.0, (1, 2): 2.0})
     made.add(["a", "b", "c"], first, near=near, times={"a": 0.0, "b": 10.0, "c": 5.0}, truth=truth)
@@ -77,7 +79,7 @@ def test_values_counts_and_lags_of_a_pool(pool: Pool) -> None:
     assert (ac.value, ac.count, ac.lag) == (pytest.approx((1 + 2) / 2), 2, 5.0)
     assert (bc.value, bc.lag, bc.first) == (pytest.approx((2 + 0) / 2), 5.0, "c"), "the earlier one is first"
     assert [one.direct for one in (ab, ac, bc)] == [True, True, False]
-    assert [one.truth for one in (ab, ac, bc)] == [LINKED, INDIRECT, APART]
+    assert [one.truth for one in (ab, ac, bc)] == [LINKED, INDIRECT, UNLINKED]
     assert ab.pmi == pytest.approx(math.log(3.1 * 3 / (3.1 * 3.1)))
     assert [one.first + one.second for one in pool.links(fewest=3)] == ["ab"]
 
@@ -98,21 +100,21 @@ def test_links_against_a_truth() -> None:
         link(4.0, LINKED, pmi=1.0),
         link(3.0, INDIRECT, pmi=2.0, direct=False),
         link(2.0, LINKED, pmi=3.0),
-        link(1.0, APART, pmi=0.0),
-        link(9.0, UNTOLD),
+        link(1.0, UNLINKED, pmi=0.0),
+        link(9.0, UNKNOWN),
     ]
-    found = measured(links)
+    found = ranking_figures(links)
     assert found["auprc"] == pytest.approx((1 + 2 / 3) / 2)
     assert found["auprc_of_pmi"] == pytest.approx((1 + 2 / 3) / 2)
     assert (found["auroc"], found["auroc_against_indirect"]) == (pytest.approx(3 / 4), pytest.approx(1 / 2))
     assert found["auroc_of_nearness"] == found["auprc_of_nearness"] == found["prevalence"] == 0.5
     assert (found["precision_of_direct"], found["recall_of_direct"]) == (pytest.approx(2 / 3), 1.0)
     assert next(iter(found)) == "auprc"
-    assert measured(links[:1]) == {}
+    assert ranking_figures(links[:1]) == {}
 
 
 def test_files_of_a_network(pool: Pool) -> None:
-    links = [*pool.links(), link(0.5, UNTOLD)]
+    links = [*pool.links(), link(0.5, UNKNOWN)]
     graph = nx.read_graphml(io.BytesIO("".join(graphml(links, "lag_days")).encode()))
     assert graph.is_directed()
     assert graph.edges["a", "b"] == {
@@ -120,7 +122,7 @@ def test_files_of_a_network(pool: Pool) -> None:
         "direct": True, "lag_days": 7.0,
     }  # fmt: skip
     assert "lag_days" not in graph.edges["0.5", "x<&"]
-    rows = [line.rstrip("\n").split("\t") for line in table(links, "lag_days")]
+    rows = [line.rstrip("\n").split("\t") for line in tsv_lines(links, "lag_days")]
     assert rows[0] == ["first", "second", "value", "count", "pmi", "lag_days", "direct"]
     assert rows[1][:4] == ["a", "b", "4", "3"]
     assert rows[-1][-2:] == ["", "true"]

@@ -10,12 +10,12 @@ import pytest
 from seqmlm.structure.trees import (
     TIE,
     chain,
-    named,
     node_values,
     path_lengths,
     projective_tree,
-    shuffled_by_distance,
+    shuffle_by_distance,
     spanning_tree,
+    unit_edges,
     with_ties,
 )
 
@@ -80,13 +80,13 @@ def test_nodes_have_the_largest_value_of_their_units():
     assert made[0].tolist() == [9, 3, 0]  # below 0 counts as 0
     assert made[1, 2] == -1  # not asked about: worse than nothing
     assert node_values(values, []).shape == (0, 0)
-    assert named([(0, 2), (1, 2)], [(0, 1), (5,), (3,)]) == {(0, 3), (3, 5)}
+    assert unit_edges([(0, 2), (1, 2)], [(0, 1), (5,), (3,)]) == {(0, 3), (3, 5)}
 
 
 def test_path_lengths_and_values_dealt_anew():
     assert path_lengths(4, [(0, 2), (2, 1)])[0].tolist() == [0, 2, 1, np.inf]
     weights = drawn(8, 0)
-    dealt = shuffled_by_distance(weights, np.random.default_rng(0))
+    dealt = shuffle_by_distance(weights, np.random.default_rng(0))
     assert (dealt == dealt.T).all()
     for distance in range(1, 8):
         own, new = np.diagonal(weights, distance), np.diagonal(dealt, distance)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from seqmlm.anomaly.levels import Level
-from seqmlm.anomaly.values import Scored
+from seqmlm.anomaly.values import ScoredRecord
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.units import EXACT, Mode
@@ -16,7 +16,9 @@ from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 
 
-def scored(model: LoadedModel, records: Sequence[Record], mode: Mode = EXACT, **asked: Any) -> list[Scored]:
+def scored(
+    model: LoadedModel, records: Sequence[Record], mode: Mode = EXACT, **asked: Any
+) -> list[ScoredRecord]:
     """What a model says of records; what is `asked` are options of `RecordScorer.unit_scores`."""
     scorer = RecordScorer(Session(model))
     return scorer.unit_scores(scorer.encoded(records, Problems()), mode, **asked)

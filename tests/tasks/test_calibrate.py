@@ -16,7 +16,7 @@ from tiny_models import RESIDUES, protein_model, random_model
 from seqmlm import plugins
 from seqmlm.anomaly.levels import UNKNOWN, Background, Level, RecordLevel, UnitLevel, mean, record_row
 from seqmlm.anomaly.statistics import Statistics
-from seqmlm.anomaly.values import Row, Scored
+from seqmlm.anomaly.values import Row, ScoredRecord
 from seqmlm.data.identity import TrainedOn
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
@@ -94,7 +94,7 @@ class Beyond(Level):
     name, background = "beyond", Lengths
     statistics = Statistics(dict.fromkeys(("above", "length"), ""))
 
-    def rows(self, scored: Scored, background: Background | None) -> list[Row]:
+    def rows(self, scored: ScoredRecord, background: Background | None) -> list[Row]:
         return [record_row(scored, {"above": mean(scored) - background.usual, "length": float(len(scored))})]
 
 
@@ -144,7 +144,7 @@ def test_a_background_of_units_learns_from_some_of_each(
     """Where all cost more than the budget; what it learns from is scored as all would be."""
     monkeypatch.setattr(calibrate, "_LEARNT", 300)
     monkeypatch.setattr(Lengths, "learns_units", thinned)
-    learnt = list[Scored]()
+    learnt = list[ScoredRecord]()
     monkeypatch.setattr(Lengths, "learn", lambda self, normal: learnt.extend(normal) or self)
     one, records = calibrator(protein_model(100), budget=budget), normal(40, longest=90)
     one.background(Beyond(), records, InMemory([]))
@@ -160,7 +160,7 @@ def test_a_background_of_units_learns_from_some_of_each(
 
 def test_rows_a_day_stand_for_all_records(model: LoadedModel) -> None:
     class Timed(RecordLevel):
-        def rows(self, scored: Scored, background: Background | None) -> list[Row]:
+        def rows(self, scored: ScoredRecord, background: Background | None) -> list[Row]:
             line = scored.record.line
             time = 60.0 * line if line <= self.timed else None
             return [replace(row, time=time) for row in super().rows(scored, background)]
@@ -219,7 +219,7 @@ class Parts(Level):
     name = "parts"
     statistics = Statistics(dict.fromkeys(("owner", "place"), ""))
 
-    def rows(self, scored: Scored, background: Background | None) -> list[Row]:
+    def rows(self, scored: ScoredRecord, background: Background | None) -> list[Row]:
         of = float(scored.record.line)
         return [record_row(scored, {"owner": of, "place": float(place)}) for place in range(5)]
 
@@ -307,6 +307,6 @@ def test_every_alarm_of_every_field_and_level_has_a_reason(field: str, tmp_path:
                 else:
                     assert ("unfamiliar" if one.unfamiliar else why) in told["reason"]
                 if one.row.peak is not None and "Least expected" in told["reason"]:
-                    named = one.scored.text(one.row.peak).strip()
+                    named = one.scored_record.text(one.row.peak).strip()
                     assert (repr(named) if named else "white space") in told["reason"]
     assert alarms

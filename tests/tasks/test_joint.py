@@ -20,7 +20,8 @@ from seqmlm.domains.protein.tokenizer import ResidueTokenizer
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.inference import model_folder
 from seqmlm.structure import joints
-from seqmlm.structure.joints import METHODS, Pair, given
+from seqmlm.structure.joints import METHODS, Pair, pair_conditionals
+from seqmlm.structure.pairs import Conditional
 from seqmlm.tasks import joint as task
 from seqmlm.tokenizers.base import Tokenizer
 
@@ -31,12 +32,12 @@ def folder(tmp_path: Path, domain: str = "protein", tokenizer: Tokenizer | None 
     return saved(random_model(domain, tokenizer or ResidueTokenizer(), spread=4), tmp_path / "model")
 
 
-def asked(path: Path, text: str, i: int, j: int) -> joints.Conditional:
+def asked(path: Path, text: str, i: int, j: int) -> Conditional:
     """The conditionals of two places of a protein, its letters alone."""
     model = model_folder.load(path)
     encoding = model.tokenizer.encode(text)
     ids = np.unique([model.tokenizer.encode(one).ids[1] for one in LETTERS]).astype(np.int32)
-    [own] = given(Conditionals(model.rows), [Pair(encoding, i, j)], ids)
+    [own] = pair_conditionals(Conditionals(model.rows), [Pair(encoding, i, j)], ids)
     return own
 
 
@@ -85,9 +86,9 @@ def test_an_evaluation_measures_what_stands_there(tmp_path: Path, seqmlm: Run) -
         a, b = (
             sorted(LETTERS, key=ResidueTokenizer().tokens.index).index(row[x]) for x in ("first", "second")
         )
-        assert row["model_u"] == pytest.approx(joints.unary(own, a, b)["u"], rel=1e-4)
+        assert row["model_u"] == pytest.approx(joints.unary_perplexities(own, a, b)["u"], rel=1e-4)
         for name, make in METHODS.items():
-            expected = joints.measures(own, make(own), a, b)
+            expected = joints.joint_measures(own, make(own), a, b)
             found = {key: row[f"{name}_{key}"] for key in expected}
             assert found == pytest.approx(expected, rel=1e-3, abs=1e-5)
             assert row[f"{name}_hit"] == (np.unravel_index(make(own).argmax(), (20, 20)) == (a, b))

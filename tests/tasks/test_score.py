@@ -302,7 +302,7 @@ def test_windows_that_touch_are_one_incident(tmp_path: Path, *, sessions: bool, 
     tally, scorer = Tally(), RecordScorer(Session(model))
     for number, one in enumerate(scorer.unit_scores(scorer.encoded(records, Problems()))):
         quiet = not sessions and number == 2  # a window in between is normal
-        judged = JudgedRow(row=record_row(one, {"bits_per_unit": 1.0}), scored=one)
+        judged = JudgedRow(row=record_row(one, {"bits_per_unit": 1.0}), scored_record=one)
         row = {"source": one.record.source, "units": 1, "score": 1.0}
         tally.add({**row, "alarm": not quiet, "place": extent(judged)})
     assert tally.incidents() == incidents

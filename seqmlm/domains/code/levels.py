@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from seqmlm.anomaly.findings import Fingerprints
 from seqmlm.anomaly.levels import SURPRISAL, Background, Level, RecordLevel, Sampling, part_row
 from seqmlm.anomaly.statistics import Statistics
-from seqmlm.anomaly.values import ALONE, Doubles, Longs, Row, Scored
+from seqmlm.anomaly.values import ALONE, Doubles, Longs, Row, ScoredRecord
 from seqmlm.data.record import Record
 from seqmlm.domains.code.lexers.classes import (
     CLASSES,
@@ -82,7 +82,7 @@ class ClassNorms(Background):
         """Nothing of what occurs matters, only how it is scored: see `learn`."""
         return cls(np.zeros((len(CLASSES) + 1, SUBWORDS, 3)))
 
-    def learn(self, normal: Iterable[Scored]) -> Self:
+    def learn(self, normal: Iterable[ScoredRecord]) -> Self:
         both = np.zeros((2, *self._moments.shape))
         for scored in normal:
             at = cells(scored)
@@ -90,7 +90,7 @@ class ClassNorms(Background):
                 np.add.at(moments, at, np.stack([np.ones_like(bits), bits, bits**2], axis=1))
         return type(self)(*both)
 
-    def z(self, scored: Scored) -> tuple[Doubles, Doubles]:
+    def z(self, scored: ScoredRecord) -> tuple[Doubles, Doubles]:
         """(U,) by how many standard deviations each unit is more surprising than its class; and the same by
         the model alone.
 
@@ -122,11 +122,11 @@ class ClassNorms(Background):
         return cls(np.asarray(arrays["moments"], dtype=np.float64), own)
 
 
-def _alone(scored: Scored) -> Doubles:
+def _alone(scored: ScoredRecord) -> Doubles:
     return np.asarray(scored.values.get(ALONE, scored.surprisal))
 
 
-def cells(scored: Scored) -> tuple[Longs, Longs]:
+def cells(scored: ScoredRecord) -> tuple[Longs, Longs]:
     """(U,) class of each unit, C for none; (U,) its number of sub-words less one, at most `SUBWORDS` - 1."""
     groups = scored.encoding.groups
     counts = np.bincount(groups[groups >= 0], minlength=1)
@@ -313,7 +313,7 @@ class SourceUnits:
         scored: the file; a `SourceText` knows its language.
     """
 
-    def __init__(self, scored: Scored) -> None:
+    def __init__(self, scored: ScoredRecord) -> None:
         self.scored = scored
         self.text = str(scored.record.raw)
         self._starts = line_starts(self.text)
@@ -378,7 +378,7 @@ class CodeLevel(Level):
     background: ClassVar[type[Background] | None] = ClassNorms
     unknown_is_evidence: ClassVar[bool] = True
 
-    def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
+    def rows(self, scored: ScoredRecord, background: Background | None) -> Sequence[Row]:
         if not isinstance(background, ClassNorms):
             raise StateError(
                 f"level {self.name!r} compares code with normal code, which this model knows nothing of: run "
@@ -429,7 +429,7 @@ class LineLevel(CodeLevel):
                 "counted": float(np.sort(mixed[units])[-TOP_TOKENS:].mean()),
             }
             made = source.row(units, f"L{number}", statistics, peak, scope)
-            marks = source.fingerprints.of(self.name, scope.name, source.line(number))
+            marks = source.fingerprints.hashes(self.name, scope.name, source.line(number))
             rows.append(_marked(replace(made, end=min(made.end, source.end(number))), marks))
         return rows
 
@@ -455,7 +455,7 @@ class TokenLevel(CodeLevel):
             text = f"{source.line(int(source.lines[unit]))}\0{source.scored.text(unit)}"
             kind = -1 if kinds is None else int(kinds[unit])
             more: dict[str, Any] = {"class": CLASSES[kind]} if kind >= 0 else {}
-            rows.append(_marked(made, source.fingerprints.of(self.name, scope.name, text), **more))
+            rows.append(_marked(made, source.fingerprints.hashes(self.name, scope.name, text), **more))
         return [replace(row, length=1) for row in rows]
 
 
@@ -479,7 +479,7 @@ class FunctionLevel(CodeLevel):
             }
             peak = source.least_expected(units[mixed[units] >= statistics["counted"]])
             made = source.row(units, scope.name, statistics, peak, scope)
-            marks = source.fingerprints.of(self.name, scope.name, "")
+            marks = source.fingerprints.hashes(self.name, scope.name, "")
             first = source.scored.record.line - 1
             more = {
                 "function": scope.name,

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from seqmlm.anomaly.values import Longs, Scored
+from seqmlm.anomaly.values import Longs, ScoredRecord
 from seqmlm.domains.code.levels import TOP_TOKENS, SourceUnits
-from seqmlm.reports.pictures import Line, NumberedLines, Shown
+from seqmlm.reports.pictures import Line, NumberedLines, PicturedRecord
 
 
 class SourceLines(NumberedLines):
@@ -24,7 +24,7 @@ class SourceLines(NumberedLines):
 
     gutter = f"before each line its number and the mean bits of its {TOP_TOKENS} least expected tokens"
 
-    def lines(self, shown: Shown) -> Sequence[Line]:
+    def lines(self, shown: PicturedRecord) -> Sequence[Line]:
         scored = shown.scored
         first = scored.record.line - 1
         marked = {one.row.line - first: bool(one.alarm) for one in shown.rows}
@@ -41,7 +41,7 @@ class SourceLines(NumberedLines):
         ]
 
 
-def _bits(scored: Scored, units: Longs) -> str:
+def _bits(scored: ScoredRecord, units: Longs) -> str:
     if not len(units):
         return ""
     return f"{np.sort(scored.surprisal[units])[-TOP_TOKENS:].mean():.1f}"

@@ -31,10 +31,10 @@ from seqmlm.structure.maps import DependenceMap
 from seqmlm.structure.trees import (
     Node,
     chain,
-    named,
     node_values,
-    shuffled_by_distance,
+    shuffle_by_distance,
     spanning_tree,
+    unit_edges,
     with_ties,
 )
 
@@ -69,7 +69,7 @@ class SyntaxDecoder(Decoder):
     def decode(self, record: Record, units: Sequence[str], dependence: DependenceMap) -> frozenset[Pair]:
         """The maximum spanning tree over lexer tokens; comments and white space are left out."""
         nodes = _tokens(record, units)
-        return named(spanning_tree(with_ties(node_values(dependence.values, nodes))), nodes)
+        return unit_edges(spanning_tree(with_ties(node_values(dependence.values, nodes))), nodes)
 
     def truths(self, path: Path, problems: Problems) -> Callable[[Record, Sequence[str]], Truth | None]:
         """What the source says itself, or `truth.json` of a sample with its data beside it.
@@ -227,7 +227,7 @@ def _counted(one: Decoded, truth: Structure) -> Counter[str]:
     number = {unit: place for place, node in enumerate(truth.nodes) for unit in node}
     spelled = [one.units[node[0]] for node in truth.nodes]
     weights = node_values(one.dependence.values, truth.nodes)
-    dealt = shuffled_by_distance(weights, np.random.default_rng(len(spelled)))
+    dealt = shuffle_by_distance(weights, np.random.default_rng(len(spelled)))
     parents = {(number[a], number[b]) for a, b in truth.parents}
     found = Counter({"parents of": len(parents), "parents_chain": len(parents & chain(len(spelled)))})
     for name, values in (("parents", weights), ("parents_matched", dealt)):

@@ -29,7 +29,7 @@ from seqmlm.anomaly.levels import (
     record_row,
 )
 from seqmlm.anomaly.statistics import Statistics
-from seqmlm.anomaly.values import Bools, Doubles, Longs, Place, Row, Scored
+from seqmlm.anomaly.values import Bools, Doubles, Longs, Place, Row, ScoredRecord
 from seqmlm.data.record import Record
 from seqmlm.domains.dna.genes import overlapping_names
 from seqmlm.domains.dna.nucleotides import CONTEXT, GENES, OWN, own_range
@@ -176,7 +176,7 @@ class BothStrands(SecondReading):
     def record(self, record: Record) -> Record:
         return replace(record, raw=reverse_complement(str(record.raw)))
 
-    def combined(self, first: Scored, second: Scored) -> Scored:
+    def combine(self, first: ScoredRecord, second: ScoredRecord) -> ScoredRecord:
         """Averages of surprisals and of what `second` has beside, such as entropies; the rest is of `first`.
 
         A unit of several bases which the other strand divides otherwise gets the sum of their shares; one
@@ -205,7 +205,7 @@ class BothStrands(SecondReading):
         return replace(first, surprisal=surprisal, values={**first.values, **values})
 
 
-def _spread_on_bases(scored: Scored, values: Doubles, length: int) -> Doubles:
+def _spread_on_bases(scored: ScoredRecord, values: Doubles, length: int) -> Doubles:
     """(length,) each unit's value in equal parts on its bases, NaN between units."""
     base_values = np.full(length, np.nan)
     starts, ends = scored.spans.T
@@ -216,7 +216,7 @@ def _spread_on_bases(scored: Scored, values: Doubles, length: int) -> Doubles:
     return base_values
 
 
-def _unit_sums(bases: Doubles, scored: Scored) -> Doubles:
+def _unit_sums(bases: Doubles, scored: ScoredRecord) -> Doubles:
     """(U,) the sum over the bases of each unit, NaN where one of them has no value."""
     holes = _per_unit(np.isnan(bases).astype(np.float64), scored.spans)
     return np.where(holes == 0, _per_unit(bases, scored.spans), np.nan)
@@ -275,7 +275,7 @@ class DnaLevel(Level):
     def track(self, path: Path, *, name: str) -> Track:
         return GenomeTrack(path, name=name)
 
-    def unit_statistics(self, scored: Scored, background: Background | None) -> UnitStatistics:
+    def unit_statistics(self, scored: ScoredRecord, background: Background | None) -> UnitStatistics:
         """A function that gives the statistics of a slice of a record's units, means over these units; a unit
         of several bases has their sum."""
         text, spans = str(scored.record.raw), scored.spans
@@ -303,7 +303,7 @@ class StretchLevel(DnaLevel):
         shares={UNKNOWN: "{} of its bases are not known (N)"},
     )
 
-    def unknown(self, scored: Scored, background: Background | None) -> tuple[Longs, Bools]:
+    def unknown(self, scored: ScoredRecord, background: Background | None) -> tuple[Longs, Bools]:
         codes = base_codes(str(scored.record.raw))
         return np.arange(len(codes)), codes == _UNKNOWN
 
@@ -316,7 +316,7 @@ class WindowLevel(StretchLevel):
 
     name = "window"
 
-    def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
+    def rows(self, scored: ScoredRecord, background: Background | None) -> Sequence[Row]:
         statistics_of = self.unit_statistics(scored, background)
         spans, (begin, stop) = scored.spans, own_range(scored.record)
         known_before = np.concatenate([[0], np.cumsum(base_codes(str(scored.record.raw)) < 4)])
@@ -336,7 +336,7 @@ class BaseLevel(DnaLevel):
 
     name = "base"
 
-    def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
+    def rows(self, scored: ScoredRecord, background: Background | None) -> Sequence[Row]:
         statistics_of = self.unit_statistics(scored, background)
         return [
             _stretch_row(scored, np.array([unit]), start, end, statistics_of(slice(unit, unit + 1)))
@@ -344,7 +344,7 @@ class BaseLevel(DnaLevel):
         ]
 
     def unfamiliar(
-        self, scored: Scored, background: Background | None, rows: Sequence[Row]
+        self, scored: ScoredRecord, background: Background | None, rows: Sequence[Row]
     ) -> Sequence[bool]:
         """No base that is scored: a record may be mostly N, and a base have known neighbours."""
         return [False] * len(rows)
@@ -361,7 +361,7 @@ class RecordLevel(StretchLevel):
         """Yes: a row is a whole record."""
         return True
 
-    def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
+    def rows(self, scored: ScoredRecord, background: Background | None) -> Sequence[Row]:
         return [_whole_row(scored, self.unit_statistics(scored, background))]
 
 
@@ -390,14 +390,16 @@ def windows(length: int) -> Iterator[tuple[int, int]]:
             yield start, min(start + WINDOW, length)
 
 
-def _whole_row(scored: Scored, statistics_of: UnitStatistics) -> Row:
+def _whole_row(scored: ScoredRecord, statistics_of: UnitStatistics) -> Row:
     """The row of a whole record."""
     begin, stop = own_range(scored.record)
     row = replace(record_row(scored, statistics_of(slice(None))), start=begin, end=stop)
     return _with_place(row, scored.record, begin, stop)
 
 
-def _stretch_row(scored: Scored, units: Longs, start: int, end: int, statistics: dict[str, float]) -> Row:
+def _stretch_row(
+    scored: ScoredRecord, units: Longs, start: int, end: int, statistics: dict[str, float]
+) -> Row:
     """The row of some units of a record, which are its bases start to end."""
     at = place(scored.record, start, end)
     row = part_row(scored, units, f"{at.start}-{at.end}", statistics)

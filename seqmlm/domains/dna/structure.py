@@ -29,8 +29,8 @@ from seqmlm.errors import DataError
 from seqmlm.evaluation.detection import Detection
 from seqmlm.evaluation.intervals import ratio
 from seqmlm.structure.maps import DependenceMap, apc
-from seqmlm.structure.nested import nested
-from seqmlm.structure.network import outstanding
+from seqmlm.structure.nested import nested_pairs
+from seqmlm.structure.network import outlier_threshold
 
 Bools = NDArray[np.bool_]
 Doubles = NDArray[np.float64]
@@ -204,7 +204,7 @@ class StemsDecoder(Decoder):
             evidence = np.where(np.isfinite(values), stem_evidence(values, can), np.nan)
             ordered = np.sort(evidence[can & far & np.isfinite(evidence)])
             floor = float(ordered[-len(units) - 1]) if len(ordered) > len(units) else -np.inf
-            excess = evidence - max(outstanding(evidence, can & far, DEVIATIONS), floor)
+            excess = evidence - max(outlier_threshold(evidence, can & far, DEVIATIONS), floor)
             # A pair next to a stem has its evidence from the stem alone.
             excess = np.where(_excess(values, can) > OWN * evidence, excess, -np.inf)
         strong = can & far & (excess > 0)
@@ -212,7 +212,7 @@ class StemsDecoder(Decoder):
             return frozenset()
         usual = float(np.median(excess[strong]))
         weights = np.where(strong, np.minimum(excess, 2 * usual), -usual)
-        return frozenset(nested(np.where(can & far, weights, -np.inf), loop=LOOP, least=LEAST))
+        return frozenset(nested_pairs(np.where(can & far, weights, -np.inf), loop=LOOP, min_stem=LEAST))
 
     def truths(self, path: Path, problems: Problems) -> Callable[[Record, Sequence[str]], Truth | None]:
         """The stems of `truth.json`, of a Stockholm alignment (SS_cons) or of a dot-bracket file.

@@ -42,7 +42,7 @@ from seqmlm.anomaly.levels import (
 )
 from seqmlm.anomaly.reasons import Reasons
 from seqmlm.anomaly.statistics import Statistics
-from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, Scored
+from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, ScoredRecord
 from seqmlm.data.counts import SMALLEST
 from seqmlm.domains.ehr.history import iso
 from seqmlm.domains.ehr.layout import CLS, SEP, UNK, visit_starts
@@ -142,7 +142,7 @@ class CodePairs(NamedTuple):
         return np.asarray(log2_ratios, dtype=np.float64)
 
 
-def code_places(scored: Scored) -> Longs:
+def code_places(scored: ScoredRecord) -> Longs:
     """(U,) the place of the token that is each event's code."""
     groups = scored.encoding.groups
     places = np.flatnonzero(groups >= 0)
@@ -267,7 +267,7 @@ _UNKNOWN = {UNKNOWN: "codes that the vocabulary does not have"}
 class PatientUnits:
     """The events of a scored `History`, and the visits they are in."""
 
-    def __init__(self, scored: Scored) -> None:
+    def __init__(self, scored: ScoredRecord) -> None:
         self.scored = scored
         self.history: Any = scored.record.raw
         self._codes = [start for start, _ in self.history.code_spans()]
@@ -388,7 +388,7 @@ class PatientLevel(Level):
         self.name = self.kind if past else f"{self.kind}-whole"
         self.view = PastView() if past else WHOLE
 
-    def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
+    def rows(self, scored: ScoredRecord, background: Background | None) -> Sequence[Row]:
         if not isinstance(background, CodeCounts):
             raise StateError(
                 f"level {self.name!r} compares codes with how common they are, which this model does not "
@@ -401,7 +401,7 @@ class PatientLevel(Level):
         return PatientReasons(self.name, self.statistics)
 
     def unfamiliar(
-        self, scored: Scored, background: Background | None, rows: Sequence[Row]
+        self, scored: ScoredRecord, background: Background | None, rows: Sequence[Row]
     ) -> Sequence[bool]:
         """Whether a row has more codes that the vocabulary lacks than others."""
         return [row.statistics.get(UNKNOWN, 0.0) > len(row.units) for row in rows]

@@ -12,7 +12,7 @@ import numpy as np
 
 from seqmlm.domains.ehr.levels import PatientUnits
 from seqmlm.reports.page import Page
-from seqmlm.reports.pictures import LEFT_OUT, RED, Line, Picture, Shown, around, marked
+from seqmlm.reports.pictures import LEFT_OUT, RED, Line, Picture, PicturedRecord, alarm_mark, visible_lines
 
 MOST_MISSING = 5
 """Absent codes named of one visit."""
@@ -21,7 +21,7 @@ MOST_MISSING = 5
 class History(Picture):
     """A patient: a timeline of visits by mean surprisal, then a line a visit with its date and codes."""
 
-    def draw_record(self, page: Page, shown: Shown) -> None:
+    def draw_record(self, page: Page, shown: PicturedRecord) -> None:
         scored = shown.scored
         alarmed = {drawn_row.row.extra.get("visit", 0): bool(drawn_row.alarm) for drawn_row in shown.rows}
         patient = PatientUnits(scored)
@@ -49,7 +49,7 @@ def _draw_codes(
     patient: PatientUnits,
     facts: Sequence[Mapping[str, Any]],
     alarmed: Mapping[int, bool],
-    picture: Shown,
+    picture: PicturedRecord,
 ) -> None:
     """The visits near those that the report is about, a line each."""
     rows = [drawn_row.row for drawn_row in picture.rows]
@@ -63,11 +63,11 @@ def _draw_codes(
         Line(0, 0, "", alarm=alarmed.get(visit_facts["visit"], False), near=visit_facts["visit"] in alarmed)
         for visit_facts in facts
     ]
-    for number in around(visits):
+    for number in visible_lines(visits):
         place = facts[number]
         visit = place["visit"]
         left_out = f"{LEFT_OUT}\n" if number != previous + 1 else ""
-        line = f"{left_out}{place.get('date', 'background'):<10} {marked(visits[number].alarm)} "
+        line = f"{left_out}{place.get('date', 'background'):<10} {alarm_mark(visits[number].alarm)} "
         previous = number
         for unit in np.flatnonzero(patient.visits == visit - 1).tolist():
             code = scored.text(unit) or "(time)"
@@ -84,6 +84,6 @@ def _draw_codes(
         "".join(pieces),
         spans,
         scored.surprisal[units],
-        [picture.tell(unit) for unit in units],
+        [picture.tip(unit) for unit in units],
         scale=picture.scale,
     )

@@ -33,7 +33,7 @@ from seqmlm.anomaly.levels import (
 )
 from seqmlm.anomaly.reasons import Reasons
 from seqmlm.anomaly.statistics import Statistics
-from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, Scored
+from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, ScoredRecord
 from seqmlm.data.record import Record
 from seqmlm.domains.logs.counts import Lines, LogCounts, counts_of, line_at, lines_of, multisets
 from seqmlm.domains.logs.readers import origins
@@ -234,7 +234,7 @@ class LogBackground(Background):
     def load(cls, arrays: Mapping[str, NDArray[Any]], tokenizer: Tokenizer) -> Self:
         return cls(LogCounts.of(arrays), tokenizer)
 
-    def ahead(self, encodings: Sequence[Encoding]) -> None:
+    def prepare(self, encodings: Sequence[Encoding]) -> None:
         by_key = {encoding.ids.tobytes(): encoding for encoding in encodings}
         fresh = {key: encoding for key, encoding in by_key.items() if key not in self._cache}
         if len(self._cache) + len(fresh) > _REMEMBERED:
@@ -247,7 +247,7 @@ class LogBackground(Background):
         """The comparison of a window or session with the training records."""
         key = encoding.ids.tobytes()
         if key not in self._cache:
-            self.ahead([encoding])
+            self.prepare([encoding])
         return self._cache[key]
 
     def _compare(self, encodings: Sequence[Encoding]) -> Iterator[RecordComparison]:
@@ -342,8 +342,8 @@ class _LinesLevel(Level):
 class LineReasons(Reasons):
     """Words about lines of a log."""
 
-    def brief(
-        self, row: Row, scored: Scored, background: Background | None, fired: str | None
+    def alarm_facts(
+        self, row: Row, scored: ScoredRecord, background: Background | None, fired: str | None
     ) -> dict[str, Any]:
         """Facts of an alarm, as `Reasons.brief` has them.
 
@@ -455,13 +455,13 @@ class SessionLevel(_LinesLevel):
         fusion=HARMONIC,
     )
     aliases = ("window",)
-    whole: ClassVar[bool] = True
+    row_per_record: ClassVar[bool] = True
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.counting = SessionCounts(name)
 
-    def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
+    def rows(self, scored: ScoredRecord, background: Background | None) -> Sequence[Row]:
         reference = _reference(background, self.name)
         comparison = reference.comparison(scored.encoding)
         count = len(comparison.events)
@@ -543,7 +543,7 @@ class SessionReasons(LineReasons):
     def noun(self, record: Record) -> str:
         return "window" if record.raw.windowed else self.level
 
-    def naming(self, row: Row) -> Collection[str]:
+    def naming_statistics(self, row: Row) -> Collection[str]:
         return ("unseen", "paused", *(name for name in ("missing", "surplus") if name in row.extra))
 
     def silence(self, seconds: float) -> dict[str, float]:
@@ -608,7 +608,7 @@ class LineLevel(_LinesLevel):
         fusion=HARMONIC,
     )
 
-    def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
+    def rows(self, scored: ScoredRecord, background: Background | None) -> Sequence[Row]:
         reference = _reference(background, self.name)
         comparison = reference.comparison(scored.encoding)
         line = line_at(scored.encoding, scored.position, reference.tokenizer)
@@ -655,7 +655,7 @@ def _reference(background: Background | None, level: str) -> LogBackground:
     return background
 
 
-def _line_bits(scored: Scored, comparison: RecordComparison, reference: LogBackground) -> Doubles:
+def _line_bits(scored: ScoredRecord, comparison: RecordComparison, reference: LogBackground) -> Doubles:
     """(n,) surprisal of each line: of all its units, and no less than a line never seen deserves."""
     line = line_at(scored.encoding, scored.position, reference.tokenizer)
     bits = np.bincount(line, weights=scored.surprisal, minlength=len(comparison.events))
@@ -672,7 +672,7 @@ def _is_new(comparison: RecordComparison, reference: LogBackground) -> Bools:
 
 
 def _explanation(
-    scored: Scored,
+    scored: ScoredRecord,
     comparison: RecordComparison,
     reference: LogBackground,
     bits: Doubles,
@@ -739,7 +739,7 @@ def _quote(template: str) -> str:
     return repr(template if len(template) <= _SHOWN else f"{template[: _SHOWN - 3]}...")
 
 
-def _origin_facts(scored: Scored, lines: range) -> dict[str, Any]:
+def _origin_facts(scored: ScoredRecord, lines: range) -> dict[str, Any]:
     """Time and origin of lines of a record, as fields of a row, if the reader kept them."""
     record = scored.record
     if "origins" not in record.meta:
@@ -756,7 +756,7 @@ def _origin_facts(scored: Scored, lines: range) -> dict[str, Any]:
     }
 
 
-def _line_time(scored: Scored, line: int) -> float | None:
+def _line_time(scored: ScoredRecord, line: int) -> float | None:
     """Seconds since 1970-01-01 UTC of a line; None where times are unknown."""
     times = getattr(scored.record.raw, "times", None)
     return float(times[line]) if times else None

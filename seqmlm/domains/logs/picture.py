@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from seqmlm.anomaly.values import Scored
+from seqmlm.anomaly.values import ScoredRecord
 from seqmlm.data.record import Record
 from seqmlm.domains.logs.readers.headers import HEADERS
-from seqmlm.reports.pictures import Line, NumberedLines, Shown
+from seqmlm.reports.pictures import Line, NumberedLines, PicturedRecord
 
 ODD = 3
 """Least expected lines of a whole record that are pointed at."""
@@ -26,7 +26,7 @@ MOST_BYTES = 64 << 20
 class LogRecord(NumberedLines):
     """A session or window: line number, time, host and service where the lines say them, and the message."""
 
-    def lines(self, shown: Shown) -> Sequence[Line]:
+    def lines(self, shown: PicturedRecord) -> Sequence[Line]:
         scored, raw = shown.scored, shown.scored.record.raw
         begins = [0, *accumulate(len(text) + 1 for text in raw.lines)]
         heads = _line_heads(scored)
@@ -44,7 +44,7 @@ class LogRecord(NumberedLines):
         ]
 
 
-def _line_heads(scored: Scored) -> list[str]:
+def _line_heads(scored: ScoredRecord) -> list[str]:
     """A head for each line: its number, its time, and its origin."""
     record, size = scored.record, len(scored.record.raw.lines)
     numbers, origins = record.meta.get("lines") or range(1, size + 1), record.meta.get("origins")

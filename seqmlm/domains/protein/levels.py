@@ -32,7 +32,7 @@ from seqmlm.anomaly.levels import (
 )
 from seqmlm.anomaly.reasons import Reasons
 from seqmlm.anomaly.statistics import Statistics
-from seqmlm.anomaly.values import Doubles, Row, Scored
+from seqmlm.anomaly.values import Doubles, Row, ScoredRecord
 from seqmlm.engine.reductions import Entropy
 from seqmlm.engine.types import Sequences
 from seqmlm.errors import span_text
@@ -61,7 +61,7 @@ class LengthReference(Background):
         nothing = np.zeros(0)
         return cls(nothing, nothing, nothing)
 
-    def learn(self, normal: Iterable[Scored]) -> Self:
+    def learn(self, normal: Iterable[ScoredRecord]) -> Self:
         """Bins of equally many proteins, ten at most and thirty proteins at least."""
         pairs = np.array([(len(one), mean(one)) for one in normal if len(one)], dtype=np.float64)
         if len(pairs) < 2:
@@ -117,10 +117,10 @@ class ProteinLevel(Level):
     )
     want = (Entropy(),)
     background: ClassVar[type[Background] | None] = LengthReference
-    whole: ClassVar[bool] = True
+    row_per_record: ClassVar[bool] = True
     counted_from = 1  # wherever proteins are
 
-    def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
+    def rows(self, scored: ScoredRecord, background: Background | None) -> Sequence[Row]:
         statistics, extra = {"bits_per_unit": mean(scored)}, dict[str, Any]()
         above = excess(scored)
         if above is not None and len(above):
@@ -162,7 +162,7 @@ class ResidueLevel(UnitLevel):
     want = (Entropy(),)
     background: ClassVar[type[Background] | None] = Frequencies
 
-    def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
+    def rows(self, scored: ScoredRecord, background: Background | None) -> Sequence[Row]:
         rows = super().rows(scored, background)
         if len(scored) >= _CONTEXT:
             return rows

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from seqmlm.errors import span_text
-from seqmlm.reports.pictures import Line, NumberedLines, Shown
+from seqmlm.reports.pictures import Line, NumberedLines, PicturedRecord
 
 _CHAIN = 60  # residues of a line
 
@@ -19,7 +19,7 @@ class Residues(NumberedLines):
 
     excess = True
 
-    def lines(self, shown: Shown) -> Sequence[Line]:
+    def lines(self, shown: PicturedRecord) -> Sequence[Line]:
         length, marked = len(shown.scored.raw), dict[int, bool]()
         for one in shown.rows:
             if len(one.row.units) < len(shown.scored):
@@ -36,6 +36,6 @@ class Residues(NumberedLines):
             for number in range(math.ceil(length / _CHAIN))
         ]
 
-    def tell(self, shown: Shown, unit: int) -> str:
+    def tip(self, shown: PicturedRecord, unit: int) -> str:
         at = int(shown.scored.places[unit])
-        return f"{span_text(at, at + 1)}: {shown.tell(unit)}"
+        return f"{span_text(at, at + 1)}: {shown.tip(unit)}"

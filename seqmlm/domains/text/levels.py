@@ -26,7 +26,7 @@ from seqmlm.anomaly.levels import (
     record_row,
 )
 from seqmlm.anomaly.statistics import Statistics
-from seqmlm.anomaly.values import Row, Scored
+from seqmlm.anomaly.values import Row, ScoredRecord
 from seqmlm.rows.judge import HARMONIC
 
 _UNKNOWN = {UNKNOWN: "words that training never had"}
@@ -40,7 +40,7 @@ With the vocabulary of 1,000 to 12,500 sentences of UD English-EWT, 0 to 9.5 % o
 unfamiliar (UD, STS-B, SST-2, novels), and 90 to 100 % of German and French ones (UD GSD and PUD, STS-B)."""
 
 
-def _is_unfamiliar(level: Level, scored: Scored, background: Background | None) -> bool:
+def _is_unfamiliar(level: Level, scored: ScoredRecord, background: Background | None) -> bool:
     """Whether more words of a text are new to training than not; signs and numbers count for nothing.
 
     A text of fewer words is unfamiliar if its letters are not in the vocabulary, as those of another
@@ -84,9 +84,9 @@ class SentenceLevel(Level):
         shares=_SHARES,
     )
     background: ClassVar[type[Background] | None] = Frequencies
-    whole: ClassVar[bool] = True
+    row_per_record: ClassVar[bool] = True
 
-    def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
+    def rows(self, scored: ScoredRecord, background: Background | None) -> Sequence[Row]:
         statistics = {"bits_per_unit": mean(scored)}
         lifts = lift(scored, background)
         if len(scored) and lifts is not None:
@@ -94,7 +94,7 @@ class SentenceLevel(Level):
         return [record_row(scored, statistics)]
 
     def unfamiliar(
-        self, scored: Scored, background: Background | None, rows: Sequence[Row]
+        self, scored: ScoredRecord, background: Background | None, rows: Sequence[Row]
     ) -> Sequence[bool]:
         return [_is_unfamiliar(self, scored, background)]
 
@@ -114,6 +114,6 @@ class WordLevel(UnitLevel):
     background: ClassVar[type[Background] | None] = Frequencies
 
     def unfamiliar(
-        self, scored: Scored, background: Background | None, rows: Sequence[Row]
+        self, scored: ScoredRecord, background: Background | None, rows: Sequence[Row]
     ) -> Sequence[bool]:
         return [_is_unfamiliar(self, scored, background)] * len(rows)

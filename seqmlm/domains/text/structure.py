@@ -24,17 +24,17 @@ from seqmlm.domains.structure import Decoded, Decoder, Pair, Truth, placed
 from seqmlm.domains.text.conllu import read_conllu
 from seqmlm.errors import DataError
 from seqmlm.evaluation.intervals import ratio
-from seqmlm.reports.drawing import MARK, THRESHOLD, picture, styled
+from seqmlm.reports.drawing import MARK, THRESHOLD, page_style, picture
 from seqmlm.structure.maps import DependenceMap
 from seqmlm.structure.trees import (
     Edge,
     Node,
     chain,
-    named,
     node_values,
     path_lengths,
     projective_tree,
     spanning_tree,
+    unit_edges,
     with_ties,
 )
 
@@ -220,7 +220,7 @@ def _is_mark(unit: str) -> bool:
 
 def _tree(dependence: DependenceMap, nodes: Sequence[Node], *, projective: bool = False) -> frozenset[Pair]:
     weights = with_ties(node_values(dependence.values, nodes))
-    return named(projective_tree(weights) if projective else spanning_tree(weights), nodes)
+    return unit_edges(projective_tree(weights) if projective else spanning_tree(weights), nodes)
 
 
 def _aligned(parse: Parse, spans: Sequence[tuple[int, int]]) -> list[tuple[Node, list[int]]] | None:
@@ -263,7 +263,9 @@ def tree_of(text: str, units: Sequence[str], parse: Parse) -> Tree | None:
             i, j = sorted((number[word], number[head]))
             related.setdefault((i, j), parse.relations[word])
     edges = spanning_tree(-apart.reshape(len(words), len(words)))
-    kinds = {pair: related.get(edge, _INDIRECT) for edge in sorted(edges) for pair in named([edge], nodes)}
+    kinds = {
+        pair: related.get(edge, _INDIRECT) for edge in sorted(edges) for pair in unit_edges([edge], nodes)
+    }
     judged = frozenset(node[0] for node in nodes)
     return Tree(
         edges=frozenset(kinds),
@@ -332,7 +334,7 @@ def _compared(one: Decoded, truth: Tree) -> _Compared:
         "chain": chain(size),
         "random": projective_tree(dice + dice.T),
     }
-    return _Compared(truth.edges, {name: named(tree, truth.nodes) for name, tree in trees.items()})
+    return _Compared(truth.edges, {name: unit_edges(tree, truth.nodes) for name, tree in trees.items()})
 
 
 # Files and pictures
@@ -416,7 +418,7 @@ def arcs(
     ]
     top, base = heights[0] + 8, heights[0] + 8 + _MIDDLE
     width, height = int(edges[-1]) + 2, base + heights[1] + 8
-    with styled():
+    with page_style():
         whole = figure.Figure(figsize=(width / 72, height / 72))
         axes = whole.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
         axes.axis("off")

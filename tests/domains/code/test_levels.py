@@ -11,7 +11,7 @@ import scored_records
 from tiny_domain_models import MODULE, code_model, source
 
 from seqmlm.anomaly.findings import CONTENT, PLACE, Fingerprints
-from seqmlm.anomaly.values import ALONE, Row, Scored
+from seqmlm.anomaly.values import ALONE, Row, ScoredRecord
 from seqmlm.data.record import Record
 from seqmlm.domains.code.levels import (
     LEVELS,
@@ -33,7 +33,7 @@ def model() -> LoadedModel:
     return code_model()
 
 
-def scored(model: LoadedModel, *records: Record) -> list[Scored]:
+def scored(model: LoadedModel, *records: Record) -> list[ScoredRecord]:
     return scored_records.scored(model, records, Mode("partition", 4))
 
 
@@ -141,10 +141,13 @@ def test_fingerprints_survive_shifts_and_tell_equal_lines_apart(model, norms, le
 
 
 def test_a_renamed_file_keeps_the_fingerprints_of_its_content():
-    one, other = Fingerprints("a.py").of("line", "f", "x  = 1"), Fingerprints("b.py").of("line", "f", "x = 1")
+    one, other = (
+        Fingerprints("a.py").hashes("line", "f", "x  = 1"),
+        Fingerprints("b.py").hashes("line", "f", "x = 1"),
+    )
     assert one[PLACE] != other[PLACE]
     assert one[CONTENT] == other[CONTENT]
-    assert Fingerprints("a.py").of("line", "g", "x = 1")[CONTENT] != one[CONTENT]
+    assert Fingerprints("a.py").hashes("line", "g", "x = 1")[CONTENT] != one[CONTENT]
 
 
 def test_a_part_of_a_larger_file_counts_lines_from_where_it_begins(model, norms):

@@ -45,7 +45,7 @@ def test_a_genome_from_file_to_track_and_report(tmp_path: Path) -> None:
             extra, score = one.row.extra, one.row.score
             assert score is not None
             stretch = contigs[extra["contig"]][extra["contig_start"] : extra["contig_end"]]
-            assert stretch == one.scored.record.raw[one.row.start : one.row.end]
+            assert stretch == one.scored_record.record.raw[one.row.start : one.row.end]
             for base in range(extra["contig_start"], extra["contig_end"]):
                 over[extra["contig"], base].append(score)
             fields = line(one, model.tokenizer, per_unit=True)

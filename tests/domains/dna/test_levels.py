@@ -134,7 +134,7 @@ def test_rows_are_of_a_blocks_own_bases(tmp_path: Path) -> None:
     def rows(**options: Any) -> list[tuple[object, ...]]:
         records = DNA.read([path], Problems(), block=230, **options)
         return [
-            (one.row.id, one.row.place, one.row.length, one.row.extra["soft_masked"], len(one.scored))
+            (one.row.id, one.row.place, one.row.length, one.row.extra["soft_masked"], len(one.scored_record))
             for one in made.judged_rows(records, Problems())
         ]
 

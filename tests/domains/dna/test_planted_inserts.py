@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from seqmlm.anomaly.values import Doubles, Scored
+from seqmlm.anomaly.values import Doubles, ScoredRecord
 from seqmlm.data.record import Record
 from seqmlm.domains.dna.bases import BaseTokenizer
 from seqmlm.domains.dna.levels import Composition, WindowLevel, base_codes
@@ -17,8 +17,8 @@ KNOWN = Composition.from_codes(base_codes(one.sequence) for one in draw(400, 1))
 CONTIGS = draw(600, 2)
 
 
-def scored(contig: Planted, bits: Doubles) -> Scored:
-    return Scored(
+def scored(contig: Planted, bits: Doubles) -> ScoredRecord:
+    return ScoredRecord(
         record=Record(id=contig.id, raw=contig.sequence, source="s", line=1),
         encoding=TOKENIZER.encode(contig.sequence),
         rule=TOKENIZER.units,

@@ -11,7 +11,7 @@ from histories import histories
 from scored_records import scored
 from tiny_domain_models import loaded, patients, patients_model
 
-from seqmlm.anomaly.values import Row, Scored
+from seqmlm.anomaly.values import Row, ScoredRecord
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr.history import Event
 from seqmlm.domains.ehr.levels import (
@@ -28,7 +28,7 @@ from seqmlm.domains.ehr.levels import (
 from seqmlm.domains.ehr.tokenizer import EventsTokenizer
 from seqmlm.errors import StateError
 from seqmlm.inference.model_folder import LoadedModel
-from seqmlm.reports.report import told as report_told
+from seqmlm.reports.report import unit_tip as report_told
 from seqmlm.scoring.output import unit_fields
 
 
@@ -41,7 +41,7 @@ def counts(model: LoadedModel) -> CodeCounts:
     return CodeCounts.fit(model.tokenizer.encode_batch(histories(60)), model.tokenizer, seed=0)
 
 
-def rows(model: LoadedModel, level: PatientLevel, record: Record) -> tuple[Scored, list[Row]]:
+def rows(model: LoadedModel, level: PatientLevel, record: Record) -> tuple[ScoredRecord, list[Row]]:
     [one] = scored(model, [record], want=level.want, view=level.view)
     return one, list(level.rows(one, counts(model)))
 

@@ -9,7 +9,7 @@ import pytest
 import scored_records
 from tiny_domain_models import patients, patients_model
 
-from seqmlm.anomaly.values import Scored
+from seqmlm.anomaly.values import ScoredRecord
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr.history import History
 from seqmlm.domains.ehr.layout import CLS, SEP, VE, VS, visit_starts
@@ -20,7 +20,7 @@ from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.inference.model_folder import LoadedModel
 
 
-def scored(model: LoadedModel, records: list[Record], mode: Mode = EXACT) -> list[Scored]:
+def scored(model: LoadedModel, records: list[Record], mode: Mode = EXACT) -> list[ScoredRecord]:
     return scored_records.scored(model, records, mode, view=PastView())
 
 

@@ -13,7 +13,7 @@ import scored_records
 from log_models import NORMAL, log_model, session
 
 from seqmlm.anomaly.levels import named_row
-from seqmlm.anomaly.values import Scored
+from seqmlm.anomaly.values import ScoredRecord
 from seqmlm.data.record import Record
 from seqmlm.domains.logs.levels import (
     NAMED,
@@ -47,7 +47,7 @@ def known(model: LoadedModel) -> LogBackground:
     return LogBackground.fit(InMemory(encodings), model.tokenizer, seed=0)
 
 
-def scored(model: LoadedModel, record: Record) -> Scored:
+def scored(model: LoadedModel, record: Record) -> ScoredRecord:
     [found] = scored_records.scored(model, [record])
     return found
 
@@ -310,7 +310,9 @@ def test_a_reason_names_what_happened_before_it_sums_up() -> None:
         named_row(session(NORMAL), "a", np.array([[0, 1]]), np.arange(1), {"pll_mean": 9.0}), extra=told
     )
     level = SessionLevel("session")
-    assert set(level.reasons.naming(row)) == {"unseen", "paused", "missing"}, "of surplus nothing is told"
+    assert set(level.reasons.naming_statistics(row)) == {"unseen", "paused", "missing"}, (
+        "of surplus nothing is told"
+    )
     p = {"pll_mean": 0.001, "unseen": 1.0, "missing": 0.03, "surplus": 0.02}
 
     def fired(alpha: float | None, **statistics: float) -> str | None:
@@ -329,14 +331,14 @@ def _brief(
 ) -> dict[str, Any]:
     level, found = SessionLevel("session"), scored(model, session(lines))
     [row] = level.rows(found, known)
-    return level.reasons.brief(row, found, known, fired)
+    return level.reasons.alarm_facts(row, found, known, fired)
 
 
 def test_an_alarm_is_told_by_what_was_never_seen(model: LoadedModel, known: LogBackground) -> None:
     level = SessionLevel("session")
     found = scored(model, session((NORMAL[0], "disk on fire 12", NORMAL[1], "disk on fire 13")))
     [row] = level.rows(found, known)
-    told = level.reasons.brief(row, found, known, "hurried")
+    told = level.reasons.alarm_facts(row, found, known, "hurried")
     named = model.tokenizer.traits.unit == "line"
     assert told["what"] == ("'disk on fire <NUM>' was never seen" if named else "a line was never seen")
     assert told.get("template") == ("disk on fire <NUM>" if named else None)
@@ -357,7 +359,7 @@ def test_lines_that_have_a_name_for_what_is_new_speak_for_an_alarm(
     level, found = SessionLevel("session"), scored(model, session(lines))
     [row] = level.rows(found, known)
     assert row.extra["never_seen"] == ["status=502"]
-    told = level.reasons.brief(row, found, known, "hurried")
+    told = level.reasons.alarm_facts(row, found, known, "hurried")
     assert (told["never_seen"], told["new_lines"], told["lines"]) == (["status=502"], 2, len(lines))
     assert told["template"] == "status <NUM>"
     assert told["unit"] in (9, 10)
@@ -394,7 +396,7 @@ def test_pauses_of_one_order_are_alike(model: LoadedModel, known: LogBackground)
         record = replace(record, raw=replace(record.raw, times=times, windowed=True))
         level, found = SessionLevel("session"), scored(model, record)
         [row] = level.rows(found, known)
-        return str(level.reasons.brief(row, found, known, "paused")["scale"])
+        return str(level.reasons.alarm_facts(row, found, known, "paused")["scale"])
 
     assert scale(20.0) == scale(90.0) == "seconds"
     assert scale(900.0) == "minutes"
@@ -403,7 +405,7 @@ def test_pauses_of_one_order_are_alike(model: LoadedModel, known: LogBackground)
 def test_an_alarm_of_a_line_tells_of_this_line(model: LoadedModel, known: LogBackground) -> None:
     level = LineLevel("line")
     found = scored(model, session((NORMAL[0], "disk on fire 12", NORMAL[3])))
-    told = [level.reasons.brief(row, found, known, "unseen") for row in level.rows(found, known)]
+    told = [level.reasons.alarm_facts(row, found, known, "unseen") for row in level.rows(found, known)]
     places = [(one["lines"], one["last_line"], one["times"][0]) for one in told]
     assert places == [(1, 10, 100.0), (1, 12, 101.0), (1, 14, 102.0)]
     assert ["never seen" in one["what"] for one in told] == [False, True, False]

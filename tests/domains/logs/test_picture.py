@@ -12,7 +12,7 @@ import pytest
 from reported import Reported
 
 from seqmlm.anomaly.levels import record_row
-from seqmlm.anomaly.values import Scored
+from seqmlm.anomaly.values import ScoredRecord
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.logs import LOGS, picture
@@ -32,7 +32,7 @@ def test_a_long_window_opens_at_its_odd_lines():
     tokenizer = ResidueTokenizer()
     encoding = tokenizer.encode("A" * 64)
     encoding = replace(encoding, spans=np.pad(spans, ((1, 1), (0, 0))))
-    one = Scored(
+    one = ScoredRecord(
         record=Record(id="w", raw=raw, source="a.log", line=101, meta=meta),
         encoding=encoding,
         rule=tokenizer.units,
@@ -41,7 +41,9 @@ def test_a_long_window_opens_at_its_odd_lines():
         values={},
     )
     report = Reported(tokenizer, pictures=LOGS.pictures(LOGS.levels[0])[:1], unit="line")
-    report.add(JudgedRow(row=record_row(one, {"bits_per_unit": 1.0}), scored=one, p_value=0.01, alarm=True))
+    report.add(
+        JudgedRow(row=record_row(one, {"bits_per_unit": 1.0}), scored_record=one, p_value=0.01, alarm=True)
+    )
     shown = re.sub("<[^>]*>", "", report.html().split('class="coloured"')[1].split("</div>")[0])
     told = shown.partition(">")[2].splitlines()
     assert told[0].strip() == "⋯"

@@ -11,7 +11,7 @@ import scored_records
 from tiny_models import protein_model, residues
 
 from seqmlm.anomaly.levels import Level, highest_stretch
-from seqmlm.anomaly.values import Scored
+from seqmlm.anomaly.values import ScoredRecord
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.protein.levels import SEGMENT, LengthReference, ProteinLevel, ResidueLevel
@@ -31,7 +31,7 @@ def detector(level: Level, max_length: int = 22, **more: Any) -> Detector:
     return scored_records.detector(protein_model(max_length), level, **more)
 
 
-def normal(seed: int, count: int = 400) -> list[Scored]:
+def normal(seed: int, count: int = 400) -> list[ScoredRecord]:
     """Proteins of 10 to 500 residues whose bits per residue fall, and spread less, with length."""
     rng = np.random.default_rng(seed)
     found = []
@@ -39,7 +39,7 @@ def normal(seed: int, count: int = 400) -> list[Scored]:
         bits = 4 - length / 500 + rng.normal(0, 3 / np.sqrt(length))
         raw = residues(length)
         found.append(
-            Scored(
+            ScoredRecord(
                 record=Record(id="n", raw=raw, source="n", line=1),
                 encoding=TOKENIZER.encode(raw),
                 rule=TOKENIZER.units,
@@ -81,7 +81,7 @@ def test_without_normal_scores_there_is_no_z() -> None:
 
 def test_statistics_of_a_protein_are_those_of_its_residues() -> None:
     [found] = detector(ProteinLevel(), background=reference()).judged_rows([record(60)], Problems())
-    scored, row = found.scored, found.row
+    scored, row = found.scored_record, found.row
     above = scored.surprisal - scored.values["entropy"]
     expected = {
         "bits_per_unit": scored.surprisal.mean(),
@@ -102,8 +102,8 @@ def test_residues_are_counted_from_one() -> None:
     rows = list(detector(ResidueLevel("residue")).judged_rows([record(30)], Problems()))
     assert [one.row.id for one in rows] == [f"p#{number}" for number in range(1, 31)]
     for unit, one in enumerate(rows):
-        bits = one.scored.surprisal[unit]
-        above = bits - one.scored.values["entropy"][unit]
+        bits = one.scored_record.surprisal[unit]
+        above = bits - one.scored_record.values["entropy"][unit]
         assert one.row.statistics == {"unexpected": above, "surprisal": bits}
         assert one.row.score == one.row.statistics["unexpected"]
 
@@ -112,7 +112,7 @@ def test_residues_that_are_not_known_change_no_score_of_others_and_no_length() -
     raw = "MKXXLAVGSERTXBZUOJIDPKQ"
     one = Record(id="p", raw=raw, source="a.fasta", line=1)
     for level in (ProteinLevel(), ResidueLevel("residue")):
-        scored = next(detector(level, 40).judged_rows([one], Problems())).scored
+        scored = next(detector(level, 40).judged_rows([one], Problems())).scored_record
         assert [scored.text(unit) for unit in range(len(scored))] == [c for c in raw if c not in "XBZUOJ"]
     [row] = detector(ProteinLevel(), 40).judged_rows([one], Problems())
     assert row.row.length == 23 - 8

@@ -41,7 +41,7 @@ def unigram_bits(word_tokens: list[int]) -> float:
 def test_statistics_of_a_sentence_are_those_of_its_words() -> None:
     detector = detector_of(SentenceLevel(), Frequencies.fit(TRAINING, TOKENIZER, seed=0))
     [found] = detector.judged_rows([record("the table opens an unopened key")], Problems())
-    scored = found.scored
+    scored = found.scored_record
     ids, groups = scored.encoding.ids, scored.encoding.groups
     frequency = [unigram_bits(ids[groups == number].tolist()) for number in scored.number]
     expected = {
@@ -68,14 +68,14 @@ def test_words_are_rows_of_their_own() -> None:
     rows = list(detector.judged_rows([record(text)], Problems()))
     assert [text[one.row.start : one.row.end].strip() for one in rows] == text.split()
     for unit, one in enumerate(rows):
-        bits = one.scored.surprisal[unit]
+        bits = one.scored_record.surprisal[unit]
         assert one.row.statistics == {"surprisal": bits, "unknown": 0.0}
     known = Frequencies.fit(TRAINING, TOKENIZER, seed=0)
     detector = Detector(detector.scorer, WordLevel("word"), background=known)
     judged = detector.judged_rows([record(text)], Problems())
     assert [one.row.statistics["unknown"] for one in judged] == [1.0, 1.0, 0.0]
-    lifts = [one.statistics["lift"] for one in WordLevel("word").rows(rows[0].scored, known)]
-    assert lifts == (rows[0].scored.surprisal - known.bits(rows[0].scored)).tolist()
+    lifts = [one.statistics["lift"] for one in WordLevel("word").rows(rows[0].scored_record, known)]
+    assert lifts == (rows[0].scored_record.surprisal - known.bits(rows[0].scored_record)).tolist()
 
 
 def test_an_empty_sentence_has_no_score() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from music.formats import pitch
 from seqmlm.anomaly.levels import Background, Level, part_row
 from seqmlm.anomaly.statistics import Statistics
-from seqmlm.anomaly.values import Longs, Row, Scored
+from seqmlm.anomaly.values import Longs, Row, ScoredRecord
 
 BAR = 4
 """Notes of a bar."""
@@ -27,7 +27,7 @@ class BarLevel(Level):
         }
     )
 
-    def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
+    def rows(self, scored: ScoredRecord, background: Background | None) -> Sequence[Row]:
         heights = pitches(scored)
         found = []
         for start in range(0, len(scored), BAR):
@@ -41,6 +41,6 @@ class BarLevel(Level):
         return found
 
 
-def pitches(scored: Scored) -> Longs:
+def pitches(scored: ScoredRecord) -> Longs:
     """(U,) semitones of each note."""
     return np.array([pitch(scored.text(unit)) or 0 for unit in range(len(scored))], dtype=np.int64)

@@ -6,13 +6,13 @@ import numpy as np
 
 from music.levels import pitches
 from seqmlm.reports.page import Page
-from seqmlm.reports.pictures import Picture, Shown
+from seqmlm.reports.pictures import Picture, PicturedRecord
 
 
 class Melody(Picture):
     """Semitones note by note."""
 
-    def draw_record(self, page: Page, shown: Shown) -> None:
+    def draw_record(self, page: Page, shown: PicturedRecord) -> None:
         places = np.arange(len(shown.scored))
         alarms = np.zeros(len(places), dtype=np.bool_)
         for one in shown.rows:

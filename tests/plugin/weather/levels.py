@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from seqmlm.anomaly.levels import Background, RecordLevel
-from seqmlm.anomaly.values import Row, Scored
+from seqmlm.anomaly.values import Row, ScoredRecord
 
 
 class MonthLevel(RecordLevel):
@@ -16,7 +16,7 @@ class MonthLevel(RecordLevel):
     def __init__(self) -> None:
         super().__init__("month")
 
-    def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
+    def rows(self, scored: ScoredRecord, background: Background | None) -> Sequence[Row]:
         began = datetime.strptime(scored.record.meta["month"], "%Y-%m").replace(tzinfo=UTC)
         return [
             replace(row, time=began.timestamp(), extra={**row.extra, "time": began.isoformat()})
