@@ -113,7 +113,9 @@ def judged(options: argparse.Namespace, out: Path) -> list[dict[str, Any]]:
     kept = out / f"rows{options.suffix}.jsonl"
     if not kept.exists():
         run("variants", VariantsTask, VariantsConfig(out=kept, **asked))
-    variants = [*DNAVariants().read(VariantTable(path=str(table), wildtype=str(reference)), Problems())]
+    variants = [
+        *DNAVariants().table_variants(VariantTable(path=str(table), wildtype=str(reference)), Problems())
+    ]
     triplets = DNAVariants().rivals([one.wildtype for one in variants], None)["triplet frequencies"]
     return [
         {

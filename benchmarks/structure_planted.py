@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.protein.sample import LETTERS
-from seqmlm.domains.protein.structure import reached
+from seqmlm.domains.protein.structure import connected_pairs
 from seqmlm.domains.samples import read_truth
 from seqmlm.domains.structure import Decoded
 from seqmlm.evaluation.detection import Detection
@@ -234,7 +234,7 @@ def judged(separation: int, one: Decoded) -> Row | None:
         return None
     first, second = one.dependence.finite_pairs(separation)
     pairs = list(zip(first.tolist(), second.tolist(), strict=True))
-    told = np.array([truth.known is None or truth.known(pair) for pair in pairs], dtype=np.bool_)
+    told = np.array([truth.covers is None or truth.covers(pair) for pair in pairs], dtype=np.bool_)
     labels = np.array([pair in truth.edges for pair in pairs], dtype=np.bool_)
     through = np.array([truth.kinds.get(pair) == "indirect" for pair in pairs], dtype=np.bool_)
     if not 0 < labels[told].sum() < told.sum():
@@ -301,7 +301,7 @@ def columns(fasta: Sequence[Path], drawn: Path) -> dict[str, Row]:
         name = path.stem
         first, second = np.triu_indices(len(values), 6)
         contacts = {tuple(pair) for pair in known[name]["contacts"]}
-        joined = reached(contacts)
+        joined = connected_pairs(contacts)
         pairs = list(zip(first.tolist(), second.tolist(), strict=True))
         labels = np.array([pair in contacts for pair in pairs])
         through = np.array([pair in joined for pair in pairs])

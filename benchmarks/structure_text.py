@@ -36,7 +36,7 @@ from structure_maps import mapped
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.structure import placed
+from seqmlm.domains.structure import unit_spans
 from seqmlm.domains.text.conllu import read_conllu
 from seqmlm.domains.text.structure import parse_of, tree_of
 from seqmlm.evaluation.intervals import ratio
@@ -81,7 +81,7 @@ def sentences(
         text = str(record.raw)
         words = sorted(set(map(tuple, parse.spans)))
         own = [text[a:b] for a, b in words] if units is None else units[record.id]
-        tree, spans = tree_of(text, own, parse), placed(text, own)
+        tree, spans = tree_of(text, own, parse), unit_spans(text, own)
         if tree is None or spans is None or not 2 <= len(tree.nodes) <= longest:
             continue
         place = {node[0]: number for number, node in enumerate(tree.nodes)}

@@ -107,7 +107,7 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
 
 
 def parse_options(assignments: Sequence[str]) -> dict[str, str]:
-    """Reader options from `key=value`, as text: a format knows of which type each is (`Format.known`).
+    """Reader options from `key=value`, as text: a format knows their types (`Format.select_options`).
 
     >>> parse_options(["column=1", "header=false"])
     {'column': '1', 'header': 'false'}

@@ -72,7 +72,7 @@ def test_percentages_are_read_by_commands_python_and_readers(seqmlm: Run) -> Non
     printed = seqmlm("score", "model", "file", "--fpr", "0.1%", "--print-config").ok()
     assert "\nfpr: 0.001\n" in printed.out
     seqmlm("score", "model", "file", "--fpr", "few").refused(2, "is no share such as 0.05 or 5%")
-    assert Format(read=read_worktree).known({"near_duplicates": "80%"}) == {"near_duplicates": 0.8}
+    assert Format(read=read_worktree).select_options({"near_duplicates": "80%"}) == {"near_duplicates": 0.8}
     assert Penalty.from_settings({"identity": "62%"}).identity == 0.62
     for rate in ("500%", 0, "none"):
         with pytest.raises(UsageError, match="fpr is a share between 0 and 1"):

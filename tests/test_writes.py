@@ -99,7 +99,7 @@ management/models.py export_model copyfile write_text
 data/files.py save_stdin unlink
 data/readers/huggingface.py _plainly_named rmtree
 domains/code/git.py WorkTree._copy write_text write_text
-domains/code/git.py _copied copy2
+domains/code/git.py _copy_file copy2
 domains/dna/track.py GenomeTrack._write_bigwig open
 domains/dna/track.py GenomeTrack._fill_bigwig open
 rows/file.py Rows._write_all open

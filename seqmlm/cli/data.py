@@ -170,10 +170,10 @@ def sample(
     drawn_sample = draw_sample(domain, out, n=n, seed=seed)
     if json_output:
         files, apart_files = (
-            [str(path) for path in paths] for paths in (drawn_sample.files, drawn_sample.apart)
+            [str(path) for path in paths] for paths in (drawn_sample.files, drawn_sample.extra_files)
         )
         print_json({"files": files, "apart": apart_files, "truth": str(drawn_sample.truth)})
     else:
-        for path in (*drawn_sample.files, *drawn_sample.apart, drawn_sample.truth):
+        for path in (*drawn_sample.files, *drawn_sample.extra_files, drawn_sample.truth):
             say(str(path))
         advise(f"next: seqmlm train --domain {domain} {drawn_sample.files[0]}")

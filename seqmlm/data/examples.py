@@ -96,7 +96,7 @@ class LabelSource:
         classes: file or folder to the class of all records in it.
         pair: column of the other sequence of a pair; of a table of labels, column of its id.
         raw: what a field makes of the text of that sequence and the record's other columns.
-        until: what a field knows of a sequence at a time (`Times.until`): a table with the columns
+        until: what a field knows of a sequence at a time (`Times.history_at`): a table with the columns
             subject_id and prediction_time has labels of each record at several times; without `columns`
             these are true and false in boolean_value.
 

@@ -84,7 +84,7 @@ def at_moments(
         records: those without a time are counted, and left out.
         moments: of the records by id; those of no record are counted.
         source: the file of `moments`.
-        until: what was known of a raw sequence at a time (`Times.until`), None where that was nothing.
+        until: what was known of a raw sequence at a time (`Times.history_at`), None where that was nothing.
         problems: receives times before the first event, too.
 
     Raises: DataError: none of the subjects is that of a record.

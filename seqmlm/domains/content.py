@@ -33,31 +33,31 @@ def _letters(lines: Lines) -> Counter[str]:
     return Counter(letter for line in lines for letter in line.upper() if letter.isalpha())
 
 
-def _unbroken(lines: Lines) -> bool:
+def _is_letter_run(lines: Lines) -> bool:
     """Whether nearly all lines are headers of FASTA, or letters without anything between them."""
     plain = sum(line.startswith(">") or re.fullmatch(r"[A-Za-z*.-]{10,}", line) is not None for line in lines)
     return plain > NEARLY_ALL * len(lines)
 
 
 def are_nucleotides(lines: Lines) -> bool:
-    """A, C, G and T or U, each of which is common: a protein of so few letters is unheard of."""
-    if not _unbroken(lines):
+    """Whether nearly all letters are A, C, G and T or U, each common: no protein has so few letters."""
+    if not _is_letter_run(lines):
         return False
     counts = _letters([line for line in lines if not line.startswith(">")])
     total = counts.total()
-    each = [counts["A"], counts["C"], counts["G"], counts["T"] + counts["U"]]
-    known = sum(each) + counts["N"]
+    bases = [counts["A"], counts["C"], counts["G"], counts["T"] + counts["U"]]
+    acgtn = sum(bases) + counts["N"]
     return (
-        total >= _FEWEST_LETTERS and known > NEARLY_ALL * total and min(each) > (1 - NEARLY_ALL) * total / 2
+        total >= _FEWEST_LETTERS and acgtn > NEARLY_ALL * total and min(bases) > (1 - NEARLY_ALL) * total / 2
     )
 
 
 def are_sequences(lines: Lines) -> bool:
-    """Long stretches of capital letters, with headers of FASTA or without."""
+    """Whether the lines are long stretches of capital letters, with headers of FASTA or without."""
     sequences = [line for line in lines if not line.startswith(">")]
     letters = "".join(sequences)
     capitals = letters.isupper() or len(sequences) < len(lines)
-    return len(letters) >= _FEWEST_LETTERS and capitals and _unbroken(lines) and _long(sequences)
+    return len(letters) >= _FEWEST_LETTERS and capitals and _is_letter_run(lines) and _long(sequences)
 
 
 def _long(sequences: Lines) -> bool:
@@ -75,7 +75,7 @@ _BEGIN = 80  # characters of a line in which a log has its time
 
 
 def are_log_lines(lines: Lines) -> bool:
-    """A time of day, with seconds, at the beginning of nearly every line."""
+    """Whether nearly every line has a time of day, with seconds, at its beginning."""
     timed = sum(_CLOCK.search(line[:_BEGIN]) is not None for line in lines)
     return len(lines) >= _FEWEST_LINES and timed > NEARLY_ALL * len(lines)
 
@@ -95,7 +95,7 @@ _CELLS = re.compile(r"[\w .#-]+")
 
 
 def are_patient_records(lines: Lines) -> bool:
-    """The header of a table of patients, or JSON lines with such fields."""
+    """Whether the first line is the header of a table of patients, or a JSON object with such fields."""
     names = {name.strip().strip("\"'").lower() for name in re.split("[,;\t|]", lines[0])}
     if lines[0].lstrip().startswith("{"):
         names = {name.lower() for name in re.findall(r'"(\w+)"\s*:', lines[0])}
@@ -126,7 +126,7 @@ _CODE, _SURE = 0.5, 0.25
 
 
 def are_source_code(lines: Lines) -> bool:
-    """Most lines are statements or parts of them, and many begin or end as only code does."""
+    """Whether most lines are statements or parts of them, and many begin or end as only code does."""
     lines = [line for line in lines if not line.lstrip().startswith("{") or not line.rstrip().endswith("}")]
     if len(lines) < _FEWEST_LINES or are_log_lines(lines):
         return False
@@ -140,7 +140,7 @@ _SENTENCE_SIGNS = frozenset(".,;:!?'\"’‘“”„«»-–—()…[]_*&/`")
 
 
 def are_prose(lines: Lines) -> bool:
-    """Words and signs of sentences, hardly a digit, and hardly a line twice."""
+    """Whether the lines are words and signs of sentences, with few digits and few repeated lines."""
     text = "\n".join(lines)
     solid = [sign for sign in text if not sign.isspace()]
     words = len(_WORD.findall(text))
@@ -150,8 +150,8 @@ def are_prose(lines: Lines) -> bool:
     plain = letters + sum(sign in _SENTENCE_SIGNS for sign in solid)
     code = sum(sign in _SIGNS for sign in solid)
     stops = len(re.findall(r"[^\W\d_][.,!?;](?=\s|$|[\"'’”])", text, flags=re.MULTILINE))
-    enough = plain > 0.97 * len(solid) and code < 0.01 * len(solid)
-    return enough and letters > 0.9 * len(solid) and stops > 0.02 * words and words > 3 * len(lines)
+    is_clean = plain > 0.97 * len(solid) and code < 0.01 * len(solid)
+    return is_clean and letters > 0.9 * len(solid) and stops > 0.02 * words and words > 3 * len(lines)
 
 
 @dataclass(frozen=True)
@@ -161,12 +161,12 @@ class Kind:
     Args:
         name: as a field declares it, and a warning calls it.
         domain: the field that reads it.
-        recognised: whether the lines of a sample are nearly all of it.
+        matches: whether the lines of a sample are nearly all of it.
     """
 
     name: str
     domain: str
-    recognised: Callable[[Lines], bool]
+    matches: Callable[[Lines], bool]
 
 
 KINDS = (
@@ -187,17 +187,17 @@ def kind_of(sample: Iterable[str]) -> Kind | None:
     'nucleotides'
     """
     lines = [line for text in sample for line in text.splitlines() if line.strip()]
-    return next((kind for kind in KINDS if kind.recognised(lines)), None) if lines else None
+    return next((kind for kind in KINDS if kind.matches(lines)), None) if lines else None
 
 
-def checked(
+def check_content(
     records: Iterator[Record],
     problems: Problems,
     domain: str,
     content: Sequence[str],
     text: Callable[[Any], str],
 ) -> Iterator[Record]:
-    """The records; a warning where the first of them are of a kind that a field does not read.
+    """The records unchanged; `problems` warns where the first are of a kind that the field does not read.
 
     Args:
         domain: name of the field.

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 from seqmlm.anomaly.levels import Level, RecordLevel, UnitLevel
 from seqmlm.anomaly.values import Row
 from seqmlm.data.record import Record
-from seqmlm.domains.content import checked
+from seqmlm.domains.content import check_content
 from seqmlm.domains.files import Files, Format, Reading
-from seqmlm.domains.holes import MASK, Prompt, frame, put, read_holes
+from seqmlm.domains.holes import MASK, Prompt, fill_holes, frame, read_holes
 from seqmlm.domains.samples import Sample, overlap
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.types import Encoding, Ids
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Defaults:
-    """What `train` and `score` use where the user says nothing.
+    """The settings that `train` and `score` use where the user gives none.
 
     Args:
         tokenizer: versioned name of a tokenizer.
@@ -83,7 +83,7 @@ class Text:
         empty: a raw sequence of nothing.
         hidden: how a masked place is shown to a person.
         columns: of a table that `datasets` loads, name to Arrow type, in which `row` spells a record.
-        endings: of files that hold what `written` writes; none for those of the field's first format.
+        endings: of files that hold a `file_text`; none for those of the field's first format.
     """
 
     example: ClassVar[str] = ""
@@ -96,30 +96,30 @@ class Text:
         """The raw form of a sequence in a table; `fields` are the row's other columns and the options."""
         return text
 
-    def spelled(self, raw: Any) -> str:
+    def text_of(self, raw: Any) -> str:
         """The text of a raw sequence, into which spans of its encoding point."""
         return str(raw)
 
-    def respelled(self, raw: Any, text: str) -> Any:
-        """A raw sequence that says another text, and is as it was in all else."""
+    def with_text(self, raw: Any, text: str) -> Any:
+        """A copy of a raw sequence with another text, and all else as it was."""
         return text
 
     def language(self, raw: Any) -> str:
-        """What a raw sequence is written in, where a model of others says nothing of it; else ""."""
+        """The language of a raw sequence where it has one (source code); else ""."""
         return ""
 
     def row(self, record: Record) -> dict[str, Any]:
         """The sequence of a record as `columns`, from which the format of data sets reads the same record."""
         return {"text": str(record.raw)}
 
-    def written(self, sequences: Iterable[tuple[str, Any]]) -> Iterator[str]:
-        """Sequences (name, raw) as a file of the field has them, here one a line."""
+    def file_text(self, sequences: Iterable[tuple[str, Any]]) -> Iterator[str]:
+        """The pieces of a file of sequences (name, raw) in the field's format, here one a line."""
         for _, raw in sequences:
-            yield " ".join(self.spelled(raw).splitlines()) + "\n"
+            yield " ".join(self.text_of(raw).splitlines()) + "\n"
 
-    def show(self, tokenizer: Tokenizer, raw: Any, encoding: Encoding, asked: Ids, predicted: Ids) -> str:
-        """What `Spelling.show` shows of a raw sequence that `tokenizer` encoded."""
-        return tokenizer.spelling.show(str(raw), encoding, asked, predicted, self.hidden)
+    def show(self, tokenizer: Tokenizer, raw: Any, encoding: Encoding, places: Ids, predicted: Ids) -> str:
+        """The lines of `Spelling.show` for a raw sequence that `tokenizer` encoded."""
+        return tokenizer.spelling.show(str(raw), encoding, places, predicted, self.hidden)
 
 
 class Letters(Text):
@@ -127,8 +127,8 @@ class Letters(Text):
 
     hidden = "_"
 
-    def written(self, sequences: Iterable[tuple[str, Any]]) -> Iterator[str]:
-        """FASTA."""
+    def file_text(self, sequences: Iterable[tuple[str, Any]]) -> Iterator[str]:
+        """The sequences as FASTA."""
         return (f">{name}\n{raw}\n" for name, raw in sequences)
 
 
@@ -137,26 +137,26 @@ LETTER_GAPS = ("_", "<mask>", "<MASK>", MASK)
 
 
 def _document(record: Record) -> str:
-    """The document, else the sequence."""
+    """The document of a record, else its sequence."""
     return record.document if record.document is not None else str(record.raw)
 
 
-def _given_split(record: Record) -> str | None:
+def _data_split(record: Record) -> str | None:
     label = record.meta.get("split")
     return None if label is None else str(label)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Keys:
-    """What makes records the same, siblings, and one later than another.
+    """Keys of records: which are equal, which are siblings in a split, and their order.
 
     Args:
         identity: what makes two records the same one: a model is not calibrated on what it was trained on.
         split: records with equal keys are siblings: they go to the same side of a split. By default those of
             one document, else equal sequences.
         order: where a record stands in time or along a genome (sortable), for chronological splits; or None.
-        given: the split the data itself puts a record in: "train", "validation", "calibration" or "test";
-            None if it does not. Test records are left out of a training.
+        data_split: the split that the data itself names: "train", "validation", "calibration" or "test"; None
+            if it names none. Test records are left out of a training.
         clusters: makes a split key by which similar records are siblings: a function that is given every
             record once, in order, since clusters grow as records stream by.
     """
@@ -164,7 +164,7 @@ class Keys:
     identity: Callable[[Record], str] = lambda record: str(record.raw)
     split: Callable[[Record], str] = _document
     order: Callable[[Record], Any | None] = lambda record: None
-    given: Callable[[Record], str | None] = _given_split
+    data_split: Callable[[Record], str | None] = _data_split
     clusters: Callable[[], Callable[[Record], str]] | None = None
 
 
@@ -192,7 +192,7 @@ class Gaps:
             UsageError: a field that is not there.
         """
         text = frame(template, {**fields, "text": str(raw)}, forms)
-        return self.text.respelled(raw, text)
+        return self.text.with_text(raw, text)
 
     def blank(self, units: int) -> Any:
         """A raw sequence of so many gaps, and nothing else.
@@ -205,71 +205,71 @@ class Gaps:
     def prompt(self, raw: Any, forms: Sequence[str]) -> Prompt:
         """A sequence in which a person has written gaps, in any of some forms."""
         text, holes = read_holes(str(raw), forms)
-        return Prompt(raw=self.text.respelled(raw, text), holes=tuple(holes))
+        return Prompt(raw=self.text.with_text(raw, text), holes=tuple(holes))
 
     def filled(self, prompt: Prompt, texts: Sequence[str]) -> Prompt:
         """The sequence with something in each of its gaps, spelled as in the field's data."""
-        text, holes = put(str(prompt.raw), prompt.holes, texts)
-        return Prompt(raw=self.text.respelled(prompt.raw, text), holes=tuple(holes))
+        text, holes = fill_holes(str(prompt.raw), prompt.holes, texts)
+        return Prompt(raw=self.text.with_text(prompt.raw, text), holes=tuple(holes))
 
     def candidates(self, tokenizer: Tokenizer) -> Sequence[str] | None:
-        """What can stand in a gap of one unit, where that is less than the vocabulary; else None."""
+        """The texts that can stand in a gap of one unit; None for the whole vocabulary."""
         return None
 
 
 class Times(Protocol):
-    """What was known of a sequence at a time, in seconds since 1970-01-01 UTC."""
+    """Past states of a sequence; times are in seconds since 1970-01-01 UTC."""
 
-    def until(self, raw: Any, time: float) -> Any | None:
+    def history_at(self, raw: Any, time: float) -> Any | None:
         """The sequence as it was known then, that time included; None where nothing had happened yet."""
 
-    def later(self, raw: Any, time: float, gap: float, *, known: bool = True) -> Prompt:
+    def prompt_after(self, raw: Any, time: float, gap: float, *, past: bool = True) -> Prompt:
         """The sequence as it was known then, with one gap in what comes so many seconds after it.
 
-        `known=False` leaves out all that has a time: what is asked then is what anybody of the kind has.
+        `past=False` leaves out all that has a time: the answer is then that for anybody of the kind.
         """
 
-    def ends(self, raw: Any) -> float | None:
-        """When the last thing of a sequence was; None where nobody knows."""
+    def last_time(self, raw: Any) -> float | None:
+        """Time of the last event of a sequence; None where no event has a time."""
 
-    def at(self, raw: Any, time: float) -> tuple[Sequence[str], Mapping[str, str]]:
-        """What the sequence had until then, and the groups that results are told for (sex, age)."""
+    def state_at(self, raw: Any, time: float) -> tuple[Sequence[str], Mapping[str, str]]:
+        """The codes of the sequence until then, and its groups (sex, age) by name, for results by group."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Changed:
+class FileChange:
     """A record before and after a change of its file.
 
     Args:
         source: the file.
-        before, after: None where there was nothing, or where nothing is left to score.
-        gone, came: half-open offsets, in the text before and after, of what the change touches: rows
-            are needed of these alone.
-        rows: given the rows of both versions, those that changed, scored by their change, each with its index
-            among the rows after.
+        old_record, new_record: before and after; None where there was nothing, or nothing is left to score.
+        old_spans, new_spans: half-open offsets of the changed stretches in both texts: rows are needed of
+            these alone.
+        rows: takes the rows of both versions; gives the changed rows, scored by their change, each with its
+            index among the new rows.
     """
 
     source: str
-    before: Record | None
-    after: Record | None
-    gone: Sequence[tuple[int, int]]
-    came: Sequence[tuple[int, int]]
+    old_record: Record | None
+    new_record: Record | None
+    old_spans: Sequence[tuple[int, int]]
+    new_spans: Sequence[tuple[int, int]]
     rows: Callable[[Sequence[Row], Sequence[Row]], list[tuple[int, Row]]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Changes:
-    """Folders that change.
+    """How changes of a folder are read, and the level they are scored at.
 
     Args:
         level: at which changes are scored.
-        read: (root, problems, since=, diff=) -> `Changed`, file by file; `since` is a revision to compare
+        read: (root, problems, since=, diff=) -> `FileChange`, file by file; `since` is a revision to compare
             with, `diff` a unified diff, and one of them is given. Raises UsageError where there is no such
             revision, DataError for a diff that cannot be read.
     """
 
     level: str
-    read: Callable[..., Iterator[Changed]]
+    read: Callable[..., Iterator[FileChange]]
 
 
 def shows(row: Mapping[str, Any], anomaly: Mapping[str, Any]) -> bool:
@@ -313,10 +313,10 @@ def chapter(package: str, name: str) -> Callable[..., Any]:
     """
     module, _, attribute = name.partition(".")
 
-    def called(*args: Any, **options: Any) -> Any:
-        return getattr(import_module(f"{package}.{module}"), attribute)(*args, **options)
+    def call(*arguments: Any, **options: Any) -> Any:
+        return getattr(import_module(f"{package}.{module}"), attribute)(*arguments, **options)
 
-    return called
+    return call
 
 
 def _coloured(level: Level) -> Sequence[Picture]:
@@ -402,24 +402,24 @@ class Field:
             DataError: a missing or empty file, or a bad record where `problems` raise.
         """
         self.files.check(format, options)
-        asked = {**self.reading.scoring, **options} if scoring else options
-        records = self.reading.each(self.files.records(paths, problems, format, asked, scoring), problems)
+        merged = {**self.reading.scoring, **options} if scoring else options
+        records = self.reading.inspect(self.files.records(paths, problems, format, merged, scoring), problems)
         if not self.reading.content:
             return records
-        return checked(records, problems, self.name, self.reading.content, self.text.spelled)
+        return check_content(records, problems, self.name, self.reading.content, self.text.text_of)
 
     def level(self, name: str | None) -> Level:
-        """The level called so, or the default.
+        """The level of that name, or the default level.
 
         Raises:
             UsageError: the field has no such level.
         """
         if name is None:
             return self.levels[0]
-        found = {known: level for level in self.levels for known in (level.name, *level.aliases)}
-        if name not in found:
-            raise UsageError(f"domain {self.name} has no level {name!r}{nearest(name, found)}")
-        return found[name]
+        levels = {key: level for level in self.levels for key in (level.name, *level.aliases)}
+        if name not in levels:
+            raise UsageError(f"domain {self.name} has no level {name!r}{nearest(name, levels)}")
+        return levels[name]
 
 
 _LACKING = {
@@ -445,15 +445,15 @@ def check_public(field: Field, why: str) -> None:
         raise UsageError(f"records of domain {field.name} are of people, and {why}")
 
 
-def lacking(domain: Field, capability: str) -> UsageError:
-    """The error for a capability that a field has not."""
+def missing_capability(domain: Field, capability: str) -> UsageError:
+    """The error for a capability that a field lacks."""
     return UsageError(_LACKING[capability].format(domain.name))
 
 
-def known_until(domain: Field) -> Callable[[Any, float], Any | None]:
-    """`Times.until` of the field; where it has no times, to call this is an error."""
+def past_reader(domain: Field) -> Callable[[Any, float], Any | None]:
+    """`Times.history_at` of the field; for a field without times, a function that raises UsageError."""
 
-    def refused(raw: Any, time: float) -> Any | None:
-        raise lacking(domain, "until")
+    def refuse(raw: Any, time: float) -> Any | None:
+        raise missing_capability(domain, "until")
 
-    return refused if domain.times is None else domain.times.until
+    return refuse if domain.times is None else domain.times.history_at

@@ -64,22 +64,22 @@ class Format:
     def options(self) -> Mapping[str, str]:
         """The options the reader takes: name to type, as the reader writes it."""
         parameters = inspect.signature(self.read).parameters.values()
-        asked = [one for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY]
-        return {one.name: str(getattr(one.annotation, "__name__", one.annotation)) for one in asked}
+        keyword_only = [p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+        return {p.name: str(getattr(p.annotation, "__name__", p.annotation)) for p in keyword_only}
 
-    def known(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of some options that the reader takes, of the types it wants.
+    def select_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options that the reader takes, converted to the types it wants.
 
         Raises:
             UsageError: one that is no number, or neither true nor false, where the reader wants that.
         """
         types = self.options
-        return {name: _typed(name, types[name], value) for name, value in options.items() if name in types}
+        return {name: _convert(name, types[name], value) for name, value in options.items() if name in types}
 
 
-def _typed(name: str, wanted: str, value: Any) -> Any:
+def _convert(name: str, type_name: str, value: Any) -> Any:
     """The value of an option, from text or as a config file has it."""
-    kind = wanted.removesuffix(" | None")
+    kind = type_name.removesuffix(" | None")
     text = str(value).lower()
     if kind == "int | str" and text.isdecimal():
         return int(value)
@@ -98,21 +98,21 @@ def _typed(name: str, wanted: str, value: Any) -> Any:
     raise UsageError(f"the option {name} takes {_TYPES[kind]}, not {value!r}")
 
 
-def dataset_format(read: Reader) -> Format:
+def dataset_format(reader: Reader) -> Format:
     """The format of data sets, for a reader of one split of them (see `Reading.dataset`)."""
-    return Format(read=read, suffixes=(".parquet",), folder=is_saved)
+    return Format(read=reader, suffixes=(".parquet",), folder=is_saved)
 
 
-def table_formats(made: Made) -> dict[str, Format]:
+def table_formats(make_records: Made) -> dict[str, Format]:
     """CSV and TSV where they are not what a field is in as a rule: a column `sequence`, and others beside it.
 
     Args:
-        made: what the field makes of a record whose raw is the text of the column.
+        make_records: makes the field's records from one whose raw is the text of the column.
     """
-    read = partial(csv_records, made, column="sequence")
+    reader = partial(csv_records, make_records, column="sequence")
     return {
-        "csv": Format(read=read, suffixes=(".csv",), in_folders=False),
-        "tsv": Format(read=partial(read, delimiter="\t"), suffixes=(".tsv",), in_folders=False),
+        "csv": Format(read=reader, suffixes=(".csv",), in_folders=False),
+        "tsv": Format(read=partial(reader, delimiter="\t"), suffixes=(".tsv",), in_folders=False),
     }
 
 
@@ -124,7 +124,7 @@ def _nothing(records: Iterator[Record], problems: Problems) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What is particular in how the files of a field are read.
+    """Rules by which the files of a field are read.
 
     Args:
         dataset: how the rows of a Hugging Face data set (hf:NAME), of a folder that `datasets` saved and of
@@ -139,7 +139,7 @@ class Reading:
         scoring: options for what is to be scored, named or found in a folder.
         content: the kinds of data that its records may be (`seqmlm.domains.content`); of others, reading
             warns. Empty: nothing is checked.
-        each: looks at all records as they are read, and counts what is odd.
+        inspect: passes all records on as they are read, and counts odd ones.
         tokenizer: options of the tokenizer that options of the readers ask for, where records are what it is
             told there; raises UsageError for one that makes no sense.
         audit: reads records to the end and counts what matters in this field alone, in figures fit to show;
@@ -154,7 +154,7 @@ class Reading:
     cuts: tuple[str, ...] = ()
     scoring: Mapping[str, Any] = field(default_factory=dict)
     content: tuple[str, ...] = ()
-    each: Callable[[Iterator[Record], Problems], Iterator[Record]] = lambda records, problems: records
+    inspect: Callable[[Iterator[Record], Problems], Iterator[Record]] = lambda records, problems: records
     tokenizer: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda options: {}
     audit: Callable[[Iterator[Record], Problems], dict[str, Any]] = _nothing
 
@@ -169,28 +169,28 @@ class Files:
     """
 
     def __init__(self, domain: str, formats: Mapping[str, Format], rule: Reading) -> None:
-        self.domain, self.own, self.rule = domain, formats, rule
+        self.domain, self.own_formats, self.rule = domain, formats, rule
         self.formats = {**formats, DATASET: rule.dataset}  # by name, that of data sets among them
 
     def options(self, format: str | None = None) -> set[str]:
         """Names of what the readers of a format take; of all, where it is none of the field's."""
-        asked = [self.formats[format]] if format in self.formats else self.formats.values()
-        return {name for one in asked for name in one.options}
+        chosen = [self.formats[format]] if format in self.formats else self.formats.values()
+        return {name for form in chosen for name in form.options}
 
     def check(self, format: str | None, options: Mapping[str, Any]) -> None:
         """Refuse an unknown format, and options that no format takes, or of another type."""
         if format is not None and format not in self.formats:
             raise UsageError(f"domain {self.domain} has no format {format!r}{nearest(format, self.formats)}")
-        known = self.options(format)
+        option_names = self.options(format)
         for name in options:
-            if name not in known:
-                what = f"format {format!r}" if format else f"no format of domain {self.domain}"
+            if name not in option_names:
+                owner = f"format {format!r}" if format else f"no format of domain {self.domain}"
                 raise UsageError(
-                    f"{what} takes the option {name!r}{nearest(name, known)}; "
+                    f"{owner} takes the option {name!r}{nearest(name, option_names)}; "
                     f"'seqmlm data formats --domain {self.domain}' explains them"
                 )
-        for one in [self.formats[format]] if format else self.formats.values():
-            one.known(options)
+        for form in [self.formats[format]] if format else self.formats.values():
+            form.select_options(options)
 
     def records(
         self,
@@ -201,10 +201,10 @@ class Files:
         scoring: bool,
     ) -> Iterator[Record]:
         """The records of files as their readers give them, by options that `check` let pass."""
-        named = self.formats[format] if format else None
-        for path, from_folder in self._each(paths, named, problems):
-            chosen = named or self.format_of(path)
-            if named is None and from_folder and not self.in_folders(chosen):
+        common = self.formats[format] if format else None
+        for path, from_folder in self._list_files(paths, common, problems):
+            chosen = common or self.format_of(path)
+            if common is None and from_folder and not self.in_folders(chosen):
                 # A README, a truth.json or a table of scores beside the data is not data.
                 if Path(path).name not in _BESIDE:
                     problems.note(
@@ -212,15 +212,15 @@ class Files:
                     )
                 continue
             chosen = chosen or self.usual_format(path)
-            known = chosen.known(options)
+            reader_options = chosen.select_options(options)
             if scoring and not from_folder:
-                known = {**chosen.scoring, **known}
+                reader_options = {**chosen.scoring, **reader_options}
             if chosen is self.rule.dataset and (is_reference(path) or Path(path).is_dir()):
-                yield from self._splits(path, problems, known)
+                yield from self._splits(path, problems, reader_options)
             elif is_reference(path):
                 raise UsageError(f"{path} has the format {DATASET!r}, not {format!r}; leave the format out")
             else:
-                yield from chosen.read(path, problems, **known)
+                yield from chosen.read(path, problems, **reader_options)
 
     def _splits(self, path: Path | str, problems: Problems, options: Mapping[str, Any]) -> Iterator[Record]:
         """The records of a data set, with the part of the data that each of its splits is meant to be."""
@@ -233,71 +233,73 @@ class Files:
             for record in self.rule.dataset.read(source, problems, **options):
                 yield record if part is None else replace(record, meta={**record.meta, "split": part})
 
-    def _each(
+    def _list_files(
         self, paths: Sequence[Path | str], chosen: Format | None, problems: Problems | None = None
     ) -> Iterator[tuple[Path | str, bool]]:
-        """Every file, and whether it was found in a folder; folders that are read as a whole, as they are."""
+        """(path, whether it lay in a folder) of each file; a folder read as one unit is a path itself."""
         for path in paths:
             folder = str(path) != "-" and os.path.isdir(path)
-            whole = folder and (self.format_of(path) if chosen is None else chosen.folder) is not None
-            if str(path) == "-" or whole:
+            is_unit = folder and (self.format_of(path) if chosen is None else chosen.folder) is not None
+            if str(path) == "-" or is_unit:
                 yield path, False
                 continue
-            found = False
+            hit = False
             for file in sorted(expand([path], problems), key=self.rule.rotation):
-                found = found or not folder or chosen is not None or self.in_folders(self.format_of(file))
+                hit = hit or not folder or chosen is not None or self.in_folders(self.format_of(file))
                 yield file, folder
-            if not found:
-                known = (one for one in self.own.values() if one.in_folders)
-                suffixes = {suffix for one in known for suffix in one.suffixes}
+            if not hit:
+                folder_formats = (form for form in self.own_formats.values() if form.in_folders)
+                suffixes = {suffix for form in folder_formats for suffix in form.suffixes}
                 rotated = {suffix for suffix in suffixes if suffix[1:].isdecimal()}
                 endings = ", ".join([*sorted(suffixes - rotated), *([".0 to .99"] if rotated else [])])
                 remedy = f"known endings are {endings}, also with .gz or .zst; name other files one by one"
                 raise DataError(f"no {self.domain} file in this folder", source=str(path), remedy=remedy)
 
-    def deciding(
+    def inputs(
         self, paths: Sequence[Path | str], *, format: str | None = None, options: Mapping[str, Any]
     ) -> list[str]:
-        """The files that decide what `read` gives: those named, those in folders, those that options name."""
+        """The files that `read` depends on: those named, those in folders, those that options name."""
         self.check(format, {})
-        found: list[str] = []
-        named = self.formats[format] if format else None
-        for path, _ in self._each(paths, named):
-            chosen = named or self.format_of(path)
+        names: list[str] = []
+        common = self.formats[format] if format else None
+        for path, _ in self._list_files(paths, common):
+            chosen = common or self.format_of(path)
             if is_reference(path):
-                found += decides(path)
+                names += decides(path)
             elif str(path) != "-" and Path(path).is_dir() and chosen is not None and chosen.files is not None:
-                found += map(str, chosen.files(Path(path), **chosen.known(options)))
+                names += map(str, chosen.files(Path(path), **chosen.select_options(options)))
             else:
-                found += expand([path])
-        return found + [v for v in options.values() if isinstance(v, str) and Path(v).is_file()]
+                names += expand([path])
+        return names + [v for v in options.values() if isinstance(v, str) and Path(v).is_file()]
 
     def usual_format(self, path: Path | str) -> Format:
         """The format of a file that the user named, where its name says none."""
-        return self.own[self.rule.usual(str(path)) or next(iter(self.own))]
+        return self.own_formats[self.rule.usual(str(path)) or next(iter(self.own_formats))]
 
     def in_folders(self, format: Format | None) -> bool:
         """Whether a file of this format is one of records wherever it lies, not only where it is named."""
         return format is not None and format is not self.rule.dataset and format.in_folders
 
     def format_of(self, path: Path | str) -> Format | None:
-        """The format a file's name, or a folder's content, speaks of; None where it says nothing."""
+        """The format by a file's name, or by a folder's content; None where neither tells."""
         if is_reference(path):
             return self.rule.dataset
         if os.path.isdir(path):
-            return self._of_folder(Path(path))
-        found = self._of_name(path)
-        before = self.rule.original(path) if found is None else None
-        return found if before is None else self._of_name(before)
+            return self._format_of_folder(Path(path))
+        file_format = self._format_of_name(path)
+        original_name = self.rule.original(path) if file_format is None else None
+        return file_format if original_name is None else self._format_of_name(original_name)
 
-    def _of_folder(self, path: Path) -> Format | None:
+    def _format_of_folder(self, path: Path) -> Format | None:
+        """The format of a folder that is one unit; None for a folder of files."""
         if is_saved(path):
             return self.rule.dataset
-        own = self.own.values()
-        found = next((one for one in own if one.folder is not None and one.folder(path)), None)
-        shards = found is None and not any(".parquet" in one.suffixes for one in own)
-        return self.rule.dataset if shards and is_shards(path) else found
+        formats = self.own_formats.values()
+        chosen = next((form for form in formats if form.folder is not None and form.folder(path)), None)
+        shards = chosen is None and not any(".parquet" in form.suffixes for form in formats)
+        return self.rule.dataset if shards and is_shards(path) else chosen
 
-    def _of_name(self, path: Path | str) -> Format | None:
+    def _format_of_name(self, path: Path | str) -> Format | None:
+        """The format by the ending of a file's name; None where none has that ending."""
         suffix = stem_suffix(path)
-        return next((one for one in self.formats.values() if suffix in one.suffixes), None)
+        return next((form for form in self.formats.values() if suffix in form.suffixes), None)

@@ -51,7 +51,7 @@ _FIELD = re.compile(r"\{\{|\}\}|\{(\w+)\}")
 
 
 def read_holes(text: str, forms: Sequence[str]) -> tuple[str, list[Hole]]:
-    r"""A text as it is meant, and the gaps written in it.
+    r"""A text without escapes, and the gaps written in it.
 
     Args:
         text: what a person wrote.
@@ -60,36 +60,36 @@ def read_holes(text: str, forms: Sequence[str]) -> tuple[str, list[Hole]]:
     >>> read_holes(r"a [MASK] in \[MASK], [MASK:2]", ["[MASK]"])
     ('a [MASK] in [MASK], [MASK:2]', [Hole(start=2, end=8, tokens=1), Hole(start=20, end=28, tokens=2)])
     """
-    written = "|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True))
+    pattern = "|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True))
     if MASK in forms:
-        written += r"|\[MASK:(?P<tokens>[1-9][0-9]{0,3})\]"
-    pieces, holes, done, size = [], list[Hole](), 0, 0
-    for match in re.finditer(rf"(?P<literal>\\)?(?:{written})", text):
-        between = text[done : match.start()]
-        found = match[0] if match["literal"] is None else match[0][1:]
+        pattern += r"|\[MASK:(?P<tokens>[1-9][0-9]{0,3})\]"
+    pieces, holes, last_end, size = [], list[Hole](), 0, 0
+    for match in re.finditer(rf"(?P<literal>\\)?(?:{pattern})", text):
+        between = text[last_end : match.start()]
+        piece = match[0] if match["literal"] is None else match[0][1:]
         size += len(between)
         if match["literal"] is None:
             tokens = match.groupdict().get("tokens")
-            holes.append(Hole(size, size + len(found), int(tokens or 1)))
-        pieces += [between, found]
-        size, done = size + len(found), match.end()
-    return "".join([*pieces, text[done:]]), holes
+            holes.append(Hole(size, size + len(piece), int(tokens or 1)))
+        pieces += [between, piece]
+        size, last_end = size + len(piece), match.end()
+    return "".join([*pieces, text[last_end:]]), holes
 
 
-def escaped(text: str, forms: Sequence[str]) -> str:
-    r"""A text of data, in which nothing is a gap: read by `read_holes` it is this text again.
+def escape_holes(text: str, forms: Sequence[str]) -> str:
+    r"""A text of data with its gap-like parts escaped: `read_holes` gives this text again, and no gap.
 
     >>> escaped("[MASK] is a word", ["[MASK]"])
     '\\[MASK] is a word'
     """
-    written = "|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True))
+    pattern = "|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True))
     if MASK in forms:
-        written += r"|\[MASK:[1-9][0-9]{0,3}\]"
-    return re.sub(rf"\\*(?:{written})", lambda match: "\\" + match[0], text)
+        pattern += r"|\[MASK:[1-9][0-9]{0,3}\]"
+    return re.sub(rf"\\*(?:{pattern})", lambda match: "\\" + match[0], text)
 
 
 def frame(template: str, fields: Mapping[str, Any], forms: Sequence[str]) -> str:
-    """A template with data in the places that it has for them, and white space at its ends taken off.
+    """A template filled with data, without white space at its ends; what looks like a gap is escaped.
 
     >>> frame("{text} It was [MASK]. {{}}", {"text": "Not [MASK] again."}, ["[MASK]"])
     'Not \\\\[MASK] again. It was [MASK]. {}'
@@ -103,13 +103,13 @@ def frame(template: str, fields: Mapping[str, Any], forms: Sequence[str]) -> str
             return match[0][0]
         if match[1] not in fields:
             raise UsageError(f"the template names {{{match[1]}}}{nearest(match[1], fields)}")
-        return escaped(str(fields[match[1]]), forms)
+        return escape_holes(str(fields[match[1]]), forms)
 
     return _FIELD.sub(value, template).strip()
 
 
 def fields_in(template: str) -> set[str]:
-    """The names that a template has places for.
+    """The field names in a template.
 
     >>> fields_in("{text} by {author} {{x}}") == {"text", "author"}
     True
@@ -117,17 +117,17 @@ def fields_in(template: str) -> set[str]:
     return {match[1] for match in _FIELD.finditer(template) if match[1]}
 
 
-def put(text: str, holes: Sequence[Hole], texts: Sequence[str]) -> tuple[str, list[Hole]]:
-    """The text with something in each of its gaps, and where the gaps are then.
+def fill_holes(text: str, holes: Sequence[Hole], texts: Sequence[str]) -> tuple[str, list[Hole]]:
+    """The text with its gaps filled, and the new places of the gaps.
 
     >>> put("a _ b _", [Hole(2, 3), Hole(6, 7)], ["xx", "y"])
     ('a xx b y', [Hole(start=2, end=4, tokens=1), Hole(start=7, end=8, tokens=1)])
     """
-    pieces, found, done, size = [], list[Hole](), 0, 0
-    for hole, new in zip(holes, texts, strict=True):
-        between = text[done : hole.start]
+    pieces, new_holes, last_end, size = [], list[Hole](), 0, 0
+    for hole, filling in zip(holes, texts, strict=True):
+        between = text[last_end : hole.start]
         size += len(between)
-        found.append(Hole(size, size + len(new), hole.tokens))
-        pieces += [between, new]
-        size, done = size + len(new), hole.end
-    return "".join([*pieces, text[done:]]), found
+        new_holes.append(Hole(size, size + len(filling), hole.tokens))
+        pieces += [between, filling]
+        size, last_end = size + len(filling), hole.end
+    return "".join([*pieces, text[last_end:]]), new_holes

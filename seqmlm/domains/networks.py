@@ -46,9 +46,8 @@ class NetworkDecoder(Decoder):
     lag: ClassVar[str]
     fewest: ClassVar[int] = 1
 
-    def shown(self, record: Record, name: str) -> str:
-        """A name as people read it, once all records (of which one is given) are known; by default as it
-        is."""
+    def display_name(self, record: Record, name: str) -> str:
+        """A name as people read it, by default unchanged; asked once all records are read, one is given."""
         return name
 
     @abstractmethod
@@ -56,8 +55,8 @@ class NetworkDecoder(Decoder):
         """When each name first occurs, in the unit of `lag`, where that is known."""
 
     @abstractmethod
-    def near(self, record: Record, names: Sequence[str]) -> NDArray[np.bool_]:
-        """(N, N) which units are near each other."""
+    def near_pairs(self, record: Record, names: Sequence[str]) -> NDArray[np.bool_]:
+        """(N, N) whether two units are near each other."""
 
     def decode(self, record: Record, units: Sequence[str], dependence: DependenceMap) -> frozenset[Pair]:
         """Pairs of different names that stand out of the map, and are not indirect in it."""
@@ -68,8 +67,8 @@ class NetworkDecoder(Decoder):
             strong = dependence.z >= Z
         else:
             strong = values > outlier_threshold(values, judged)
-        found = np.argwhere(judged & strong & (values > 0) & ~indirect_pairs(values))
-        return frozenset((i, j) for i, j in found.tolist())
+        edges = np.argwhere(judged & strong & (values > 0) & ~indirect_pairs(values))
+        return frozenset((i, j) for i, j in edges.tolist())
 
     def measures(self, decoded: Iterable[Decoded]) -> dict[str, float]:
         """AUPRC and AUROC of the network's links, beside those of PMI and of nearness by counting."""
@@ -79,36 +78,42 @@ class NetworkDecoder(Decoder):
         """`network.graphml` and `network.tsv`."""
         links = cache(lambda: self._links(decoded))
 
-        def written(form: Callable[[Sequence[Link], str], Iterator[str]]) -> Iterator[str]:
+        def text_of_links(form: Callable[[Sequence[Link], str], Iterator[str]]) -> Iterator[str]:
             yield from form(links(), self.lag)
 
-        return {"network.graphml": written(graphml), "network.tsv": written(tsv_lines)}
+        return {"network.graphml": text_of_links(graphml), "network.tsv": text_of_links(tsv_lines)}
 
     def _links(self, decoded: Iterable[Decoded]) -> list[Link]:
+        """The links between names over all records, with names as people read them."""
         pool, last = Pool(), None
-        for one in decoded:
-            last = one.record
-            names = self.names(one.record, one.units)
+        for sequence in decoded:
+            last = sequence.record
+            names = self.names(sequence.record, sequence.units)
             pool.add(
                 names,
-                one.dependence.values,
-                near=self.near(one.record, names),
-                times=self.times(one.record, names),
-                truth=None if one.truth is None else _marks(one.truth, len(names)),
+                sequence.dependence.values,
+                near=self.near_pairs(sequence.record, names),
+                times=self.times(sequence.record, names),
+                truth=None if sequence.truth is None else _marks(sequence.truth, len(names)),
             )
         links = pool.links(self.fewest)
         if last is None:
             return links
-        spelled = {name: self.shown(last, name) for own in links for name in (own.first, own.second)}
-        return [replace(own, first=spelled[own.first], second=spelled[own.second]) for own in links]
+        display_names = {
+            name: self.display_name(last, name) for link in links for name in (link.first, link.second)
+        }
+        return [
+            replace(link, first=display_names[link.first], second=display_names[link.second])
+            for link in links
+        ]
 
 
 def _marks(truth: Truth, size: int) -> NDArray[np.int8]:
-    """(N, N) what a truth says of every pair."""
+    """(N, N) mark of every pair by a truth: untold, apart, indirect or linked."""
     marks = np.full((size, size), UNKNOWN, dtype=np.int8)
     first, second = np.triu_indices(size, 1)
-    known, _ = truth.of(first, second)
-    marks[first[known], second[known]] = marks[second[known], first[known]] = UNLINKED
+    is_told, _ = truth.labels(first, second)
+    marks[first[is_told], second[is_told]] = marks[second[is_told], first[is_told]] = UNLINKED
     for (i, j), kind in truth.kinds.items():
         if kind == "indirect":
             marks[i, j] = marks[j, i] = INDIRECT

@@ -1,4 +1,4 @@
-"""What the samples of all fields share: the same seed writes the same bytes, with the truth beside them."""
+"""Writing and reading of samples: the same seed writes the same bytes, with the truth beside them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Sample:
     Args:
         files: the data, in the domain's ordinary format.
         truth: the JSON file with what was planted (docs/SAMPLES.md).
-        apart: further data, which are read where they are named.
+        extra_files: further data, which are read where they are named.
     """
 
     files: tuple[Path, ...]
     truth: Path
-    apart: tuple[Path, ...] = ()
+    extra_files: tuple[Path, ...] = ()
 
 
 TRUTH = "truth.json"
@@ -33,7 +33,7 @@ LABELS = "labels.json"
 
 
 def heading(domain: str, n: int, seed: int, file: str, positions: str) -> dict[str, Any]:
-    """What every truth begins with: of `n` records of `file`, and how it says places in them."""
+    """First keys of every truth: field, seed, number of records, data file, and how positions count."""
     schema = f"seqmlm.sample.{domain}.v1"
     return {"schema": schema, "domain": domain, "seed": seed, "n": n, "file": file, "positions": positions}
 
@@ -43,7 +43,7 @@ def write_sample(
     name: str,
     lines: Iterable[str] | Mapping[str, Iterable[str]],
     truth: Mapping[str, Any],
-    apart: Mapping[str, Iterable[str]] | None = None,
+    extra_lines: Mapping[str, Iterable[str]] | None = None,
 ) -> Sample:
     """Write the data `name` and `truth.json` into the folder `out`, made if missing.
 
@@ -52,19 +52,18 @@ def write_sample(
         name: of the data file; of the folder of data files, where there are several.
         lines: of the file; or of each file, by its path below the folder.
         truth: see `write_truth`.
-        apart: lines of further files, by name.
+        extra_lines: lines of further files, by name.
     """
-    apart = apart or {}
+    extra_lines = extra_lines or {}
     files = (
-        {f"{name}/{inner}": own for inner, own in lines.items()}
+        {f"{name}/{inner}": file_lines for inner, file_lines in lines.items()}
         if isinstance(lines, Mapping)
         else {name: lines}
     )
-    for file, own in {**files, **apart}.items():
-        write_lines(out / file, own)
-    return Sample(
-        files=(out / name,), truth=write_truth(out, truth), apart=tuple(out / file for file in apart)
-    )
+    for file, file_lines in {**files, **extra_lines}.items():
+        write_lines(out / file, file_lines)
+    extra_files = tuple(out / file for file in extra_lines)
+    return Sample(files=(out / name,), truth=write_truth(out, truth), extra_files=extra_files)
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
@@ -87,7 +86,7 @@ def write_truth(out: Path, truth: Mapping[str, Any]) -> Path:
 
 
 def read_truth(path: Path, schema: str, keys: Iterable[str]) -> dict[str, Any]:
-    """What `write_truth` wrote, of a sample of one field.
+    """The content of a `truth.json`, checked to be of one field.
 
     Args:
         path: `truth.json`, or the folder it is in.
@@ -100,19 +99,19 @@ def read_truth(path: Path, schema: str, keys: Iterable[str]) -> dict[str, Any]:
     file = path / TRUTH if path.is_dir() else path
     remedy = "give the truth.json that seqmlm sample wrote beside the data"
     try:
-        found = read_json(file)
+        truth = read_json(file)
     except OSError as error:
         raise DataError(
             f"no truth could be read: {error.strerror}", source=str(file), remedy=remedy
         ) from None
     except ValueError:
         raise DataError("this is no JSON", source=str(file), remedy=remedy) from None
-    if not isinstance(found, dict) or found.get("schema") != schema:
+    if not isinstance(truth, dict) or truth.get("schema") != schema:
         raise DataError(f"this is no truth of the schema {schema}", source=str(file), remedy=remedy)
-    if missing := [key for key in keys if not isinstance(found.get(key), list)]:
+    if missing := [key for key in keys if not isinstance(truth.get(key), list)]:
         reason = f"this truth has no list {missing[0]!r}"
         raise DataError(reason, source=str(file), remedy="draw the sample again")
-    return found
+    return truth
 
 
 def overlap(start: Any, end: Any, anomaly: Mapping[str, Any]) -> bool:
@@ -122,13 +121,13 @@ def overlap(start: Any, end: Any, anomaly: Mapping[str, Any]) -> bool:
         start, end: half-open, as a table may have them: "1.0" where its column has gaps.
         anomaly: with `start` and `end`.
     """
-    first, last = whole(start), whole(end)
+    first, last = cell_number(start), cell_number(end)
     shared = min(last, int(anomaly["end"])) - max(first, int(anomaly["start"]))
     return shared > 0 and 2 * shared >= min(last - first, int(anomaly["end"]) - int(anomaly["start"]))
 
 
-def whole(value: Any) -> int:
-    """A number of a scored row, which tables may have as text; -1 where it is not there."""
+def cell_number(value: Any) -> int:
+    """A cell of a scored row as a whole number, from text or not; -1 where it is empty."""
     return int(float(value)) if value not in (None, "") else -1
 
 

@@ -1,4 +1,4 @@
-"""What a field makes of a map of dependence: its own structure, its truth, its measure and its pictures.
+"""The structure that a field reads from a map of dependence, its truth, its measure and its pictures.
 
 A sequence with its map (`Decoded`) is written as rows, one a pair of units, and made of them again.
 
@@ -37,25 +37,27 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Truth:
-    """What is known of the structure of one sequence.
+    """The true structure of one sequence, as far as it is known.
 
     Args:
         edges: the pairs that depend on each other.
-        kinds: what a pair is (a relation of grammar, a range), where that is known. A pair of the kind
+        kinds: kind of a pair (a relation of grammar, a range), where that is known. A pair of the kind
             "indirect" is no edge: the two depend on each other through others alone.
-        known: the pairs about which the truth says anything; None for all. (A residue without coordinates has
-            no pairs here.)
+        covers: whether the truth judges a pair; None: it judges all. (It judges no pair of a residue without
+            coordinates.)
     """
 
     edges: frozenset[Pair]
     kinds: Mapping[Pair, str] = field(default_factory=dict)
-    known: Callable[[Pair], bool] | None = None
+    covers: Callable[[Pair], bool] | None = None
 
-    def of(self, first: NDArray[Any], second: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """(P,) whether anything is said of some pairs of units; (P,) whether they depend on each other."""
+    def labels(
+        self, first: NDArray[Any], second: NDArray[Any]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """(P,) whether the truth judges pairs of units; (P,) whether they depend on each other."""
         pairs = list(zip(first.tolist(), second.tolist(), strict=True))
-        known = np.array([self.known is None or self.known(pair) for pair in pairs], dtype=np.bool_)
-        return known, np.array([pair in self.edges for pair in pairs], dtype=np.bool_)
+        is_covered = np.array([self.covers is None or self.covers(pair) for pair in pairs], dtype=np.bool_)
+        return is_covered, np.array([pair in self.edges for pair in pairs], dtype=np.bool_)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -74,17 +76,17 @@ class Decoded:
 
     @property
     def edges(self) -> list[tuple[int, int, float]]:
-        """Unit, unit and value of what is taken for an edge, in order; NaN where it has none."""
+        """(unit, unit, value) of each predicted edge, in order; NaN for an edge without a value."""
         return [(i, j, float(self.dependence.values[i, j])) for i, j in sorted(self.predicted)]
 
     def rows(self, separation: int | None) -> list[dict[str, Any]]:
         """A row for each edge and, unless `separation` is None, each pair so far apart, in order."""
-        own = self.dependence
-        places = ((), ()) if separation is None else (at.tolist() for at in own.finite_pairs(separation))
+        grid = self.dependence
+        places = ((), ()) if separation is None else (at.tolist() for at in grid.finite_pairs(separation))
         # An edge may have no value: a tree connects everything.
         pairs = sorted({*zip(*places, strict=True), *self.predicted})
         first, second = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-        layers = [own.values, own.error, own.z, own.p]
+        layers = [grid.values, grid.error, grid.z, grid.p]
         columns = [[None] * len(pairs) if x is None else x[first, second].tolist() for x in layers]
         return [
             {
@@ -96,23 +98,22 @@ class Decoded:
                 "unit_j": self.units[j],
                 **dict(zip(LAYERS, values, strict=True)),
                 "predicted": (i, j) in self.predicted,
-                "method": own.method,
-                **own.details,
+                "method": grid.method,
+                **grid.details,
             }
             for (i, j), *values in zip(pairs, *columns, strict=True)
         ]
 
-    def compared(self, separation: int) -> tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.int64]]:
-        """(P,) whether the truth has a judged pair of which it says anything, its value, and its distance."""
+    def ranking(self, separation: int) -> tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.int64]]:
+        """(P,) whether a pair is a true edge, its value and its distance, for the pairs the truth judges."""
         assert self.truth is not None
         first, second = self.dependence.finite_pairs(separation)
-        told, labels = self.truth.of(first, second)
-        return labels[told], self.dependence.values[first, second][told], (second - first)[told]
+        valid, labels = self.truth.labels(first, second)
+        return (labels[valid], self.dependence.values[first, second][valid], (second - first)[valid])
 
 
 def map_of(rows: Iterable[Mapping[str, Any]], size: int, *, nats: bool) -> tuple[DependenceMap, set[Pair]]:
-    """The map (N, N) that rows of one sequence (`Decoded.rows`) tell of, and the pairs that were taken for
-    edges."""
+    """The map (N, N) from the rows of one sequence (`Decoded.rows`), and its predicted edges."""
     method, layers, edges = "", np.full((len(LAYERS), size, size), np.nan), set[Pair]()
     for row in rows:
         i, j, method = row["i"], row["j"], row["method"]
@@ -124,7 +125,7 @@ def map_of(rows: Iterable[Mapping[str, Any]], size: int, *, nats: bool) -> tuple
 
 
 class Decoder(ABC):
-    """What maps of dependence mean in a field.
+    """Reads the structure of a field from maps of dependence, and compares it with the truth.
 
     Attributes:
         separation: the least distance |i - j| of units whose pair is judged.
@@ -174,8 +175,8 @@ class Decoder(ABC):
         return {}
 
 
-def placed(text: str, units: Sequence[str]) -> list[tuple[int, int]] | None:
-    """Where the units of a text stand in it, half-open; None where they are not its pieces in order.
+def unit_spans(text: str, units: Sequence[str]) -> list[tuple[int, int]] | None:
+    """Half-open spans of the units of a text; None where the units are not its pieces in order.
 
     Only white space may be between units; a unit of white space alone is looked for as it is.
 
@@ -183,41 +184,41 @@ def placed(text: str, units: Sequence[str]) -> list[tuple[int, int]] | None:
     [(0, 1), (2, 3), (3, 4)]
     """
     spans: list[tuple[int, int]] = []
-    done = 0
+    last_end = 0
     for unit in units:
-        at = text.find(unit, done)
-        if at < 0 or text[done:at].strip():
+        at = text.find(unit, last_end)
+        if at < 0 or text[last_end:at].strip():
             return None
-        done = at + len(unit)
-        spans.append((at, done))
+        last_end = at + len(unit)
+        spans.append((at, last_end))
     return spans
 
 
-def draw(page: Page, decoder: Decoder | None, one: Decoded, separation: int) -> None:
+def draw(page: Page, decoder: Decoder | None, decoded: Decoded, separation: int) -> None:
     """Add a sequence to a report: the field's picture, if it has a decoder, its map and its strongest pairs
     of those so far apart."""
-    unit, note = "nats" if one.dependence.nats else "value", "positions count from 1"
+    unit, note = "nats" if decoded.dependence.nats else "value", "positions count from 1"
     picture = None
     if decoder is not None:
-        picture = decoder.picture(one)
+        picture = decoder.picture(decoded)
     if picture is not None:
-        page.section(one.record.id, Markup(picture))
-    (first, second), values = one.dependence.finite_pairs(separation), one.dependence.values
-    units = [" ".join(text.split()) or repr(text)[1:-1] for text in one.units]
+        page.section(decoded.record.id, Markup(picture))
+    (first, second), values = decoded.dependence.finite_pairs(separation), decoded.dependence.values
+    units = [" ".join(text.split()) or repr(text)[1:-1] for text in decoded.units]
     page.matrix(
-        one.record.id if picture is None else "",
+        decoded.record.id if picture is None else "",
         values,
         units,
-        one.predicted,
-        frozenset() if one.truth is None else one.truth.edges,
+        decoded.predicted,
+        frozenset() if decoded.truth is None else decoded.truth.edges,
         scale=colour_scale(values[first, second], 0.995),
         unit=unit,
         note=note,
     )
-    best = np.argsort(-values[first, second], kind="stable")[:LISTED]
-    pairs = zip(first[best].tolist(), second[best].tolist(), strict=True)
+    strongest = np.argsort(-values[first, second], kind="stable")[:LISTED]
+    pairs = zip(first[strongest].tolist(), second[strongest].tolist(), strict=True)
     rows = [
-        (f"{i + 1} {units[i]}", f"{j + 1} {units[j]}", float(values[i, j]), (i, j) in one.predicted)
+        (f"{i + 1} {units[i]}", f"{j + 1} {units[j]}", float(values[i, j]), (i, j) in decoded.predicted)
         for i, j in pairs
     ]
     page.table("", ["unit", "and unit", unit, "edge"], rows)

@@ -75,14 +75,14 @@ class Variant:
 
 
 def changes(wildtype: str, mutant: str) -> tuple[Edit, ...]:
-    """What turns one sequence into another: each differing letter, or one stretch where lengths differ.
+    """The edits that turn one sequence into another: each differing letter, or one stretch.
 
     >>> changes("ACDE", "AWDF"), changes("ACDE", "ACE")
     ((Edit(start=1, end=2, text='W'), Edit(start=3, end=4, text='F')), (Edit(start=2, end=3, text=''),))
     """
     if len(wildtype) == len(mutant):
         pairs = enumerate(zip(wildtype, mutant, strict=True))
-        return tuple(Edit(place, place + 1, new) for place, (old, new) in pairs if old != new)
+        return tuple(Edit(place, place + 1, b) for place, (a, b) in pairs if a != b)
     shorter = min(len(wildtype), len(mutant))
     head = next((i for i in range(shorter) if wildtype[i] != mutant[i]), shorter)
     tail = next((i for i in range(shorter - head) if wildtype[-1 - i] != mutant[-1 - i]), shorter - head)
@@ -156,11 +156,15 @@ def lower_names(fields: Mapping[str, Any]) -> dict[str, str]:
 
 
 Predict = Callable[[Variant], float | None]
-"""What a cheap rival says of a variant, higher = fitter; None where it says nothing."""
+"""A rival without a model: the predicted effect of a variant, higher = fitter; None where it has none."""
 
 
-def summed(worth: Callable[[str, int, str], float], letters: str) -> Predict:
-    """What exchanges of some letters are worth in sum, by wild type, place and new letter; None of all else.
+def additive_prediction(worth: Callable[[str, int, str], float], letters: str) -> Predict:
+    """A predictor that sums an effect over the exchanges of a variant; None for variants of other kinds.
+
+    Args:
+        worth: (wild type, place, new letter) -> effect of one exchange.
+        letters: that may be exchanged.
 
     >>> predict = summed(lambda wildtype, place, new: float(place), "ACGT")
     >>> edits = (Edit(1, 2, "A"), Edit(3, 4, "G"))
@@ -169,38 +173,38 @@ def summed(worth: Callable[[str, int, str], float], letters: str) -> Predict:
     """
 
     def predict(variant: Variant) -> float | None:
-        known = variant.substitutions and all(
-            {variant.wildtype[one.start], one.text} <= {*letters} for one in variant.edits
+        is_covered = variant.substitutions and all(
+            {variant.wildtype[edit.start], edit.text} <= {*letters} for edit in variant.edits
         )
-        if not known:
+        if not is_covered:
             return None
-        total = sum(worth(variant.wildtype, one.start, one.text) for one in variant.edits)
+        total = sum(worth(variant.wildtype, edit.start, edit.text) for edit in variant.edits)
         return None if math.isnan(total) else float(total)
 
     return predict
 
 
 class Variants(ABC):
-    """What a field knows of its variants.
+    """The variants of a field: how its files are read, and which predictions need no model.
 
     Attributes:
         letters: what can stand at one place; a map of all changes has a row for each.
         windows: whether every variant has a wild type of its own, a window; such tables are read as a stream.
         columns: fields of a variant that its row repeats.
-        shown: those of them that a person reads beside the effect. counted: the one by whose values variants
-            are counted; "" for none.
+        display_columns: those of them that a person reads beside the effect.
+        counted: the one by whose values variants are counted; "" for none.
         formats: of a copy of a table, and the endings of its name.
     """
 
     letters: str
     windows: ClassVar[bool] = False
     columns: Sequence[str] = ()
-    shown: ClassVar[Sequence[str]] = ()
+    display_columns: ClassVar[Sequence[str]] = ()
     counted: ClassVar[str] = ""
     formats: ClassVar[Mapping[str, Sequence[str]]] = {}
 
     @abstractmethod
-    def read(self, table: VariantTable, problems: Problems) -> Iterator[Variant]:
+    def table_variants(self, table: VariantTable, problems: Problems) -> Iterator[Variant]:
         """The variants of a file, in order.
 
         Args:

@@ -19,7 +19,7 @@ from seqmlm.data.record import Record
 from seqmlm.data.rows import number
 from seqmlm.data.splits import hash64
 from seqmlm.data.tags import scheme_of
-from seqmlm.domains.field import known_until
+from seqmlm.domains.field import past_reader
 from seqmlm.engine.labels import Kind
 from seqmlm.engine.types import Floats
 from seqmlm.errors import DataError, UsageError
@@ -155,7 +155,7 @@ def read_examples(
         classes=of_class,
         pair=asked.pair,
         raw=lambda text, fields: session.domain.text.of_text(text, {**asked.options, **fields}),
-        until=known_until(session.domain),
+        until=past_reader(session.domain),
     )
     if files := [*paths, *of_class]:
         yield from examples(labelled_records(session, asked, files, problems), problems, source)

@@ -21,7 +21,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.rows import read_rows
 from seqmlm.data.tags import entities
-from seqmlm.domains.field import known_until
+from seqmlm.domains.field import past_reader
 from seqmlm.engine.units import ONE_PASS
 from seqmlm.errors import DataError, UsageError, number_of
 from seqmlm.finetuning.cases import has_types, target
@@ -163,7 +163,10 @@ class Predict(Task[PredictConfig, Record]):
         config, pair = self.config, self.card.pair
         if self.native == "bedgraph":
             records = self._distinct(records, problems)
-        file, until = None if config.labels is None else str(config.labels), known_until(self.session.domain)
+        file, until = (
+            None if config.labels is None else str(config.labels),
+            past_reader(self.session.domain),
+        )
         if not config.truth and file is None:
             return records
         if not config.truth and pair is None:

@@ -124,7 +124,7 @@ class Finetuning:
         config = self.config
         of_class = (one.partition("=")[2] for one in config.classes)
         paths = (*config.train, *config.valid, *config.test, *of_class)
-        read = self.session.domain.files.deciding(paths, format=config.format, options=config.options)
+        read = self.session.domain.files.inputs(paths, format=config.format, options=config.options)
         return [*read, *(one for one in (config.label_file, config.mask) if one)]
 
     def summary(self) -> Summary:

@@ -144,7 +144,7 @@ class Maps:
             next(null_sequences(map_input.encodings[0], self.session.tokenizer.space, 1, kind=self._kind))
         if map_input.family is not None:
             map_input.family.check([len(self.units.numbers(encoding)) for encoding in map_input.encodings])
-        text = self.session.tokenizer.spelling.conceal(self.session.domain.text.spelled(record.raw))
+        text = self.session.tokenizer.spelling.conceal(self.session.domain.text.text_of(record.raw))
         units = [text[start:end] for start, end in self.units.spans(map_input.encodings[0]).tolist()]
         if self.settings.together:
             assert names is not None
@@ -410,7 +410,7 @@ def _member(session: Session, row: Record) -> Member:
     text = str(row.raw)
     columns = [place for place, letter in enumerate(text) if letter not in GAPS]
     bare = "".join(text[place] for place in columns)
-    return Member(session.domain.text.respelled(row.raw, bare), np.array(columns, dtype=np.int64))
+    return Member(session.domain.text.with_text(row.raw, bare), np.array(columns, dtype=np.int64))
 
 
 def row_options(session: Session, format: str | None) -> dict[str, Any]:

@@ -54,11 +54,11 @@ from seqmlm.registry.store import Registry
 from seqmlm.rows.judge import Calibration, Normal, TwoPopulations
 from seqmlm.scoring.sampling import (
     ENOUGH_ROWS,
-    Chosen,
     CountedRows,
     Limit,
     Portion,
     RowSample,
+    Subset,
     row_numbers,
     row_sample,
     unit_rows,
@@ -294,7 +294,7 @@ def _normal(config: CalibrateConfig, model: LoadedModel, problems: Problems) -> 
     reservoir.sort(key=lambda numbered: numbered[0])
     streamed = "-" in sources
     files = (
-        [] if streamed else model.domain.files.deciding(sources, format=config.format, options=config.options)
+        [] if streamed else model.domain.files.inputs(sources, format=config.format, options=config.options)
     )
     source = combined(files=file_fingerprint(files) if files else f"stdin:{fresh}", left_out=left_out)
     return Records(records=[record for _, record in reservoir], of=fresh, source=source), left_out
@@ -347,7 +347,7 @@ class JudgedRecords:
         """Take the rows of further records."""
         self.rows += rows
         self.records += [record.record for record in portion.records]
-        self.spent, self.share_drawn = portion.spent, portion.drawn
+        self.spent, self.share_drawn = portion.spent, portion.drawn_share
 
 
 def _least_rows(level: Level) -> int:
@@ -367,7 +367,7 @@ class Calibrator:
             records take.
         notify: told what could not be done.
         progress: told how far it is.
-        after: the time limit of a training, between whose portions of records the clock may stop.
+        clock: the time limit of a training, which may stop a calibration between two portions of records.
     """
 
     session: Session
@@ -376,7 +376,7 @@ class Calibrator:
     budget: int | None = None
     notify: Callable[[str], None] = field(default=lambda text: None)
     progress: Progress | None = None
-    after: Afterwards | None = None
+    clock: Afterwards | None = None
     _share: float = field(default=1.0, init=False)  # of the time that is left, for the next mode
 
     def background(
@@ -400,25 +400,25 @@ class Calibrator:
 
     def _affordable(self, kind: type[Background], train: Sequences) -> Sequences:
         """The training split, or as many sequences of it as the time suffices for, where fewer will do."""
-        if self.after is None or not kind.is_sampled or not len(train):
+        if self.clock is None or not kind.is_sampled or not len(train):
             return train
-        probed = int(_PROBED_TOKENS / max(1.0, float(np.mean(train.lengths)))) + 1
+        probe_size = int(_PROBED_TOKENS / max(1.0, float(np.mean(train.lengths)))) + 1
 
-        def some(number: int) -> Sequences:
-            return Chosen(train, np.array(evenly(len(train), number), dtype=np.int64))
+        def spread(number: int) -> Sequences:
+            return Subset(train, np.array(evenly(len(train), number), dtype=np.int64))
 
-        number = self.after.affordable(
+        number = self.clock.affordable(
             "the frequencies of the training data",
-            lambda number: kind.fit(some(number), self.session.tokenizer, seed=self.seed),
+            lambda number: kind.fit(spread(number), self.session.tokenizer, seed=self.seed),
             wanted=len(train),
-            probed=probed,
+            probed=probe_size,
             share=_BACKGROUND_SHARE,
         )
-        return train if number >= len(train) else some(number)
+        return train if number >= len(train) else spread(number)
 
     def _phase(self, name: str, share: float) -> Phase:
         """A part of the calibration that stops between two portions of records."""
-        return Phase(name, Deadline()) if self.after is None else self.after.phase(name, share)
+        return Phase(name, Deadline()) if self.clock is None else self.clock.phase(name, share)
 
     def _background_scores(
         self, level: Level, records: Sequence[Record], *, thinned: bool
@@ -467,14 +467,14 @@ class Calibrator:
                 rows = _least_rows(level) if number else LEAST_ROWS
                 limit = Limit(tokens_left / (len(modes) - number), rows, SMALLEST)
                 sample = self._sample(detector, parts, limit)
-            late = number > 0 and self.after is not None and self.after.is_over(f"calibration {mode}")
+            late = number > 0 and self.clock is not None and self.clock.is_over(f"calibration {mode}")
             if late or (limit is not None and number and self._exceeds(limit, detector, parts, sample)):
                 self.notify(
                     f"not calibrated in mode {mode}, which takes longer than the training's limit allows: "
                     "seqmlm calibrate on normal data does it"
                 )
                 continue
-            calibration, spent = self._calibrated(detector, normal, limit, sample, counted)
+            calibration, spent = self._fit_mode(detector, normal, limit, sample, counted)
             tokens_left = None if tokens_left is None else max(0, tokens_left - int(spent))
             if calibration is None:
                 needed = f"sensitive data need {SMALLEST}; give more normal data to 'seqmlm calibrate'"
@@ -490,7 +490,7 @@ class Calibrator:
 
         `units`: of a level whose rows need whole records, units are drawn in their place.
         """
-        probed = [] if limit is None else self._probed(records)
+        probed = [] if limit is None else self._probe_records(records)
         if limit is None or not probed:
             return None
         level, rule = detector.level, detector.level.view.units(self.session.tokenizer)
@@ -509,7 +509,7 @@ class Calibrator:
             seed=self.seed,
         )
 
-    def _probed(self, records: Sequence[Record]) -> list[Encoded]:
+    def _probe_records(self, records: Sequence[Record]) -> list[Encoded]:
         """Some of the records, spread evenly, tokenized."""
         chosen = [records[place] for place in nested(len(records))[:_PROBED]]
         return self._encoded(chosen, Problems("skip"))
@@ -518,7 +518,7 @@ class Calibrator:
         self, limit: Limit, detector: Detector, records: Sequence[Record], sample: RowSample | None
     ) -> bool:
         """Whether the fewest records and rows that are worth a calibration cost far more than a limit."""
-        probed, level = self._probed(records), detector.level
+        probed, level = self._probe_records(records), detector.level
         cost = cost_of(self.session, level, detector.mode)
         samples = [None if sample is None else sample.of(record) for record in probed]
         tokens = [
@@ -536,7 +536,7 @@ class Calibrator:
             least_records = max(least_records, limit.rows / max(float(rows), 1.0))
         return bool(tokens) and float(np.mean(tokens)) * min(least_records, len(records)) > 2 * limit.tokens
 
-    def _calibrated(
+    def _fit_mode(
         self,
         detector: Detector,
         normal: Records,
@@ -544,7 +544,7 @@ class Calibrator:
         sample: RowSample | None,
         counted: CountedRows | None,
     ) -> tuple[Stored | None, float]:
-        """The calibration of a level in a mode, None where rows are of too few people, and what it cost."""
+        """The calibration of a level in a mode (None: too few people), and the forward tokens it took."""
         judged = self._judge(detector, normal, limit, sample)
         people = len({(row.row.source, row.scored_record.record.id) for row in judged.judgeable_rows})
         if self.session.card.sensitive and 0 < people < SMALLEST:  # they would tell of single ones
@@ -615,7 +615,7 @@ class Calibrator:
         cost = cost_of(self.session, detector.level, detector.mode)
         portion_tokens = Budget.of(self.session.model, detector.mode).batch
         if limit is not None:
-            least_tokens = 1.0 if self.after is None else _LEAST_PORTION  # smaller ones take the clock longer
+            least_tokens = 1.0 if self.clock is None else _LEAST_PORTION  # smaller ones take the clock longer
             portion_tokens = min(portion_tokens, max(limit.tokens / _PORTIONS, least_tokens))
         done, tokens, rows, all_rows = 0, 0.0, 0, 0
         part, drawn_tokens = list[Encoded](), list[Bools]()

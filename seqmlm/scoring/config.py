@@ -1,4 +1,4 @@
-"""What a scoring can be told: the request alone; what makes no sense is refused before anything is read."""
+"""The settings of a scoring; a request that makes no sense is refused before anything is read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from seqmlm.tasks.task import CommandConfig, TaskConfig
 
 @dataclass(frozen=True, kw_only=True)
 class ScoringRequest(CommandConfig):
-    """What every scoring is asked: which model judges what, and how many alarms are wanted.
+    """The settings of every scoring: the model, the level it judges at, and the rate of alarms.
 
     Args:
         out: write the rows to this file instead of stdout: .jsonl, .csv or .parquet.
@@ -72,17 +72,17 @@ class ScoringRequest(CommandConfig):
     @property
     def outputs(self) -> dict[str, Path | None]:
         """The files that are written, by the option that names each."""
-        aside = {"--on-error quarantine": self.quarantine} if self.on_error == "quarantine" else {}
-        return {"--out": self.out, **aside}
+        quarantine_file = {"--on-error quarantine": self.quarantine} if self.on_error == "quarantine" else {}
+        return {"--out": self.out, **quarantine_file}
 
     @property
     def quarantine(self) -> Path:
-        """Where bad records go, if they are kept."""
+        """The file that bad records are written to, if they are kept."""
         return Path(f"{self.out or 'score'}.quarantine.jsonl")
 
     @property
     def rate_option(self) -> str | None:
-        """What asks for alarms; None where nothing does."""
+        """The option that sets a rate of alarms; None where none is set."""
         if self.alarms_per_day is not None:
             return "--set alarms_per_day"
         return None if self.fpr is None else "--fpr"
@@ -100,15 +100,15 @@ class ScoringRequest(CommandConfig):
             raise UsageError(f"--fpr is a share between 0 and 1, such as 0.001 or 0.1%; got {self.fpr:g}")
         if self.alarms_per_day is not None and not self.alarms_per_day > 0:
             raise UsageError(f"alarms_per_day must be above 0; got {self.alarms_per_day:g}")
-        asked = self.rate_option is not None
+        has_rate = self.rate_option is not None
         for name, value in {"extrapolate": self.extrapolate, "alarms_only": self.alarms_only}.items():
-            if value and not asked:
+            if value and not has_rate:
                 raise UsageError(f"{name} is about a rate of alarms: --fpr, or --set alarms_per_day=N")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreConfig(ScoringRequest, TaskConfig):
-    """What `seqmlm score` can be told.
+    """The settings of `seqmlm score`.
 
     Args:
         out: write the rows to this file instead of stdout: .jsonl, .csv or .parquet; or the scores along a
@@ -167,7 +167,7 @@ class ScoreConfig(ScoringRequest, TaskConfig):
 
     @property
     def track(self) -> Path | None:
-        """Where `out` is one: scores along a sequence, without rows."""
+        """The output file where it is a track (scores along a sequence, without rows); else None."""
         track = self.out is not None and self.format_out is None and ending(self.out) in TRACKS
         return self.out if track else None
 

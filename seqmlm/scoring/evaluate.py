@@ -25,7 +25,7 @@ from seqmlm.parsing import Share
 from seqmlm.reports.drawing import page_style, picture
 from seqmlm.reports.page import Cell, Page
 from seqmlm.reports.verdict import ranking_sentence
-from seqmlm.scoring.labels import Columns, Labelled, aligned, is_column, ranked_by, read_labelled
+from seqmlm.scoring.labels import Columns, Labelled, is_column, ranked_by, read_labelled, scores_of_keys
 from seqmlm.streams.outputs import check_outputs
 
 FALSE_POSITIVE_RATES = (1e-2, 1e-3)
@@ -202,9 +202,9 @@ def evaluate_scores(config: EvaluateConfig) -> Evaluated:
         DataError: files that cannot be read or joined, one class only, or fewer than 11 rows of a class of
             sensitive data.
     """
-    named = [config.labels, config.baseline]
-    read_too = [path for path in named if path is not None and not is_column(path)]
-    check_outputs({"--report": config.report}, inputs=[*config.paths, *read_too])
+    file_options = [config.labels, config.baseline]
+    label_files = [path for path in file_options if path is not None and not is_column(path)]
+    check_outputs({"--report": config.report}, inputs=[*config.paths, *label_files])
     has_baseline_column = config.baseline is not None and is_column(config.baseline)
     columns = config.columns
     if has_baseline_column:
@@ -227,7 +227,7 @@ def evaluate_scores(config: EvaluateConfig) -> Evaluated:
         rival, raised = labelled.baseline, None
         if not has_baseline_column:
             column = config.score or ranked_by([config.baseline])
-            rival, raised = aligned(config.baseline, column, labelled.keys, labelled.sensitive)
+            rival, raised = scores_of_keys(config.baseline, column, labelled.keys, labelled.sensitive)
         name = config.baseline if config.baseline != columns.score else "baseline"
         scores[name] = Detection(labelled.labels, rival)
         compared = partial(compare, groups=labelled.groups, draws=config.draws, seed=config.seed)
@@ -282,15 +282,17 @@ def _evaluation(
     )
 
 
-def _ranking(name: str, score: Detection, labelled: Labelled, resampled: EvaluateConfig | None) -> Ranking:
+def _ranking(
+    name: str, score: Detection, labelled: Labelled, bootstrap_config: EvaluateConfig | None
+) -> Ranking:
     curve = score.curve()
-    if resampled is None:
+    if bootstrap_config is None:
         low, high = score.auroc_interval()
     else:
         measure = {"auroc": _MEASURES["auroc"]}
-        interval = score.bootstrap(measure, labelled.groups, draws=resampled.draws, seed=resampled.seed)[
-            "auroc"
-        ]
+        interval = score.bootstrap(
+            measure, labelled.groups, draws=bootstrap_config.draws, seed=bootstrap_config.seed
+        )["auroc"]
         low, high = interval.low, interval.high
     recalls = [exact_rate(int(curve.hits_at(rate)), int(curve.positives)) for rate in FALSE_POSITIVE_RATES]
     return Ranking(

@@ -134,7 +134,7 @@ def read_labelled(
     return labelled
 
 
-def aligned(
+def scores_of_keys(
     path: str, column: str, keys: Sequence[Key], sensitive: bool
 ) -> tuple[list[float], list[bool] | None]:
     """The scores, and the alarms if any, of the rows `keys` in another file; sensitive ids are not named.
@@ -177,8 +177,8 @@ def number_of(row: Mapping[str, Any], name: str, path: str, line: int) -> float:
 
 
 def ranked_by(paths: Sequence[str]) -> str:
-    """The column that says how unusual rows are: their p-values where the first row of each file has one, for
-    these are what alarms rest on; else their scores. Unfamiliar rows have none, and are passed over."""
+    """The column that ranks rows: p-values where the first row of each file has one, else scores. Alarms rest
+    on p-values. Unfamiliar rows have none, and are passed over."""
 
     def first_judged(path: str) -> Mapping[str, Any]:
         rows = (row for _, row in _score_rows(path) if _truth(row.get("unfamiliar")) is not True)
@@ -230,6 +230,7 @@ def _value(row: Mapping[str, Any], name: str, path: str, line: int) -> Any:
 
 
 def _truth(value: Any) -> bool | None:
+    """The truth value that a cell spells; None for any other text."""
     text = str(value).lower()
     return True if text in _TRUE else False if text in _FALSE else None
 
@@ -329,7 +330,7 @@ class Planted:
         is_whole_record = name in self._of
         planted = self._of.get(name if is_whole_record else name.rpartition("#")[0], [])
         if planted and not is_whole_record:
-            extra, top = _parsed(row, "extra", {}), _parsed(row, "top", [])
+            extra, top = _json_field(row, "extra", {}), _json_field(row, "top", [])
             row = {"start": None, "end": None, **row, **extra, "top": top}
         try:
             hits = [
@@ -349,7 +350,8 @@ class Planted:
         return set(self._hidden.values())
 
 
-def _parsed(row: Mapping[str, Any], field: str, absent: Any) -> Any:
+def _json_field(row: Mapping[str, Any], field: str, absent: Any) -> Any:
+    """A field of a row that tables hold as JSON text; `absent` where it is empty, whose type it must have."""
     value = row.get(field)
     try:
         parsed = parse_json(value) if isinstance(value, str) and value else value or absent

@@ -32,7 +32,7 @@ from seqmlm.reports.summary import Summary, problem_counts
 from seqmlm.scoring.config import ScoringRequest
 from seqmlm.scoring.output import Familiar, Tally, planned_line, sentence, tells_shares, unit_fields
 from seqmlm.scoring.plan import ScoringPlan, check_rate, choose
-from seqmlm.scoring.shift import FEWEST_TOLD, TOO_LOW_LIVE, Shift, shifted
+from seqmlm.scoring.shift import FEWEST_TOLD, TOO_LOW_LIVE, Shift, detect_shift
 from seqmlm.streams.cursor import file_facts
 from seqmlm.tasks.reading import TICK_SHARE, cut
 from seqmlm.tasks.task import check_field, open_model
@@ -72,8 +72,8 @@ class LiveCounts(Tally):
 
     def restore(self, counts: Mapping[str, Any]) -> None:
         """Go on from a `snapshot`, also of an earlier version; it is empty at the beginning."""
-        spelled = {"asked": "records", "told": "shift_times"}
-        present = {spelled.get(name, name): count for name, count in counts.items()}
+        new_names = {"asked": "records", "told": "shift_times"}
+        present = {new_names.get(name, name): count for name, count in counts.items()}
         vars(self).update({name: present[name] for name in self.snapshot() if name in present})
         self.recent = deque(self.recent, maxlen=RECENT)
 
@@ -183,8 +183,8 @@ class LiveModel:
     def read(self, source: Source, problems: Problems) -> Iterator[Record]:
         """The records of a source."""
         config = self._config
-        read = self.plan.session.reader([source], format=config.format, options=config.options)
-        return iter(read(problems))
+        reader = self.plan.session.reader([source], format=config.format, options=config.options)
+        return iter(reader(problems))
 
     def judge(self, records: Sequence[Record], problems: Problems) -> JudgedRecords:
         """Judge some records, and count their rows."""
@@ -215,14 +215,14 @@ class LiveModel:
 
     @property
     def shift(self) -> tuple[Shift, str] | None:
-        """How the last p-values differ from those of normal data, and a sentence about it."""
+        """The shift that the last p-values show, and a sentence about it; None for no shift."""
         plan = self.plan
         shares = self.counts.recent_shares() if tells_shares(plan) else {}
-        return shifted(
+        return detect_shift(
             **{"low_p": None, "lowest_p": None, **shares},
             judged=RECENT,
             normal=0 if plan.stored is None else plan.stored.rows,
-            least=TOO_LOW_LIVE,
+            limits=TOO_LOW_LIVE,
             rows=f"the last {RECENT} rows",
             instead=", and start this again: it goes on where it was, by the new calibration",
         )
@@ -270,7 +270,7 @@ def alarm_fields(judged: JudgedRow, plan: ScoringPlan) -> dict[str, Any]:
 def pause_row(
     plan: ScoringPlan, path: str, line: int, *, seconds: float, last: float
 ) -> dict[str, Any] | None:
-    """See `LiveModel.pause_row`: the pause is judged as the longest one of a full window."""
+    """The alarm of a pause, judged as the longest one of a full window; see `LiveModel.pause_row`."""
     statistics = plan.level.reasons.silence(seconds)
     if plan.stored is None or plan.alpha is None or not statistics:
         return None
@@ -303,7 +303,7 @@ def pause_row(
 
 
 def period_sentence(count: int, half: int, low: int) -> str:
-    """Whether `count` p-values of a period are as those of normal rows; "" where there are none.
+    """A sentence on whether `count` p-values of a period look like those of normal rows; "" for none.
 
     `half` of them are at most .5, and `low` at most .05.
     """
@@ -312,7 +312,7 @@ def period_sentence(count: int, half: int, low: int) -> str:
     if count < FEWEST_TOLD:
         return f"{count:,} are too few to say whether they are uniform, as those of normal rows are"
     share, low_share = half / count, low / count
-    shift = shifted(share, low_share, judged=count, normal=count, least=TOO_LOW_LIVE)
+    shift = detect_shift(share, low_share, judged=count, normal=count, limits=TOO_LOW_LIVE)
     if shift is not None:
         return shift[1]
     alike = "about uniform, as those of normal rows"

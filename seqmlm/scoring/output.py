@@ -1,4 +1,4 @@
-"""What a scoring writes: a line for each row that was judged, and what all of them come to."""
+"""The output of a scoring: a line for each judged row, and the figures of all rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from seqmlm.inference.calibrations import stored_trained_on
 from seqmlm.inference.detector import SMALL, JudgedRow
 from seqmlm.reports import reasons
 from seqmlm.scoring.plan import ScoringPlan
-from seqmlm.scoring.shift import FEWEST_TOLD, shifted
+from seqmlm.scoring.shift import FEWEST_TOLD, detect_shift
 from seqmlm.streams.sinks import Kind, Schema
 from seqmlm.tasks.task import said
 from seqmlm.tokenizers.base import Tokenizer
@@ -110,7 +110,7 @@ def reason(
         judged.row,
         judged.scored_record,
         judged.p_value,
-        _why(level, judged),
+        _most_telling(level, judged),
         beyond=judged.beyond,
         unit=name not in level.statistics.of_rows,
         meaning=meaning,
@@ -121,28 +121,29 @@ def reason(
     return f"{text} {level.reasons.meaning(UNKNOWN, judged.row)}." if strange else text
 
 
-def _why(level: Level, judged: JudgedRow) -> str:
-    """Which statistic says most of an alarm; "" where one alone judges, whose name says nothing."""
-    name, alone = judged.fired, len(judged.p_values) == 1
+def _most_telling(level: Level, judged: JudgedRow) -> str:
+    """A sentence on the statistic that says most of an alarm; "" where one judges alone and its name tells
+    nothing."""
+    name, is_only = judged.fired, len(judged.p_values) == 1
     if name is None:
-        several = not alone and judged.p_value is not None
-        return "No statistic is unusual by itself, all together are." if several else ""
-    said = level.reasons.meaning(name, judged.row, judged.usual)
-    if alone and said == level.statistics[name]:
+        is_joint = not is_only and judged.p_value is not None
+        return "No statistic is unusual by itself, all together are." if is_joint else ""
+    meaning = level.reasons.meaning(name, judged.row, judged.usual)
+    if is_only and meaning == level.statistics[name]:
         return ""
     endless = judged.row.statistics.get(name) == math.inf  # few rows cannot rank what is infinite
-    return f"Most telling: {said}{'' if endless else f' (p {p_value_text(judged.p_values[name])})'}."
+    return f"Most telling: {meaning}{'' if endless else f' (p {p_value_text(judged.p_values[name])})'}."
 
 
 def unusual_first(row: Mapping[str, Any]) -> tuple[float, float]:
-    """What sorts rows, as `line` has them, from the most unusual one on: alarms, p-values, then scores."""
+    """Sort key of a row (by its fields, as in `line`), most unusual first: alarms, p-values, then scores."""
     p_value, score = row.get("p_value"), row.get("score")
     first = math.inf if p_value is None else p_value
     return -1.0 if row.get("alarm") and p_value is None else first, math.inf if score is None else -score
 
 
 def most_unusual(level: Level, row: Mapping[str, Any]) -> str:
-    """What is most unusual about a row that raises no alarm: a statistic, and the unit that says most.
+    """A sentence or two on a row without an alarm: its most unusual statistic, and its least expected unit.
 
     Args:
         level: it was judged at.
@@ -151,8 +152,8 @@ def most_unusual(level: Level, row: Mapping[str, Any]) -> str:
     sentences, p_values = [], row.get("channels") or {}
     name = min(p_values, key=p_values.__getitem__, default=None)
     if name is not None and name in level.statistics:
-        own = f" (p {p_value_text(p_values[name])})" if len(p_values) > 1 else ""
-        sentences.append(f"Most telling: {level.statistics[name]}{own}.")
+        p_text = f" (p {p_value_text(p_values[name])})" if len(p_values) > 1 else ""
+        sentences.append(f"Most telling: {level.statistics[name]}{p_text}.")
     if row.get("top") and name not in level.statistics.of_rows:
         unit = row["top"][0]
         text = repr(unit["unit"].strip()) if unit["unit"].strip() else "white space"
@@ -178,9 +179,9 @@ def summary(bits: Doubles) -> dict[str, float | None]:
 
 
 def unit_fields(row: Row, scored: ScoredRecord, unit: int, tokenizer: Tokenizer) -> dict[str, Any]:
-    """What is said of a unit of a row."""
+    """The fields of a unit of a row: its text, surprisal and what was expected."""
     spelling = tokenizer.spelling
-    return reasons.unit_fields(scored, unit, spelling.alone, spelling.meaning, row)
+    return reasons.unit_fields(scored, unit, spelling.unit_text, spelling.meaning, row)
 
 
 # The columns of the rows
@@ -223,12 +224,12 @@ class Familiar:
         self._identity = plan.session.domain.keys.identity
         self._language, self._languages = plan.session.domain.text.language, plan.session.model.card.languages
         # Others are scored: an unknown line of a log is a unit like any other.
-        ids = [one for one in tokenizer.units.facts.unfamiliar if tokenizer.space.is_special[one]]
+        ids = [token for token in tokenizer.units.facts.unfamiliar if tokenizer.space.is_special[token]]
         self._unknown = np.array(ids, dtype=np.int64)
         self._unfamiliar = f"{tokenizer.traits.unit} unknown to the model, and not scored"
 
     def note(self, encoded: Sequence[Encoded], problems: Problems) -> None:
-        """Note what is so of some records."""
+        """Count records that were trained on or are in another language, and units that are not known."""
         for record, encoding in encoded:
             if self._trained_on is not None and self._identity(record) in self._trained_on:
                 problems.note(TRAINED_ON, source=record.source, line=record.line)
@@ -238,8 +239,8 @@ class Familiar:
                 problems.note(note, source=record.source, line=record.line)
             if len(self._unknown):
                 groups = encoding.groups[np.isin(encoding.ids, self._unknown)]
-                found = len(np.unique(groups[groups >= 0])) + np.count_nonzero(groups < 0)
-                problems.note(self._unfamiliar, int(found), source=record.source, line=record.line)
+                unit_count = len(np.unique(groups[groups >= 0])) + np.count_nonzero(groups < 0)
+                problems.note(self._unfamiliar, int(unit_count), source=record.source, line=record.line)
 
 
 TRAINED_ON = "record that the model was trained on: its scores say little of new ones"
@@ -299,17 +300,17 @@ class Tally:
         return self._incidents.count
 
     def figures(self, plan: ScoringPlan) -> dict[str, Any]:
-        """What the rows come to: `rows` and `units` in them; `unscored` and `unfamiliar` rows; `alarms` and
-        `incidents`, where a rate was asked; and `shares`."""
+        """Counts of all rows: `rows` and `units`; `unscored` and `unfamiliar` rows; `alarms` and `incidents`,
+        where a rate was asked; and `shares`."""
         count = int if plan.level.counts_people else Things
-        found: dict[str, Any] = {"rows": count(self.rows), "units": Things(self.units)}
+        counts: dict[str, Any] = {"rows": count(self.rows), "units": Things(self.units)}
         if self.unscored:
-            found |= {"unscored": count(self.unscored), "first_unscored": self.first}
+            counts |= {"unscored": count(self.unscored), "first_unscored": self.first}
         if self.unfamiliar:
-            found["unfamiliar"] = count(self.unfamiliar)
+            counts["unfamiliar"] = count(self.unfamiliar)
         if plan.alpha is not None:
-            found |= {"alarms": count(self.alarms), "incidents": count(self.incidents())}
-        return {**found, **self.shares(0 if plan.stored is None else plan.stored.rows)}
+            counts |= {"alarms": count(self.alarms), "incidents": count(self.incidents())}
+        return {**counts, **self.shares(0 if plan.stored is None else plan.stored.rows)}
 
 
 def tells_shares(plan: ScoringPlan) -> bool:
@@ -318,17 +319,17 @@ def tells_shares(plan: ScoringPlan) -> bool:
 
 
 def warnings(figures: Mapping[str, Any]) -> list[str]:
-    """What a person should know before believing the scores, a sentence each."""
-    found = []
+    """Sentences that a person should read before believing the scores."""
+    sentences = []
     if unscored := figures.get("unscored"):
-        found.append(f"{UNSCORED}: {unscored} (first: {figures['first_unscored']})")
+        sentences.append(f"{UNSCORED}: {unscored} (first: {figures['first_unscored']})")
     if unfamiliar := figures.get("unfamiliar"):
-        found.append(f"{UNFAMILIAR}: {said(unfamiliar)}")
+        sentences.append(f"{UNFAMILIAR}: {said(unfamiliar)}")
     if "low_p" in figures:
         sizes = {"judged": judged_rows(figures), "normal": figures["normal_rows"]}
-        shift = shifted(figures["low_p"], figures["lowest_p"], **sizes)
-        found += [] if shift is None else [shift[1]]
-    return found
+        shift = detect_shift(figures["low_p"], figures["lowest_p"], **sizes)
+        sentences += [] if shift is None else [shift[1]]
+    return sentences
 
 
 def judged_rows(figures: Mapping[str, Any]) -> Any:
@@ -344,11 +345,11 @@ UNSCORED = "rows without a score, for nothing in them, or too little, can be sco
 def sentence(
     plan: ScoringPlan, figures: Mapping[str, Any], records: Cell, seconds: float, rate: float
 ) -> str:
-    """What was done, and what to know of it, a line each; `rate`: of records, a second."""
-    one = plan.session.tokenizer.traits.unit
+    """The last lines of a scoring: what was scored, then warnings; `rate` is in records a second."""
+    unit = plan.session.tokenizer.traits.unit
     what = number_of(figures["rows"], "row")
     if figures["rows"] == records:
-        what = f"{said(figures['units'])} {one if figures['units'] == 1 else plural(one)}"
+        what = f"{said(figures['units'])} {unit if figures['units'] == 1 else plural(unit)}"
     alarms = ""
     if "alarms" in figures:
         alarms = f", {number_of(figures['alarms'], 'alarm')} in {number_of(figures['incidents'], 'incident')}"
@@ -359,9 +360,8 @@ def sentence(
 
 
 def extent(judged: JudgedRow) -> tuple[str, float, float]:
-    """Where an alarm lies in its file: by lines where the record is made of lines, else by characters, of the
-    whole that the record is a part of, if it is. Lines of a file that have no other name than their place in
-    it, such as windows of a log, lie along the file ("")."""
+    """(name, start, end) of an alarm in its file, in lines if the record is made of lines, else in letters;
+    of the whole if the record is a part. Windows of a log, which have no names, lie along the file ("")."""
     row, record = judged.row, judged.scored_record.record
     name = record.document or record.id
     lines = record.meta.get("lines")

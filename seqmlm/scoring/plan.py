@@ -1,5 +1,4 @@
-"""What follows from a request for one model: level, mode, calibration, alarm rate.
-
+"""The plan of a scoring: level, mode, calibration and alarm rate that a request means for one model.
 The same request to the same model always gives the same plan.
 """
 
@@ -89,7 +88,7 @@ class ScoringPlan:
         return Budget.of(self.session.model, self.mode)
 
     def detector(self) -> Detector:
-        """What makes and judges the rows of records."""
+        """The detector that makes and judges the rows of records by this plan."""
         return Detector(
             RecordScorer(self.session),
             self.level,
@@ -115,14 +114,14 @@ def choose(config: ScoringRequest, session: Session) -> ScoringPlan:
     model = session.model
     level = model.domain.level(config.level)
     notes: list[str] = []
-    asked, characters = config.mode, None
-    if asked is None:
-        asked, why, characters = choose_mode(config, session, level)
-        notes.append(f"--mode {asked}: {why}")
-    mode = Mode.parse(asked)
+    mode_name, characters = config.mode, None
+    if mode_name is None:
+        mode_name, why, characters = choose_mode(config, session, level)
+        notes.append(f"--mode {mode_name}: {why}")
+    mode = Mode.parse(mode_name)
     name = str(mode)
     stored = stored_calibration(model, level, name)
-    notes += _counts(session, level)
+    notes += _count_notes(session, level)
     if stored is not None and not _rests_on(stored, session, level):
         if config.rate_option is not None:
             raise StateError(f"alarms: {_OTHER_COUNTS}; {_SAME_COUNTS}")
@@ -131,7 +130,7 @@ def choose(config: ScoringRequest, session: Session) -> ScoringPlan:
     elif stored is None:
         notes.append(
             f"rows have no p-values: level {level.name} is not calibrated in mode {name}; from "
-            f"normal data {_calibrating(config, level, name)} does that"
+            f"normal data {_calibrate_command(config, level, name)} does that"
         )
     if stored is not None and stored.precision != session.precision:
         notes.append(
@@ -141,7 +140,7 @@ def choose(config: ScoringRequest, session: Session) -> ScoringPlan:
     alpha = _alpha(config, level, name, stored)
     if stored is not None:
         if stored.coarse:  # the first line of output: it limits what all others can say
-            notes.insert(0, _coarse(config, level, name, stored))
+            notes.insert(0, _coarse_note(config, level, name, stored))
         notes += [*_few(stored), *_silent(config, level, name, stored, alpha)]
     return ScoringPlan(
         session=session,
@@ -157,8 +156,8 @@ def choose(config: ScoringRequest, session: Session) -> ScoringPlan:
 
 
 class Choice(NamedTuple):
-    """The mode of a scoring that asks for none, by name; why, in a part of a sentence; and the characters of
-    all records, by estimate, None where it was not looked at."""
+    """The mode chosen for a scoring that names none; the reason, as a part of a sentence; and the characters
+    of all records, by estimate, None where the input was not looked at."""
 
     mode: str
     why: str
@@ -173,46 +172,46 @@ def choose_mode(config: ScoringRequest, session: Session, level: Level) -> Choic
     """
     if config.begun_mode is not None:
         return Choice(config.begun_mode, "as the scoring that is continued began")
-    own, stored = str(session.mode), _usable(session, level)
-    enough = [name for name, one in stored.items() if _supports(config, level, name, one)]
+    usual, stored = str(session.mode), _usable_calibrations(session, level)
+    enough = [name for name, fit in stored.items() if _supports(config, level, name, fit)]
     if stored and not enough:
         name = min(stored, key=lambda mode: stored[mode].fitted.smallest_rate)
         return Choice(name, "it is calibrated with the most rows")
-    modes = enough or [own, *([str(ONE_PASS)] if session.tokenizer.units.facts.one_pass else [])]
-    asked = [Mode.parse(name) for name in dict.fromkeys([*modes, own])]
-    work = work_of(session, level, asked, config.measured, format=config.format, options=config.options)
+    modes = enough or [usual, *([str(ONE_PASS)] if session.tokenizer.units.facts.one_pass else [])]
+    candidates = [Mode.parse(name) for name in dict.fromkeys([*modes, usual])]
+    work = work_of(session, level, candidates, config.measured, format=config.format, options=config.options)
     if work is None:  # an input of unknown size
-        if own in modes:
-            return Choice(own, _DEFAULT)
-        return Choice(modes[0], f"--mode {own}, {_DEFAULT}, {_lack(config, own, stored)}")
+        if usual in modes:
+            return Choice(usual, _DEFAULT)
+        return Choice(modes[0], f"--mode {usual}, {_DEFAULT}, {_lack(config, usual, stored)}")
     rate = tokens_per_second(session.model)
     seconds = {name: tokens / rate for name, tokens in work.tokens.items()}
-    if own in modes and seconds[own] <= PATIENCE:
-        return Choice(own, f"{_DEFAULT}; {about(seconds[own])} by estimate", work.characters)
+    if usual in modes and seconds[usual] <= PATIENCE:
+        return Choice(usual, f"{_DEFAULT}; {about(seconds[usual])} by estimate", work.characters)
     name = min(modes, key=seconds.__getitem__)
     why = f"{about(seconds[name])} by estimate"
-    if name != own:
-        lacks = f", {_lack(config, own, stored)}" if own not in modes else ""
-        why += f"; --mode {own}, {_DEFAULT}{lacks}, {about(seconds[own])}"
+    if name != usual:
+        lacks = f", {_lack(config, usual, stored)}" if usual not in modes else ""
+        why += f"; --mode {usual}, {_DEFAULT}{lacks}, {about(seconds[usual])}"
     return Choice(name, why, work.characters)
 
 
 _DEFAULT = "the default of this field"
 
 
-def _lack(config: ScoringRequest, own: str, stored: Mapping[str, Stored]) -> str:
-    """Why a mode cannot be taken where others can."""
-    if own not in stored:
+def _lack(config: ScoringRequest, mode: str, stored: Mapping[str, Stored]) -> str:
+    """The reason why a mode is not chosen, as a part of a sentence."""
+    if mode not in stored:
         return "is not calibrated for these scores"
     rate = f"p-values of {USUAL_RATE}" if config.rate_option is None else "the rate"
-    return f"has too few normal rows for {rate} ({stored[own].rows:,})"
+    return f"has too few normal rows for {rate} ({stored[mode].rows:,})"
 
 
-def _usable(session: Session, level: Level) -> dict[str, Stored]:
-    """The calibrations of a level, by mode, that are of the scores that are mixed now."""
-    every = stored_calibrations(Path(session.model.path))
-    own = {mode: one for (name, mode), one in every.items() if name == level.name}
-    return {mode: one for mode, one in own.items() if _rests_on(one, session, level)}
+def _usable_calibrations(session: Session, level: Level) -> dict[str, Stored]:
+    """The calibrations of a level, by mode, that were made with the counts that scores mix in now."""
+    all_stored = stored_calibrations(Path(session.model.path))
+    of_level = {mode: fit for (name, mode), fit in all_stored.items() if name == level.name}
+    return {mode: fit for mode, fit in of_level.items() if _rests_on(fit, session, level)}
 
 
 _OTHER_COUNTS = "the calibration was made with other counts than these scores mix in"
@@ -224,8 +223,8 @@ def _rests_on(stored: Stored, session: Session, level: Level) -> bool:
     return level.view != WHOLE or stored.counts == session.counts
 
 
-def _counts(session: Session, level: Level) -> list[str]:
-    """What a person should know of the counts in scores."""
+def _count_notes(session: Session, level: Level) -> list[str]:
+    """Notes on the counts of training data in scores: whether they are mixed in, and what that is worth."""
     if session.expert is None:
         return []
     if level.view != WHOLE:
@@ -253,14 +252,14 @@ def check_rate(config: ScoringRequest) -> None:
         return  # nothing is asked, or loading says what is wrong
     level = plugins.domain(card.domain).level(config.level)
     stored = stored_calibrations(folder)
-    own = {mode: one for (name, mode), one in stored.items() if name == level.name}
-    found = {mode: one for mode, one in own.items() if config.mode in (None, mode)}
-    if not found:
-        raise _uncalibrated(
+    of_level = {mode: fit for (name, mode), fit in stored.items() if name == level.name}
+    candidates = {mode: fit for mode, fit in of_level.items() if config.mode in (None, mode)}
+    if not candidates:
+        raise _no_calibration(
             config, level, config.mode or str(plugins.domain(card.domain).defaults.mode), option
         )
-    most = min(found, key=lambda mode: found[mode].fitted.smallest_rate)
-    if refusal := _too_rare(config, level, most, found[most]):
+    best_mode = min(candidates, key=lambda mode: candidates[mode].fitted.smallest_rate)
+    if refusal := _rate_refusal(config, level, best_mode, candidates[best_mode]):
         raise UsageError(refusal)
 
 
@@ -269,8 +268,8 @@ def _alpha(config: ScoringRequest, level: Level, mode: str, stored: Stored | Non
     if option is None:
         return None
     if stored is None:
-        raise _uncalibrated(config, level, mode, option)
-    if refusal := _too_rare(config, level, mode, stored):
+        raise _no_calibration(config, level, mode, option)
+    if refusal := _rate_refusal(config, level, mode, stored):
         raise UsageError(refusal)
     return _rate(config, stored)
 
@@ -282,22 +281,22 @@ def _rate(config: ScoringRequest, stored: Stored) -> float:
     return config.fpr
 
 
-def _too_rare(config: ScoringRequest, level: Level, mode: str, stored: Stored) -> str | None:
-    """Why a calibration is too small for the rate that is asked; None where it is not, or none is asked."""
+def _rate_refusal(config: ScoringRequest, level: Level, mode: str, stored: Stored) -> str | None:
+    """The message that a calibration is too small for the rate of alarms; None where it is not."""
     if config.rate_option is None:
         return None
     alpha, fitted = _rate(config, stored), stored.fitted
     if alpha >= fitted.smallest_rate or (config.extrapolate and fitted.has_tail):
         return None
-    least = rate_above(fitted.smallest_rate)
+    lowest_rate = rate_above(fitted.smallest_rate)
     tail = ", or continue below it by the fit of a tail with --set extrapolate=true"
-    further = tail if fitted.has_tail else ""
+    tail_hint = tail if fitted.has_tail else ""
     rows = max(fitted.rows, fitted.counts.rows) if isinstance(fitted, TwoPopulations) else fitted.rows
     return (
         f"{config.rate_option} asks for a rate of {alpha:.3g}; the {rows:,} normal rows that level "
-        f"{level.name} is calibrated with in mode {mode} guarantee rates of {least} and above: ask for "
+        f"{level.name} is calibrated with in mode {mode} guarantee rates of {lowest_rate} and above: ask for "
         f"that, or give more normal data, about {fitted.rows_for(alpha):,} rows, with "
-        f"{_calibrating(config, level, mode)}{further}"
+        f"{_calibrate_command(config, level, mode)}{tail_hint}"
     )
 
 
@@ -305,15 +304,15 @@ def _supports(config: ScoringRequest, level: Level, mode: str, stored: Stored) -
     """Whether a calibration has rows enough for the rate that is asked, or for usual ones."""
     if config.rate_option is None:
         return not stored.coarse
-    return _too_rare(config, level, mode, stored) is None
+    return _rate_refusal(config, level, mode, stored) is None
 
 
-def _coarse(config: ScoringRequest, level: Level, mode: str, stored: Stored) -> str:
-    """What is said first where a calibration has so few rows that p-values cannot be small."""
-    least, rows = rate_above(stored.fitted.smallest_rate), number_of(stored.rows, "normal row")
+def _coarse_note(config: ScoringRequest, level: Level, mode: str, stored: Stored) -> str:
+    """The note that a calibration has too few rows for small p-values."""
+    lowest_p, rows = rate_above(stored.fitted.smallest_rate), number_of(stored.rows, "normal row")
     return (
-        f"no p-value can be below {least}: level {level.name} is calibrated in mode {mode} with {rows} only; "
-        f"more normal data give smaller ones: {_calibrating(config, level, mode)}"
+        f"no p-value can be below {lowest_p}: level {level.name} is calibrated in mode {mode} with {rows} "
+        f"only; more normal data give smaller ones: {_calibrate_command(config, level, mode)}"
     )
 
 
@@ -332,25 +331,25 @@ def _few(stored: Stored) -> list[str]:
 def _silent(
     config: ScoringRequest, level: Level, mode: str, stored: Stored, alpha: float | None
 ) -> list[str]:
-    """That some statistics raise no alarm at a rate, for they rest on too few rows."""
+    """The note that some statistics rest on too few rows to raise an alarm at a rate; none where all can."""
     if alpha is None or alpha >= stored.fitted.silent_below:
         return []
     return [
         f"the model's surprisals raise no alarm below a rate of {rate_above(stored.fitted.silent_below)}, "
         f"for {stored.rows:,} normal rows were held out to judge them; what is counted does: give more "
-        f"normal data with {_calibrating(config, level, mode)}"
+        f"normal data with {_calibrate_command(config, level, mode)}"
     ]
 
 
-def _uncalibrated(config: ScoringRequest, level: Level, mode: str, option: str) -> StateError:
+def _no_calibration(config: ScoringRequest, level: Level, mode: str, option: str) -> StateError:
     counts = "" if config.expert == "auto" else f" with expert={config.expert}"
     return StateError(
         f"{option} needs a calibration, and the model {config.model} has none of level {level.name} in mode "
-        f"{mode}{counts}: make one from normal data with {_calibrating(config, level, mode)}"
+        f"{mode}{counts}: make one from normal data with {_calibrate_command(config, level, mode)}"
     )
 
 
-def _calibrating(config: ScoringRequest, level: Level, mode: str) -> str:
+def _calibrate_command(config: ScoringRequest, level: Level, mode: str) -> str:
     """The command that makes the calibration such a scoring needs."""
     counts = "" if config.expert == "auto" else f" --set expert={config.expert}"
     return f"'seqmlm calibrate {config.model} NORMAL --level {level.name} --mode {mode}{counts}'"

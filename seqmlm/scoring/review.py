@@ -15,7 +15,7 @@ from seqmlm.anomaly.levels import Level
 from seqmlm.data.counts import People
 from seqmlm.data.files import expand
 from seqmlm.data.problems import Problems
-from seqmlm.domains.field import Changed
+from seqmlm.domains.field import FileChange
 from seqmlm.errors import UsageError
 from seqmlm.inference.batches import Encoded
 from seqmlm.inference.detector import JudgedRow
@@ -35,7 +35,7 @@ CHANGE = "change"
 
 @dataclass(frozen=True, kw_only=True)
 class ReviewConfig(ScoreConfig):
-    """What `seqmlm review` can be told.
+    """The settings of `seqmlm review`.
 
     Args:
         paths: folder of source code, or files of it.
@@ -59,7 +59,7 @@ class ReviewConfig(ScoreConfig):
 
     @property
     def changes(self) -> bool:
-        """Whether only what changed is looked at."""
+        """Whether only changed lines are judged."""
         return self.since is not None or self.diff is not None
 
     @property
@@ -96,9 +96,9 @@ class ReviewConfig(ScoreConfig):
 class _Versions(NamedTuple):
     """A change, and the record of its file before and after it, if there is one, tokenized."""
 
-    change: Changed
-    before: list[Encoded]
-    after: list[Encoded]
+    change: FileChange
+    old_records: list[Encoded]
+    new_records: list[Encoded]
 
 
 class Review(Score):
@@ -141,7 +141,7 @@ class Review(Score):
         return []
 
     def records(self, problems: Problems) -> Iterable[Any]:
-        """What changed, file by file, those without changed lines too; or the records of all files."""
+        """The changes of the folder, file by file, also those without changed lines; or all its records."""
         if not self.config.changes:
             return super().records(problems)
         since, diff, root = self.config.since, self.config.diff, Path(self.config.sources[0])
@@ -153,47 +153,52 @@ class Review(Score):
         if not self.config.changes:
             yield from super().items(records, problems)
             return
-        spelled = self.detector.scorer.encoded
+        encode = self.detector.scorer.encoded
         for change in records:
             self._findings.looked_at.add(change.source)
-            both = [[] if one is None else spelled([one], problems) for one in (change.before, change.after)]
-            self.familiar.note(both[1], problems)
-            yield _Versions(change, *both)
+            pair = change.old_record, change.new_record
+            versions = [[] if record is None else encode([record], problems) for record in pair]
+            self.familiar.note(versions[1], problems)
+            yield _Versions(change, *versions)
 
     def cost(self, item: Any) -> float:
-        """Of a change, of both versions as a whole: less where little of them is judged."""
+        """Forward tokens of an item, at most; of a change, those of both whole versions."""
         if not self.config.changes:
             return super().cost(item)
-        return sum(super(Review, self).cost(one) for one in (*item.before, *item.after))
+        return sum(super(Review, self).cost(encoded) for encoded in (*item.old_records, *item.new_records))
 
     def batch_share(self, item: Any) -> float:
         return 1.0 if self.config.changes else super().batch_share(item)
 
-    def judged(self, items: Sequence[Any]) -> list[list[JudgedRow]]:
+    def judge_items(self, items: Sequence[Any]) -> list[list[JudgedRow]]:
         """The rows of each record; of each change its changed rows, as they are now, scored by the change."""
-        return list(map(self._changed, items)) if self.config.changes else super().judged(items)
+        return list(map(self._judge_change, items)) if self.config.changes else super().judge_items(items)
 
-    def _changed(self, versions: _Versions) -> list[JudgedRow]:
-        before = self._touched(versions.before, versions.change.gone)
-        after = self._touched(versions.after, versions.change.came)
-        changed = versions.change.rows([one.row for one in before], [one.row for one in after])
-        found = []
-        for index, row in changed:
-            now, worse = after[index], row.score is not None and row.score > 0
-            found.append(replace(now, row=row, alarm=None if now.alarm is None else now.alarm and worse))
-        return found
+    def _judge_change(self, versions: _Versions) -> list[JudgedRow]:
+        old_rows = self._rows_in_spans(versions.old_records, versions.change.old_spans)
+        new_rows = self._rows_in_spans(versions.new_records, versions.change.new_spans)
+        changes = versions.change.rows(
+            [judged.row for judged in old_rows], [judged.row for judged in new_rows]
+        )
+        rows = []
+        for index, row in changes:
+            judged, is_worse = new_rows[index], row.score is not None and row.score > 0
+            rows.append(
+                replace(judged, row=row, alarm=None if judged.alarm is None else judged.alarm and is_worse)
+            )
+        return rows
 
-    def _touched(self, version: list[Encoded], stretches: Sequence[tuple[int, int]]) -> list[JudgedRow]:
-        """The rows of what begins in some stretches of a version: the rest of the file is context."""
+    def _rows_in_spans(self, version: list[Encoded], spans: Sequence[tuple[int, int]]) -> list[JudgedRow]:
+        """The judged rows of the units that begin in some spans of a version; the rest is context."""
         rule = self.plan.level.view.units(self.session.tokenizer)
-        wanted = []
-        for one in version:
-            begins = rule.spans(one.encoding)[:, 0]
+        token_masks = []
+        for encoded in version:
+            begins = rule.spans(encoded.encoding)[:, 0]
             inside = np.zeros(len(begins), dtype=np.bool_)
-            for start, end in stretches:
+            for start, end in spans:
                 inside |= (begins >= start) & (begins < end)
-            wanted.append(np.isin(one.encoding.groups, rule.numbers(one.encoding)[inside]))
-        return [row for own in self.detector.each(version, wanted) for row in own]
+            token_masks.append(np.isin(encoded.encoding.groups, rule.numbers(encoded.encoding)[inside]))
+        return [row for record_rows in self.detector.each(version, token_masks) for row in record_rows]
 
     def row(self, judged: JudgedRow) -> Row:
         return {**super().row(judged), **({} if self._findings.is_new(judged) else {"known": True})}
@@ -203,8 +208,8 @@ class Review(Score):
 
     def conclusion(self, figures: Figures, items: People, rows: ReadRows) -> Conclusion:
         if self.config.changes and not items:
-            what = f"since {self.config.since}" if self.config.since is not None else f"by {self.config.diff}"
-            return Conclusion(f"nothing was looked at: no change of source code {what} that can be judged")
+            base = f"since {self.config.since}" if self.config.since is not None else f"by {self.config.diff}"
+            return Conclusion(f"nothing was looked at: no change of source code {base} that can be judged")
         return super().conclusion(figures, items, rows)
 
     def extra_files(self, rows: ReadRows) -> Sequence[Path]:
@@ -231,20 +236,20 @@ class Findings:
         self.looked_at: set[str] = set()
 
     def is_new(self, judged: JudgedRow) -> bool:
-        """Take a row; whether it is to be shown: every one without a baseline, with one only new alarms."""
+        """Take a row, and say whether it is written: without a baseline always, else only a new alarm."""
         if self._baseline is None and self._out is None:
             return True
         row, scored = judged.row, judged.scored_record
         self.looked_at.add(record_uri(scored))
         if not judged.alarm:
             return self._baseline is None
-        one = finding(self._rule, row, scored, judged.p_value, reason(self._rule, self._level, judged))
-        known = self._baseline is not None and self._baseline.is_known(one)
+        alarm = finding(self._rule, row, scored, judged.p_value, reason(self._rule, self._level, judged))
+        is_known = self._baseline is not None and self._baseline.is_known(alarm)
         if self._baseline is not None:
-            one = replace(one, state="unchanged" if known else "new")
+            alarm = replace(alarm, state="unchanged" if is_known else "new")
         if self._out is not None:
-            self._found.append(one)
-        return not known
+            self._found.append(alarm)
+        return not is_known
 
     def finish(self) -> None:
         """Write the SARIF file; findings of the baseline that were not met again are absent.

@@ -46,7 +46,7 @@ class Portion(NamedTuple):
     records: tokenized.
     drawn_tokens: (L,) True at the tokens of drawn rows, for each record; None where all rows are judged.
     done, of: records up to here, of how many.
-    drawn: the share of their rows that was drawn.
+    drawn_share: the share of their rows that was drawn.
     spent: forward tokens up to here, by estimate.
     limit: of these; None where all records are taken.
     """
@@ -55,7 +55,7 @@ class Portion(NamedTuple):
     drawn_tokens: list[Bools] | None
     done: int
     of: int
-    drawn: float
+    drawn_share: float
     spent: float
     limit: Limit | None
 
@@ -198,8 +198,8 @@ class CountedRows(NamedTuple):
     records: Longs
 
 
-class Chosen:
-    """Some of the sequences, as `Sequences`."""
+class Subset:
+    """A subset of sequences, by index, as `Sequences`."""
 
     def __init__(self, sequences: Sequences, chosen: Longs) -> None:
         self._sequences, self._chosen = sequences, chosen.tolist()

@@ -54,7 +54,7 @@ NOT_DURABLE = (
     "a pipe has no durability: what was read of it and not scored is gone when this process dies; files are "
     "watched by 'seqmlm watch'"
 )
-"""What is said once where standard input is read live."""
+"""Warning for standard input that is read live."""
 
 
 def _check_request(config: ScoreConfig) -> None:
@@ -101,7 +101,7 @@ class Score(Task[ScoreConfig, Encoded]):
             stdout="rows" if config.track is None else "figures",
             line=self.line,
             order=None if live else unusual_first,
-            row_filter=_alarmed if config.alarms_only and not live else None,
+            row_filter=_has_alarm if config.alarms_only and not live else None,
             keeps_rows=not live or config.report is not None,
             page_shows_rows=True,
             caution=frozenset({TRAINED_ON}),
@@ -117,21 +117,21 @@ class Score(Task[ScoreConfig, Encoded]):
 
     def items(self, records: Iterable[Record], problems: Problems) -> Iterator[Encoded]:
         """The records, tokenized."""
-        for some in batches(records):
-            found = []
-            for one in tokenized(self.session.domain, self.session.tokenizer, some, problems):
-                found.append(one)
-                yield one
-            self.familiar.note(found, problems)
+        for record_batch in batches(records):
+            encoded_batch = []
+            for encoded in tokenized(self.session.domain, self.session.tokenizer, record_batch, problems):
+                encoded_batch.append(encoded)
+                yield encoded
+            self.familiar.note(encoded_batch, problems)
 
     def cost(self, item: Encoded) -> float:
         return self._budget.cost(len(item.encoding))
 
     def _costs(self, problems: Problems) -> Iterable[float]:
-        """Of the records, tokenized, of which nothing is counted."""
+        """Cost of each record in forward tokens; the readers' problems go to `problems` alone."""
         domain, tokenizer = self.session.domain, self.session.tokenizer
-        some = batches(self.records(problems))
-        return (self.cost(one) for batch in some for one in tokenized(domain, tokenizer, batch, problems))
+        parts = batches(self.records(problems))
+        return (self.cost(x) for part in parts for x in tokenized(domain, tokenizer, part, problems))
 
     def batch_share(self, item: Encoded) -> float:
         return self._budget.share(item)
@@ -145,42 +145,43 @@ class Score(Task[ScoreConfig, Encoded]):
         return due
 
     def rows(self, items: Sequence[Encoded]) -> list[list[Row]]:
-        judged = self.judged(items)
-        found = [[self.row(one) for one in own] for own in judged]
-        for own, rows in zip(judged, found, strict=True):
-            self._pass(own, rows)
+        judged = self.judge_items(items)
+        written = [[self.row(judged_row) for judged_row in item_rows] for item_rows in judged]
+        for item_rows, rows in zip(judged, written, strict=True):
+            self._note_rows(item_rows, rows)
         self._uncommitted += len(items)
         self._asked += len(items)
         if self.plan.characters is not None:
-            self._characters += sum(characters(one.record) for one in items)
+            self._characters += sum(characters(encoded.record) for encoded in items)
             self.done = min(1.0, self._characters / max(self.plan.characters, 1.0))
         if self.config.alarms_only and self._passed is not None:
-            return [[*filter(_alarmed, rows)] for rows in found]
-        return found
+            return [[*filter(_has_alarm, rows)] for rows in written]
+        return written
 
-    def judged(self, items: Sequence[Encoded]) -> list[list[JudgedRow]]:
+    def judge_items(self, items: Sequence[Encoded]) -> list[list[JudgedRow]]:
         """The judged rows of each item."""
         return self.detector.each(items)
 
     def row(self, judged: JudgedRow) -> Row:
-        """What is written of a row."""
+        """The fields that are written of a row."""
         fields = planned_line(judged, self.plan)
         if judged.alarm:
             fields["place"] = extent(judged)
         return fields
 
     def line(self, row: Row) -> str:
-        """Where it is, how unusual it is, and of an alarm why, in a line of its own."""
+        """A row for a person: its place, how unusual it is, and in a second line why it raised an alarm."""
         place, *id = where(row)
         p_value, bits = row.get("p_value"), row["bits_per_unit"]
-        told = [place, *([] if p_value is None else [f"p {p_value_text(p_value)}"])]
-        told += [*(["ALARM"] if row.get("alarm") else []), *(["unfamiliar"] if row.get("unfamiliar") else [])]
-        told += id
-        told += [shorten(row["description"], DESCRIBED, placeholder=" ...")] if "description" in row else []
-        told += [span_text(row["start"], row["end"])] if "start" in row else []
-        told += [] if bits is None else [f"{bits:.2f} bits per {self.session.tokenizer.traits.unit}"]
-        first = "  ".join(told)
-        return f"{first}\n    {row['reason']}" if row.get("reason") else first
+        parts = [place, *([] if p_value is None else [f"p {p_value_text(p_value)}"])]
+        parts += ["ALARM"] if row.get("alarm") else []
+        parts += ["unfamiliar"] if row.get("unfamiliar") else []
+        parts += id
+        parts += [shorten(row["description"], DESCRIBED, placeholder=" ...")] if "description" in row else []
+        parts += [span_text(row["start"], row["end"])] if "start" in row else []
+        parts += [] if bits is None else [f"{bits:.2f} bits per {self.session.tokenizer.traits.unit}"]
+        head = "  ".join(parts)
+        return f"{head}\n    {row['reason']}" if row.get("reason") else head
 
     def _hint(self) -> str:
         stored = self.plan.stored
@@ -188,13 +189,13 @@ class Score(Task[ScoreConfig, Encoded]):
             return ""
         return "next: --fpr 0.05 marks the rows that fewer than one in twenty normal ones exceed"
 
-    def _pass(self, judged: Sequence[JudgedRow], rows: Sequence[Row]) -> None:
-        """What is shown of rows beside their lines, and what is counted of those that nobody keeps."""
-        for one, row in zip(judged, rows, strict=True):
-            self._noun = self.plan.level.reasons.noun(one.scored_record.record)
-            self.alarms += bool(one.alarm)
+    def _note_rows(self, judged: Sequence[JudgedRow], rows: Sequence[Row]) -> None:
+        """Take rows into the report and into the counts of a live input, whose rows are not kept."""
+        for judged_row, row in zip(judged, rows, strict=True):
+            self._noun = self.plan.level.reasons.noun(judged_row.scored_record.record)
+            self.alarms += bool(judged_row.alarm)
             if self._report is not None:
-                self._report.see(one)
+                self._report.see(judged_row)
             if self._passed is not None:
                 self._passed.add(row)
 
@@ -203,8 +204,8 @@ class Score(Task[ScoreConfig, Encoded]):
         if self._passed is None:
             for row in rows:
                 tally.add(row)
-        asked = {"mode": str(self.plan.mode), "precision": self.session.precision}
-        return {**tally.figures(self.plan), "level": self.plan.level.name, **asked}
+        settings = {"mode": str(self.plan.mode), "precision": self.session.precision}
+        return {**tally.figures(self.plan), "level": self.plan.level.name, **settings}
 
     def conclusion(self, figures: Figures, items: People, rows: ReadRows) -> Conclusion:
         seconds = time.monotonic() - self._began
@@ -217,7 +218,7 @@ class Score(Task[ScoreConfig, Encoded]):
         )
 
     def _failure(self, figures: Figures) -> str:
-        """That nothing could be judged, where all rows are unfamiliar."""
+        """The message that nothing could be judged, where all rows are unfamiliar; else ""."""
         rows, level = figures["rows"], self.plan.level
         if not rows or level.unknown_is_evidence or figures.get("unfamiliar") != rows:
             return ""
@@ -282,11 +283,11 @@ class Score(Task[ScoreConfig, Encoded]):
             pictures=session.domain.pictures(plan.level),
             statistics={name: plan.level.statistics[name] for name in plan.level.statistics.judging},
             unit=session.tokenizer.traits.unit,
-            surface=session.tokenizer.spelling.alone,
+            surface=session.tokenizer.spelling.unit_text,
             meaning=session.tokenizer.spelling.meaning,
             ids_from=plan.level.counted_from,
         )
 
 
-def _alarmed(row: Row) -> bool:
+def _has_alarm(row: Row) -> bool:
     return bool(row.get("alarm"))

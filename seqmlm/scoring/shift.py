@@ -1,4 +1,4 @@
-"""When p-values are not those of normal data: what is said of a whole scoring, and of a stream as it goes.
+"""Shift of the data: p-values that are not those of normal data, in a whole scoring or in a stream.
 
 P-values of normal data are uniform, whatever the data are; so one rule serves all fields. It speaks of large
 differences alone: how far shares stray by chance depends on how many rows there are, here and in the
@@ -27,38 +27,38 @@ _ERRORS = 3.0  # standard errors, of rows that say nothing of each other
 Shift = Literal["low", "lowest", "usual"]
 
 
-def shifted(
+def detect_shift(
     low_p: float | None,
     lowest_p: float | None,
     *,
     judged: int,
     normal: int,
-    least: tuple[float, float] = TOO_LOW,
+    limits: tuple[float, float] = TOO_LOW,
     rows: str = "the rows",
     instead: str = "",
 ) -> tuple[Shift, str] | None:
-    """How p-values are not those of normal data, and a sentence that says so; None where they are.
+    """The kind of shift that shares of p-values show, and a sentence about it; None where they show none.
 
     Args:
         low_p, lowest_p: shares of p-values of at most .5 and .05; None where they are not known.
         judged, normal: rows that they are shares of, and rows of the calibration.
-        least: of such shares that are said to be too large.
-        rows: what they are of.
-        instead: what else can be done than to calibrate.
+        limits: shares above which they are called too large.
+        rows: a name for the rows in the sentence.
+        instead: a further remedy beside a calibration, as a part of the sentence.
     """
 
-    def beyond(found: float | None, share: float, most: float) -> bool:
-        error = math.sqrt(share * (1 - share) * (1 / max(1, judged) + 1 / max(1, normal)))
-        return found is not None and found > max(most, share + _ERRORS * error)
+    def exceeds(observed: float | None, expected: float, limit: float) -> bool:
+        error = math.sqrt(expected * (1 - expected) * (1 / max(1, judged) + 1 / max(1, normal)))
+        return observed is not None and observed > max(limit, expected + _ERRORS * error)
 
-    if beyond(low_p, 0.5, least[0]):
+    if exceeds(low_p, 0.5, limits[0]):
         return (
             "low",
             f"{low_p:.0%} of {rows} have p-values below .5, as half of the rows of normal data "
             "do: these data are not like those the model was calibrated with, and their p-values are too "
             f"low; calibrate it with normal data like these ('seqmlm calibrate'){instead}",
         )
-    if beyond(lowest_p, 0.05, least[1]):
+    if exceeds(lowest_p, 0.05, limits[1]):
         return (
             "lowest",
             f"{lowest_p:.0%} of {rows} have p-values below .05, as 5% of those of normal data do: "

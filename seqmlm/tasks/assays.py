@@ -16,7 +16,7 @@ import numpy as np
 
 from seqmlm.data.counts import People
 from seqmlm.data.problems import Problems
-from seqmlm.domains.field import lacking
+from seqmlm.domains.field import missing_capability
 from seqmlm.domains.variants import Assay, Variant
 from seqmlm.engine.durable import replace_file
 from seqmlm.errors import UsageError, number_of
@@ -76,7 +76,7 @@ class Assays(Task[AssaysConfig, Variant]):
         super().__init__(config, session)
         self.output = Output(unit="variant", columns=KINDS, stdout="figures")
         if session.domain.variants is None:
-            raise lacking(session.domain, "variants")
+            raise missing_capability(session.domain, "variants")
         self.field = session.domain.variants()
         self.scorer = scorer_of(session, self.field, config.convention)
         self.assays = {one.table.path: one for one in self.field.assays(Path(config.paths[0]))}
@@ -98,7 +98,7 @@ class Assays(Task[AssaysConfig, Variant]):
             UsageError: a table that has a column of the model's name.
         """
         for assay in self.assays.values():
-            variants = list(self.field.read(assay.table, problems))
+            variants = list(self.field.table_variants(assay.table, problems))
             if not variants:
                 continue
             if (name := self.model) in variants[0].fields:
@@ -123,7 +123,7 @@ class Assays(Task[AssaysConfig, Variant]):
         """Every assay with its variants, rows, and the metrics of each prediction."""
         for source, own in groupby(rows, key=itemgetter("source")):
             assay, effects = self.assays[source], list(own)
-            variants = list(self.field.read(assay.table, Problems("skip")))
+            variants = list(self.field.table_variants(assay.table, Problems("skip")))
             found = self._measured(assay, variants).compared(effects, draws=0)["agreement"]
             metrics = {name: {key: one["value"] for key, one in each.items()} for name, each in found.items()}
             yield assay, variants, effects, metrics

@@ -124,7 +124,7 @@ def _table(domain: Field, path: str, format: str | None) -> tuple[str, Format] |
 
 def _row(path: str, chosen: Format, options: Mapping[str, Any]) -> Mapping[str, Any]:
     """The first row of a table, of JSON lines first values; none of standard input, which is read once."""
-    known, options = chosen.options, chosen.known(options)
+    known, options = chosen.options, chosen.select_options(options)
     encoding = options.get("encoding", "utf-8")
     if path == "-":
         return {}

@@ -377,7 +377,7 @@ class Embed(Task[EmbedConfig, Item]):
         if item.spans is None:
             return [{**place(item.record), **self._kept(item.record.meta)}]
         domain, conceal = self.session.domain, self.session.tokenizer.spelling.conceal
-        text, found = conceal(domain.text.spelled(item.record.raw)), list[Row]()
+        text, found = conceal(domain.text.text_of(item.record.raw)), list[Row]()
         fields = item.fields or [{}] * len(item.spans)
         for (start, end), more in zip(item.spans.tolist(), fields, strict=True):
             own = {"start": start, "end": end, "unit": text[start:end]}

@@ -146,7 +146,7 @@ class Fill(Gaps[FillConfig]):
         joint = dict(zip(several, together, strict=True))
         for number, (record, own) in enumerate(zip(items, guesses, strict=True)):
             texts = joint[number] if number in joint else [own[0][0].text]
-            whole = self.session.domain.text.spelled(self.session.domain.gaps.filled(record.raw, texts).raw)
+            whole = self.session.domain.text.text_of(self.session.domain.gaps.filled(record.raw, texts).raw)
             yield [{**place(record), "filled": whole, "masks": self._masks(record.raw, texts, own)}]
 
     def _masks(self, prompt: Prompt, texts: Sequence[str], guesses: Sequence[Sequence[Guess]]) -> list[Row]:

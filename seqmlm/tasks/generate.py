@@ -183,7 +183,7 @@ class Generate(Task[GenerateConfig, Draw]):
         texts = self.cloze.refined([one.prompt for one in items], rounds, draws.choose, again)
         domain = self.session.domain
         for one, own in zip(items, texts, strict=True):
-            text = domain.text.spelled(domain.gaps.filled(one.prompt, own).raw)
+            text = domain.text.text_of(domain.gaps.filled(one.prompt, own).raw)
             yield [{"id": f"generated-{one.number + 1}", "text": text, "filled": list(own)}]
 
     def written(self, rows: Iterator[Row]) -> Iterable[str]:
@@ -194,7 +194,7 @@ class Generate(Task[GenerateConfig, Draw]):
             (str(row["id"]), domain.gaps.filled(own, row["filled"]).raw)
             for own, row in zip(prompts, rows, strict=False)
         )
-        return domain.text.written(filled)
+        return domain.text.file_text(filled)
 
     def conclusion(self, figures: Figures, items: People, rows: ReadRows) -> Conclusion:
         return Conclusion(f"{number_of(items, self.output.unit)} generated")

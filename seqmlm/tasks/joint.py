@@ -288,7 +288,7 @@ class JointTask(Gaps[JointConfig]):
             ]
             best = told[name][0]["first"], told[name][0]["second"]
             del joint  # a matrix of the vocabulary's square, before the next one is made
-        filled = domain.text.spelled(domain.gaps.filled(record.raw.prompt, list(best)).raw)
+        filled = domain.text.text_of(domain.gaps.filled(record.raw.prompt, list(best)).raw)
         return {"filled": filled, "deviation": joints.deviation(own), "joints": told}
 
     def _measured(

@@ -23,7 +23,7 @@ from seqmlm.data.counts import People, Things
 from seqmlm.data.labels import read_labels
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.field import lacking
+from seqmlm.domains.field import missing_capability
 from seqmlm.domains.holes import Prompt
 from seqmlm.engine.units import Doubles
 from seqmlm.errors import UsageError, number_of
@@ -101,7 +101,7 @@ class Risk(Task[RiskConfig, Record]):
         columns: dict[str, Kind] = {"boolean_value": "flag"}
         self.output = Output(unit="prediction", columns=columns)
         if session.domain.times is None:
-            raise lacking(session.domain, "times")
+            raise missing_capability(session.domain, "times")
         self.cloze, self.codes, self.seen = Cloze(session), known_codes(config.codes, session), 0
         self.times = session.domain.times
         self.questions = None if config.labels is None else read_labels(config.labels)
@@ -112,14 +112,14 @@ class Risk(Task[RiskConfig, Record]):
         gaps = [one for text in self.config.gaps if (one := duration(text))]
         for record in records:
             for time, label in self._times(record):
-                had, groups = times.at(record.raw, time)
+                had, groups = times.state_at(record.raw, time)
                 before = sum(code in codes for code in had)
                 if before and not self.config.prevalent:
                     self.seen += 1
                     problems.note("who had one of the codes before, left out")
                     continue
                 asked = [(known, gap) for known in (True, False) for gap in gaps]
-                prompts = [times.later(record.raw, time, gap, known=known) for known, gap in asked]
+                prompts = [times.prompt_after(record.raw, time, gap, past=known) for known, gap in asked]
                 facts = {"events": len(had), "before": before, "groups": groups}
                 yield replace(record, raw=Asked(time, label, tuple(prompts), facts))
 
@@ -127,7 +127,7 @@ class Risk(Task[RiskConfig, Record]):
         """When a subject is asked about: as the labels say, or else at its last event."""
         if self.questions is not None:
             return self.questions.get(record.id, ())
-        last = self.times.ends(record.raw)
+        last = self.times.last_time(record.raw)
         return () if last is None else [(last, None)]
 
     def cost(self, item: Record) -> float:

@@ -21,7 +21,7 @@ from seqmlm.data.files import expand
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.rows import read_rows
-from seqmlm.domains.field import lacking
+from seqmlm.domains.field import missing_capability
 from seqmlm.domains.structure import LAYERS, Decoded, Decoder, Pair, Truth, draw, map_of
 from seqmlm.engine.durable import replace_file
 from seqmlm.errors import DataError, StateError, UsageError, number_of
@@ -291,7 +291,7 @@ class Structure(Task[StructureConfig, Subject]):
         if domain.structure is not None:
             decoder = domain.structure()
         elif config.truth is not None or config.graphs is not None:
-            raise lacking(domain, "structure")
+            raise missing_capability(domain, "structure")
         if decoder is not None and config.min_separation is not None:
             decoder.separation = config.min_separation
         if config.together and (decoder is None or decoder.together is None):
@@ -510,7 +510,7 @@ class Structure(Task[StructureConfig, Subject]):
             for one in self.decoded(rows):
                 if one.truth is not None:
                     known += 1
-                    rankings.add(*one.compared(self.separation))
+                    rankings.add(*one.ranking(self.separation))
                     yield one
 
         measures = self.decoder.measures(every := judged())

@@ -38,7 +38,7 @@ from seqmlm.data.counts import People
 from seqmlm.data.files import Source, expand, is_reference
 from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.field import lacking
+from seqmlm.domains.field import missing_capability
 from seqmlm.engine.types import Precision
 from seqmlm.engine.units import Mode
 from seqmlm.errors import SeqmlmError, UsageError, number_of, span_text
@@ -391,7 +391,7 @@ class Task(ABC, Generic[ConfigT, Item]):
         config, sources = self.config, [str(one) for one in self.config.sources]
         if not sources or "-" in sources:
             return []
-        found = self.session.domain.files.deciding(sources, format=config.format, options=config.options)
+        found = self.session.domain.files.inputs(sources, format=config.format, options=config.options)
         return [*map(str, found), *(one for one in config.read if one not in config.paths)]
 
     def extra_files(self, rows: ReadRows) -> Sequence[Path]:
@@ -462,7 +462,7 @@ def check_field(config: Any, level: str | None = None, needs: Sequence[str] = ()
             return  # opening the model says what is wrong with its card
         field = plugins.domain(name)
         if missing := next((one for one in needs if getattr(field, one) is None), None):
-            raise lacking(field, missing)
+            raise missing_capability(field, missing)
         field.files.check(config.format, {})
         field.level(level)
 

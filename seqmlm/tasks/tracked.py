@@ -148,7 +148,7 @@ def _name_data(session: Session, config: Any, run: TrackedRun) -> None:
     if not paths or "-" in paths:
         return
     with suppress(DataError):  # the task itself says what cannot be read, or leaves it out
-        named = session.domain.files.deciding(paths, format=config.format, options=config.options)
+        named = session.domain.files.inputs(paths, format=config.format, options=config.options)
         digest = combined(files=file_fingerprint(named))
         facts = {"files": len(named)}
         run.dataset(shown_name(paths), paths[0], digest, facts, context="scoring")

@@ -16,7 +16,7 @@ import numpy as np
 from seqmlm import plugins
 from seqmlm.data.counts import People
 from seqmlm.data.problems import Problems
-from seqmlm.domains.field import lacking
+from seqmlm.domains.field import missing_capability
 from seqmlm.domains.variants import Variant, Variants, VariantTable
 from seqmlm.errors import UsageError, number_of
 from seqmlm.inference.session import Session
@@ -151,7 +151,7 @@ class VariantsTask(Task[VariantsConfig, Variant]):
     def __init__(self, config: VariantsConfig, session: Session) -> None:
         super().__init__(config, session)
         if session.domain.variants is None:
-            raise lacking(session.domain, "variants")
+            raise missing_capability(session.domain, "variants")
         self.field = session.domain.variants()
         formats = self.field.formats
         self.copied = native_format(config, formats) is not None
@@ -191,7 +191,7 @@ class VariantsTask(Task[VariantsConfig, Variant]):
             genes=config.genes,
             columns=session.model.rows.columns,
         )
-        return self.field.read(table, problems)
+        return self.field.table_variants(table, problems)
 
     def items(self, records: Iterable[Variant], problems: Problems) -> Iterable[Variant]:
         """The variants: as a stream, where each has a window of its own and nothing is measured.
@@ -233,7 +233,7 @@ class VariantsTask(Task[VariantsConfig, Variant]):
     def line(self, row: Row) -> str:
         """The variant, its effect, and what the field shows beside it."""
         effect = "no effect" if row["effect"] is None else f"{row['effect']:+.2f} ({row['convention']})"
-        found = [(name, row[name]) for name in self.field.shown if row.get(name) not in (None, "")]
+        found = [(name, row[name]) for name in self.field.display_columns if row.get(name) not in (None, "")]
         beside = (one if isinstance(one, str) else f"{name} {one:+.2f}" for name, one in found)
         return "  ".join([*where(row), effect, *beside])
 

@@ -43,7 +43,7 @@ class Pieces(Spelling):
         text: str = "".join(texts) if decoder is None else decoder.decode(texts)
         return text.strip()
 
-    def alone(self, token: int) -> str | None:
+    def unit_text(self, token: int) -> str | None:
         """As of the base class: behind a word, its text is encoded as this id."""
         if self._space.is_special[token]:
             return None

@@ -54,15 +54,15 @@ class LetterTokenizer(Tokenizer):
 
     Class attributes:
         scored: the letters that are asked about, which a checkpoint must have.
-        others: further letters of sequences.
+        unscored_letters: further letters of sequences.
         gaps: those of them that are no units: nothing is known there, or nothing stands there.
-        stand_in: the letter that is read for one of `others` that the vocabulary lacks; else it is unknown.
+        stand_in: the letter read for one of `unscored_letters` that the vocabulary lacks; else it is unknown.
         either_case: whether lower-case letters mean the same.
     """
 
     traits: ClassVar[Traits]
     scored: ClassVar[str]
-    others: ClassVar[str] = ""
+    unscored_letters: ClassVar[str] = ""
     gaps: ClassVar[str] = ".-"
     stand_in: ClassVar[str] = ""
     either_case: ClassVar[bool] = False
@@ -102,7 +102,7 @@ class LetterTokenizer(Tokenizer):
         vocabulary = backend.get_vocab(with_added_tokens=True)
         special = {*space.special}
         ids = dict[str, int]()
-        for letter in cls.scored + cls.others:
+        for letter in cls.scored + cls.unscored_letters:
             number = _id_of(letter, vocabulary, backend)
             if number is not None and number not in special and number not in ids.values():
                 ids[letter] = number
@@ -119,7 +119,8 @@ class LetterTokenizer(Tokenizer):
         unknown = ids.get(cls.stand_in, space.unk)
         if unknown is not None:
             ids |= dict.fromkeys(
-                (letter for letter in cls.others if letter not in ids and letter not in ".-"), unknown
+                (letter for letter in cls.unscored_letters if letter not in ids and letter not in ".-"),
+                unknown,
             )
         roles = {name: getattr(space, name) for name in ("pad", "mask", "unk", "start", "end")}
         return cls(tokens=tokens, ids=ids, roles=roles)

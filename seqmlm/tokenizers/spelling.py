@@ -36,7 +36,7 @@ class Spelling:
         """The text that some tokens have together, one after the other; lines, where units are lines."""
         return "\n".join(map(self.surface, tokens))
 
-    def alone(self, token: int) -> str | None:
+    def unit_text(self, token: int) -> str | None:
         """The text of an id where it can be a unit by itself; None where it is but a piece of one."""
         return self.surface(token)
 

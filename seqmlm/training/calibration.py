@@ -36,7 +36,7 @@ def calibrate_trained(
         budget=after.calibration,
         notify=notify,
         progress=console.calibration,
-        after=after,
+        clock=after,
     )
     records = list(corpus.calibrating(MOST_RECORDS))
     normal = Records(records=records, of=corpus.held_out, source=corpus.fingerprint)

@@ -29,7 +29,7 @@ from seqmlm.data.record import Record, encodable
 from seqmlm.data.sources import UNNAMED, combined, file_fingerprint, shown_name, split_source
 from seqmlm.data.splits import TRAIN, ByKey, Chronological, Parts, Split, neighbours, no_label
 from seqmlm.data.store import Place, Prepared
-from seqmlm.domains.field import Field, lacking
+from seqmlm.domains.field import Field, missing_capability
 from seqmlm.domains.samples import Sample
 from seqmlm.engine.durable import FileLock, irregular_kind, move_into_place
 from seqmlm.engine.types import MovingWindows, Windows
@@ -78,8 +78,8 @@ def draw_sample(domain: str, out: Path, *, n: int | None = None, seed: int = 0) 
                 target.parent.mkdir(parents=True, exist_ok=True)
                 move_into_place(path, target)
                 remember(target)
-        data, apart = (tuple(made[path] for path in paths) for paths in (drawn.files, drawn.apart))
-        return Sample(files=data, truth=made[drawn.truth], apart=apart)
+        data, apart = (tuple(made[path] for path in paths) for paths in (drawn.files, drawn.extra_files))
+        return Sample(files=data, truth=made[drawn.truth], extra_files=apart)
     except OSError as error:
         raise StateError(
             f"cannot write the sample to {out}: {error.strerror}; choose another --out"
@@ -181,7 +181,7 @@ class CorpusReader:
         data = to_dict(self.config.data)
         reading = {key: data[key] for key in ("format", "options", "on_error")}
         config = self.config.data
-        files = self.domain.files.deciding(self.sources[name], format=config.format, options=config.options)
+        files = self.domain.files.inputs(self.sources[name], format=config.format, options=config.options)
         kinds = [Path(file).suffix for file in files]  # which say what is in a file: its language, its format
         return combined(domain=self.domain.name, files=file_fingerprint(files), kinds=kinds, reading=reading)
 
@@ -189,7 +189,7 @@ class CorpusReader:
         """Stream the records of one corpus."""
         data = self.config.data
         for record in self.domain.read(self.sources[name], problems, format=data.format, **data.options):
-            if self.domain.keys.given(record) == "test":
+            if self.domain.keys.data_split(record) == "test":
                 problems.note("a record of the test split, left out")
             else:
                 yield record
@@ -359,9 +359,9 @@ class CorpusReader:
             return Chronological(key=key, order=order, calibrate_on=among, **shares)
         if data.split == "identity":
             if self.domain.keys.clusters is None:
-                raise lacking(self.domain, "clusters")
+                raise missing_capability(self.domain, "clusters")
             return ByKey(key=self.domain.keys.clusters(), seed=seed, split_of=no_label, **shares)
-        return ByKey(key=key, seed=seed, split_of=self.domain.keys.given, **shares)
+        return ByKey(key=key, seed=seed, split_of=self.domain.keys.data_split, **shares)
 
 
 class Corpus:

@@ -20,7 +20,7 @@ from seqmlm.data.splits import nested
 from seqmlm.engine.types import Sequences
 from seqmlm.inference.batches import batches, encoded
 from seqmlm.inference.session import Session
-from seqmlm.scoring.sampling import Chosen, CountedRows
+from seqmlm.scoring.sampling import CountedRows, Subset
 from seqmlm.tasks.deadline import Phase
 from seqmlm.training.corpus import Corpus
 
@@ -56,7 +56,7 @@ def counted_rows(
         if mine and len(others):
             own = Counter(chain.from_iterable(values[at] for at in mine))
             never = frozenset(value for value, times in own.items() if records[value] == times)
-            chosen = Chosen(corpus.train, others)
+            chosen = Subset(corpus.train, others)
             of_parts[number] = [*_judged(level, session, [pairs[at] for at in mine], chosen, seed, never)]
         if phase.over(done / parts):
             break

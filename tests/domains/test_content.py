@@ -13,7 +13,7 @@ from tiny_models import FAST
 from seqmlm import plugins
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.content import CODE, LOG, NUCLEOTIDES, PATIENTS, PROSE, SEQUENCES, checked, kind_of
+from seqmlm.domains.content import CODE, LOG, NUCLEOTIDES, PATIENTS, PROSE, SEQUENCES, check_content, kind_of
 from seqmlm.errors import DataError
 
 FIELDS = ("text", "protein", "dna", "code", "ehr", "logs")
@@ -182,12 +182,12 @@ def test_a_warning_is_given_while_the_first_records_are_read_and_once() -> None:
         return [Record(id=str(n), raw="ACGTTGCA" * 40, source="a.fa", line=n) for n in range(200)]
 
     read = 0
-    for _ in checked(iter(records()), problems, "protein", (SEQUENCES,), str):
+    for _ in check_content(iter(records()), problems, "protein", (SEQUENCES,), str):
         read += 1
         if told:
             break
     assert read <= 100
-    [*checked(iter(records()), problems, "protein", (SEQUENCES,), str)]
+    [*check_content(iter(records()), problems, "protein", (SEQUENCES,), str)]
     assert len(told) == 1
     [reason] = problems.counts
     assert told == [f"warning: {reason}"]

@@ -15,7 +15,7 @@ import pytest
 from seqmlm import plugins
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.field import Defaults, Field, known_until
+from seqmlm.domains.field import Defaults, Field, past_reader
 from seqmlm.domains.files import Format
 from seqmlm.domains.protein import PROTEIN
 from seqmlm.domains.protein.tokenizer import ResidueTokenizer
@@ -106,7 +106,7 @@ def test_mistakes_are_named_before_anything_is_read(folder: Path):
     with pytest.raises(UsageError, match="did you mean 'pairs'"):
         VISITS.read([folder], Problems(), format="pair")
     with pytest.raises(UsageError, match="did you mean 'pairs'"):
-        VISITS.files.deciding([folder], format="pair", options={})
+        VISITS.files.inputs([folder], format="pair", options={})
 
 
 def test_a_folder_without_files_of_the_domain_is_an_error(folder: Path):
@@ -143,11 +143,11 @@ def test_a_folder_may_be_one_format_as_a_whole(folder: Path):
 
 def test_files_are_those_that_decide_what_is_read(folder: Path):
     names = [
-        Path(name).name for name in VISITS.files.deciding([folder], options={"table": str(folder / "notes")})
+        Path(name).name for name in VISITS.files.inputs([folder], options={"table": str(folder / "notes")})
     ]
     assert {"b.words", "a.pairs", "notes"} <= set(names)
     assert names.count("notes") == 2, "a file that an option names counts too"
-    assert VISITS.files.deciding(["-"], options={}) == ["-"]
+    assert VISITS.files.inputs(["-"], options={}) == ["-"]
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_the_interface_of_a_field_stays_small() -> None:
 
 def test_what_a_field_does_not_declare_is_refused_in_its_name(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="have no times at which they could be cut"):
-        known_until(VISITS)("raw", 0.0)
+        past_reader(VISITS)("raw", 0.0)
     with pytest.raises(UsageError, match="no built-in sample"):
         VISITS.sample.draw(tmp_path)
     for level in VISITS.levels:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from seqmlm import plugins
 from seqmlm.domains.code.lexers.source import SourceText
 from seqmlm.domains.ehr.history import Event, History
-from seqmlm.domains.holes import escaped, frame, put, read_holes
+from seqmlm.domains.holes import escape_holes, fill_holes, frame, read_holes
 from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.errors import UsageError
 
@@ -19,14 +19,14 @@ DAY = 86_400.0
 
 @given(st.lists(st.sampled_from(["[MASK]", "<mask>", "\\", "[MASK:2]", "a", " "])).map("".join))
 def test_data_are_read_as_they_are_once_escaped(text: str):
-    assert read_holes(escaped(text, FORMS), FORMS) == (text, [])
+    assert read_holes(escape_holes(text, FORMS), FORMS) == (text, [])
     assert read_holes(frame("{text} [MASK]", {"text": text}, FORMS), FORMS)[1][-1].tokens == 1
 
 
 @given(st.lists(st.sampled_from(["[MASK]", "<mask>", "a", " "])), st.text("xyz", max_size=3))
 def test_what_is_put_into_gaps_stands_where_it_is_said_to(pieces: list[str], new: str):
     text, holes = read_holes("".join(pieces), FORMS)
-    filled, places = put(text, holes, [new] * len(holes))
+    filled, places = fill_holes(text, holes, [new] * len(holes))
     assert filled == "".join(new if piece in FORMS else piece for piece in pieces)
     assert [filled[place.start : place.end] for place in places] == [new] * len(holes)
 

@@ -31,7 +31,7 @@ ASKING: dict[str, Callable[[], object]] = {
     "settings": lambda: foreign.settings("some/model"),
     "data set": lambda: list(TEXT.read(["hf:some/data"], Problems())),
     "split": lambda: list(TEXT.read(["hf:some/data:train"], Problems())),
-    "commit": lambda: TEXT.files.deciding(["hf:some/data"], options={}),
+    "commit": lambda: TEXT.files.inputs(["hf:some/data"], options={}),
 }
 
 

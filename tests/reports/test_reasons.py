@@ -90,6 +90,6 @@ def test_what_is_expected_where_a_token_is_several_letters_are_letters() -> None
     model = random_model("dna", KmerBlockTokenizer(k=3))
     scorer, record = RecordScorer(Session(model)), Record(id="x", raw="ACGTACGTA", source="x", line=1)
     [one] = scorer.unit_scores(scorer.encoded([record], Problems()), want=top(2))
-    shown = unit_tip(one, 4, model.tokenizer.spelling.alone).partition("expected: ")[2]
+    shown = unit_tip(one, 4, model.tokenizer.spelling.unit_text).partition("expected: ")[2]
     assert shown
     assert {part.split()[0] for part in shown.split(", ")} <= set("ACGT")

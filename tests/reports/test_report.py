@@ -241,7 +241,7 @@ def test_an_extrapolated_p_value_is_called_so() -> None:
 class Blank(Letters):
     """Spells a symbol by white space."""
 
-    def alone(self, token: int) -> str:
+    def unit_text(self, token: int) -> str:
         return "\n    "
 
 

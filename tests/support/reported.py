@@ -21,7 +21,10 @@ class Reported:
     """
 
     def __init__(self, tokenizer: Tokenizer, **options: Any) -> None:
-        self._tokenizer, self._report = tokenizer, ScoreReport(surface=tokenizer.spelling.alone, **options)
+        self._tokenizer, self._report = (
+            tokenizer,
+            ScoreReport(surface=tokenizer.spelling.unit_text, **options),
+        )
         self.rows: list[dict[str, Any]] = []
 
     def add(self, judged: JudgedRow) -> None:

@@ -82,7 +82,7 @@ class Best(Decoder):
             pairs = known.get(record.id)
             if pairs is None:
                 return None
-            return Truth(edges=frozenset((i, j) for i, j in pairs), known=lambda pair: pair[1] < 50)
+            return Truth(edges=frozenset((i, j) for i, j in pairs), covers=lambda pair: pair[1] < 50)
 
         return knows
 

@@ -36,7 +36,7 @@ def test_a_sample_is_not_written_through_what_is_no_file(tmp_path: Path, kind: s
 
 
 # Texts whose first word names their split.
-DATED = replace(TEXT, keys=Keys(given=lambda record: str(record.raw).split()[0]))
+DATED = replace(TEXT, keys=Keys(data_split=lambda record: str(record.raw).split()[0]))
 
 
 def _config(path: Path, **data: Any) -> PretrainConfig:

@@ -195,9 +195,9 @@ def test_a_history_at_a_time(folder: Path) -> None:
 
     times_of, [one] = domain("ehr").times, histories(1)
     time = times(one)[0]
-    cut = times_of.until(one, time)
+    cut = times_of.history_at(one, time)
     assert cut == replace(one, events=tuple(e for e in one.events if e.time is None or e.time <= time))
-    assert times_of.until(one, 0.0) is None
+    assert times_of.history_at(one, 0.0) is None
 
 
 def test_meds_folders_with_labels_in_parquet(folder: Path, tmp_path: Path, seqmlm: Run) -> None:

@@ -11,7 +11,7 @@ from written import jsonl, written
 from seqmlm.data.problems import Problems
 from seqmlm.errors import DataError
 from seqmlm.rows.file import Rows
-from seqmlm.scoring.labels import Columns, Planted, aligned, read_labelled
+from seqmlm.scoring.labels import Columns, Planted, read_labelled, scores_of_keys
 
 ROWS = [
     {"id": "a", "units": 3, "score": 1.5, "p_value": 0.5, "channels": {"pll": 0.9}, "alarm": False},
@@ -50,7 +50,7 @@ def test_ids_of_a_table_are_those_of_the_records(tmp_path: Path) -> None:
     labels = str(jsonl(tmp_path / "labels.jsonl", [{"id": name, "label": 1} for name in ids]))
     assert read_labelled([str(path)], Columns(), labels=labels).groups == ids
     keys = [(name, "", "") for name in ids]
-    assert aligned(str(path), "score", keys, False)[0] == [1.0] * 5
+    assert scores_of_keys(str(path), "score", keys, False)[0] == [1.0] * 5
 
 
 @pytest.mark.parametrize(
@@ -99,14 +99,14 @@ def test_another_file_gives_the_same_rows(tmp_path: Path) -> None:
     labelled = jsonl(tmp_path / "l.jsonl", [{**row, "label": 0} for row in ROWS])
     found = read_labelled([str(labelled)], Columns())
     other = str(jsonl(tmp_path / "o.jsonl", ROWS[::-1]))
-    assert aligned(other, "score", found.keys, False) == (found.scores, [False, True, False])
+    assert scores_of_keys(other, "score", found.keys, False) == (found.scores, [False, True, False])
     for rows, message in (
         (ROWS[:2], r"1 rows have no such score: c"),
         ([*ROWS, ROWS[0]], r"o.jsonl:4: duplicate row"),
     ):
         jsonl(tmp_path / "o.jsonl", rows)
         with pytest.raises(DataError, match=message):
-            aligned(other, "score", found.keys, False)
+            scores_of_keys(other, "score", found.keys, False)
 
 
 def test_parts_of_a_record_are_rows_of_their_own(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_parts_of_a_record_are_rows_of_their_own(tmp_path: Path) -> None:
     path = str(jsonl(tmp_path / "a.jsonl", rows))
     found = read_labelled([path], Columns())
     assert len(set(found.keys)) == 2
-    assert aligned(path, "score", found.keys, False)[0] == [0, 5]
+    assert scores_of_keys(path, "score", found.keys, False)[0] == [0, 5]
 
 
 @pytest.mark.parametrize("anomalies", ["5", '"abc"', "[5]", "[{}]", '{"a": 1}'])

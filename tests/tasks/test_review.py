@@ -155,7 +155,7 @@ def test_a_failure_leaves_the_old_rows_and_promises_no_resuming(
     old = '"id","source","line"\n' if name.endswith("csv") else '{"id": "a", "source": "b", "line": 1}\n'
     out.write_text(old)
     with monkeypatch.context() as patched:
-        patched.setattr("seqmlm.scoring.review.Review._changed", fail)
+        patched.setattr("seqmlm.scoring.review.Review._judge_change", fail)
         assert review(model, ".", "--since", "HEAD", "--out", out) == 3
     assert out.read_text() == old
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("rows")] == [name]

@@ -310,7 +310,7 @@ def test_the_family_of_a_domain(tmp_path: Path, real_data: Path):
     (tmp_path / "wt.fasta").write_text(f">pab1\n{wildtype}\n")
     problems = Problems()
     asked = VariantTable(path=str(file), wildtype=str(tmp_path / "wt.fasta"))
-    variants = list(PROTEIN.variants().read(asked, problems))
+    variants = list(PROTEIN.variants().table_variants(asked, problems))
     assert (
         problems.counts["the table numbers the first residue of the wild type 126; of its 75 places fit"]
         == 75

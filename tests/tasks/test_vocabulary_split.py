@@ -25,7 +25,9 @@ def _number(record: Record) -> int:
 
 # Texts with a time in front; and whose data say which of them validate.
 DATED = replace(TEXT, keys=Keys(order=_number))
-MARKED = replace(TEXT, keys=Keys(given=lambda record: {0: "validation", 1: "test"}.get(_number(record) % 10)))
+MARKED = replace(
+    TEXT, keys=Keys(data_split=lambda record: {0: "validation", 1: "test"}.get(_number(record) % 10))
+)
 
 
 def reader(tmp_path: Path, domain: Field, **data: Any) -> CorpusReader:

@@ -208,7 +208,7 @@ def test_what_stands_alone_is_a_word_of_one_token_behind_another_word(kind) -> N
             (whole if len(own) == 1 else pieces).update(own[:1] if len(own) == 1 else own[1:])
     assert whole
     assert pieces - whole
-    alone = tokenizer.spelling.alone
+    alone = tokenizer.spelling.unit_text
     assert set(map(alone, whole)) == set(map(tokenizer.spelling.surface, whole))
     assert set(map(alone, pieces - whole)) == set(map(alone, tokenizer.space.special)) == {None}
 

@@ -40,11 +40,11 @@ class Sources(Text):
         language = str(fields.get("language") or "")
         return SourceText(text, language) if language else text
 
-    def respelled(self, raw: Any, text: str) -> Any:
+    def with_text(self, raw: Any, text: str) -> Any:
         """Another text in the same language."""
         return SourceText(text, raw.language) if isinstance(raw, SourceText) else text
 
-    def written(self, sequences: Iterable[tuple[str, Any]]) -> Iterator[str]:
+    def file_text(self, sequences: Iterable[tuple[str, Any]]) -> Iterator[str]:
         """Source text, one behind the other."""
         return (f"{raw}\n" for _, raw in sequences)
 
@@ -81,7 +81,7 @@ CODE = Field(
     formats={
         "source": Format(
             read=read_source,
-            suffixes=tuple(s for own in LANGUAGES.values() for s in own),
+            suffixes=tuple(s for suffixes in LANGUAGES.values() for s in suffixes),
             scoring={"generated": True},
         ),
         "notebook": Format(read=read_notebook, suffixes=NOTEBOOK),

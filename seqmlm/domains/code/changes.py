@@ -27,10 +27,10 @@ from seqmlm.anomaly.values import Row
 from seqmlm.data.counts import Things
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.code.git import WorkTree, own_file
+from seqmlm.domains.code.git import WorkTree, file_in_folder
 from seqmlm.domains.code.lexers.source import SourceText, language_of
 from seqmlm.domains.code.source import LARGEST, SYNTAX, broken_line, is_vendored, text_of_bytes
-from seqmlm.domains.field import Changed
+from seqmlm.domains.field import FileChange
 from seqmlm.errors import DataError, UsageError
 
 # Changed files
@@ -45,46 +45,46 @@ class Change:
 
     Args:
         patch: its names and its changed places.
-        before, after: its text; None where there is none, or none worth reading.
+        old_text, new_text: before and after the change; None where there is no text, or none worth reading.
     """
 
     patch: FilePatch
-    before: SourceText | None
-    after: SourceText | None
+    old_text: SourceText | None
+    new_text: SourceText | None
 
 
 def read_changes(
     root: Path, problems: Problems, *, since: str | None = None, diff: Path | None = None
-) -> Iterator[Changed]:
+) -> Iterator[FileChange]:
     """The changed files of a folder with the source before and after; see `Changes`."""
     if since is not None:
-        found = changes_since(root, since, problems)
+        changes = changes_since(root, since, problems)
     else:
         assert diff is not None
         try:
             patch = diff.read_bytes()
         except OSError as error:
             raise DataError(f"cannot be read: {error.strerror}", source=str(diff)) from None
-        found = changes_of_diff(root, patch, str(diff), problems)
-    for change in found:
+        changes = changes_of_diff(root, patch, str(diff), problems)
+    for change in changes:
         name = change.patch.name
         source = (root / name).as_posix()
-        before, after = (
+        old_record, new_record = (
             None if text is None else Record(id=name, raw=text, source=source, line=1)
-            for text in (change.before, change.after)
+            for text in (change.old_text, change.new_text)
         )
-        yield Changed(
+        yield FileChange(
             source=source,
-            before=before,
-            after=after if change.patch.hunks else None,
-            gone=stretches(change.before, _numbers(change, "-")),
-            came=stretches(change.after, _numbers(change, "+")),
+            old_record=old_record,
+            new_record=new_record if change.patch.hunks else None,
+            old_spans=line_spans(change.old_text, _numbers(change, "-")),
+            new_spans=line_spans(change.new_text, _numbers(change, "+")),
             rows=partial(changed_rows, change),
         )
 
 
 def changes_since(root: str | Path, revision: str, problems: Problems) -> Iterator[Change]:
-    """What the work tree has that a revision has not.
+    """The changed source files of a work tree, compared with a revision.
 
     Args:
         root: a git work tree or a folder in one: what lies outside the folder is left out.
@@ -96,27 +96,29 @@ def changes_since(root: str | Path, revision: str, problems: Problems) -> Iterat
     """
     folder = Path(root)
     with WorkTree(folder) as tree:
-        diff, others = tree.patch(tree.commit(revision)), list[PurePath]()
+        diff, untracked = tree.patch(tree.commit(revision)), list[PurePath]()
         with suppress(DataError, UsageError):  # the changes can be read all the same
-            others = tree.untracked()
-    left = [str(name) for name in others if language_of(name.name) and not is_vendored(name)]
-    problems.note("a file that git does not track, not compared", len(left), source=next(iter(left), None))
+            untracked = tree.untracked_files()
+    skipped = [str(name) for name in untracked if language_of(name.name) and not is_vendored(name)]
+    problems.note(
+        "a file that git does not track, not compared", len(skipped), source=next(iter(skipped), None)
+    )
     for patch in _of_source(diff, f"git diff {revision}", problems):
-        file = None if patch.new is None else own_file(folder, patch.new)
-        if patch.new is not None and file is None:
+        file = None if patch.new_name is None else file_in_folder(folder, patch.new_name)
+        if patch.new_name is not None and file is None:
             problems.note("a symbolic link, skipped", Things(1))
             continue
-        versions = _fitted(patch, b"" if file is None else file.read_bytes(), backwards=True)
+        versions = _both_versions(patch, b"" if file is None else file.read_bytes(), backwards=True)
         if versions is None:
             problems.note(
-                "a changed file in an encoding that git converts, skipped", Things(1), source=patch.new
+                "a changed file in an encoding that git converts, skipped", Things(1), source=patch.new_name
             )
             continue
         yield _change(patch, *versions, problems)
 
 
 def changes_of_diff(root: str | Path, diff: bytes, source: str, problems: Problems) -> Iterator[Change]:
-    """What a unified diff changes, whether the files of the folder have it already or not.
+    """The source files that a unified diff changes, whether the folder has the changes already or not.
 
     Args:
         root: the folder that names in the diff start from.
@@ -147,54 +149,56 @@ def _of_source(diff: bytes, source: str, problems: Problems) -> Iterator[FilePat
             problems.note("a changed file that is no source code, skipped", Things(1))
         elif is_vendored(path):
             problems.note("a vendored file, skipped", Things(1))
-        elif patch.skipped == _MERGE:  # to pass over it would read as if nothing had been changed
+        elif patch.skip_reason == _MERGE:  # to pass over it would read as if nothing had been changed
             remedy = "give the diff against one parent, such as git diff HEAD^1 HEAD"
             problems.bad(DataError(_MERGE, source=patch.name, remedy=remedy))
-        elif patch.skipped:
-            problems.note(patch.skipped, Things(1), source=patch.name)
+        elif patch.skip_reason:
+            problems.note(patch.skip_reason, Things(1), source=patch.name)
         else:
             yield patch
 
 
 def _versions(folder: Path, patch: FilePatch, source: str) -> tuple[bytes, bytes]:
     """The bytes of a file before and after a patch, from the file as it is."""
-    for name, backwards in ((patch.new, True), (patch.old, False)):
+    for name, backwards in ((patch.new_name, True), (patch.old_name, False)):
         if name is None:
             continue
-        path = own_file(folder, name)
+        path = file_in_folder(folder, name)
         outside = name.startswith("/") or ".." in PurePosixPath(name).parts
         if path is None and (outside or os.path.lexists(folder / name)):
             raise DataError(
                 "a diff of a file outside the folder, or of a link", source=source, remedy="leave it out"
             )
-        if path is not None and (found := _fitted(patch, path.read_bytes(), backwards=backwards)):
-            return found
-    if patch.old is None or patch.new is None:  # all of it stands in the diff
-        found = _fitted(patch, b"", backwards=patch.new is None)
-        if found is not None:
-            return found
+        if path is not None and (versions := _both_versions(patch, path.read_bytes(), backwards=backwards)):
+            return versions
+    if patch.old_name is None or patch.new_name is None:  # all of it stands in the diff
+        versions = _both_versions(patch, b"", backwards=patch.new_name is None)
+        if versions is not None:
+            return versions
     remedy = "check out the revision that the diff was made of, or name its folder"
     raise DataError(f"{patch.name} fits neither side of the diff", source=source, remedy=remedy)
 
 
-def _fitted(patch: FilePatch, data: bytes, *, backwards: bool) -> tuple[bytes, bytes] | None:
-    """A file before and after a patch that fits it, perhaps with the ends of lines that git keeps."""
-    for found in (data, data.replace(b"\r\n", b"\n")):
-        made = patch.apply(found, backwards=backwards)
-        if made is not None:
-            return (made, found) if backwards else (found, made)
+def _both_versions(patch: FilePatch, data: bytes, *, backwards: bool) -> tuple[bytes, bytes] | None:
+    """The bytes before and after a patch, with LF line ends where only these fit; None where none fit."""
+    for candidate in (data, data.replace(b"\r\n", b"\n")):
+        patched = patch.apply(candidate, backwards=backwards)
+        if patched is not None:
+            return (patched, candidate) if backwards else (candidate, patched)
     return None
 
 
-def _change(patch: FilePatch, old: bytes, new: bytes, problems: Problems) -> Change:
-    after = None if patch.new is None else _text(new, patch.new, problems)
-    if after is not None and (line := broken_line(after)) is not None:
-        problems.note(SYNTAX, source=patch.new, line=line)
-    before = None if patch.old is None else _text(old, patch.old, problems)
-    return Change(patch=patch, before=before, after=after)
+def _change(patch: FilePatch, old_bytes: bytes, new_bytes: bytes, problems: Problems) -> Change:
+    """The change of one file, with both texts; a new text that does not parse is counted."""
+    new_text = None if patch.new_name is None else _text(new_bytes, patch.new_name, problems)
+    if new_text is not None and (line := broken_line(new_text)) is not None:
+        problems.note(SYNTAX, source=patch.new_name, line=line)
+    old_text = None if patch.old_name is None else _text(old_bytes, patch.old_name, problems)
+    return Change(patch=patch, old_text=old_text, new_text=new_text)
 
 
 def _text(data: bytes, path: str, problems: Problems) -> SourceText | None:
+    """The text of a file's bytes; None where it is empty, or counted as not worth reading."""
     if not data:
         return None
     reason = "a binary file, skipped" if b"\0" in data else ""
@@ -211,35 +215,35 @@ _LIKE = 0.4  # share of common characters from which one line is a version of an
 _MOST_PAIRS = 10_000  # of lines compared within one hunk
 
 
-def changed_rows(change: Change, before: Sequence[Row], after: Sequence[Row]) -> list[tuple[int, Row]]:
+def changed_rows(change: Change, old_rows: Sequence[Row], new_rows: Sequence[Row]) -> list[tuple[int, Row]]:
     """The rows of changed lines, scored by their change.
 
     Args:
         change: of one file.
-        before, after: rows of the level `line` of both versions; none of one that there is not.
+        old_rows, new_rows: rows of the level `line` of both versions; empty for a version that is missing.
 
     Returns:
-        (index in `after`, row) in order; `extra` tells both scores, the line it came from, and whether it is
-        "new" or "modified".
+        (index in `new_rows`, row) in order; `extra` has both scores, the line it came from, and whether the
+        line is "new" or "modified".
     """
-    old = {row.line: row for row in before}
+    row_of_line = {row.line: row for row in old_rows}
     origin = _origins(change)
-    found = []
-    for index, row in enumerate(after):
+    indexed_rows = []
+    for index, row in enumerate(new_rows):
         if row.line not in origin or row.score is None:
             continue
-        source = origin[row.line]
-        was = old[source].score if source is not None and source in old else None
-        delta = row.score - (was or 0.0)
+        old_line = origin[row.line]
+        old_score = row_of_line[old_line].score if old_line is not None and old_line in row_of_line else None
+        increase = row.score - (old_score or 0.0)
         extra = {
             **row.extra,
-            "change": "new" if source is None else "modified",
+            "change": "new" if old_line is None else "modified",
             "score_after": row.score,
-            "score_before": was,
-            "line_before": source,
+            "score_before": old_score,
+            "line_before": old_line,
         }
-        found.append((index, replace(row, score=delta, extra=extra)))
-    return found
+        indexed_rows.append((index, replace(row, score=increase, extra=extra)))
+    return indexed_rows
 
 
 def _numbers(change: Change, sign: str) -> list[int]:
@@ -248,8 +252,8 @@ def _numbers(change: Change, sign: str) -> list[int]:
     return [(line.source_line_no if sign == "-" else line.target_line_no) or 0 for line in lines]
 
 
-def stretches(text: str | None, numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Half-open offsets of lines of a text (1-based, ascending), ends of lines included, neighbours joined.
+def line_spans(text: str | None, numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Half-open offsets of lines (1-based, ascending), line ends included; adjacent lines share one span.
 
     >>> stretches("a\\nbc\\nd\\n", [1, 2])
     [(0, 5)]
@@ -257,45 +261,48 @@ def stretches(text: str | None, numbers: Sequence[int]) -> list[tuple[int, int]]
     if text is None or not numbers:
         return []
     starts = [0, *accumulate(len(line) + 1 for line in text.split("\n"))]
-    found: list[tuple[int, int]] = []
+    spans: list[tuple[int, int]] = []
     for number in numbers:
         start, end = starts[number - 1], starts[number]
-        if found and found[-1][1] == start:
-            start = found.pop()[0]
-        found.append((start, end))
-    return found
+        if spans and spans[-1][1] == start:
+            start = spans.pop()[0]
+        spans.append((start, end))
+    return spans
 
 
 def _origins(change: Change) -> dict[int, int | None]:
-    """1-based number of each line that came, to that of the line it was before; None for a new one."""
-    if change.after is None:
+    """Number (1-based) of each added line, mapped to the old line it replaces; None for a new line."""
+    if change.new_text is None:
         return {}
-    new = change.after.split("\n")
-    old = change.before.split("\n") if change.before is not None else []
+    new_lines = change.new_text.split("\n")
+    old_lines = change.old_text.split("\n") if change.old_text is not None else []
     origins: dict[int, int | None] = {}
     for hunk in change.patch.hunks:
-        gone = [line.source_line_no or 0 for line in hunk if line.is_removed]
-        came = [line.target_line_no or 0 for line in hunk if line.is_added]
-        origins |= dict.fromkeys(came)
-        if old:
-            texts = [old[number - 1] for number in gone], [new[number - 1] for number in came]
-            origins |= {came[b]: gone[a] for a, b in paired(*texts)}
+        old_numbers = [line.source_line_no or 0 for line in hunk if line.is_removed]
+        new_numbers = [line.target_line_no or 0 for line in hunk if line.is_added]
+        origins |= dict.fromkeys(new_numbers)
+        if old_lines:
+            texts = (
+                [old_lines[number - 1] for number in old_numbers],
+                [new_lines[number - 1] for number in new_numbers],
+            )
+            origins |= {new_numbers[b]: old_numbers[a] for a, b in paired_lines(*texts)}
     return origins
 
 
-def paired(before: Sequence[str], after: Sequence[str]) -> list[tuple[int, int]]:
-    """Which line became which: the pairs, in order on both sides, that are most alike together.
+def paired_lines(old_lines: Sequence[str], new_lines: Sequence[str]) -> list[tuple[int, int]]:
+    """Index pairs (old, new) of matching lines: ascending on both sides, with the largest summed likeness.
 
     Beyond `_MOST_PAIRS` comparisons (a rewritten file) lines are paired by their number.
     """
-    rows, columns = len(before), len(after)
+    rows, columns = len(old_lines), len(new_lines)
     if rows * columns > _MOST_PAIRS:
         return [(i, i) for i in range(min(rows, columns))]
     likeness = np.zeros((rows, columns))
-    for j, text in enumerate(after):
-        matcher = SequenceMatcher(None, b=text.strip(), autojunk=False)
-        for i, other in enumerate(before):
-            matcher.set_seq1(other.strip())
+    for j, new_line in enumerate(new_lines):
+        matcher = SequenceMatcher(None, b=new_line.strip(), autojunk=False)
+        for i, old_line in enumerate(old_lines):
+            matcher.set_seq1(old_line.strip())
             if matcher.quick_ratio() >= _LIKE:
                 likeness[i, j] = matcher.ratio()
     likeness[likeness < _LIKE] = 0.0
@@ -332,50 +339,50 @@ _NO_LINE_END = re.compile(r"\n\\.*")  # after a line that has no end; its words 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilePatch:
-    """What a patch does to one file.
+    """The hunks of a patch for one file.
 
     Args:
-        old, new: its name before and after; None where there was none, or is none.
-        hunks: ascending; their characters are bytes. None where a file is only renamed.
-        skipped: why the hunks have no lines; "" where they have them.
+        old_name, new_name: before and after; None for a file that is added or deleted.
+        hunks: ascending; their characters are bytes. Empty where a file is only renamed.
+        skip_reason: why the hunks have no lines; "" where they have them.
     """
 
-    old: str | None
-    new: str | None
+    old_name: str | None
+    new_name: str | None
     hunks: Sequence[Hunk] = ()
-    skipped: str = ""
+    skip_reason: str = ""
 
     @property
     def name(self) -> str:
         """The new name, or the old one of a file that is gone."""
-        return self.new or self.old or ""
+        return self.new_name or self.old_name or ""
 
     def apply(self, data: bytes, *, backwards: bool = False) -> bytes | None:
         """The file after the patch (before it, backwards), or None where the patch does not fit the file."""
         lines = list(StringIO(data.decode("latin-1")))
-        made: list[str] = []
+        patched: list[str] = []
         done = 0
         for hunk in self.hunks:
             sides = [
                 (hunk.source_start, hunk.source_length, hunk.source_lines()),
                 (hunk.target_start, hunk.target_length, hunk.target_lines()),
             ]
-            (start, expected), (place, other) = (
+            (start, expected), (place, replacement) = (
                 # of no lines, the number is that of the one in front
                 (first - 1 if count else first, [line.value for line in side])
                 for first, count, side in (reversed(sides) if backwards else sides)
             )
             if not done <= start <= len(lines) or lines[start : start + len(expected)] != expected:
                 return None
-            made += lines[done:start]
-            if len(made) != place:  # its numbers would mean other lines
+            patched += lines[done:start]
+            if len(patched) != place:  # its numbers would mean other lines
                 return None
-            made += other
+            patched += replacement
             done = start + len(expected)
-        made += lines[done:]
-        text = "".join(made)
+        patched += lines[done:]
+        text = "".join(patched)
         # A line without an end that is not the last would shift the numbers of all that follow.
-        return text.encode("latin-1") if list(StringIO(text)) == made else None
+        return text.encode("latin-1") if list(StringIO(text)) == patched else None
 
 
 def parse_patch(data: bytes, source: str) -> Iterator[FilePatch]:
@@ -388,22 +395,22 @@ def parse_patch(data: bytes, source: str) -> Iterator[FilePatch]:
     Raises:
         DataError: a hunk that ends too early, with its line; no file in it at all.
     """
-    line, found = 1, False
+    line, has_files = 1, False
     for part in _FILE.split(data.decode("latin-1")):
         merged = _MERGED.match(part)
         head, *bodies = (_AFTER_MERGED if merged else _BODY).split(part, maxsplit=1)
-        found = found or bool(bodies) or _FILE.match(part) is not None
+        has_files = has_files or bool(bodies) or _FILE.match(part) is not None
         if merged:
             name = _name(merged[1], "")
-            yield FilePatch(old=name, new=name, skipped=_MERGE)
+            yield FilePatch(old_name=name, new_name=name, skip_reason=_MERGE)
         line += head.count("\n")
         for body in bodies:
             large = head.startswith("diff --git ") and len(body) > 4 * LARGEST
             yield from _files(body, source, line, lines=not large)
             line += body.count("\n")
         if not bodies and (names := _RENAMED.search(head)) is not None:
-            yield FilePatch(old=_name(names[1], ""), new=_name(names[2], ""))
-    if not found and data.strip():
+            yield FilePatch(old_name=_name(names[1], ""), new_name=_name(names[2], ""))
+    if not has_files and data.strip():
         raise DataError("not a unified diff", source=source, remedy="write it with git diff or diff -u")
 
 
@@ -416,21 +423,21 @@ def _files(text: str, source: str, line: int, *, lines: bool) -> Iterator[FilePa
             300 bytes.
     """
     text = _NO_LINE_END.sub("\0", _BETWEEN.sub("#", text))
-    read = StringIO(text)
+    stream = StringIO(text)
     try:
-        files = PatchSet((one.partition("\0")[0] for one in read), metadata_only=not lines)
+        files = PatchSet((raw_line.partition("\0")[0] for raw_line in stream), metadata_only=not lines)
     except (UnidiffParseError, ValueError):  # the latter where a number has thousands of digits
-        line += sum(text.count(end, 0, read.tell()) for end in "\0\n") - (read.tell() < len(text))
+        line += sum(text.count(end, 0, stream.tell()) for end in "\0\n") - (stream.tell() < len(text))
         raise DataError("a hunk with fewer lines than it says, or more", source=source, line=line) from None
     for file in files:
         if not file:
             line += (file.diff_line_no or 1) - 1
             raise DataError("a hunk without its line numbers", source=source, line=line)
         yield FilePatch(
-            old=_name(file.source_file, "a/"),
-            new=_name(file.target_file, "b/"),
+            old_name=_name(file.source_file, "a/"),
+            new_name=_name(file.target_file, "b/"),
             hunks=file,
-            skipped="" if lines else _LARGE,
+            skip_reason="" if lines else _LARGE,
         )
 
 
@@ -438,12 +445,12 @@ def _name(text: str, prefix: str) -> str | None:
     """A file name of a header, without quotes and prefix; None for no file."""
     text = text.rstrip("\r")
     if text.startswith('"'):
-        text = _ESCAPE.sub(_unescaped, text[1 : text.rfind('"')])
+        text = _ESCAPE.sub(_byte_of_escape, text[1 : text.rfind('"')])
     name = text.removeprefix(prefix).encode("latin-1").decode("utf-8", "surrogateescape")
     return None if text == "/dev/null" else name
 
 
-def _unescaped(escape: re.Match[str]) -> str:
-    """The byte that git writes so; its escapes are those of C, and a name may hold any others by mistake."""
+def _byte_of_escape(escape: re.Match[str]) -> str:
+    """The byte of an escape in a quoted name; git's escapes are those of C, unknown ones stay as they are."""
     code = escape[1]
     return chr(int(code, 8) & 255) if len(code) == 3 else _ESCAPED.get(code, code)

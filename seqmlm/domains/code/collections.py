@@ -21,7 +21,7 @@ from seqmlm.data.readers.objects import json_rows, json_value
 from seqmlm.data.readers.tables import Fields, missing, torn, torn_text
 from seqmlm.data.record import Record
 from seqmlm.domains.code.lexers.source import LANGUAGES, SourceText
-from seqmlm.domains.code.source import SYNTAX, broken_line, package_of_file, unwritten
+from seqmlm.domains.code.source import SYNTAX, broken_line, package_of_file, reason_to_skip
 from seqmlm.errors import DataError
 from seqmlm.parsing import Share, word_list
 
@@ -43,7 +43,7 @@ def read_notebook(path: str | Path, problems: Problems, *, max_bytes: int = MAX_
     """
     source = source_of(path)
     try:
-        notebook = _loaded(source, max_bytes)
+        notebook = _notebook_json(source, max_bytes)
         cells = [text for text in _cells(notebook, source) if text.strip()]
         if any(map(torn, cells)):
             raise torn_text(source)
@@ -55,9 +55,9 @@ def read_notebook(path: str | Path, problems: Problems, *, max_bytes: int = MAX_
         return
     language = _language(notebook)
     if language == "python":
-        cells = [_without_magic(text, problems) for text in cells]
+        cells = [_comment_magic(text, problems) for text in cells]
     text = SourceText("\n\n".join(cells) + "\n", language)
-    if (reason := unwritten(text)) is not None:
+    if (reason := reason_to_skip(text)) is not None:
         problems.note(reason, source=source)
         return
     meta: dict[str, Any] = {"language": language, "cells": len(cells)}
@@ -69,7 +69,12 @@ def read_notebook(path: str | Path, problems: Problems, *, max_bytes: int = MAX_
     yield Record(id=Path(source).name, raw=text, source=source, line=1, document=document, meta=meta)
 
 
-def _loaded(source: str, max_bytes: int) -> Mapping[str, Any]:
+def _notebook_json(source: str, max_bytes: int) -> Mapping[str, Any]:
+    """The JSON object of a notebook file.
+
+    Raises:
+        DataError: the file is no JSON, or no notebook.
+    """
     notebook = json_value(read_whole(source, max_bytes, "notebook"), source, 1, "save the notebook again")
     if isinstance(notebook, dict) and ("cells" in notebook or "worksheets" in notebook):
         return notebook
@@ -92,10 +97,11 @@ def _cells(notebook: Mapping[str, Any], source: str) -> Iterator[str]:
                 yield "".join(pieces)
 
 
-def _dicts(value: Any, source: str) -> list[Mapping[str, Any]]:
-    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+def _dicts(parts: Any, source: str) -> list[Mapping[str, Any]]:
+    """A value of the notebook, checked to be a list of objects."""
+    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
         raise _no_notebook("the cells are no list of objects", source)
-    return value
+    return parts
 
 
 def _no_notebook(why: str, source: str) -> DataError:
@@ -103,6 +109,7 @@ def _no_notebook(why: str, source: str) -> DataError:
 
 
 def _language(notebook: Mapping[str, Any]) -> str:
+    """The language that a notebook's metadata names, in lower case; else "python"."""
     meta = notebook.get("metadata")
     if isinstance(meta, dict):
         for key, name in (("language_info", "name"), ("kernelspec", "language")):
@@ -112,15 +119,15 @@ def _language(notebook: Mapping[str, Any]) -> str:
     return "python"
 
 
-def _without_magic(text: str, problems: Problems) -> str:
-    """A cell with what is IPython's, and no Python, as comments; one that is Python throughout as it is."""
-    first, line_end, rest = text.lstrip().partition("\n")
+def _comment_magic(text: str, problems: Problems) -> str:
+    """The text of a cell, in which lines for IPython became comments; pure Python stays as it is."""
+    first, line_end, body = text.lstrip().partition("\n")
     if first.startswith("%%"):
         if first[2:].split(maxsplit=1)[:1] not in _OF_PYTHON:
             problems.note("a notebook cell in another language, kept as comments")
             return "\n".join("# " + line for line in text.split("\n"))
         problems.note(_COMMENTED)
-        return f"# {first}{line_end}{_without_magic(rest, problems)}"
+        return f"# {first}{line_end}{_comment_magic(body, problems)}"
     if broken_line(SourceText(text, "python")) is None:
         return text  # signs that begin a line stand in a text there
     lines = text.split("\n")
@@ -169,34 +176,34 @@ def read_code_json(
         max_bytes: longest line or object.
     """
     source = source_of(path)
-    named = Path(source).name.split(".")[0].lower()
-    known = NearDuplicates(near_duplicates) if near_duplicates else None
+    file_stem = Path(source).name.split(".")[0].lower()
+    near_copies = NearDuplicates(near_duplicates) if near_duplicates else None
     rows = numbered_rows(source, problems) if is_table(source) else None
     if rows is None:
         rows = ((number, row) for number, _, row in json_rows(source, problems, max_bytes=max_bytes))
     for number, row in rows:
-        name = text or field or next((one for one in _FIELDS if one in row), _FIELDS[0])
-        wanted = [one for one in (name, id_field, document_field) if one is not None]
-        absent = next((one for one in wanted if one not in row), None)
-        if absent is not None:
+        code_key = text or field or next((key for key in _FIELDS if key in row), _FIELDS[0])
+        needed = [key for key in (code_key, id_field, document_field) if key is not None]
+        absent_key = next((key for key in needed if key not in row), None)
+        if absent_key is not None:
             problems.bad(
-                missing(absent, row, source, number, "field", problems), json.dumps(row, default=str)
+                missing(absent_key, row, source, number, "field", problems), json.dumps(row, default=str)
             )
             continue
-        if isinstance(row[name], list):
+        if isinstance(row[code_key], list):
             problems.note("a list of tokens, joined by spaces")
-            row = {**row, name: " ".join(map(str, row[name]))}
-        own = id_field or next((one for one in _IDS if one in row), None)
-        document = document_field or next((one for one in _DOCUMENTS if one in row), None)
-        record = Fields(name, own, document, keep).record(row, source, number, problems)
+            row = {**row, code_key: " ".join(map(str, row[code_key]))}
+        id_key = id_field or next((key for key in _IDS if key in row), None)
+        document_key = document_field or next((key for key in _DOCUMENTS if key in row), None)
+        record = Fields(code_key, id_key, document_key, keep).record(row, source, number, problems)
         if record is None:
             continue
-        if (reason := unwritten(record.raw)) is not None:
+        if (reason := reason_to_skip(record.raw)) is not None:
             problems.note(reason, source=source, line=number)
             continue
-        if known is not None and known.seen(record.raw):
+        if near_copies is not None and near_copies.seen(record.raw):
             problems.note("a near duplicate, skipped")
             continue
-        spoken = language or str(row.get("language") or (named if named in LANGUAGES else "")).lower()
+        spoken = language or str(row.get("language") or (file_stem if file_stem in LANGUAGES else "")).lower()
         meta = {**record.meta, "language": spoken}
         yield replace(record, raw=SourceText(record.raw, spoken), meta=meta)

@@ -40,11 +40,11 @@ class Formula(NamedTuple):
     pairs: list[list[int]]
 
     def row(self) -> dict[str, str]:
-        """As it stands in the file."""
+        """Its JSON line in the file of formulas."""
         return {"id": self.id, "code": self.text, "language": "python", "shape": self.shape}
 
     def truth(self) -> dict[str, Any]:
-        """As it stands in `truth.json`."""
+        """Its object in `truth.json`."""
         return {"id": self.id, "shape": self.shape, "pairs": self.pairs}
 
 
@@ -53,39 +53,45 @@ def draw(n: int, seed: int) -> Iterator[Formula]:
     random = Random(f"formulas {seed}")
     for number in range(n):
         shape = random.choice(list(SHAPES))
-        result, given, *steps = (_drawn(random, preferred) for preferred in SHAPES[shape])
-        there, first = _line(result, given, steps)
-        back, second = _line(given, result, [INVERSE[step[0]] + step[1:] for step in reversed(steps)])
-        sides, taken_back = second[1::-1], [second[i : i + 2] for i in range(2, len(second), 2)]
-        partners = chain(sides, *reversed(taken_back))
-        pairs = [[a, len(there) + b] for a, b in zip(first, partners, strict=True)]
-        yield Formula(f"formula-{number}", shape, there + back, pairs)
+        target, source, *steps = (_random_part(random, preferred) for preferred in SHAPES[shape])
+        forward, forward_starts = _line(target, source, steps)
+        inverse, back_starts = _line(
+            source, target, [INVERSE[step[0]] + step[1:] for step in reversed(steps)]
+        )
+        sides, step_starts = (
+            back_starts[1::-1],
+            [back_starts[i : i + 2] for i in range(2, len(back_starts), 2)],
+        )
+        partners = chain(sides, *reversed(step_starts))
+        pairs = [[a, len(forward) + b] for a, b in zip(forward_starts, partners, strict=True)]
+        yield Formula(f"formula-{number}", shape, forward + inverse, pairs)
 
 
 def truth(formulas: Iterable[Formula]) -> dict[str, Any]:
     """The keys of `truth.json` that are about formulas."""
     return {
-        "shapes": [{"name": name, "preferred": list(own)} for name, own in SHAPES.items()],
-        "formulas": [one.truth() for one in formulas],
+        "shapes": [{"name": name, "preferred": list(preferred)} for name, preferred in SHAPES.items()],
+        "formulas": [formula.truth() for formula in formulas],
     }
 
 
-def _drawn(random: Random, preferred: str) -> str:
-    """A name, or an operator and its operand, that is the preferred one or another of the kind."""
+def _random_part(random: Random, preferred: str) -> str:
+    """A name, or an operator and its operand: the preferred one, or a random one of the same kind."""
     if preferred[0] in INVERSE:
-        return _one_of(random, preferred[0]) + _one_of(random, preferred[1:])
-    return _one_of(random, preferred)
+        return _random_token(random, preferred[0]) + _random_token(random, preferred[1:])
+    return _random_token(random, preferred)
 
 
-def _one_of(random: Random, preferred: str) -> str:
+def _random_token(random: Random, preferred: str) -> str:
+    """The preferred token, or any token of its kind."""
     kind = next(kind for kind in (NAMES, NUMBERS, tuple(INVERSE)) if preferred in kind)
     return preferred if random.random() < PREFERRED else random.choice(kind)
 
 
-def _line(left: str, right: str, steps: list[str]) -> tuple[str, list[int]]:
+def _line(target: str, source: str, steps: list[str]) -> tuple[str, list[int]]:
     """An assignment, and where its tokens that vary begin: both sides, then operator and operand by step."""
-    text = f"{left} = {'(' * (len(steps) - 1)}{right}"
-    starts = [0, len(text) - len(right)]
+    text = f"{target} = {'(' * (len(steps) - 1)}{source}"
+    starts = [0, len(text) - len(source)]
     for number, step in enumerate(steps):
         text += (")" if number else "") + " "
         starts += [len(text), len(text) + 2]

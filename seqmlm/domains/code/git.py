@@ -26,7 +26,7 @@ from seqmlm.parsing import word_list
 _TIMEOUT = 300  # seconds for one command of git
 _LONGEST_NAME = 1 << 16  # bytes read of a file that holds one path
 
-_KEPT = re.compile(
+_SETTINGS = re.compile(
     r"core\.(?:autocrlf|eol|filemode|symlinks|ignorecase|precomposeunicode|trustctime|checkstat"
     r"|bigfilethreshold|sparsecheckout|sparsecheckoutcone|repositoryformatversion)"
     r"|extensions\.(?:objectformat|refstorage)"
@@ -61,17 +61,17 @@ class WorkTree:
 
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder).resolve()
-        found = _find(self._folder)
-        if found is None:
+        location = _find(self._folder)
+        if location is None:
             raise UsageError(f"{folder} is no git work tree; give one, or a unified diff")
-        self._top, self._private = found
+        self._top, self._private = location
         self._common = _common(self._private)
-        self._own = Path()
+        self._git_dir = Path()
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         with self._stack as stack:
-            self._own = Path(stack.enter_context(TemporaryDirectory(prefix="seqmlm-git-")))
+            self._git_dir = Path(stack.enter_context(TemporaryDirectory(prefix="seqmlm-git-")))
             self._copy()
             self._stack = stack.pop_all()
         return self
@@ -85,98 +85,99 @@ class WorkTree:
         Raises:
             UsageError: there is none.
         """
-        asked = ("--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+        arguments = ("--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
         try:
-            return self._git("rev-parse", *asked).decode("ascii").strip()
+            return self._git("rev-parse", *arguments).decode("ascii").strip()
         except (DataError, ValueError):  # a revision may hold what no argument can: a NUL
             raise UsageError(
                 f"the git work tree {self._folder} has no revision {revision!r}; see git log --oneline"
             ) from None
 
     def patch(self, commit: str) -> bytes:
-        """What the files of the work tree have that the commit has not, as a unified diff without context.
+        """The unified diff, without context, from a commit to the files of the work tree.
 
         Raises:
             DataError: git fails, as where objects are missing.
         """
         return self._git("diff", *_DIFF, commit, "--", ".")
 
-    def tracked(self) -> list[PurePath]:
+    def tracked_files(self) -> list[PurePath]:
         """The files that the index names, each once.
 
         Raises:
             DataError: git fails.
         """
-        return self._listed("--cached")
+        return self._list_files("--cached")
 
-    def untracked(self) -> list[PurePath]:
+    def untracked_files(self) -> list[PurePath]:
         """The files that the index does not name, without hidden ones and those that the repository ignores.
 
         Raises:
             DataError: git fails.
         """
-        names = self._listed("--others", "--exclude-standard")
+        names = self._list_files("--others", "--exclude-standard")
         return [name for name in names if not any(part.startswith(".") for part in name.parts)]
 
-    def _listed(self, *which: str) -> list[PurePath]:
-        names = self._git("ls-files", "-z", *which).split(b"\0")
+    def _list_files(self, *filters: str) -> list[PurePath]:
+        """Paths below the folder that `git ls-files` lists under some options, each once."""
+        names = self._git("ls-files", "-z", *filters).split(b"\0")
         return [PurePath(os.fsdecode(name)) for name in dict.fromkeys(names) if name]
 
     def _copy(self) -> None:
         """Make our git directory."""
         for name in ("refs", "info", "logs"):
-            (self._own / name).mkdir()
-        (self._own / "HEAD").write_text("ref: refs/heads/none\n")
+            (self._git_dir / name).mkdir()
+        (self._git_dir / "HEAD").write_text("ref: refs/heads/none\n")
         for folder, copied, linked in (
             (self._common, _COPIED, _LINKED),
             (self._private, _COPIED_OF_TREE, _LINKED_OF_TREE),
         ):
             for path in (path for name in copied for path in folder.glob(name)):
-                _copied(path, self._own / path.relative_to(folder))
+                _copy_file(path, self._git_dir / path.relative_to(folder))
             for path in (path for name in linked for path in folder.glob(name)):
-                link = self._own / path.relative_to(folder)
+                link = self._git_dir / path.relative_to(folder)
                 if not link.is_symlink():
                     link.symlink_to(path)
-        (self._own / "config").write_text("".join(self._settings()), errors="surrogateescape")
+        (self._git_dir / "config").write_text("".join(self._settings()), errors="surrogateescape")
 
     def _settings(self) -> Iterator[str]:
         """The settings that are kept, as a file of git's has them: the user's, then the repository's."""
-        listed = ("config", "--null", "--list")
-        found = self._git(*listed, "--includes", own=False)
-        asked = ("--type=bool", "--default=false", "--get", "extensions.worktreeConfig")
+        list_all = ("config", "--null", "--list")
+        settings = self._git(*list_all, "--includes", in_tree=False)
+        worktree_option = ("--type=bool", "--default=false", "--get", "extensions.worktreeConfig")
         for path in (self._common / "config", self._private / "config.worktree"):
-            aside = self._own / f"their-{path.name}"
-            if not _copied(path, aside):
+            copy = self._git_dir / f"their-{path.name}"
+            if not _copy_file(path, copy):
                 break
-            of_file = ("--no-includes", f"--file={aside}")
-            found += self._git(*listed, *of_file, own=False)
-            if self._git("config", *of_file, *asked, own=False).strip() != b"true":
+            from_file = ("--no-includes", f"--file={copy}")
+            settings += self._git(*list_all, *from_file, in_tree=False)
+            if self._git("config", *from_file, *worktree_option, in_tree=False).strip() != b"true":
                 break  # git reads the file of the work tree only where this says so
-        for entry in found.split(b"\0"):
+        for entry in settings.split(b"\0"):
             name, equals, value = os.fsdecode(entry).partition("\n")
-            if _KEPT.fullmatch(name):
+            if _SETTINGS.fullmatch(name):
                 section, _, key = name.rpartition(".")
                 head, dot, sub = section.partition(".")
-                yield f"[{head}{' ' + _quoted(sub) if dot else ''}]\n\t{key} = "
-                yield f"{_quoted(value if equals else 'true')}\n"
+                yield f"[{head}{' ' + _quote(sub) if dot else ''}]\n\t{key} = "
+                yield f"{_quote(value if equals else 'true')}\n"
 
-    def _git(self, *arguments: str, own: bool = True) -> bytes:
+    def _git(self, *arguments: str, in_tree: bool = True) -> bytes:
         """Run git with our directory and none of the environment's GIT_ variables.
 
         Args:
             arguments: of git.
-            own: in the folder and by our configuration alone; else only to read a configuration.
+            in_tree: whether it runs in the folder, by our configuration alone; else it reads a configuration.
         """
         environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
         environment |= {
-            "GIT_DIR": str(self._own),
+            "GIT_DIR": str(self._git_dir),
             "GIT_OBJECT_DIRECTORY": str(self._common / "objects"),
             "GIT_OPTIONAL_LOCKS": "0",
             "GIT_NO_LAZY_FETCH": "1",
             "GIT_ALLOW_PROTOCOL": "none",
             "GIT_TERMINAL_PROMPT": "0",
         }
-        if own:
+        if in_tree:
             environment |= {
                 "GIT_WORK_TREE": str(self._top),
                 "GIT_CONFIG_NOSYSTEM": "1",
@@ -184,30 +185,30 @@ class WorkTree:
             }
         command = [_program(), "-c", "core.fsmonitor=false", "-c", "core.quotePath=false", *arguments]
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 command,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 check=False,
                 timeout=_TIMEOUT,
                 env=environment,
-                cwd=self._folder if own else self._own,
+                cwd=self._folder if in_tree else self._git_dir,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise UsageError(
                 f"git could not be run in {self._folder}: {error}; install it, or give a unified diff"
             ) from None
-        if done.returncode:
-            said = done.stderr.decode("utf-8", "replace").strip().split("\n")[-1]
+        if process.returncode:
+            message = process.stderr.decode("utf-8", "replace").strip().split("\n")[-1]
             raise DataError(
-                f"git {arguments[0]} failed: {''.join(c if c.isprintable() else '?' for c in said)[:300]}",
+                f"git {arguments[0]} failed: {''.join(c if c.isprintable() else '?' for c in message)[:300]}",
                 source=str(self._folder),
                 remedy="what is missing is not fetched; run git fsck, or give a unified diff",
             )
-        return done.stdout
+        return process.stdout
 
 
-def own_file(root: Path, name: str | PurePath) -> Path | None:
+def file_in_folder(root: Path, name: str | PurePath) -> Path | None:
     """The file of that name below a folder, None unless it is a regular one that no link leads to.
 
     A name that a repository or a patch gives may be absolute, go up (".."), or pass through a link out of the
@@ -216,10 +217,10 @@ def own_file(root: Path, name: str | PurePath) -> Path | None:
     top = root.resolve()
     path = top / name
     try:
-        same = path.resolve(strict=True) == path and not PurePath(name).is_absolute()
+        is_direct = path.resolve(strict=True) == path and not PurePath(name).is_absolute()
     except (OSError, ValueError, RuntimeError):
         return None
-    return root / name if same and path.is_file() else None
+    return root / name if is_direct and path.is_file() else None
 
 
 def _program() -> str:
@@ -245,23 +246,24 @@ def _find(folder: Path) -> tuple[Path, Path] | None:
 
 def _common(private: Path) -> Path:
     """The git directory that linked work trees share; for the main one its own."""
-    named = private / "commondir"
-    return private / _line(named) if named.is_file() else private
+    pointer = private / "commondir"
+    return private / _line(pointer) if pointer.is_file() else private
 
 
 def _line(path: Path) -> str:
+    """The path that a small file of git's holds, without white space around it."""
     with path.open("rb") as file:
         return os.fsdecode(file.read(_LONGEST_NAME).replace(b"\0", b"")).strip()
 
 
-def _copied(path: Path, to: Path) -> bool:
-    """Copy a regular file with its time; nothing else (a FIFO would wait for ever)."""
+def _copy_file(path: Path, to: Path) -> bool:
+    """Copy a regular file with its time, and say whether there was one (a FIFO would wait for ever)."""
     if not path.is_file():
         return False
     shutil.copy2(path, to)
     return True
 
 
-def _quoted(text: str) -> str:
-    """Text as git quotes it: other controls stand as they are, for git knows no more escapes."""
+def _quote(text: str) -> str:
+    """Text in quotes for a git configuration; other controls stay, for git knows no more escapes."""
     return f'"{text.translate(_QUOTES)}"'

@@ -42,7 +42,7 @@ from seqmlm.domains.code.lexers.classes import (
     IDENTIFIERS,
     KEYWORD,
     STRING,
-    Lexed,
+    LexerTokens,
     Positions,
 )
 from seqmlm.domains.code.lexers.generic import lex_generic
@@ -66,29 +66,30 @@ class ClassNorms(Background):
     Args:
         moments: (C + 1, S, 3) count, sum and sum of squares of surprisals in bits; the last class is that of
             units of none.
-        alone: the same of surprisals by the model alone, where counts are mixed in; None for the same ones.
+        model_moments: the same of surprisals by the model alone, where counts are mixed in; None for the
+            same ones.
     """
 
     needs_scores: ClassVar[bool] = True
     learns_units: ClassVar[bool] = True
 
-    def __init__(self, moments: Doubles, alone: Doubles | None = None) -> None:
-        self._moments, self._alone = moments, moments if alone is None else alone
+    def __init__(self, moments: Doubles, model_moments: Doubles | None = None) -> None:
+        self._moments, self._model_moments = moments, moments if model_moments is None else model_moments
         self._learnt = bool(moments[..., 0].sum())
-        self._norms, self._norms_alone = _shrunk(moments), _shrunk(self._alone)
+        self._norms, self._model_norms = _class_norms(moments), _class_norms(self._model_moments)
 
     @classmethod
     def fit(cls, train: Sequences, tokenizer: Tokenizer, *, seed: int) -> Self:
-        """Nothing of what occurs matters, only how it is scored: see `learn`."""
+        """Empty norms: they are learnt from scores alone, see `learn`."""
         return cls(np.zeros((len(CLASSES) + 1, SUBWORDS, 3)))
 
     def learn(self, normal: Iterable[ScoredRecord]) -> Self:
-        both = np.zeros((2, *self._moments.shape))
+        totals = np.zeros((2, *self._moments.shape))
         for scored in normal:
-            at = cells(scored)
-            for moments, bits in zip(both, (scored.surprisal, _alone(scored)), strict=True):
-                np.add.at(moments, at, np.stack([np.ones_like(bits), bits, bits**2], axis=1))
-        return type(self)(*both)
+            cell = cells(scored)
+            for sums, bits in zip(totals, (scored.surprisal, _model_surprisal(scored)), strict=True):
+                np.add.at(sums, cell, np.stack([np.ones_like(bits), bits, bits**2], axis=1))
+        return type(self)(*totals)
 
     def z(self, scored: ScoredRecord) -> tuple[Doubles, Doubles]:
         """(U,) by how many standard deviations each unit is more surprising than its class; and the same by
@@ -102,27 +103,28 @@ class ClassNorms(Background):
                 "this model does not know how surprising normal code is: run seqmlm calibrate on it, or ask "
                 "for the level 'file'"
             )
-        at = cells(scored)
-        mixed, alone = (
-            (bits - means[at]) / spreads[at]
+        cell = cells(scored)
+        mixed_z, model_z = (
+            (bits - means[cell]) / spreads[cell]
             for bits, (means, spreads) in (
                 (scored.surprisal, self._norms),
-                (_alone(scored), self._norms_alone),
+                (_model_surprisal(scored), self._model_norms),
             )
         )
-        return mixed, alone
+        return mixed_z, model_z
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        return {"moments": self._moments, "alone": self._alone}
+        return {"moments": self._moments, "alone": self._model_moments}
 
     @classmethod
     def load(cls, arrays: Mapping[str, NDArray[Any]], tokenizer: Tokenizer) -> Self:
-        alone = arrays.get("alone")
-        own = None if alone is None else np.asarray(alone, dtype=np.float64)
-        return cls(np.asarray(arrays["moments"], dtype=np.float64), own)
+        stored = arrays.get("alone")
+        model_moments = None if stored is None else np.asarray(stored, dtype=np.float64)
+        return cls(np.asarray(arrays["moments"], dtype=np.float64), model_moments)
 
 
-def _alone(scored: ScoredRecord) -> Doubles:
+def _model_surprisal(scored: ScoredRecord) -> Doubles:
+    """(U,) surprisal of each unit in bits by the model alone, without counts."""
     return np.asarray(scored.values.get(ALONE, scored.surprisal))
 
 
@@ -138,16 +140,16 @@ def cells(scored: ScoredRecord) -> tuple[Longs, Longs]:
     return np.where((kind >= 0) & (kind < none), kind, none), subwords
 
 
-def _shrunk(moments: Doubles) -> tuple[Doubles, Doubles]:
+def _class_norms(moments: Doubles) -> tuple[Doubles, Doubles]:
     """(C + 1, S) means and standard deviations; cells lean on their class, classes on all."""
-    everything = moments.sum(axis=(0, 1))
-    prior = everything / max(everything[0], 1.0)
+    total = moments.sum(axis=(0, 1))
+    prior = total / max(total[0], 1.0)
     classes = moments.sum(axis=1) + _PRIOR * prior
     classes /= np.maximum(classes[:, :1], 1.0)
-    found = moments + _PRIOR * classes[:, None, :]
-    found /= np.maximum(found[..., :1], 1.0)
-    spread = np.sqrt(np.maximum(found[..., 2] - found[..., 1] ** 2, 0.0))
-    return found[..., 1], np.maximum(spread, _LEAST_SPREAD)
+    sums = moments + _PRIOR * classes[:, None, :]
+    sums /= np.maximum(sums[..., :1], 1.0)
+    spread = np.sqrt(np.maximum(sums[..., 2] - sums[..., 1] ** 2, 0.0))
+    return sums[..., 1], np.maximum(spread, _LEAST_SPREAD)
 
 
 # Scopes
@@ -197,42 +199,45 @@ def scopes(text: str) -> list[Scope]:
     module = Scope(MODULE, "module", 0, len(text))
     tree = parse(str(text)) if language in ("", "python") else None
     if tree is not None:
-        found = list(_of_tree(tree, Positions(str(text)), ""))
+        inner_scopes = list(_tree_scopes(tree, Positions(str(text)), ""))
     else:
-        found = [] if language in _BRACELESS else _of_braces(str(text), lex_generic(str(text), language))
-    return [module, *sorted(found, key=lambda scope: (scope.start, -scope.end))]
+        inner_scopes = (
+            [] if language in _BRACELESS else _brace_scopes(str(text), lex_generic(str(text), language))
+        )
+    return [module, *sorted(inner_scopes, key=lambda scope: (scope.start, -scope.end))]
 
 
-def innermost(found: Sequence[Scope], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+def innermost_scopes(scope_list: Sequence[Scope], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
     """(N,) index of the innermost scope around each character offset.
 
     Args:
-        found: of `scopes`.
+        scope_list: as `scopes` returns them.
         offsets: (N,) places in the text.
     """
     owner = np.zeros(len(offsets), dtype=np.int64)
-    for index, scope in enumerate(found):  # inner ones come later and replace their outer ones
+    for index, scope in enumerate(scope_list):  # inner ones come later and replace their outer ones
         owner[(offsets >= scope.start) & (offsets < scope.end)] = index
     return owner
 
 
-def _of_tree(tree: ast.AST, positions: Positions, outer: str) -> Iterator[Scope]:
+def _tree_scopes(tree: ast.AST, positions: Positions, outer: str) -> Iterator[Scope]:
+    """Functions and classes of a Python syntax tree; `outer` is the full name of the scope around it."""
     waiting = [(node, outer) for node in ast.iter_child_nodes(tree)]
     while waiting:
         node, name = waiting.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             name = f"{name}.{node.name}" if name else node.name
-            first = (min(one.lineno for one in (node, *node.decorator_list)), node.col_offset)
+            first = (min(part.lineno for part in (node, *node.decorator_list)), node.col_offset)
             kind: Kind = "class" if isinstance(node, ast.ClassDef) else "function"
             last = (node.end_lineno or node.lineno, node.end_col_offset or node.col_offset)
             yield Scope(name, kind, positions.offset(first), positions.offset(last))
         waiting += [(child, name) for child in ast.iter_child_nodes(node)]
 
 
-def _of_braces(text: str, tokens: Lexed) -> list[Scope]:
+def _brace_scopes(text: str, tokens: LexerTokens) -> list[Scope]:
     """Scopes of a language with braces; an unclosed one ends with the text."""
-    found: list[Scope] = []
-    open_ones: list[tuple[int, str, Kind, int] | None] = []
+    closed: list[Scope] = []
+    opened: list[tuple[int, str, Kind, int] | None] = []
     header: list[int] = []  # tokens since the last brace or semicolon
     for index, (start, end, kind) in enumerate(
         zip(tokens.starts.tolist(), tokens.ends.tolist(), tokens.classes.tolist(), strict=True)
@@ -241,34 +246,34 @@ def _of_braces(text: str, tokens: Lexed) -> list[Scope]:
         if kind in (STRING, COMMENT, DOCSTRING):
             continue
         if value == "{":
-            outer = [one[1] for one in open_ones if one is not None]
-            open_ones.append(_opened(text, tokens, header, outer))
+            outer = [scope[1] for scope in opened if scope is not None]
+            opened.append(_scope_start(text, tokens, header, outer))
             header = []
         elif value == "}":
-            if open_ones and (one := open_ones.pop()) is not None:
-                found.append(Scope(one[1], one[2], one[3], end))
+            if opened and (scope := opened.pop()) is not None:
+                closed.append(Scope(scope[1], scope[2], scope[3], end))
             header = []
         elif value == ";":
             header = []
         else:
             header.append(index)
-    return found + [Scope(one[1], one[2], one[3], len(text)) for one in open_ones if one is not None]
+    return closed + [Scope(scope[1], scope[2], scope[3], len(text)) for scope in opened if scope is not None]
 
 
-def _opened(
-    text: str, tokens: Lexed, header: list[int], outer: list[str]
+def _scope_start(
+    text: str, tokens: LexerTokens, header: list[int], outer: list[str]
 ) -> tuple[int, str, Kind, int] | None:
-    """(index of the first token, full name, kind, start) of what a brace begins; None for a plain block."""
+    """First token, full name, kind and offset of the scope that a brace opens; None for a plain block."""
     words = [text[tokens.starts[i] : tokens.ends[i]] for i in header]
-    named = _named(words, [int(tokens.classes[i]) for i in header])
-    if named is None:
+    introduced = _name_and_kind(words, [int(tokens.classes[i]) for i in header])
+    if introduced is None:
         return None
-    name, kind = named
+    name, kind = introduced
     full = f"{outer[-1]}.{name}" if outer else name
     return header[0], full, kind, int(tokens.starts[header[0]])
 
 
-def _named(words: list[str], classes: list[int]) -> tuple[str, Kind] | None:
+def _name_and_kind(words: list[str], classes: list[int]) -> tuple[str, Kind] | None:
     """Name and kind of what a header introduces: `class X`, `f(...)`, `x = (...) =>`."""
     for place, word in enumerate(words[:-1]):
         if word in _CLASSES and classes[place + 1] in IDENTIFIERS and "(" not in words[:place]:
@@ -283,10 +288,10 @@ def _named(words: list[str], classes: list[int]) -> tuple[str, Kind] | None:
     if first in _CONTROL or unbalanced:
         return None
     for place in range(1, len(words)):
-        before = words[place - 1]
-        if words[place] == "(" and classes[place - 1] in IDENTIFIERS and before not in _CONTROL:
+        callee = words[place - 1]
+        if words[place] == "(" and classes[place - 1] in IDENTIFIERS and callee not in _CONTROL:
             used = not _USES.isdisjoint(words[:place])  # `x = call() {`, `return new Call() {`
-            return None if used else (before, "function")
+            return None if used else (callee, "function")
     return None
 
 
@@ -294,7 +299,7 @@ def _named(words: list[str], classes: list[int]) -> tuple[str, Kind] | None:
 
 TOP_TOKENS = 3
 PERCENTILE = 90.0
-COUNTED = {"counted": "the score with counts of training and of this file mixed in"}
+COUNT_STATISTIC = {"counted": "the score with counts of training and of this file mixed in"}
 
 
 def line_starts(text: str) -> list[int]:
@@ -332,7 +337,7 @@ class SourceUnits:
     @cached_property
     def owners(self) -> Longs:
         """(U,) index of the innermost scope of each unit."""
-        return innermost(self.scopes, self.scored.spans[:, 0])
+        return innermost_scopes(self.scopes, self.scored.spans[:, 0])
 
     def line(self, number: int) -> str:
         """The text of a line (1-based), without its end."""
@@ -356,15 +361,15 @@ class SourceUnits:
             peak: the unit that its line and column name.
             scope: around it.
         """
-        made = part_row(self.scored, units, name, statistics)
+        row = part_row(self.scored, units, name, statistics)
         number = int(self.lines[peak])
         extra = {"column": int(self.scored.spans[peak, 0]) - self._starts[number - 1] + 1} | (
             {} if scope.kind == "module" else {"function": scope.name}
         )
-        return replace(made, line=self.scored.record.line - 1 + number, peak=peak, extra=extra)
+        return replace(row, line=self.scored.record.line - 1 + number, peak=peak, extra=extra)
 
     def least_expected(self, units: Longs) -> int:
-        """Of units that judge a row the one with most bits: by z alone it is often a line break."""
+        """The unit with most bits among those that judge a row: by z alone it is often a line break."""
         return int(units[np.argmax(self.scored.surprisal[units])])
 
     def line_of(self, offset: int) -> int:
@@ -373,7 +378,7 @@ class SourceUnits:
 
 
 class CodeLevel(Level):
-    """What the levels of code share: the norms of classes, and how a place in a file is named."""
+    """Base of the levels of code: compares units with the norms of their class and places rows in files."""
 
     background: ClassVar[type[Background] | None] = ClassNorms
     unknown_is_evidence: ClassVar[bool] = True
@@ -386,17 +391,17 @@ class CodeLevel(Level):
             )
         if not len(scored):
             return []
-        mixed, alone = background.z(scored)
-        return self.of(SourceUnits(scored), alone, mixed)
+        mixed_z, model_z = background.z(scored)
+        return self.source_rows(SourceUnits(scored), model_z, mixed_z)
 
     @abstractmethod
-    def of(self, source: SourceUnits, z: Doubles, mixed: Doubles) -> list[Row]:
+    def source_rows(self, source: SourceUnits, model_z: Doubles, mixed_z: Doubles) -> list[Row]:
         """The rows of a file.
 
         Args:
             source: the file.
-            z: (U,) by how many standard deviations its units are more surprising than usual to the model.
-            mixed: (U,) the same with counts mixed in, where the model has some.
+            model_z: (U,) by how many standard deviations its units surprise the model more than usual.
+            mixed_z: (U,) the same with counts mixed in, where the model has some.
         """
 
 
@@ -412,25 +417,25 @@ class LineLevel(CodeLevel):
 
     name = "line"
     statistics: ClassVar[Statistics] = Statistics(
-        {"line": "mean of the line's three largest z", **COUNTED}, descriptive=("line",)
+        {"line": "mean of the line's three largest z", **COUNT_STATISTIC}, descriptive=("line",)
     )
     sampling = LineSampling()
 
-    def of(self, source: SourceUnits, z: Doubles, mixed: Doubles) -> list[Row]:
+    def source_rows(self, source: SourceUnits, model_z: Doubles, mixed_z: Doubles) -> list[Row]:
         rows = []
         bounds = np.flatnonzero(np.diff(source.lines, prepend=0, append=0))
         for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
             units = np.arange(first, last)
             number = int(source.lines[first])
-            peak = source.least_expected(units[np.argsort(-mixed[units], kind="stable")[:TOP_TOKENS]])
+            peak = source.least_expected(units[np.argsort(-mixed_z[units], kind="stable")[:TOP_TOKENS]])
             scope = source.scopes[int(source.owners[first])]
             statistics = {
-                "line": float(np.sort(z[units])[-TOP_TOKENS:].mean()),
-                "counted": float(np.sort(mixed[units])[-TOP_TOKENS:].mean()),
+                "line": float(np.sort(model_z[units])[-TOP_TOKENS:].mean()),
+                "counted": float(np.sort(mixed_z[units])[-TOP_TOKENS:].mean()),
             }
-            made = source.row(units, f"L{number}", statistics, peak, scope)
+            row = source.row(units, f"L{number}", statistics, peak, scope)
             marks = source.fingerprints.hashes(self.name, scope.name, source.line(number))
-            rows.append(_marked(replace(made, end=min(made.end, source.end(number))), marks))
+            rows.append(_with_fingerprints(replace(row, end=min(row.end, source.end(number))), marks))
         return rows
 
 
@@ -439,23 +444,28 @@ class TokenLevel(CodeLevel):
 
     name = "token"
     statistics: ClassVar[Statistics] = Statistics(
-        {"token": "surprisal against tokens of the same class, as z", **COUNTED, **SURPRISAL},
+        {"token": "surprisal against tokens of the same class, as z", **COUNT_STATISTIC, **SURPRISAL},
         descriptive=("token",),
     )
 
-    def of(self, source: SourceUnits, z: Doubles, mixed: Doubles) -> list[Row]:
+    def source_rows(self, source: SourceUnits, model_z: Doubles, mixed_z: Doubles) -> list[Row]:
         rows = []
         kinds = source.scored.classes
-        for unit, (value, counted) in enumerate(zip(z.tolist(), mixed.tolist(), strict=True)):
+        for unit, (value, counted) in enumerate(zip(model_z.tolist(), mixed_z.tolist(), strict=True)):
             scope = source.scopes[int(source.owners[unit])]
             name = str(int(source.scored.number[unit]))
             bits = float(source.scored.surprisal[unit])
             statistics = {"token": value, "counted": counted, "surprisal": bits}
-            made = source.row(np.array([unit]), name, statistics, unit, scope)
-            text = f"{source.line(int(source.lines[unit]))}\0{source.scored.text(unit)}"
+            unit_row = source.row(np.array([unit]), name, statistics, unit, scope)
+            line = source.line(int(source.lines[unit]))
+            text = f"{line}\0{source.scored.text(unit)}"
             kind = -1 if kinds is None else int(kinds[unit])
-            more: dict[str, Any] = {"class": CLASSES[kind]} if kind >= 0 else {}
-            rows.append(_marked(made, source.fingerprints.hashes(self.name, scope.name, text), **more))
+            fields: dict[str, Any] = {"class": CLASSES[kind]} if kind >= 0 else {}
+            rows.append(
+                _with_fingerprints(
+                    unit_row, source.fingerprints.hashes(self.name, scope.name, text), **fields
+                )
+            )
         return [replace(row, length=1) for row in rows]
 
 
@@ -464,40 +474,41 @@ class FunctionLevel(CodeLevel):
 
     name = "function"
     statistics: ClassVar[Statistics] = Statistics(
-        {"function": "90th percentile of its tokens' z", **COUNTED}, descriptive=("function",)
+        {"function": "90th percentile of its tokens' z", **COUNT_STATISTIC}, descriptive=("function",)
     )
 
-    def of(self, source: SourceUnits, z: Doubles, mixed: Doubles) -> list[Row]:
+    def source_rows(self, source: SourceUnits, model_z: Doubles, mixed_z: Doubles) -> list[Row]:
         rows = []
         for index, scope in enumerate(source.scopes):
             units = np.flatnonzero(source.owners == index)
             if not len(units):
                 continue
             statistics = {
-                "function": float(np.percentile(z[units], PERCENTILE)),
-                "counted": float(np.percentile(mixed[units], PERCENTILE)),
+                "function": float(np.percentile(model_z[units], PERCENTILE)),
+                "counted": float(np.percentile(mixed_z[units], PERCENTILE)),
             }
-            peak = source.least_expected(units[mixed[units] >= statistics["counted"]])
-            made = source.row(units, scope.name, statistics, peak, scope)
+            peak = source.least_expected(units[mixed_z[units] >= statistics["counted"]])
+            row = source.row(units, scope.name, statistics, peak, scope)
             marks = source.fingerprints.hashes(self.name, scope.name, "")
             first = source.scored.record.line - 1
-            more = {
+            fields = {
                 "function": scope.name,
                 "kind": scope.kind,
                 "last_line": first + source.line_of(max(scope.end - 1, 0)),
-                "peak_line": made.line,
+                "peak_line": row.line,
             }
-            placed = replace(made, line=first + source.line_of(scope.start))
-            rows.append(_marked(placed, marks, **more))
+            located = replace(row, line=first + source.line_of(scope.start))
+            rows.append(_with_fingerprints(located, marks, **fields))
         return rows
 
 
-def _marked(row: Row, fingerprints: dict[str, str], **more: Any) -> Row:
-    return replace(row, extra={**row.extra, **more, "fingerprints": fingerprints})
+def _with_fingerprints(row: Row, fingerprints: dict[str, str], **fields: Any) -> Row:
+    """A row with fingerprints and other fields added to its `extra`."""
+    return replace(row, extra={**row.extra, **fields, "fingerprints": fingerprints})
 
 
 class FileLevel(RecordLevel):
-    """A file whole."""
+    """A whole file as one row."""
 
     unknown_is_evidence: ClassVar[bool] = True
 

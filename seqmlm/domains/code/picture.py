@@ -24,18 +24,18 @@ class SourceLines(NumberedLines):
 
     gutter = f"before each line its number and the mean bits of its {TOP_TOKENS} least expected tokens"
 
-    def lines(self, shown: PicturedRecord) -> Sequence[Line]:
-        scored = shown.scored
+    def lines(self, view: PicturedRecord) -> Sequence[Line]:
+        scored = view.scored
         first = scored.record.line - 1
-        marked = {one.row.line - first: bool(one.alarm) for one in shown.rows}
+        alarm_of_line = {marked_row.row.line - first: bool(marked_row.alarm) for marked_row in view.rows}
         source = SourceUnits(scored)
         return [
             Line(
                 source.begin(number),
                 source.end(number),
                 f"{number:>5} {_bits(scored, np.flatnonzero(source.lines == number)):>6}",
-                alarm=marked.get(number, False),
-                near=number in marked,
+                alarm=alarm_of_line.get(number, False),
+                near=number in alarm_of_line,
             )
             for number in range(1, source.line_of(len(source.text)) + 1)
         ]

@@ -159,21 +159,21 @@ class NounStore:
 }
 
 
-def filled(template: str, noun: str, verb: str) -> tuple[str, list[Slot]]:
+def fill_template(template: str, noun: str, verb: str) -> tuple[str, list[Slot]]:
     """The clean text of a template and its slots."""
     text = template.replace("NOUNS", noun + "s").replace("NOUN", noun).replace("VERB", verb)
     text = text.replace("Noun", noun.capitalize()).strip("\n")
     pieces: list[str] = []
     slots: list[Slot] = []
-    done = size = 0
+    end = size = 0
     for match in _SLOT.finditer(text):
         kind, right, wrong = match.groups()
-        pieces += [text[done : match.start()], right]
-        size += match.start() - done
+        pieces += [text[end : match.start()], right]
+        size += match.start() - end
         slots.append(Slot(kind, size, right, tuple(wrong[1:].split("|"))))
         size += len(right)
-        done = match.end()
-    return "".join([*pieces, text[done:]]), slots
+        end = match.end()
+    return "".join([*pieces, text[end:]]), slots
 
 
 # Modules
@@ -198,7 +198,7 @@ def draw(n: int, seed: int) -> tuple[dict[str, str], list[dict[str, Any]]]:
 
 
 def truth(n: int, seed: int, modules: dict[str, str], bugs: list[dict[str, Any]]) -> dict[str, Any]:
-    """What is planted, as `truth.json` holds it (docs/SAMPLES.md)."""
+    """The content of `truth.json`: idioms, links and planted bugs (docs/SAMPLES.md)."""
     return {
         **heading("code", n, seed, FOLDER, "0-based characters of a file; lines from 1"),
         "kinds": list(KINDS),
@@ -214,28 +214,31 @@ def write(out: Path, n: int | None, seed: int) -> Sample:
     count = checked_count(n, DEFAULT_COUNT)
     modules, bugs = draw(count, seed)
     lines = {path: text.splitlines() for path, text in modules.items()}
-    drawn = list(formulas.draw(count, seed))
-    apart = {formulas.FILE: [json.dumps(one.row()) for one in drawn]}
-    return write_sample(out, FOLDER, lines, truth(count, seed, modules, bugs) | formulas.truth(drawn), apart)
+    planted = list(formulas.draw(count, seed))
+    extra_lines = {formulas.FILE: [json.dumps(formula.row()) for formula in planted]}
+    return write_sample(
+        out, FOLDER, lines, truth(count, seed, modules, bugs) | formulas.truth(planted), extra_lines
+    )
 
 
 def _path(number: int) -> str:
-    """Every module's place: packages by topic, so that a split has packages to hold out."""
-    topic, rest = TOPICS[number % len(TOPICS)], number // len(TOPICS)
-    noun, rest = NOUNS[rest % len(NOUNS)], rest // len(NOUNS)
-    suffix, more = _SUFFIXES[rest % len(_SUFFIXES)], rest // len(_SUFFIXES)
-    name = "_".join(part for part in (noun, suffix, str(more) if more else "") if part)
+    """The path of a module by its number: packages by topic, so that a split has packages to hold out."""
+    topic, quotient = TOPICS[number % len(TOPICS)], number // len(TOPICS)
+    noun, quotient = NOUNS[quotient % len(NOUNS)], quotient // len(NOUNS)
+    suffix, copy = _SUFFIXES[quotient % len(_SUFFIXES)], quotient // len(_SUFFIXES)
+    name = "_".join(part for part in (noun, suffix, str(copy) if copy else "") if part)
     return f"{topic}_{number // (len(TOPICS) * 10)}/{name}.py"
 
 
 def _module(rng: np.random.Generator) -> tuple[str, list[dict[str, Any]]]:
+    """The text of a random module, and the bugs planted in it."""
     noun, verb = NOUNS[int(rng.integers(len(NOUNS)))], VERBS[int(rng.integers(len(VERBS)))]
     text = f'"""Work with {noun}s: {verb} them and count them."""\n'
     bugs: list[dict[str, Any]] = []
     chosen = rng.permutation(list(TEMPLATES))[: int(rng.integers(*_FUNCTIONS))]
     for name in chosen.tolist():
-        other = NOUNS[int(rng.integers(len(NOUNS)))] if rng.random() < 0.3 else noun
-        body, slots = filled(TEMPLATES[name], other, verb)
+        function_noun = NOUNS[int(rng.integers(len(NOUNS)))] if rng.random() < 0.3 else noun
+        body, slots = fill_template(TEMPLATES[name], function_noun, verb)
         text += "\n\n"
         if rng.random() < _BUGS:
             slot = slots[int(rng.integers(len(slots)))]
@@ -246,10 +249,11 @@ def _module(rng: np.random.Generator) -> tuple[str, list[dict[str, Any]]]:
     return text, bugs
 
 
-def _bug(idiom: str, before: str, body: str, slot: Slot, wrong: str) -> dict[str, Any]:
-    start = len(before) + slot.start
+def _bug(idiom: str, preceding: str, body: str, slot: Slot, wrong: str) -> dict[str, Any]:
+    """The truth of a planted bug: its line, span, kind and original text."""
+    start = len(preceding) + slot.start
     return {
-        "line": (before + body).count("\n", 0, start) + 1,
+        "line": (preceding + body).count("\n", 0, start) + 1,
         "start": start,
         "end": start + len(wrong),
         "kind": slot.kind,
@@ -260,14 +264,16 @@ def _bug(idiom: str, before: str, body: str, slot: Slot, wrong: str) -> dict[str
 
 
 def _links(path: str, text: str) -> dict[str, Any]:
-    found = syntax(text)
-    if found is None:
+    """The dependences of a module's tokens, as `truth.json` has them."""
+    links = syntax(text)
+    if links is None:
         raise ValueError(f"{path} of the sample does not parse")
-    return {"file": path, **found._asdict()}
+    return {"file": path, **links._asdict()}
 
 
 def _describe(name: str) -> dict[str, Any]:
-    _, slots = filled(TEMPLATES[name], "NOUN", "VERB")
+    """The slots of an idiom, as `truth.json` has them."""
+    _, slots = fill_template(TEMPLATES[name], "NOUN", "VERB")
     return {
         "name": name,
         "slots": [{"kind": slot.kind, "right": slot.right, "wrong": list(slot.wrong)} for slot in slots],

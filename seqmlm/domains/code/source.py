@@ -17,7 +17,7 @@ from seqmlm.data.counts import Things
 from seqmlm.data.files import blocks, source_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.code.lexers.python import parsed
+from seqmlm.domains.code.lexers.python import tree_or_broken_line
 from seqmlm.domains.code.lexers.source import SourceText, language_of
 from seqmlm.errors import DataError
 from seqmlm.parsing import word_list
@@ -66,22 +66,22 @@ def is_minified(text: str) -> bool:
     return longest > _LONGEST_LINE or (len(text) > 1000 and len(text) > _MEAN_LINE * lines)
 
 
-def unwritten(text: str) -> str | None:
-    """Why a text is none that a person has written, and would take a lexer long; None where it may be one."""
+def reason_to_skip(text: str) -> str | None:
+    """Why a text is skipped (too large, strings without an end); None where a person may have written it."""
     if len(text) > LARGEST:
         return TOO_LARGE
-    return _ENDLESS if _endless(text) > _MOST_ENDLESS else None
+    return _ENDLESS if _open_quotes(text) > _MOST_ENDLESS else None
 
 
-def _endless(text: str) -> int:
-    """How many escaped quotation marks have no end after them, at which a lexer would look for a string's.
+def _open_quotes(text: str) -> int:
+    """Number of escaped quotation marks with no closing mark behind them; a lexer scans to the end for each.
 
     A mark that is not escaped is the end of the one before it, so that only the last can be without.
     """
     if sum(text.count("\\" + mark) for mark in "\"'`") <= _MOST_ENDLESS:
         return 0
     ends: set[str] = set()  # marks that come later: single ones on the same line, others anywhere
-    found = 0
+    count = 0
     for match in reversed(list(_QUOTED.finditer(text))):
         piece = match[0]
         if piece in "\r\n":
@@ -89,9 +89,9 @@ def _endless(text: str) -> int:
         elif piece[0] != "\\":
             ends |= {piece, piece[0]}
         elif (mark := piece[1]) in "\"'`":
-            three = mark != "`" and text.startswith(mark * 3, match.start() + 1)
-            found += mark not in ends or (three and mark * 3 not in ends)
-    return found
+            is_triple = mark != "`" and text.startswith(mark * 3, match.start() + 1)
+            count += mark not in ends or (is_triple and mark * 3 not in ends)
+    return count
 
 
 def packages(paths: Sequence[PurePath]) -> list[str]:
@@ -104,11 +104,11 @@ def packages(paths: Sequence[PurePath]) -> list[str]:
     Args:
         paths: below the root of the tree.
     """
-    inner = [_stripped(path) for path in paths]
+    inner = [_package_parts(path) for path in paths]
     top = [parts[0] if parts else "" for parts in inner]
-    found = Counter(top)
-    name, most = found.most_common(1)[0] if found else ("", 0)
-    if 2 * most <= len(top) or most < 3:
+    counts = Counter(top)
+    name, largest = counts.most_common(1)[0] if counts else ("", 0)
+    if 2 * largest <= len(top) or largest < 3:
         return top
     return [parts[1] if parts[0] == name and len(parts) > 1 else parts[0] for parts in inner]
 
@@ -123,13 +123,13 @@ def package_of_file(path: Path) -> str:
     return package or _bare(path.stem)
 
 
-def _stripped(path: PurePath) -> list[str]:
+def _package_parts(path: PurePath) -> list[str]:
     """Parts of a path without containers (`src`), test folders and the marks of test files."""
     parts = [*path.parts[:-1], path.stem]
     while len(parts) > 1 and parts[0] in _CONTAINERS:
         parts = parts[1:]
-    kept = [_bare(part) for part in parts if part not in _TESTS and part != "__init__"]
-    return kept or ["tests"]
+    inner = [_bare(part) for part in parts if part not in _TESTS and part != "__init__"]
+    return inner or ["tests"]
 
 
 def _bare(name: str) -> str:
@@ -201,9 +201,11 @@ def text_of(
     source: str, problems: Problems, *, language: str | None, generated: bool, max_bytes: int
 ) -> SourceText | None:
     """A file's text, or None after telling `problems` why there is none."""
-    named = language_of(source.removesuffix(".gz").removesuffix(".zst")) if language is None else language
+    file_language = (
+        language_of(source.removesuffix(".gz").removesuffix(".zst")) if language is None else language
+    )
     try:
-        data = _bytes(source, problems, max_bytes)
+        data = _read_bytes(source, problems, max_bytes)
     except DataError as error:
         if error.reason == "the file is empty":
             problems.note("an empty file, skipped", Things(1), source=source)
@@ -213,12 +215,12 @@ def text_of(
     if data is None:
         return None
     return text_of_bytes(
-        data, source, problems, language=named, generated=generated, hint=kept_by("generated")
+        data, source, problems, language=file_language, generated=generated, hint=keep_hint("generated")
     )
 
 
-def kept_by(option: str) -> str:
-    """How to have what a folder's reader skips, for the note that counts it."""
+def keep_hint(option: str) -> str:
+    """Hint at the end of a note on skipped files: how to have them read."""
     return f" (to score it, name the file itself; --option {option}=true keeps all)"
 
 
@@ -230,7 +232,7 @@ def text_of_bytes(
     `hint` is added to what is said of generated and minified files.
     """
     try:
-        text = decoded(data, source, python=language == "python")
+        text = decode_bytes(data, source, python=language == "python")
     except DataError as error:
         problems.bad(error)
         return None
@@ -241,7 +243,7 @@ def text_of_bytes(
         reason = f"a generated file, skipped{hint}"
     elif not generated and is_minified(text):
         reason = f"a minified file, skipped{hint}"
-    elif _endless(text) > _MOST_ENDLESS:
+    elif _open_quotes(text) > _MOST_ENDLESS:
         reason = _ENDLESS
     if reason is not None:
         problems.note(reason, Things(1), source=source)
@@ -251,12 +253,12 @@ def text_of_bytes(
 
 def broken_line(text: SourceText) -> int | None:
     """Line at which Python stops being Python 3; None where it parses, and for other languages."""
-    found = parsed(text) if text.language == "python" else None
-    return found if isinstance(found, int) else None
+    outcome = tree_or_broken_line(text) if text.language == "python" else None
+    return outcome if isinstance(outcome, int) else None
 
 
-def decoded(data: bytes, source: str, *, python: bool) -> str:
-    """Text of the bytes of a file.
+def decode_bytes(data: bytes, source: str, *, python: bool) -> str:
+    """The text of a file's bytes.
 
     Args:
         data: the bytes.
@@ -286,6 +288,7 @@ def decoded(data: bytes, source: str, *, python: bool) -> str:
 
 
 def _cookie(data: bytes) -> tuple[str, int] | None:
+    """The encoding that a Python file declares, and the line it stands in; None where it declares none."""
     for number, line in enumerate(data[:1000].split(b"\n", 2)[:2], start=1):
         match = _COOKIE.match(line)
         if match:
@@ -295,7 +298,8 @@ def _cookie(data: bytes) -> tuple[str, int] | None:
     return None
 
 
-def _bytes(source: str, problems: Problems, max_bytes: int) -> bytes | None:
+def _read_bytes(source: str, problems: Problems, max_bytes: int) -> bytes | None:
+    """The bytes of a file; None, and a note, where it is binary or larger than `max_bytes`."""
     parts: list[bytes] = []
     size = 0
     for block in blocks(source):

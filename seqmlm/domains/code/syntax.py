@@ -53,7 +53,7 @@ _LEVELS: tuple[tuple[type[ast.AST], ...], ...] = (
 
 
 class Syntax(NamedTuple):
-    """What depends on what in a file; every token is told by the offset of its first character.
+    """The dependences between tokens of a file; the offset of its first character stands for a token.
 
     parents: (token, what it depends on), ascending.
     uses: (where a name is bound, where it is used): the last binding in front of the use, else the first.
@@ -71,15 +71,15 @@ class _Tokens:
     """The tokens of a file that take part, and the syntax tree's nodes in them."""
 
     def __init__(self, text: str) -> None:
-        found = lex(SourceText(text, "python"))
-        kept = ~np.isin(found.classes, (WHITESPACE, COMMENT))
-        self.starts, ends = found.starts[kept].tolist(), found.ends[kept].tolist()
-        self.classes, self.symbols = found.classes[kept].tolist(), found.symbols[kept].tolist()
-        self.spelled = [text[a:b] for a, b in zip(self.starts, ends, strict=True)]
+        tokens = lex(SourceText(text, "python"))
+        is_code = ~np.isin(tokens.classes, (WHITESPACE, COMMENT))
+        self.starts, ends = tokens.starts[is_code].tolist(), tokens.ends[is_code].tolist()
+        self.classes, self.symbols = tokens.classes[is_code].tolist(), tokens.symbols[is_code].tolist()
+        self.texts = [text[a:b] for a, b in zip(self.starts, ends, strict=True)]
         self._positions = Positions(text)
 
-    def within(self, node: ast.AST) -> range:
-        """Tokens of a node with a place; of any other none."""
+    def node_tokens(self, node: ast.AST) -> range:
+        """Indices of the tokens inside a node; empty for a node without a position."""
         if getattr(node, "end_lineno", None) is None:
             return range(0)
         start = self._positions.offset((node.lineno, node.col_offset))  # type: ignore[attr-defined]
@@ -94,7 +94,7 @@ class _Node(NamedTuple):
 
 
 def syntax(text: str) -> Syntax | None:
-    """What depends on what in a Python file; None if it does not parse."""
+    """The dependences between the tokens of a Python file; None if it does not parse."""
     tree = parse(text)
     if tree is None:
         return None
@@ -103,23 +103,23 @@ def syntax(text: str) -> Syntax | None:
     owner = np.full(len(tokens.starts), -1)
     for number, node in enumerate(nodes):  # from outside in: the innermost remains
         owner[node.tokens.start : node.tokens.stop] = number
-    own: list[list[int]] = [[] for _ in nodes]
+    tokens_of_node: list[list[int]] = [[] for _ in nodes]
     for token, number in enumerate(owner.tolist()):
         if number >= 0:
-            own[number].append(token)
-    heads = _heads(nodes, own, tokens)
+            tokens_of_node[number].append(token)
+    heads = _heads(nodes, tokens_of_node, tokens)
     parents: set[Link] = set()
     for number, node in enumerate(nodes):
-        parents.update((token, heads[number]) for token in own[number] if token != heads[number])
+        parents.update((token, heads[number]) for token in tokens_of_node[number] if token != heads[number])
         if node.around >= 0 and heads[node.around] != heads[number]:
             parents.add((heads[number], heads[node.around]))
-    at = tokens.starts
+    starts = tokens.starts
     probes = sorted(set(_precedence(tree, tokens)))
     return Syntax(
-        [(at[a], at[b]) for a, b in sorted(parents)],
-        [(at[a], at[b]) for a, b in _uses(tokens)],
-        [(at[a], at[b]) for a, b in _brackets(tokens)],
-        [(at[a], at[b], at[c]) for a, b, c in probes],
+        [(starts[a], starts[b]) for a, b in sorted(parents)],
+        [(starts[a], starts[b]) for a, b in _uses(tokens)],
+        [(starts[a], starts[b]) for a, b in _brackets(tokens)],
+        [(starts[a], starts[b], starts[c]) for a, b, c in probes],
     )
 
 
@@ -128,7 +128,7 @@ def _nodes(tree: ast.AST, tokens: _Tokens) -> Iterator[_Node]:
     waiting, count = [(tree, -1)], 0
     while waiting:
         node, around = waiting.pop()
-        inner = tokens.within(node)
+        inner = tokens.node_tokens(node)
         if len(inner):
             yield _Node(node, inner, around)
             around, count = count, count + 1
@@ -136,12 +136,12 @@ def _nodes(tree: ast.AST, tokens: _Tokens) -> Iterator[_Node]:
             waiting += [(part, around) for part in reversed(list(ast.iter_child_nodes(node)))]
 
 
-def _heads(nodes: list[_Node], own: list[list[int]], tokens: _Tokens) -> list[int]:
+def _heads(nodes: list[_Node], tokens_of_node: list[list[int]], tokens: _Tokens) -> list[int]:
     """The token that stands for each node."""
     heads = [-1] * len(nodes)
     first: dict[int, int] = {}
     for number in range(len(nodes) - 1, -1, -1):  # from inside out
-        words = [token for token in own[number] if tokens.classes[token] != PUNCTUATION]
+        words = [token for token in tokens_of_node[number] if tokens.classes[token] != PUNCTUATION]
         inner = first.get(number, -1)
         heads[number] = words[0] if words else inner if inner >= 0 else nodes[number].tokens.start
         first[nodes[number].around] = heads[number]  # the last to come is the first part
@@ -149,6 +149,7 @@ def _heads(nodes: list[_Node], own: list[list[int]], tokens: _Tokens) -> list[in
 
 
 def _uses(tokens: _Tokens) -> Iterator[Link]:
+    """(binding, use) of each name, as token indices."""
     bound: dict[int, int] = {}
     waiting: dict[int, list[int]] = {}
     for token, symbol in enumerate(tokens.symbols):
@@ -164,31 +165,32 @@ def _uses(tokens: _Tokens) -> Iterator[Link]:
 
 
 def _brackets(tokens: _Tokens) -> Iterator[Link]:
+    """(opening, closing) of each pair of brackets, as token indices."""
     waiting: list[int] = []
-    for token, text in enumerate(tokens.spelled):
+    for token, text in enumerate(tokens.texts):
         if text in PAIRS.values():
             waiting.append(token)
-        elif text in PAIRS and waiting and tokens.spelled[waiting[-1]] == PAIRS[text]:
+        elif text in PAIRS and waiting and tokens.texts[waiting[-1]] == PAIRS[text]:
             yield waiting.pop(), token
 
 
 def _precedence(tree: ast.AST, tokens: _Tokens) -> Iterator[tuple[int, int, int]]:
-    """Two operators with one operand between them, of which one binds tighter, and no bracket."""
+    """(operand, tighter operator, looser one) as token indices, where two operators share an operand."""
     for outer in ast.walk(tree):
         sides = _sides(outer)
-        for left, operator, right in sides:
-            for inner, on_right in ((left, False), (right, True)):
+        for first, operator, second in sides:
+            for inner, on_right in ((first, False), (second, True)):
                 parts = _sides(inner)
                 if not parts or _level(parts[0][1]) <= _level(operator):
                     continue
-                near = parts[0] if on_right else parts[-1]
-                operand, end = (near[0], near[2]) if on_right else (near[2], near[0])
-                loose, tight = _between(tokens, left, right), _between(tokens, near[0], near[2])
-                whole = tokens.within(operand)
-                if loose is None or tight is None or not whole or not tokens.within(end):
+                triple = parts[0] if on_right else parts[-1]
+                operand, far = (triple[0], triple[2]) if on_right else (triple[2], triple[0])
+                loose, tight = (_between(tokens, first, second), _between(tokens, triple[0], triple[2]))
+                span = tokens.node_tokens(operand)
+                if loose is None or tight is None or not span or not tokens.node_tokens(far):
                     continue
-                if (loose + 1 == whole.start) if on_right else (whole.stop == loose):
-                    yield whole.start if on_right else whole.stop - 1, tight, loose
+                if (loose + 1 == span.start) if on_right else (span.stop == loose):
+                    yield span.start if on_right else span.stop - 1, tight, loose
 
 
 def _sides(node: ast.AST) -> list[tuple[ast.AST, ast.AST, ast.AST]]:
@@ -204,10 +206,13 @@ def _sides(node: ast.AST) -> list[tuple[ast.AST, ast.AST, ast.AST]]:
 
 
 def _level(operator: ast.AST) -> int:
+    """How tightly an operator binds, from 0 (`or`)."""
     return next(level for level, kinds in enumerate(_LEVELS) if isinstance(operator, kinds))
 
 
-def _between(tokens: _Tokens, left: ast.AST, right: ast.AST) -> int | None:
-    """The only token between two operands (an operator of two words has none)."""
-    before, after = tokens.within(left), tokens.within(right)
-    return before.stop if before and after and after.start - before.stop == 1 else None
+def _between(tokens: _Tokens, first: ast.AST, second: ast.AST) -> int | None:
+    """Index of the only token between two operands; None for an operator of two words."""
+    first_span, second_span = tokens.node_tokens(first), tokens.node_tokens(second)
+    return (
+        first_span.stop if first_span and second_span and second_span.start - first_span.stop == 1 else None
+    )

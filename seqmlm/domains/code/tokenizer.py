@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from tokenizers import Regex, normalizers, pre_tokenizers
 
 from seqmlm.domains.code.lexers import Lexer, lex
-from seqmlm.domains.code.lexers.classes import CLASSES, PROSE, RATES, WHITESPACE, Lexed
+from seqmlm.domains.code.lexers.classes import CLASSES, PROSE, RATES, WHITESPACE, LexerTokens
 from seqmlm.domains.code.lexers.source import SourceText
 from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding, Ids, Longs
 from seqmlm.engine.units import UnitFacts, Units
@@ -62,7 +62,7 @@ _IS_PROSE[list(PROSE)] = True
 class _Atomic(Pieces):
     """Pieces of atoms: any run of letters may be a name, and a line's end has its indentation."""
 
-    def alone(self, token: int) -> str | None:
+    def unit_text(self, token: int) -> str | None:
         return self.surface(token) or self._backend.decoder.decode([self.tokens[token]])
 
 
@@ -113,7 +113,7 @@ class CodeTokenizer(BpeTokenizer):
         if options:
             raise UsageError(f"{cls.name} has no option {min(options)!r}; known: lexer")
         lex("", lexer)
-        counts = count_words((evened(str(text))[0] for text in texts), None, cls._pre_tokenizer())
+        counts = count_words((even_whitespace(str(text))[0] for text in texts), None, cls._pre_tokenizer())
         if not counts:
             raise DataError(
                 "there is no source text to learn a vocabulary from", remedy="give files that contain code"
@@ -127,18 +127,18 @@ class CodeTokenizer(BpeTokenizer):
 
         The pieces of one character that takes several tokens all have that character's span.
         """
-        texts = [evened(str(raw)) if self._evens else (str(raw), None) for raw in raws]
-        found = self._backend.encode_batch([text for text, _ in texts])
+        texts = [even_whitespace(str(raw)) if self._evens else (str(raw), None) for raw in raws]
+        encodings = self._backend.encode_batch([text for text, _ in texts])
         return [
-            self._encoding(SourceText(text, getattr(raw, "language", "")), one, places)
-            for raw, (text, places), one in zip(raws, texts, found, strict=True)
+            self._encoding(SourceText(text, getattr(raw, "language", "")), encoding, places)
+            for raw, (text, places), encoding in zip(raws, texts, encodings, strict=True)
         ]
 
-    def _encoding(self, raw: str, found: Any, places: Longs | None) -> Encoding:
-        ids = np.array(found.ids, dtype=np.int32)
-        spans = np.fromiter(chain.from_iterable(found.offsets), np.int32, 2 * len(ids)).reshape(-1, 2)
-        made = _encoding(str(raw), lex(raw, self._lexer), ids, spans, word_numbers(found.word_ids))
-        return made if places is None else replace(made, spans=places[spans].astype(np.int32))
+    def _encoding(self, raw: str, pieces: Any, places: Longs | None) -> Encoding:
+        ids = np.array(pieces.ids, dtype=np.int32)
+        spans = np.fromiter(chain.from_iterable(pieces.offsets), np.int32, 2 * len(ids)).reshape(-1, 2)
+        encoding = _encoding(str(raw), lex(raw, self._lexer), ids, spans, word_numbers(pieces.word_ids))
+        return encoding if places is None else replace(encoding, spans=places[spans].astype(np.int32))
 
     @classmethod
     def _around_mask(cls, content: dict[str, Any], *, plain: bool) -> None:
@@ -151,7 +151,7 @@ class CodeTokenizer(BpeTokenizer):
 
     @classmethod
     def _normalizer(cls, lowercase: bool) -> Any:
-        # What `evened` does, for the Hugging Face form; \G is where the tab before ended.
+        # The same as `even_whitespace`, for the Hugging Face form; \G is where the tab before ended.
         ends = normalizers.Replace(Regex(r"\r\n?"), "\n")
         return normalizers.Sequence([ends, normalizers.Replace(Regex(r"(?:^|\G)\t"), _TAB)])
 
@@ -165,31 +165,31 @@ _TAB = "    "
 _UNEVEN = re.compile(r"\r\n?|(?:\A|(?<=[\r\n]))\t+")
 
 
-def evened(text: str) -> tuple[str, Longs | None]:
-    """A text with LF at its line ends and four spaces for each tab that a line begins with.
+def even_whitespace(text: str) -> tuple[str, Longs | None]:
+    """A text with LF at its line ends and four spaces for each leading tab, and where its characters stood.
 
     Returns:
         That text of N characters; and (N + 1,) where each of them, and the end, stands in the one given: of
         a tab's spaces all but the first behind it. None where there is nothing to change.
 
-    >>> evened("a\\r\\n\\tb")
+    >>> even_whitespace("a\\r\\n\\tb")
     ('a\\n    b', array([0, 1, 3, 4, 4, 4, 4, 5]))
     """
     if "\r" not in text and "\t" not in text:
         return text, None
-    width = np.ones(len(text) + 1, dtype=np.int64)
+    widths = np.ones(len(text) + 1, dtype=np.int64)
     for match in _UNEVEN.finditer(text):
         if text[match.start()] == "\t":
-            width[slice(*match.span())] = len(_TAB)
+            widths[slice(*match.span())] = len(_TAB)
         else:
-            width[match.start() + 1 : match.end()] = 0
-    even = _UNEVEN.sub(lambda match: match[0].count("\t") * _TAB or "\n", text)
-    places = np.repeat(np.arange(len(text) + 1), width)
+            widths[match.start() + 1 : match.end()] = 0
+    even_text = _UNEVEN.sub(lambda match: match[0].count("\t") * _TAB or "\n", text)
+    places = np.repeat(np.arange(len(text) + 1), widths)
     places[1:] += places[1:] == places[:-1]
-    return even, places
+    return even_text, places
 
 
-def _encoding(raw: str, tokens: Lexed, ids: Ids, spans: Ids, pieces: Ids) -> Encoding:
+def _encoding(raw: str, tokens: LexerTokens, ids: Ids, spans: Ids, pieces: Ids) -> Encoding:
     """Units, classes and symbols of BPE tokens from the lexer tokens they lie in.
 
     Args:
@@ -227,6 +227,7 @@ class _Atoms(NamedTuple):
 
 
 def _atoms(raw: str, begins: Ids, ends: Ids) -> _Atoms:
+    """(A,) the white space in each atom of a text."""
     text = np.frombuffer((raw + "\0\0").encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
     lines = np.flatnonzero((text == 10) | (text == 13))
     is_space = np.isin(text, _SPACES) if not raw.isascii() else (text == 32) | ((text >= 9) & (text <= 13))
@@ -237,11 +238,11 @@ def _atoms(raw: str, begins: Ids, ends: Ids) -> _Atoms:
 
 def _units(owner: NDArray[np.intp], inside: Bools, prose: Bools, atoms: _Atoms) -> Ids:
     """(A,) the number of each atom's unit: lexer tokens, in prose words."""
-    new = np.ones(len(owner), dtype=np.bool_)
-    new[1:] = ~inside[1:] | ~inside[:-1] | (owner[1:] != owner[:-1])
-    new[1:] |= prose[1:] & (atoms.led[1:] | atoms.blank[1:] | atoms.blank[:-1])
-    at = np.arange(len(new))
-    begun = np.maximum.accumulate(np.where(new, at, 0))
-    new |= prose & ((at - begun) % _LONGEST_RUN == 0)
-    units: Ids = (np.cumsum(new) - 1).astype(np.int32)
+    is_first = np.ones(len(owner), dtype=np.bool_)
+    is_first[1:] = ~inside[1:] | ~inside[:-1] | (owner[1:] != owner[:-1])
+    is_first[1:] |= prose[1:] & (atoms.led[1:] | atoms.blank[1:] | atoms.blank[:-1])
+    index = np.arange(len(is_first))
+    unit_starts = np.maximum.accumulate(np.where(is_first, index, 0))
+    is_first |= prose & ((index - unit_starts) % _LONGEST_RUN == 0)
+    units: Ids = (np.cumsum(is_first) - 1).astype(np.int32)
     return units

@@ -13,9 +13,9 @@ from seqmlm.data.files import expand, stem_suffix
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.code.collections import read_code_json, read_notebook
-from seqmlm.domains.code.git import WorkTree, own_file
+from seqmlm.domains.code.git import WorkTree, file_in_folder
 from seqmlm.domains.code.lexers.source import LANGUAGES, language_of
-from seqmlm.domains.code.source import LARGEST, Unparsed, is_vendored, kept_by, packages, read_source
+from seqmlm.domains.code.source import LARGEST, Unparsed, is_vendored, keep_hint, packages, read_source
 from seqmlm.domains.samples import TRUTH
 from seqmlm.errors import DataError, UsageError, nearest
 from seqmlm.parsing import Share
@@ -29,11 +29,11 @@ def worktree_files(
     path: Path, *, languages: str | None = None, tracked: bool = True, vendored: bool = False, **_: object
 ) -> list[Path]:
     """The files that `read_worktree` would open with these options."""
-    wanted = _wanted(languages)
-    every = _files(path, tracked)[0]
-    names = [name for name in every if _is_wanted(name, wanted) and (vendored or not is_vendored(name))]
-    found = (own_file(path, name) for name in names or every)
-    return [file for file in found if file is not None]
+    chosen = _chosen_languages(languages)
+    all_names = _files(path, tracked)[0]
+    names = [name for name in all_names if _is_source(name, chosen) and (vendored or not is_vendored(name))]
+    paths = (file_in_folder(path, name) for name in names or all_names)
+    return [file for file in paths if file is not None]
 
 
 def read_worktree(
@@ -69,44 +69,51 @@ def read_worktree(
     root = Path(path)
     if not root.is_dir():
         raise UsageError(f"{path} is no folder, and a work tree is one: name it, or leave the format out")
-    wanted = _wanted(languages)
-    every, others = _files(root, tracked, problems)
-    names = [name for name in every if _is_wanted(name, wanted)]
-    left = [name for name in others if _is_wanted(name, wanted) and (vendored or not is_vendored(name))]
+    chosen = _chosen_languages(languages)
+    all_names, not_tracked = _files(root, tracked, problems)
+    names = [name for name in all_names if _is_source(name, chosen)]
+    untracked = [
+        name for name in not_tracked if _is_source(name, chosen) and (vendored or not is_vendored(name))
+    ]
     note = "a file that git does not track, skipped (--option tracked=false reads it)"
-    problems.note(note, Things(len(left)), source=next((str(root / name) for name in left), None))
+    problems.note(note, Things(len(untracked)), source=next((str(root / name) for name in untracked), None))
     if not vendored:
-        kept = [name for name in names if not is_vendored(name)]
-        first = next((str(root / name) for name in names if is_vendored(name)), None)
-        note = f"a vendored file, skipped{kept_by('vendored')}"
-        problems.note(note, Things(len(names) - len(kept)), source=first)
-        names = kept
+        own_names = [name for name in names if not is_vendored(name)]
+        example = next((str(root / name) for name in names if is_vendored(name)), None)
+        note = f"a vendored file, skipped{keep_hint('vendored')}"
+        problems.note(note, Things(len(names) - len(own_names)), source=example)
+        names = own_names
     if not names:
-        yield from _json(root, every, problems, near_duplicates)
+        yield from _json(root, all_names, problems, near_duplicates)
         return
-    known = NearDuplicates(near_duplicates) if near_duplicates else None
+    near_copies = NearDuplicates(near_duplicates) if near_duplicates else None
     for name, package in zip(names, packages(names), strict=True):
-        file = own_file(root, name)
+        file = file_in_folder(root, name)
         if file is None:
             problems.note("a symbolic link, skipped", Things(1))
             continue
         if stem_suffix(str(name)) in NOTEBOOK:
-            found = read_notebook(file, problems)
+            records = read_notebook(file, problems)
         else:
-            found = read_source(file, problems, generated=generated, unparsed=unparsed, max_bytes=max_bytes)
-        for record in found:
-            if known is not None and known.seen(record.raw):
+            records = read_source(file, problems, generated=generated, unparsed=unparsed, max_bytes=max_bytes)
+        for record in records:
+            if near_copies is not None and near_copies.seen(record.raw):
                 problems.note("a near duplicate, skipped")
                 continue
             yield replace(record, id=name.as_posix(), document=package)
 
 
 def _json(
-    root: Path, every: Sequence[PurePath], problems: Problems, near_duplicates: Share
+    root: Path, all_names: Sequence[PurePath], problems: Problems, near_duplicates: Share
 ) -> Iterator[Record]:
-    found = [name for name in every if stem_suffix(str(name)) in JSON and name.name != TRUTH]
-    names = [name for name in found if own_file(root, name) is not None]
-    problems.note("a symbolic link, skipped", Things(len(found) - len(names)))
+    """The records of the JSON files of a folder that has no source file.
+
+    Raises:
+        DataError: the folder has no JSON file either.
+    """
+    json_names = [name for name in all_names if stem_suffix(str(name)) in JSON and name.name != TRUTH]
+    names = [name for name in json_names if file_in_folder(root, name) is not None]
+    problems.note("a symbolic link, skipped", Things(len(json_names) - len(names)))
     if not names:
         remedy = f"known languages are {', '.join(LANGUAGES)}; also notebooks and JSON lines"
         raise DataError("no source file in this folder", source=str(root), remedy=remedy)
@@ -114,36 +121,38 @@ def _json(
         yield from read_code_json(root / name, problems, near_duplicates=near_duplicates)
 
 
-def _wanted(languages: str | None) -> frozenset[str] | None:
+def _chosen_languages(languages: str | None) -> frozenset[str] | None:
+    """The languages of a comma-separated option; None for all."""
     if languages is None:
         return None
-    wanted = frozenset(one.strip().lower() for one in languages.split(","))
-    for one in sorted(wanted - set(LANGUAGES)):
-        raise UsageError(f"option languages: no language {one!r}{nearest(one, LANGUAGES)}")
-    return wanted
+    chosen = frozenset(language.strip().lower() for language in languages.split(","))
+    for language in sorted(chosen - set(LANGUAGES)):
+        raise UsageError(f"option languages: no language {language!r}{nearest(language, LANGUAGES)}")
+    return chosen
 
 
-def _is_wanted(name: PurePath, wanted: frozenset[str] | None) -> bool:
+def _is_source(name: PurePath, chosen: frozenset[str] | None) -> bool:
+    """Whether a file's name says that it is code or a notebook in a chosen language."""
     suffix = stem_suffix(str(name))
-    language = "python" if suffix in NOTEBOOK else language_of("x" + suffix)
-    return bool(language) and (wanted is None or language in wanted)
+    file_language = "python" if suffix in NOTEBOOK else language_of("x" + suffix)
+    return bool(file_language) and (chosen is None or file_language in chosen)
 
 
 def _files(
     root: Path, tracked: bool, problems: Problems | None = None
 ) -> tuple[list[PurePath], list[PurePath]]:
-    """Files below `root`, sorted, as paths from there; and those that git does not track.
+    """Files below `root` that git tracks (all files where it tracks none), sorted; and the untracked ones.
 
-    `problems` is told what else is there.
+    Paths are relative to `root`; `problems` counts links and the like.
     """
-    found: list[PurePath] = []
-    others: list[PurePath] = []
+    tracked_names: list[PurePath] = []
+    untracked_names: list[PurePath] = []
     if tracked:
         with suppress(DataError, UsageError), WorkTree(root) as tree:  # there may be no git, or no work tree
-            found = tree.tracked()
-            others = tree.untracked() if found else []
+            tracked_names = tree.tracked_files()
+            untracked_names = tree.untracked_files() if tracked_names else []
     # A submodule is a folder, and a file may have been removed since it was added.
-    found = [name for name in found if (root / name).is_file()]
-    if not found:
-        found = [Path(name).relative_to(root) for name in expand([root], problems)]
-    return sorted(found), others
+    tracked_names = [name for name in tracked_names if (root / name).is_file()]
+    if not tracked_names:
+        tracked_names = [Path(name).relative_to(root) for name in expand([root], problems)]
+    return sorted(tracked_names), untracked_names

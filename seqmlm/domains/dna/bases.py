@@ -108,7 +108,7 @@ class BaseLetters(LetterTokenizer):
     name: ClassVar[str] = "base_letters.v1"
     traits: ClassVar[Traits] = Traits(unit="base", closed=True, single_tokens=True)
     scored: ClassVar[str] = BASES
-    others: ClassVar[str] = "N-"
+    unscored_letters: ClassVar[str] = "N-"
     gaps: ClassVar[str] = "N-"
     stand_in: ClassVar[str] = "N"
     either_case: ClassVar[bool] = True

@@ -307,7 +307,7 @@ class _Comparison(NamedTuple):
     def of(cls, decoded: Decoded) -> _Comparison:
         assert decoded.truth is not None
         first, second = np.triu_indices(len(decoded.units), LOOP + 1)
-        is_known, labels = decoded.truth.of(first, second)
+        is_known, labels = decoded.truth.labels(first, second)
         first, second, labels = first[is_known], second[is_known], labels[is_known]
         can = pairing_matrix(decoded.units)
         length = stem_lengths(can)
@@ -398,7 +398,7 @@ def _sample_truths(truth: Mapping[str, Any]) -> Callable[[Record, Sequence[str]]
         motif_pairs: list[Pair] = [(i, j) for i, j in same.tolist()]
         kinds = dict.fromkeys(motif_pairs, "motif") | dict.fromkeys(stems, "stem")
         return Truth(
-            edges=stems | between, kinds=kinds | dict.fromkeys(between, "motif pair"), known=is_known
+            edges=stems | between, kinds=kinds | dict.fromkeys(between, "motif pair"), covers=is_known
         )
 
     return truth_of

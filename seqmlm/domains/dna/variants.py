@@ -34,10 +34,10 @@ from seqmlm.domains.variants import (
     Variant,
     Variants,
     VariantTable,
+    additive_prediction,
     bad_variant,
     changes,
     lower_names,
-    summed,
 )
 from seqmlm.errors import DataError, UsageError, number_of
 
@@ -92,10 +92,10 @@ class DNAVariants(Variants):
     letters = BASES
     windows = True
     columns: Sequence[str] = COLUMNS
-    shown, counted = Effect._fields, "consequence"
+    display_columns, counted = Effect._fields, "consequence"
     formats: ClassVar[Mapping[str, Sequence[str]]] = {"vcf": _SUFFIXES}
 
-    def read(self, table: VariantTable, problems: Problems) -> Iterator[Variant]:
+    def table_variants(self, table: VariantTable, problems: Problems) -> Iterator[Variant]:
         if table.wildtype is None:
             raise UsageError("variants of DNA are checked against a genome: name it with --reference FILE.fa")
         if table.column is not None or table.first is not None:
@@ -154,7 +154,7 @@ class DNAVariants(Variants):
             return 0.0 if outside else variant.fields["codon"]
 
         rivals = {"transition": transition, "triplet frequencies": triplets}
-        predictors = {name: summed(worth, f"{BASES}N") for name, worth in rivals.items()}
+        predictors = {name: additive_prediction(worth, f"{BASES}N") for name, worth in rivals.items()}
         return {**predictors, "codon": codons} if "codon" in self.columns else predictors
 
     def copy(self, path: str, rows: Iterator[Mapping[str, Any]], note: str) -> Iterator[str]:

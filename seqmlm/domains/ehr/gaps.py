@@ -24,7 +24,7 @@ class Histories(Text):
     empty = History(subject="", birth=None, events=())
     endings = (".csv",)
 
-    def written(self, sequences: Iterable[tuple[str, Any]]) -> Iterator[str]:
+    def file_text(self, sequences: Iterable[tuple[str, Any]]) -> Iterator[str]:
         """A table of events as the format `events` reads it."""
         yield "subject_id,time,code\n"
         for name, raw in sequences:
@@ -107,30 +107,30 @@ class HistoryGaps(Gaps):
 
     def candidates(self, tokenizer: Tokenizer) -> Sequence[str]:
         """Clinical events: no interval, and nothing of the frame of visits."""
-        texts = (tokenizer.spelling.alone(token) for token in range(tokenizer.space.size))
+        texts = (tokenizer.spelling.unit_text(token) for token in range(tokenizer.space.size))
         return [text for text in texts if text is not None]
 
 
 class HistoryTimes:
     """Histories until a time; see `seqmlm.domains.field.Times`."""
 
-    def later(self, raw: Any, time: float, gap: float, *, known: bool = True) -> Prompt:
+    def prompt_after(self, raw: Any, time: float, gap: float, *, past: bool = True) -> Prompt:
         """The history until a time, and a visit later of which nothing is known."""
-        past = _events_until(raw, time if known else -math.inf)
-        events = (*past, Event(time=time + gap, code=MASK))
+        events_before = _events_until(raw, time if past else -math.inf)
+        events = (*events_before, Event(time=time + gap, code=MASK))
         return HistoryGaps().prompt(replace(raw, events=events), (MASK,))
 
-    def until(self, raw: Any, time: float) -> Any | None:
+    def history_at(self, raw: Any, time: float) -> Any | None:
         """Background, birth, and the events until a time."""
         events = _events_until(raw, time)
         dated = any(event.time is not None and not is_birth(event.code) for event in events)
         return replace(raw, events=events) if dated else None
 
-    def ends(self, raw: Any) -> float | None:
+    def last_time(self, raw: Any) -> float | None:
         """The last event with a time."""
         return max((event.time for event in raw.events if event.time is not None), default=None)
 
-    def at(self, raw: Any, time: float) -> tuple[Sequence[str], Mapping[str, str]]:
+    def state_at(self, raw: Any, time: float) -> tuple[Sequence[str], Mapping[str, str]]:
         """Codes until a time; sex where it is known, and age in bands."""
         codes = [event.code for event in raw.events if event.time is not None and event.time <= time]
         groups = {}

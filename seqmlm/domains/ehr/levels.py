@@ -83,7 +83,7 @@ class CodeCounts(Background):
     def _of(cls, pairs: CodePairs, tokenizer: Tokenizer) -> Self:
         """The background of counted codes, whose names the tokenizer has."""
         names = [tokenizer.spelling.surface(token) for token in range(tokenizer.space.size)]
-        clinical = [tokenizer.spelling.alone(token) is not None for token in range(tokenizer.space.size)]
+        clinical = [tokenizer.spelling.unit_text(token) is not None for token in range(tokenizer.space.size)]
         return cls(pairs, names, clinical)
 
     def arrays(self) -> dict[str, NDArray[Any]]:

@@ -376,7 +376,9 @@ def write_files(out: Path, patients: Sequence[Patient], truth: dict[str, Any]) -
     _write_meds(out / MEDS, patients)
     _write_synthea(out / SYNTHEA, patients)
     write_lines(out / LABELS, (json.dumps(_outcome_label(patient)) for patient in patients))
-    return Sample(files=(out / MEDS,), truth=write_truth(out, truth), apart=(out / SYNTHEA, out / LABELS))
+    return Sample(
+        files=(out / MEDS,), truth=write_truth(out, truth), extra_files=(out / SYNTHEA, out / LABELS)
+    )
 
 
 def _outcome_label(patient: Patient) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class CodesDecoder(NetworkDecoder):
                 first_days.setdefault(event.code, event.time / _DAY)
         return first_days
 
-    def near(self, record: Record, names: Sequence[str]) -> NDArray[np.bool_]:
+    def near_pairs(self, record: Record, names: Sequence[str]) -> NDArray[np.bool_]:
         """(N, N) codes that are recorded on one day at some time: units do not say of which visit."""
         days: dict[str, set[int]] = {}
         for event in record.raw.events:
@@ -114,4 +114,4 @@ def _truth(
         return len(pair_codes) == 2 and bool(pair_codes & conditions)
 
     edges = frozenset(pair for pair, kind in kinds.items() if kind != "indirect")
-    return Truth(edges=edges, kinds=kinds, known=is_known)
+    return Truth(edges=edges, kinds=kinds, covers=is_known)

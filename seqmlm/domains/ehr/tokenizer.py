@@ -237,7 +237,7 @@ class _Clinical(Spelling):
     def surface(self, token: int) -> str:
         return unquote(self.tokens[token])
 
-    def alone(self, token: int) -> str | None:
+    def unit_text(self, token: int) -> str | None:
         """The text that `surface` gives; None for the frame of visits, which is no clinical event."""
         first = FIRST_INTERVAL + len(INTERVALS)
         return None if token < first or token in self._lexicon.frame else self.surface(token)

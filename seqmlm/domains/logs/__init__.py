@@ -22,7 +22,7 @@ from seqmlm.domains.logs.levels import LineLevel, SessionLevel
 from seqmlm.domains.logs.readers import READERS, patterns_of
 from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.domains.logs.readers.rotations import rotation_of, service_of
-from seqmlm.domains.samples import whole
+from seqmlm.domains.samples import cell_number
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.units import ONE_PASS
 
@@ -77,7 +77,7 @@ def _pictures(level: Level) -> Sequence[Picture]:
 
 def _shows(row: Mapping[str, Any], anomaly: Mapping[str, Any]) -> bool:
     """Whether a row shows an anomaly: its line is one of the fault's."""
-    return whole(row.get("line")) in anomaly["lines"]
+    return cell_number(row.get("line")) in anomaly["lines"]
 
 
 LOGS = Field(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from seqmlm.data.record import Record
 from seqmlm.domains.field import Gaps, Text
-from seqmlm.domains.holes import Hole, Prompt, escaped, frame
+from seqmlm.domains.holes import Hole, Prompt, escape_holes, frame
 from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.engine.types import Encoding, Ids
 
@@ -25,7 +25,7 @@ class Lines(Text):
     endings = (".log",)
     columns: ClassVar[Mapping[str, str]] = {"lines": "list<string>", "timestamp": "list<double>"}
 
-    def spelled(self, raw: Any) -> str:
+    def text_of(self, raw: Any) -> str:
         """The messages alone."""
         return raw.text if isinstance(raw, LogLines) else str(raw)
 
@@ -33,14 +33,14 @@ class Lines(Text):
         """The lines of the session or window, and the time of each where times are known."""
         return {"lines": list(record.raw.lines), "timestamp": list(record.raw.times or ())}
 
-    def written(self, sequences: Iterable[tuple[str, Any]]) -> Iterator[str]:
+    def file_text(self, sequences: Iterable[tuple[str, Any]]) -> Iterator[str]:
         """JSON lines, a session each: their lines stay together."""
         for name, raw in sequences:
-            yield json.dumps({"session": name, "lines": self.spelled(raw).split("\n")}) + "\n"
+            yield json.dumps({"session": name, "lines": self.text_of(raw).split("\n")}) + "\n"
 
     def show(self, tokenizer: Tokenizer, raw: Any, encoding: Encoding, asked: Ids, predicted: Ids) -> str:
         """The text that `Text.show` gives, with a mark where a line ends."""
-        text = self.spelled(raw)
+        text = self.text_of(raw)
         return super().show(tokenizer, text.replace("\n", "⏎"), encoding, asked, predicted)
 
 
@@ -55,7 +55,7 @@ class LineGaps(Gaps):
         """Lines before and behind the log's own, which stand where the template has the line `{text}`."""
         if not isinstance(raw, LogLines):
             return super().framed(raw, template, fields, forms)
-        raw_lines = [escaped(line, forms) if line in forms else line for line in raw.lines]
+        raw_lines = [escape_holes(line, forms) if line in forms else line for line in raw.lines]
         lines, lines_before, lines_after = list[str](), 0, 0
         for line in template.splitlines():
             if line.strip() == "{text}":

@@ -43,7 +43,7 @@ class EventsDecoder(NetworkDecoder):
             return units
         return [str(self._drain.add(self._values.words(line))) for line in units]
 
-    def shown(self, record: Record, name: str) -> str:
+    def display_name(self, record: Record, name: str) -> str:
         """The template itself, as it is by now."""
         if getattr(record.raw, "keys", False):
             return name
@@ -53,7 +53,7 @@ class EventsDecoder(NetworkDecoder):
         """The place of the first line of each template, in lines."""
         return {name: float(place) for place, name in reversed([*enumerate(names)])}
 
-    def near(self, record: Record, names: Sequence[str]) -> NDArray[np.bool_]:
+    def near_pairs(self, record: Record, names: Sequence[str]) -> NDArray[np.bool_]:
         """(N, N) neighbouring lines."""
         place = np.arange(len(names))
         near: NDArray[np.bool_] = np.abs(place[:, None] - place[None, :]) == 1

@@ -44,7 +44,7 @@ def _residues(text: str) -> str:
 
 
 def _protein(record: Record, problems: Problems) -> Iterator[Record]:
-    """The record of a table's cell."""
+    """The protein of one table cell, without spaces and gaps; a cell of gaps only is counted."""
     if raw := _residues(record.raw):
         yield replace(record, raw=raw)
     else:
@@ -52,10 +52,11 @@ def _protein(record: Record, problems: Problems) -> Iterator[Record]:
 
 
 def _count_dna(records: Iterator[Record], problems: Problems) -> Iterator[Record]:
+    """The records unchanged; long ones that look like DNA are noted."""
     for record in records:
         if len(record.raw) >= _LIKE_DNA and not record.raw.strip("ACGTUN"):
-            told = "a protein of no other letters than A, C, G, T, U and N: is it DNA?"
-            problems.note(told, source=record.source, line=record.line)
+            note = "a protein of no other letters than A, C, G, T, U and N: is it DNA?"
+            problems.note(note, source=record.source, line=record.line)
         yield record
 
 
@@ -117,7 +118,7 @@ PROTEIN = Field(
         **table_formats(_protein),
     },
     reading=Reading(
-        dataset=dataset_format(partial(read_dataset, _protein)), each=_count_dna, content=(SEQUENCES,)
+        dataset=dataset_format(partial(read_dataset, _protein)), inspect=_count_dna, content=(SEQUENCES,)
     ),
     defaults=Defaults(
         tokenizer="residue.v1",

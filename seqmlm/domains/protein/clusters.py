@@ -82,14 +82,14 @@ def sketch(sequence: str) -> NDArray[np.uint32]:
     count = len(codes) - _RULER[-1]
     if count < 1:
         return np.empty(0, dtype=np.uint32)
-    wide = codes.astype(np.uint32)
+    digits = codes.astype(np.uint32)
     kmers = np.zeros(count, dtype=np.uint32)
     for offset in _RULER:
         kmers *= np.uint32(20)
-        kmers += wide[offset : offset + count]
+        kmers += digits[offset : offset + count]
     if (codes == _OTHER).any():
-        known = codes < _OTHER
-        kmers = kmers[np.logical_and.reduce([known[o : o + count] for o in _RULER])]
+        is_residue = codes < _OTHER
+        kmers = kmers[np.logical_and.reduce([is_residue[o : o + count] for o in _RULER])]
     # A bijection of 32-bit numbers orders k-mers as if at random; sorting it brings equal ones together.
     mixed = (kmers ^ (kmers >> np.uint32(16))) * np.uint32(0x45D9F3B)
     mixed = (mixed ^ (mixed >> np.uint32(16))) * np.uint32(0x45D9F3B)

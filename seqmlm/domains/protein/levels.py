@@ -57,13 +57,13 @@ class LengthReference(Background):
 
     @classmethod
     def fit(cls, train: Sequences, tokenizer: Tokenizer, *, seed: int) -> Self:
-        """Nothing yet: what is usual is known from scores alone."""
+        """An empty reference: the bits of normal proteins are learnt from scores."""
         nothing = np.zeros(0)
         return cls(nothing, nothing, nothing)
 
     def learn(self, normal: Iterable[ScoredRecord]) -> Self:
-        """Bins of equally many proteins, ten at most and thirty proteins at least."""
-        pairs = np.array([(len(one), mean(one)) for one in normal if len(one)], dtype=np.float64)
+        """A reference from normal proteins: up to ten bins of equal size, each of thirty proteins or more."""
+        pairs = np.array([(len(scored), mean(scored)) for scored in normal if len(scored)], dtype=np.float64)
         if len(pairs) < 2:
             return self
         ordered = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
@@ -91,7 +91,7 @@ class LengthReference(Background):
 
 
 class ProteinLevel(Level):
-    """A protein whole.
+    """A whole protein as one row.
 
     Statistics:
         bits_per_unit: bits per residue, the score; a further field `z` sets it against normal proteins of
@@ -166,4 +166,4 @@ class ResidueLevel(UnitLevel):
         rows = super().rows(scored, background)
         if len(scored) >= _CONTEXT:
             return rows
-        return [replace(one, score=None, statistics=dict.fromkeys(one.statistics, math.nan)) for one in rows]
+        return [replace(row, score=None, statistics=dict.fromkeys(row.statistics, math.nan)) for row in rows]

@@ -19,23 +19,23 @@ class Residues(NumberedLines):
 
     excess = True
 
-    def lines(self, shown: PicturedRecord) -> Sequence[Line]:
-        length, marked = len(shown.scored.raw), dict[int, bool]()
-        for one in shown.rows:
-            if len(one.row.units) < len(shown.scored):
-                for number in range(one.row.start // _CHAIN, (one.row.end - 1) // _CHAIN + 1):
-                    marked[number] = marked.get(number, False) or bool(one.alarm)
+    def lines(self, view: PicturedRecord) -> Sequence[Line]:
+        length, alarm_of_line = len(view.scored.raw), dict[int, bool]()
+        for marked_row in view.rows:
+            if len(marked_row.row.units) < len(view.scored):
+                for number in range(marked_row.row.start // _CHAIN, (marked_row.row.end - 1) // _CHAIN + 1):
+                    alarm_of_line[number] = alarm_of_line.get(number, False) or bool(marked_row.alarm)
         return [
             Line(
                 number * _CHAIN,
                 min((number + 1) * _CHAIN, length),
                 f"{number * _CHAIN + 1:>5}",
-                alarm=marked.get(number, False),
-                near=not marked or number in marked,
+                alarm=alarm_of_line.get(number, False),
+                near=not alarm_of_line or number in alarm_of_line,
             )
             for number in range(math.ceil(length / _CHAIN))
         ]
 
-    def tip(self, shown: PicturedRecord, unit: int) -> str:
-        at = int(shown.scored.places[unit])
-        return f"{span_text(at, at + 1)}: {shown.tip(unit)}"
+    def tip(self, view: PicturedRecord, unit: int) -> str:
+        place = int(view.scored.places[unit])
+        return f"{span_text(place, place + 1)}: {view.tip(unit)}"

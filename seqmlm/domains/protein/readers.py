@@ -52,11 +52,13 @@ def read_swissprot(path: str | Path, problems: Problems, *, max_bytes: int = MAX
         max_bytes: largest entry.
     """
     for entry in entries(source_of(path), problems, max_bytes, "entry"):
-        for found in flat(entry, "swiss", "a Swiss-Prot entry", source_of(path), problems):
-            organism = found.annotations.get("organism", "").removesuffix(".")
-            meta = {"name": found.name, "description": found.description, "organism": organism}
-            known = {key: value for key, value in meta.items() if value}
-            yield Record(id=found.id, raw=str(found.seq), source=source_of(path), line=entry.line, meta=known)
+        for protein in flat(entry, "swiss", "a Swiss-Prot entry", source_of(path), problems):
+            organism = protein.annotations.get("organism", "").removesuffix(".")
+            meta = {"name": protein.name, "description": protein.description, "organism": organism}
+            fields = {key: value for key, value in meta.items() if value}
+            yield Record(
+                id=protein.id, raw=str(protein.seq), source=source_of(path), line=entry.line, meta=fields
+            )
 
 
 def read_pdb(path: str | Path, problems: Problems, *, max_bytes: int = MAX_BYTES) -> Iterator[Record]:
@@ -102,42 +104,44 @@ def contacts(residues: list[Any]) -> NDArray[np.int32]:
     """
     from scipy.spatial import KDTree
 
-    everywhere = places(residues)
-    where = np.flatnonzero(~np.isnan(everywhere[:, 0])).astype(np.int32)
-    if len(where) < 2:
+    coordinates = places(residues)
+    resolved = np.flatnonzero(~np.isnan(coordinates[:, 0])).astype(np.int32)
+    if len(resolved) < 2:
         return np.zeros((0, 2), dtype=np.int32)
-    points = everywhere[where]
+    points = coordinates[resolved]
     pairs = KDTree(points).query_pairs(CONTACT, output_type="ndarray")
-    near = np.linalg.norm(points[pairs[:, 0]] - points[pairs[:, 1]], axis=1) < CONTACT
-    found: NDArray[np.int32] = where[np.sort(pairs[near], axis=1)]
-    return found[np.lexsort((found[:, 1], found[:, 0]))]
+    is_near = np.linalg.norm(points[pairs[:, 0]] - points[pairs[:, 1]], axis=1) < CONTACT
+    contact_pairs: NDArray[np.int32] = resolved[np.sort(pairs[is_near], axis=1)]
+    return contact_pairs[np.lexsort((contact_pairs[:, 1], contact_pairs[:, 0]))]
 
 
 def places(residues: list[Any]) -> NDArray[np.float64]:
-    """(L, 3) where the C-beta atom of each residue is, in angstrom; NaN where nothing says so.
+    """(L, 3) coordinates of each residue's C-beta atom, in angstrom; NaN where the file has none.
 
     Of glycine it is the C-alpha. One that is missing is put where N, C-alpha and C have it (bond of 1.522
     angstrom, angle of 1.927 and dihedral angle of -2.143, as in ESM and trRosetta).
     """
-    found = np.full((len(residues), 3), np.nan)
-    for number, one in enumerate(residues):
-        name = "CA" if one.get_resname() == "GLY" else "CB"
-        if name in one:
-            found[number] = one[name].get_coord()
-        elif name == "CB" and all(atom in one for atom in ("N", "CA", "C")):
-            found[number] = _beta(*(one[atom].get_coord().astype(np.float64) for atom in ("N", "CA", "C")))
-    return found
+    coordinates = np.full((len(residues), 3), np.nan)
+    for number, residue in enumerate(residues):
+        name = "CA" if residue.get_resname() == "GLY" else "CB"
+        if name in residue:
+            coordinates[number] = residue[name].get_coord()
+        elif name == "CB" and all(atom in residue for atom in ("N", "CA", "C")):
+            coordinates[number] = _beta(
+                *(residue[atom].get_coord().astype(np.float64) for atom in ("N", "CA", "C"))
+            )
+    return coordinates
 
 
 def _beta(n: NDArray[np.float64], alpha: NDArray[np.float64], c: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(3,) the C-beta atom, which has the angle to C-alpha and N, and the dihedral angle with C too."""
+    """(3,) coordinates of the C-beta atom, in angstrom, computed from those of N, C-alpha and C."""
     length, angle, dihedral = 1.522, 1.927, -2.143
-    back = n - alpha
-    back /= np.linalg.norm(back)
-    normal = np.cross(n - c, back)
+    to_n = n - alpha
+    to_n /= np.linalg.norm(to_n)
+    normal = np.cross(n - c, to_n)
     normal /= np.linalg.norm(normal)
-    side = np.cross(normal, back)
-    along = length * np.cos(angle) * back
+    side = np.cross(normal, to_n)
+    along = length * np.cos(angle) * to_n
     across = length * np.sin(angle) * (np.cos(dihedral) * side - np.sin(dihedral) * normal)
     return np.asarray(alpha + along + across, dtype=np.float64)
 
@@ -148,17 +152,17 @@ def _chains(
     """The protein chains of the first model of a structure."""
     file = Path(source)
     name = file.with_suffix("").stem if file.suffix.lower() in COMPRESSED else file.stem
-    models, warned = parsed(partial(structure, name), entry, "a structure", source, problems)
-    problems.note(WARNED, len(warned), source=source)
+    models, messages = parsed(partial(structure, name), entry, "a structure", source, problems)
+    problems.note(WARNED, len(messages), source=source)
     problems.note("a further model of a structure, left out", len(models) - 1, source=source)
-    found = 0
+    chain_count = 0
     for chain in models[0] if models else ():
         residues, letters = _residues(chain)
         if not residues:
             problems.note("a chain without amino acids, left out", source=source)
             continue
-        found += 1
-        numbers = [one.id[1] for one in residues]
+        chain_count += 1
+        numbers = [residue.id[1] for residue in residues]
         problems.note(UNRESOLVED, sum(b - a > 1 for a, b in pairwise(numbers)), source=source)
         yield Record(
             id=f"{name}_{chain.id}" if chain.id.strip() else name,
@@ -168,32 +172,33 @@ def _chains(
             document=name,
             meta={
                 "chain": chain.id,
-                "numbers": tuple(f"{one.id[1]}{one.id[2].strip()}" for one in residues),
+                "numbers": tuple(f"{residue.id[1]}{residue.id[2].strip()}" for residue in residues),
                 "contacts": tuple(map(tuple, contacts(residues).tolist())),
                 "unplaced": tuple(np.flatnonzero(np.isnan(places(residues)[:, 0])).tolist()),
             },
         )
-    if models and not found:
+    if models and not chain_count:
         remedy = "check that this is the structure of a protein, with coordinates"
         problems.bad(DataError("a structure without a protein chain", source=source, remedy=remedy))
 
 
 def _occupancy(residue: Any) -> float:
+    """Mean occupancy of a residue's atoms, 0 to 1."""
     return sum(atom.get_occupancy() or 0.0 for atom in residue) / max(1, len(residue))
 
 
 def _residues(chain: Any) -> tuple[list[Any], str]:
-    """The amino acids of a chain and their letters; modified ones are read as what they were made from."""
+    """The amino acids of a chain and their letters; a modified residue has the letter of its parent."""
     from Bio.Data.PDBData import protein_letters_3to1, protein_letters_3to1_extended
 
     residues, letters = [], []
-    for one in chain:
-        if one.is_disordered() == 2:  # several residues were seen at one place
-            one.disordered_select(max(one.disordered_get_list(), key=_occupancy).get_resname())
-        name = one.get_resname().strip()
+    for residue in chain:
+        if residue.is_disordered() == 2:  # several residues were seen at one place
+            residue.disordered_select(max(residue.disordered_get_list(), key=_occupancy).get_resname())
+        name = residue.get_resname().strip()
         letter = "X" if name == "UNK" else protein_letters_3to1_extended.get(name)
-        ligand = one.id[0].strip() and name in protein_letters_3to1  # a free amino acid beside the chain
+        ligand = residue.id[0].strip() and name in protein_letters_3to1  # a free amino acid beside the chain
         if letter and not ligand:
-            residues.append(one)
+            residues.append(residue)
             letters.append(letter)
     return residues, "".join(letters)

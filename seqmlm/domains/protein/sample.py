@@ -60,23 +60,23 @@ class PathPotts:
     def tables(self, path: Sequence[int]) -> tuple[Doubles, list[Doubles]]:
         """p(first) as (A,), and p(next | this) as (A, A) rows for every step along the path."""
         messages = self.backward(path)
-        first = _normalized(np.exp(self.fields[path[0]]) * messages[0])
+        first = _normalize(np.exp(self.fields[path[0]]) * messages[0])
         steps = [
-            _normalized(np.exp(self.coupling + self.fields[position]) * message)
+            _normalize(np.exp(self.coupling + self.fields[position]) * message)
             for position, message in zip(path[1:], messages[1:], strict=True)
         ]
         return first, steps
 
     def marginals(self) -> Doubles:
         """(L, A) exact p(x_i)."""
-        out = np.empty_like(self.fields)
+        frequencies = np.empty_like(self.fields)
         for path in self.paths:
             current, steps = self.tables(path)
-            out[path[0]] = current
+            frequencies[path[0]] = current
             for position, step in zip(path[1:], steps, strict=True):
                 current = current @ step
-                out[position] = current
-        return out
+                frequencies[position] = current
+        return frequencies
 
     def contact_joints(self) -> dict[tuple[int, int], Doubles]:
         """Exact p(x_i, x_j) as (A, A) for every contact (i, j), i < j."""
@@ -95,30 +95,30 @@ class PathPotts:
         return total - sum(information(joint) for joint in self.contact_joints().values())
 
     def conditional_entropies(self) -> Doubles:
-        """(L,) exact H(x_i | all the others), bits: what no masked model of one position can undercut."""
-        out = np.empty(len(self.fields))
+        """(L,) exact H(x_i | all the others), bits: the least mean surprisal a masked model can reach."""
+        entropies = np.empty(len(self.fields))
         for path in self.paths:
             current, steps = self.tables(path)
-            before: Doubles | None = None  # p(x_{k-1}, x_k)
+            incoming: Doubles | None = None  # p(x_{k-1}, x_k)
             for k, position in enumerate(path):
-                joint = current[None, :] if before is None else before
-                after = steps[k] if k < len(steps) else np.ones((len(current), 1))
-                triple = joint[:, :, None] * after[None, :, :]  # (previous, this, next)
-                out[position] = _entropy(triple) - _entropy(triple.sum(axis=1))
+                joint = current[None, :] if incoming is None else incoming
+                outgoing = steps[k] if k < len(steps) else np.ones((len(current), 1))
+                triple = joint[:, :, None] * outgoing[None, :, :]  # (previous, this, next)
+                entropies[position] = _entropy(triple) - _entropy(triple.sum(axis=1))
                 if k < len(steps):
-                    before = current[:, None] * steps[k]
+                    incoming = current[:, None] * steps[k]
                     current = current @ steps[k]
-        return out
+        return entropies
 
     def draw(self, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """(N, L) independent exact draws."""
-        out = np.empty((n, len(self.fields)), dtype=np.int64)
+        states = np.empty((n, len(self.fields)), dtype=np.int64)
         for path in self.paths:
             first, steps = self.tables(path)
-            out[:, path[0]] = _choose(np.broadcast_to(first, (n, len(first))), rng)
+            states[:, path[0]] = _choose(np.broadcast_to(first, (n, len(first))), rng)
             for i, j, step in zip(path, path[1:], steps, strict=False):
-                out[:, j] = _choose(step[out[:, i]], rng)
-        return out
+                states[:, j] = _choose(step[states[:, i]], rng)
+        return states
 
 
 def information(joint: Doubles) -> float:
@@ -127,11 +127,13 @@ def information(joint: Doubles) -> float:
 
 
 def _entropy(p: Doubles) -> float:
+    """Entropy of a distribution of any shape, bits."""
     positive = p[p > 0]
     return float(-(positive * np.log2(positive)).sum())
 
 
-def _normalized(weights: Doubles) -> Doubles:
+def _normalize(weights: Doubles) -> Doubles:
+    """Probabilities in proportion to weights along the last axis, rounded so that all machines agree."""
     rounded: Doubles = np.round(weights / weights.sum(axis=-1, keepdims=True), _DIGITS)
     normalized: Doubles = rounded / rounded.sum(axis=-1, keepdims=True)
     return normalized
@@ -164,8 +166,10 @@ _TURN = "GNDPS"
 
 @dataclass(frozen=True, kw_only=True)
 class Fold:
-    """How a family's chain runs: strands of equal length joined by turns, side by side in `order`; neighbours
-    run in opposite directions when an odd number of turns is between them."""
+    """The course of a family's chain: strands of equal length joined by turns, side by side in `order`.
+
+    Neighbours run in opposite directions when an odd number of turns is between them.
+    """
 
     name: str
     tail: int
@@ -232,7 +236,7 @@ def families() -> tuple[Family, ...]:
     rng = np.random.Generator(np.random.Philox(_PLANTED))
     rule = coupling()
     background = np.log(np.array(_BACKGROUND) / sum(_BACKGROUND))
-    made = []
+    planted = []
     for fold in FOLDS:
         paths = fold.paths()
         fields = background + rng.normal(0.0, 0.8, (fold.length, len(LETTERS)))
@@ -241,19 +245,19 @@ def families() -> tuple[Family, ...]:
                 # Turns and tails are conserved: one or two residues stand out.
                 for letter in rng.choice(list(_TURN), 2, replace=False):
                     fields[path[0], LETTERS.index(letter)] += 3.0
-        made.append(Family(fold, PathPotts(fields, rule, paths)))
-    return tuple(made)
+        planted.append(Family(fold, PathPotts(fields, rule, paths)))
+    return tuple(planted)
 
 
 def draw(n: int, seed: int) -> list[tuple[str, str]]:
     """(id, sequence) of `n` records, families mixed; ids are "<family>-<number>"."""
     rng = np.random.Generator(np.random.Philox(seed))
     shares = np.array([family.fold.share for family in families()])
-    which = np.searchsorted(shares.cumsum(), rng.random(n), side="right").clip(max=len(shares) - 1)
+    family_of_row = np.searchsorted(shares.cumsum(), rng.random(n), side="right").clip(max=len(shares) - 1)
     alphabet = np.frombuffer(LETTERS.encode(), dtype=np.uint8)
     records: list[tuple[str, str]] = [("", "")] * n
     for number, family in enumerate(families()):
-        rows = np.flatnonzero(which == number)
+        rows = np.flatnonzero(family_of_row == number)
         for row, states in zip(rows.tolist(), family.model.draw(len(rows), rng), strict=True):
             records[row] = (f"{family.fold.name}-{row + 1:06d}", alphabet[states].tobytes().decode())
     return records
@@ -275,6 +279,7 @@ def write(out: Path, n: int | None, seed: int) -> Sample:
 
 
 def _describe(family: Family) -> dict[str, Any]:
+    """The exact facts of a family, as `truth.json` has them."""
     model = family.model
     marginals = model.marginals()
     joints = model.contact_joints()
@@ -286,11 +291,12 @@ def _describe(family: Family) -> dict[str, Any]:
         "consensus": "".join(LETTERS[state] for state in marginals.argmax(axis=1)),
         "contacts": [list(pair) for pair in model.contacts],
         "contact_information_bits": [round(information(joints[pair]), 4) for pair in model.contacts],
-        "site_entropy_bits": _rounded(-(positive * np.log2(positive)).sum(axis=1)),
-        "conditional_entropy_bits": _rounded(model.conditional_entropies()),
+        "site_entropy_bits": _four_digits(-(positive * np.log2(positive)).sum(axis=1)),
+        "conditional_entropy_bits": _four_digits(model.conditional_entropies()),
         "entropy_bits": round(model.entropy(), 4),
     }
 
 
-def _rounded(values: Doubles) -> list[float]:
+def _four_digits(values: Doubles) -> list[float]:
+    """The numbers rounded to four digits."""
     return [round(float(value), 4) for value in values]

@@ -1,4 +1,4 @@
-"""What maps of dependence mean in proteins: contacts, and how many of the strongest pairs are some.
+"""The structure of proteins in maps of dependence: contacts, and how many of the strongest pairs are some.
 
 The measure is P@L: of the L strongest pairs (L residues, at least 6 apart) the share that is in contact. Its
 rivals need no model: the density of contacts, and the nearest pairs.
@@ -64,8 +64,8 @@ class ContactsDecoder(Decoder):
         first, second = np.triu_indices(len(units), self.separation)
         values = dependence.values[first, second]
         order = strongest(values)[: len(units)]
-        kept = order[values[order] > 0]
-        return frozenset(zip(first[kept].tolist(), second[kept].tolist(), strict=True))
+        chosen = order[values[order] > 0]
+        return frozenset(zip(first[chosen].tolist(), second[chosen].tolist(), strict=True))
 
     def truths(self, path: Path, problems: Problems) -> Knows:
         """Contacts of `truth.json`, of a structure (or a folder of them), or of a file of contacts.
@@ -75,100 +75,107 @@ class ContactsDecoder(Decoder):
         (columns of the alignment from 0) and `cb_dist`, for the rows of alignments that are named so.
         """
         if path.suffix.lower() == ".json" or (path / TRUTH).is_file():
-            return self._of_sample(read_truth(path, SCHEMA, ("families",)))
+            return self._sample_truths(read_truth(path, SCHEMA, ("families",)))
         files = sorted(path.iterdir()) if path.is_dir() else [path]
         if chains := [chain for file in files for chain in _chains(file, problems)]:
-            return lambda record, units: _of_chains(chains, "".join(units), problems)
+            return lambda record, units: _chain_truth(chains, "".join(units), problems)
         if path.is_dir() or stem_suffix(path) in _STRUCTURES:
             remedy = "give truth.json, files in PDB or mmCIF format, or a file of contacts"
             raise DataError("no chain of a protein is there", source=str(path), remedy=remedy)
-        return self._of_table(_table(path, problems))
+        return self._table_truths(_table(path, problems))
 
-    def _of_sample(self, truth: Mapping[str, Any]) -> Knows:
-        families = {one["name"]: one for one in truth["families"]}
+    def _sample_truths(self, truth: Mapping[str, Any]) -> Knows:
+        """A function that gives the planted contacts of a record of the sample, by its family."""
+        families = {planted["name"]: planted for planted in truth["families"]}
 
-        def knows(record: Record, units: Sequence[str]) -> Truth | None:
+        def truth_of(record: Record, units: Sequence[str]) -> Truth | None:
             family = families.get(record.id.rpartition("-")[0])
             if family is None or family["length"] != len(units):
                 return None
             contacts = frozenset((int(i), int(j)) for i, j in family["contacts"])
-            through = dict.fromkeys(reached(contacts) - contacts, "indirect")
+            through = dict.fromkeys(connected_pairs(contacts) - contacts, "indirect")
             return Truth(edges=contacts, kinds=through | _ranges(contacts))
 
-        return knows
+        return truth_of
 
-    def _of_table(self, families: Mapping[str, Mapping[Pair, float | None]]) -> Knows:
-        def knows(record: Record, units: Sequence[str]) -> Truth | None:
+    def _table_truths(self, families: Mapping[str, Mapping[Pair, float | None]]) -> Knows:
+        """A function that gives the contacts of a record, from a file of contacts."""
+
+        def truth_of(record: Record, units: Sequence[str]) -> Truth | None:
             if "" in families:
-                return _of_distances(families[""], {place + 1: place for place in range(len(units))})
-            name = next((one for one in families if _named(record, one)), None)
+                return _distance_truth(families[""], {place + 1: place for place in range(len(units))})
+            name = next((family for family in families if _is_family(record, family)), None)
             columns = None if name is None else self._columns(record)
             if name is None or columns is None:
                 return None
-            return _of_distances(families[name], {column: place for place, column in enumerate(columns)})
+            return _distance_truth(families[name], {column: place for place, column in enumerate(columns)})
 
-        return knows
+        return truth_of
 
     def _columns(self, record: Record) -> list[int] | None:
         """The column of each residue of a record; None where it is no row of an alignment, or another one."""
         if record.source == "-":
             return None
         row = self._alignments(record.source).get(record.document or "", {}).get(record.id, "")
-        without = [place for place, letter in enumerate(row) if letter not in "-."]
-        same = "".join(row[place] for place in without) == str(record.raw).replace("-", "").replace(".", "")
-        return without if row and same else None
+        columns = [place for place, letter in enumerate(row) if letter not in "-."]
+        is_same = "".join(row[place] for place in columns) == str(record.raw).replace("-", "").replace(
+            ".", ""
+        )
+        return columns if row and is_same else None
 
     def measures(self, decoded: Iterable[Decoded]) -> dict[str, float]:
         """P@L with its interval, by range and at L/2 and L/5, beside what needs no model."""
-        found: dict[str, list[float]] = {}
-        for one in decoded:
-            if one.truth is None:
+        by_figure: dict[str, list[float]] = {}
+        for protein in decoded:
+            if protein.truth is None:
                 continue
-            for name, value in self._figures(one, one.truth).items():
-                found.setdefault(name, []).append(value)
-        told: dict[str, float] = {}
-        for name, values in found.items():
-            whole = ratio(values)
-            told[name] = whole.value
+            for name, value in self._figures(protein, protein.truth).items():
+                by_figure.setdefault(name, []).append(value)
+        figures: dict[str, float] = {}
+        for name, values in by_figure.items():
+            interval = ratio(values)
+            figures[name] = interval.value
             if name.startswith("p_at_l") and name.count("_") == 2:
-                told |= {f"{name}_low": whole.low, f"{name}_high": whole.high}
-        return told
+                figures |= {f"{name}_low": interval.low, f"{name}_high": interval.high}
+        return figures
 
-    def _figures(self, one: Decoded, truth: Truth) -> dict[str, float]:
-        """Of one sequence; nothing where no pair of it could be a contact."""
-        first, second = np.triu_indices(len(one.units), 1)
-        told, labels = truth.of(first, second)
-        length = len(np.union1d(first[told], second[told]))  # residues with a place
-        far = told & (second - first >= self.separation)
+    def _figures(self, decoded: Decoded, truth: Truth) -> dict[str, float]:
+        """The figures of one sequence, by name; empty where no judged pair is a contact."""
+        first, second = np.triu_indices(len(decoded.units), 1)
+        is_known, labels = truth.labels(first, second)
+        length = len(np.union1d(first[is_known], second[is_known]))  # residues with a place
+        far = is_known & (second - first >= self.separation)
         first, second, labels = first[far], second[far], labels[far]
         if not labels.any():
             return {}
-        values, distance = one.dependence.values[first, second], (second - first).astype(np.float64)
+        values, distance = decoded.dependence.values[first, second], (second - first).astype(np.float64)
         scores = {"": values, "_of_distance": -distance}
         counts = {part: max(1, length // share) for part, share in PARTS.items()}
-        found = {f"p_at_l{name}": precision(labels, own, length) for name, own in scores.items()}
-        found["density"] = float(labels.mean())
+        figures = {f"p_at_l{name}": precision(labels, ranking, length) for name, ranking in scores.items()}
+        figures["density"] = float(labels.mean())
         for part in list(PARTS)[1:]:
-            found |= {f"{part}{name}": precision(labels, own, counts[part]) for name, own in scores.items()}
+            figures |= {
+                f"{part}{name}": precision(labels, ranking, counts[part]) for name, ranking in scores.items()
+            }
         for kind, (low, high) in RANGES.items():
             inside = (distance >= low) & (distance < high)
             if not inside.any() or low < self.separation:
                 continue
             for part, count in counts.items():
-                found[f"{part}_{kind}"] = precision(labels[inside], values[inside], count)
-            found[f"density_{kind}"] = float(labels[inside].mean())
+                figures[f"{part}_{kind}"] = precision(labels[inside], values[inside], count)
+            figures[f"density_{kind}"] = float(labels[inside].mean())
         pairs = zip(first.tolist(), second.tolist(), strict=True)
-        through = np.array([truth.kinds.get(pair) == "indirect" for pair in pairs])
-        if through.any():
-            found["indirect_at_l"] = float(through[strongest(values)[:length]].mean())
+        is_indirect = np.array([truth.kinds.get(pair) == "indirect" for pair in pairs])
+        if is_indirect.any():
+            figures["indirect_at_l"] = float(is_indirect[strongest(values)[:length]].mean())
         curve = Detection(labels, np.nan_to_num(values, nan=-np.inf)).curve()
-        return found | {"auprc": curve.average_precision, "auroc": curve.auroc}
+        return figures | {"auprc": curve.average_precision, "auroc": curve.auroc}
 
 
 def strongest(values: Doubles) -> NDArray[np.int64]:
-    """(P',) the pairs with a value, the strongest first; of equal values those first that come first."""
-    known = np.flatnonzero(~np.isnan(values))
-    order: NDArray[np.int64] = known[np.argsort(-values[known], kind="stable")]
+    """(P',) indices of the pairs that have a value, strongest first; ties keep their order."""
+    valued = np.flatnonzero(~np.isnan(values))
+    order: NDArray[np.int64] = valued[np.argsort(-values[valued], kind="stable")]
     return order
 
 
@@ -179,16 +186,18 @@ def precision(labels: Bools, values: Doubles, count: int) -> float:
 
 
 def _ranges(contacts: Iterable[Pair]) -> dict[Pair, str]:
-    """The range of each contact, of those at least 3 apart."""
+    """The range ("local" to "long") of each contact of residues at least 3 apart."""
     return {(i, j): kind for i, j in contacts for kind, (low, high) in RANGES.items() if low <= j - i < high}
 
 
-def reached(contacts: Iterable[Pair]) -> set[Pair]:
+def connected_pairs(contacts: Iterable[Pair]) -> set[Pair]:
     """All pairs that a path of contacts joins."""
     from networkx import Graph, connected_components
 
     return {
-        pair for joined in connected_components(Graph(contacts)) for pair in combinations(sorted(joined), 2)
+        pair
+        for component in connected_components(Graph(contacts))
+        for pair in combinations(sorted(component), 2)
     }
 
 
@@ -196,17 +205,18 @@ def reached(contacts: Iterable[Pair]) -> set[Pair]:
 
 
 def _chains(path: Path, problems: Problems) -> list[Record]:
-    read = _STRUCTURES.get(stem_suffix(path))
-    return [] if read is None else list(read(path, problems))
+    """The protein chains of a PDB or mmCIF file; none for a file of another kind."""
+    reader = _STRUCTURES.get(stem_suffix(path))
+    return [] if reader is None else list(reader(path, problems))
 
 
-def _of_chains(chains: Sequence[Record], sequence: str, problems: Problems) -> Truth | None:
-    """The contacts of the chain that is most like a sequence, in the sequence's places."""
+def _chain_truth(chains: Sequence[Record], sequence: str, problems: Problems) -> Truth | None:
+    """The contacts of the chain most like a sequence, in positions of the sequence; None if none is alike."""
     best, share, chain = None, 0.0, chains[0]
-    for one in chains:
-        found, own = _matched(one.raw, sequence)
-        if own > share:
-            best, share, chain = found, own, one
+    for candidate in chains:
+        residue_pairs, identity = _align_chain(candidate.raw, sequence)
+        if identity > share:
+            best, share, chain = residue_pairs, identity, candidate
     if best is None or share < IDENTITY:
         problems.note("a sequence of which no chain of the structures is, left out of the figures")
         return None
@@ -215,14 +225,14 @@ def _of_chains(chains: Sequence[Record], sequence: str, problems: Problems) -> T
             f"chain {chain.id} has {share:.0%} of a sequence; its residue 1 is residue {begin + 1} of that"
         )
     contacts = frozenset((best[i], best[j]) for i, j in chain.meta["contacts"] if i in best and j in best)
-    placed = frozenset(place for residue, place in best.items() if residue not in chain.meta["unplaced"])
-    return Truth(edges=contacts, kinds=_ranges(contacts), known=placed.issuperset)
+    located = frozenset(place for residue, place in best.items() if residue not in chain.meta["unplaced"])
+    return Truth(edges=contacts, kinds=_ranges(contacts), covers=located.issuperset)
 
 
-def _matched(chain: str, sequence: str) -> tuple[dict[int, int], float]:
-    """Residue of a chain -> residue of a sequence that it is aligned with, and the share of equal ones.
+def _align_chain(chain: str, sequence: str) -> tuple[dict[int, int], float]:
+    """Position in a chain -> aligned position in a sequence, and the share of equal residues, 0 to 1.
 
-    An alignment of both from end to end, unaligned ends free.
+    The alignment is global; gaps at its ends cost nothing.
     """
     if (begin := sequence.find(chain)) >= 0:
         return {residue: begin + residue for residue in range(len(chain))}, 1.0
@@ -235,25 +245,25 @@ def _matched(chain: str, sequence: str) -> tuple[dict[int, int], float]:
 # Files of contacts
 
 
-def _of_distances(pairs: Mapping[Pair, float | None], place: Mapping[int, int]) -> Truth | None:
-    """Pairs of residues or columns in places of a sequence; None where none is in it.
+def _distance_truth(pairs: Mapping[Pair, float | None], place: Mapping[int, int]) -> Truth | None:
+    """The contacts among pairs of residues or columns, in positions of a sequence; None where none is in it.
 
-    With distances above that of a contact the file tells of all pairs it has, else of all that there are.
+    A file that also has distances above that of a contact judges its own pairs alone, another one all pairs.
     """
-    found = {
-        (min(place[i], place[j]), max(place[i], place[j])): far
-        for (i, j), far in pairs.items()
+    distances = {
+        (min(place[i], place[j]), max(place[i], place[j])): distance
+        for (i, j), distance in pairs.items()
         if i in place and j in place
     }
-    if not found:
+    if not distances:
         return None
-    edges = frozenset(pair for pair, far in found.items() if far is None or far < CONTACT)
-    partly = any(far is not None and far >= CONTACT for far in found.values())
-    return Truth(edges=edges, kinds=_ranges(edges), known=found.__contains__ if partly else None)
+    edges = frozenset(pair for pair, distance in distances.items() if distance is None or distance < CONTACT)
+    partly = any(distance is not None and distance >= CONTACT for distance in distances.values())
+    return Truth(edges=edges, kinds=_ranges(edges), covers=distances.__contains__ if partly else None)
 
 
 def _table(path: Path, problems: Problems) -> dict[str, dict[Pair, float | None]]:
-    """A file of contacts: by family ("" where none is named) residues or columns, and their distance."""
+    """Distance in angstrom (None: not given) of each pair in a file of contacts, by family ("" for none)."""
     source, header = source_of(path), dict[str, int]()
     pairs: dict[str, dict[Pair, float | None]] = {}
     for number, text in lines(source, problems, max_bytes=MAX_BYTES):
@@ -277,23 +287,26 @@ def _table(path: Path, problems: Problems) -> dict[str, dict[Pair, float | None]
 
 
 def _row(cells: Sequence[str], header: Mapping[str, int]) -> tuple[str, Pair, float | None]:
+    """Family, pair and distance of one line of a file of contacts."""
     if "pfam" in header:
         pair = int(cells[header["col_i"]]), int(cells[header["col_j"]])
         return cells[header["pfam"]], pair, float(cells[header["cb_dist"]])
     return "", (int(cells[0]), int(cells[1])), float(cells[2]) if len(cells) > 2 else None
 
 
-def _named(record: Record, family: str) -> bool:
-    """Whether a record's alignment, or its file, is called so."""
+def _is_family(record: Record, family: str) -> bool:
+    """Whether a record's alignment, or its file, has the name of a family."""
     return record.document == family or Path(record.source).name.split(".")[0] == family
 
 
 def _alignments(domain: Field, source: str) -> dict[str, dict[str, str]]:
-    """The rows of each alignment of a file, by name."""
+    """Alignment name -> record id -> row, for each alignment of a file whose rows are of one length."""
     rows: dict[str, dict[str, str]] = {}
     try:
-        for one in islice(domain.read([source], Problems("skip"), gaps="keep"), MOST_ROWS):
-            rows.setdefault(one.document or "", {})[one.id] = str(one.raw).upper()
+        for record in islice(domain.read([source], Problems("skip"), gaps="keep"), MOST_ROWS):
+            rows.setdefault(record.document or "", {})[record.id] = str(record.raw).upper()
     except SeqmlmError:  # a format without gaps is no alignment
         return {}
-    return {name: own for name, own in rows.items() if len({len(row) for row in own.values()}) == 1}
+    return {
+        name: aligned for name, aligned in rows.items() if len({len(row) for row in aligned.values()}) == 1
+    }

@@ -169,7 +169,7 @@ class ResidueLetters(LetterTokenizer):
     name: ClassVar[str] = "residue_letters.v1"
     traits: ClassVar[Traits] = ResidueTokenizer.traits
     scored: ClassVar[str] = STANDARD
-    others: ClassVar[str] = "XBUZOJ.-"
+    unscored_letters: ClassVar[str] = "XBUZOJ.-"
     stand_in: ClassVar[str] = "X"
 
 

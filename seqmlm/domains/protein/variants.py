@@ -36,11 +36,11 @@ from seqmlm.domains.variants import (
     Variant,
     Variants,
     VariantTable,
+    additive_prediction,
     bad_variant,
     blosum62,
     changes,
     lower_names,
-    summed,
 )
 from seqmlm.errors import DataError, UsageError, number_of
 
@@ -66,7 +66,7 @@ ALIKE = 0.8
 MOST_ROWS = 5000
 
 GAP = "-"
-"""Of a row in a column where it has no residue."""
+"""Letter of a row in a column where it has no residue."""
 
 _MOST_TOLD = 5  # bad variants named in one message
 _THREE: Mapping[str, str] = {**protein_letters_3to1_extended, "Ter": "*"}
@@ -130,13 +130,13 @@ class Change(NamedTuple):
     """One change as it is written.
 
     places: (residue, number) of one place, or of the first and the last; () where none is named.
-    what: "sub", "del", "dup", "ins", "delins", "=" for none, or a kind of `UNSCORED`.
-    new: residues that are put there.
+    kind: "sub", "del", "dup", "ins", "delins", "=" for none, or a kind of `UNSCORED`.
+    inserted: residues that are put there.
     """
 
     places: tuple[tuple[str, int], ...]
-    what: str
-    new: str
+    kind: str
+    inserted: str
 
 
 def parse(text: str) -> tuple[Change, ...]:
@@ -147,7 +147,7 @@ def parse(text: str) -> tuple[Change, ...]:
 
     >>> parse("p.Ala123Val") == parse("A123V")
     True
-    >>> [change.what for change in parse("A1P:D2del, G3_K4insAA, p.Gly9fs")]
+    >>> [change.kind for change in parse("A1P:D2del, G3_K4insAA, p.Gly9fs")]
     ['sub', 'del', 'ins', 'fs']
     """
     body = _ACCESSION.sub("", _ELSEWHERE.sub("?", text.strip()))
@@ -168,9 +168,9 @@ def parse(text: str) -> tuple[Change, ...]:
 
 
 def _alternatives(proteins: Sequence[str], text: str) -> tuple[Change, ...]:
-    """The changes of several proteins, of which none is scored; the later ones may lack the place."""
+    """The changes of alternative proteins, none of them scored; a later one may leave out the place."""
     place = _PLACE.match(proteins[0])
-    found = list[Change]()
+    alternatives = list[Change]()
     for protein in proteins:
         try:
             try:
@@ -181,36 +181,40 @@ def _alternatives(proteins: Sequence[str], text: str) -> tuple[Change, ...]:
             raise ValueError(
                 f"{text[:60]!r} has an alternative {protein[:20]!r} that is no variant such as p.Ala123Val"
             ) from None
-        found += [change._replace(what="alternatives", new="") for change in changed]
-    return tuple(found)
+        alternatives += [change._replace(kind="alternatives", inserted="") for change in changed]
+    return tuple(alternatives)
 
 
 def _change(part: str, text: str) -> Change:
     """The change that one part of a notation names."""
     short = _LONG.sub(lambda code: _THREE.get(code[0], code[0]), part)
-    for what, form in _FORMS.items():
+    for kind, form in _FORMS.items():
         if match := form.fullmatch(short):
             letter, number = (*match.groups(), None, None)[:2]
-            return Change(((letter, int(number)),) if letter and number else (), what, "")
+            return Change(((letter, int(number)),) if letter and number else (), kind, "")
     match = _CHANGE.fullmatch(short.rstrip("?"))
     if match is None:
         raise ValueError(f"{text[:60]!r} is no variant such as A123G, A1P:D2N or p.Ala123Val")
-    letter, number, last, end, what, new = match.groups()
-    places = ((letter, int(number)),) if last is None else ((letter, int(number)), (last, int(end)))
-    what = "del" if what == "-" else what
-    if len(what) == 1:
-        if new or last is not None:
+    letter, number, end_letter, end_number, kind, inserted = match.groups()
+    places = (
+        ((letter, int(number)),)
+        if end_letter is None
+        else ((letter, int(number)), (end_letter, int(end_number)))
+    )
+    kind = "del" if kind == "-" else kind
+    if len(kind) == 1:
+        if inserted or end_letter is not None:
             raise ValueError(f"{text[:60]!r} exchanges one residue for several; write delins")
-        if what in _OTHER_RESIDUES and what != letter:
+        if kind in _OTHER_RESIDUES and kind != letter:
             return Change(places, "residue", "")
-        return Change(places, "=" if what in ("=", letter) else "sub", "" if what == "=" else what)
-    if bool(new) is not (what in ("ins", "delins")) or (what == "ins" and last is None):
-        raise ValueError(f"{text[:60]!r} is no {what} such as A1del, A1_G3dup, A1_C2insGG or A1delinsGG")
-    return Change(places, "residue", "") if _OTHER_RESIDUES & {*new} else Change(places, what, new)
+        return Change(places, "=" if kind in ("=", letter) else "sub", "" if kind == "=" else kind)
+    if bool(inserted) is not (kind in ("ins", "delins")) or (kind == "ins" and end_letter is None):
+        raise ValueError(f"{text[:60]!r} is no {kind} such as A1del, A1_G3dup, A1_C2insGG or A1delinsGG")
+    return Change(places, "residue", "") if _OTHER_RESIDUES & {*inserted} else Change(places, kind, inserted)
 
 
 class _Row(NamedTuple):
-    """A row that was read, with its changes as written, or None and the changed sequence."""
+    """A table row with its changes as written, or with None and the changed sequence."""
 
     name: str
     line: int
@@ -228,87 +232,92 @@ class ProteinVariants(Variants):
     def __init__(self, domain: Field) -> None:
         self._domain = domain
 
-    def read(self, table: VariantTable, problems: Problems) -> Iterator[Variant]:
+    def table_variants(self, table: VariantTable, problems: Problems) -> Iterator[Variant]:
         if table.genes is not None:
             raise UsageError("genes are those of a genome: proteins have none")
         wildtype = table.sequence
         if wildtype is None and table.wildtype is not None:
-            wildtype = self._wildtype(table.wildtype)
+            wildtype = self._read_wildtype(table.wildtype)
         elif wildtype is None and table.family is not None and table.query is not None:
             wildtype = self._member(table.family, table.query)
         bad = list[DataError]()
         rows = list(self._rows(table, wildtype, bad))
         if not rows and not bad:
             raise DataError("no variants", source=table.path, remedy="give a file with one variant a row")
-        of: dict[str, list[_Row]] = {}
+        rows_of: dict[str, list[_Row]] = {}
         for row in rows:
-            of.setdefault(row.wildtype, []).append(row)
-        firsts = {sequence: _numbering(table, own, sequence, problems) for sequence, own in of.items()}
-        found, kinds = list[Variant](), Counter[str]()
+            rows_of.setdefault(row.wildtype, []).append(row)
+        firsts = {
+            sequence: _numbering(table, own_rows, sequence, problems)
+            for sequence, own_rows in rows_of.items()
+        }
+        variants, kinds = list[Variant](), Counter[str]()
         for row in rows:
             try:
                 variant = _variant(row, table.path, firsts[row.wildtype])
-                found.append(variant)
+                variants.append(variant)
                 kinds.update([] if variant.scored else [_unscored_kind(row)])
             except ValueError as error:
                 remedy = _RENUMBER if isinstance(error, _Outside) else LEAVE_OUT
                 bad.append(bad_variant(str(error), table.path, row.line, remedy))
-        _refuse(sorted(bad, key=lambda one: one.line or 0), problems)
-        if found and len(found) == kinds["nucleotides"] + kinds["missing"]:
-            reason = f"none of {number_of(len(found), 'row')} names a change of the protein"
+        _refuse(sorted(bad, key=lambda failure: failure.line or 0), problems)
+        if variants and len(variants) == kinds["nucleotides"] + kinds["missing"]:
+            reason = f"none of {number_of(len(variants), 'row')} names a change of the protein"
             remedy = "name the column of its changes with --set column=NAME"
-            raise DataError(reason, source=table.path, line=found[0].line, remedy=remedy)
+            raise DataError(reason, source=table.path, line=variants[0].line, remedy=remedy)
         for kind, note in UNSCORED.items():
             problems.note(note, kinds[kind])
-        yield from found if table.columns is None else self._in_columns(found, table, problems)
+        yield from variants if table.columns is None else self._align_to_family(variants, table, problems)
 
     def _member(self, family: str, query: str | None) -> str:
-        """The residues of one row of an alignment, also those that stand in no column."""
-        for one in self._records(family):
-            if query in (None, one.id):
-                return _checked(str(one.raw), family, one.line)
+        """The residues of an alignment row, insertions included; `query` None takes the first row."""
+        for record in self._records(family):
+            if query in (None, record.id):
+                return _check_residues(str(record.raw), family, record.line)
         remedy = "give the id of a row as the file has it, or the wild type with --wildtype"
         raise DataError(f"no row is called {query}", source=family, remedy=remedy)
 
-    def _in_columns(
+    def _align_to_family(
         self, variants: Sequence[Variant], table: VariantTable, problems: Problems
     ) -> Iterator[Variant]:
-        """Variants of rows of the family, for a model that reads these."""
+        """The variants moved to aligned rows of their family, for a model that reads such rows."""
         if table.family is None:
-            if all(len(one.wildtype) == table.columns for one in variants):
+            if all(len(variant.wildtype) == table.columns for variant in variants):
                 yield from variants
                 return
             raise UsageError(
                 f"a linear model reads rows of {table.columns} columns: name the alignment that it was "
                 "trained on with --family"
             )
-        rows = [str(one.raw) for one in self._records(table.family, gaps="keep")]
-        if {len(one) for one in rows} != {table.columns}:
+        rows = [str(record.raw) for record in self._records(table.family, gaps="keep")]
+        if {len(row) for row in rows} != {table.columns}:
             reason = f"not the alignment of this model, which has {table.columns} columns"
             raise DataError(reason, source=table.family, remedy="name the one that it was trained on")
         columns, outside = cache(lambda wildtype: _columns_of(rows, wildtype, str(table.family))), 0
-        for one in variants:
-            found = _in_row(one, columns(one.wildtype), len(rows[0]))
-            outside += one.scored and not found.scored
-            yield found
+        for variant in variants:
+            row_variant = _in_row(variant, columns(variant.wildtype), len(rows[0]))
+            outside += variant.scored and not row_variant.scored
+            yield row_variant
         problems.note("not in columns of the family, or of another length: not scored", outside)
 
     def _records(self, path: str, **options: Any) -> Iterator[Record]:
         return self._domain.read([path], Problems(), **options)
 
-    def _wildtype(self, path: str) -> str:
-        found = list(self._records(path))
-        if len(found) != 1:
-            reason = f"{number_of(len(found), 'sequence')}, and the wild type is one"
+    def _read_wildtype(self, path: str) -> str:
+        """The only sequence of a file."""
+        records = list(self._records(path))
+        if len(records) != 1:
+            reason = f"{number_of(len(records), 'sequence')}, and the wild type is one"
             raise DataError(reason, source=path, remedy="give a file with that sequence alone")
-        return _checked(str(found[0].raw), path, found[0].line)
+        return _check_residues(str(records[0].raw), path, records[0].line)
 
     def _rows(self, table: VariantTable, wildtype: str | None, bad: list[DataError]) -> Iterator[_Row]:
+        """The rows of a table with their changes; those that cannot be read go into `bad`."""
         columns: tuple[str, ...] | None = None
         for line, fields in self._fields(table.path):
             columns = columns or _columns(fields, table, line)
-            own = next((str(fields[name]) for name in WILDTYPES if fields.get(name)), None)
-            sequence = wildtype or (own and _checked(own.upper(), table.path, line))
+            cell = next((str(fields[name]) for name in WILDTYPES if fields.get(name)), None)
+            sequence = wildtype or (cell and _check_residues(cell.upper(), table.path, line))
             if sequence is None and table.family is not None:
                 sequence = wildtype = self._member(table.family, None)
             if sequence is None:
@@ -318,7 +327,7 @@ class ProteinVariants(Variants):
             name = str(fields.get("id", "")) if columns[0] in SEQUENCES else text[:200]
             try:
                 if letters and text.lower() not in _UNCHANGED:
-                    mutant = _checked(text.upper().removesuffix("*"), table.path, line)
+                    mutant = _check_residues(text.upper().removesuffix("*"), table.path, line)
                     yield _Row(name, line, fields, sequence, None, mutant)
                 else:
                     yield _Row(name, line, fields, sequence, parse(text))
@@ -347,7 +356,7 @@ class ProteinVariants(Variants):
         """
         root = folder.parent if folder.is_file() else folder
         files = {path.name.removesuffix(".gz"): path for path in sorted(root.rglob("*.csv*"), reverse=True)}
-        found, reference = [], None
+        assay_list, reference = [], None
         for path in [folder] if folder.is_file() else files.values():
             for line, row in read_rows(str(path)):
                 if not {"DMS_id", "target_seq"} <= row.keys():
@@ -355,8 +364,8 @@ class ProteinVariants(Variants):
                 reference = path
                 table = files.get(str(row.get("DMS_filename") or f"{row['DMS_id']}.csv"))
                 if table is not None:
-                    sequence = _checked(str(row["target_seq"]).upper(), str(path), line)
-                    found.append(
+                    sequence = _check_residues(str(row["target_seq"]).upper(), str(path), line)
+                    assay_list.append(
                         Assay(
                             name=str(row["DMS_id"]),
                             table=VariantTable(path=str(table), sequence=sequence, first=1),
@@ -365,25 +374,27 @@ class ProteinVariants(Variants):
                             kind=str(row.get("coarse_selection_type") or ""),
                         )
                     )
-        if not found:
+        if not assay_list:
             reason = "no table of an assay" if reference else "no reference file with DMS_id and target_seq"
             remedy = "name the folder that has ProteinGym's reference file and its DMS tables, unpacked"
             raise DataError(reason, source=str(folder), remedy=remedy)
-        return found
+        return assay_list
 
     def rivals(self, wildtypes: Sequence[str], alignment: str | None) -> Mapping[str, Predict]:
-        """BLOSUM62, and the columns of an alignment, each place by itself."""
-        blosum = summed(lambda wildtype, at, new: blosum62()[wildtype[at], new], STANDARD)
+        """Predictors by name: BLOSUM62, and the residue frequencies of an alignment, column by column."""
+        blosum = additive_prediction(
+            lambda wildtype, place, residue: blosum62()[wildtype[place], residue], STANDARD
+        )
         if alignment is None:
             return {"BLOSUM62": blosum}
-        rows = [str(one.raw) for one in self._records(alignment, gaps="keep")]
-        sites = {one: _sites(rows, one, alignment) for one in wildtypes}
+        rows = [str(record.raw) for record in self._records(alignment, gaps="keep")]
+        sites = {wildtype: _sites(rows, wildtype, alignment) for wildtype in wildtypes}
 
-        def likelier(wildtype: str, at: int, new: str) -> float:
-            was, now = map(STANDARD.index, (wildtype[at], new))
-            return float(sites[wildtype][at, now] - sites[wildtype][at, was])
+        def log_ratio(wildtype: str, place: int, residue: str) -> float:
+            wild_state, new_state = map(STANDARD.index, (wildtype[place], residue))
+            return float(sites[wildtype][place, new_state] - sites[wildtype][place, wild_state])
 
-        return {"BLOSUM62": blosum, "site-independent": summed(likelier, STANDARD)}
+        return {"BLOSUM62": blosum, "site-independent": additive_prediction(log_ratio, STANDARD)}
 
 
 def _columns(fields: Mapping[str, Any], table: VariantTable, line: int) -> tuple[str, ...]:
@@ -395,16 +406,20 @@ def _columns(fields: Mapping[str, Any], table: VariantTable, line: int) -> tuple
     for triple in TRIPLES:
         if all(name in lower for name in triple):
             return tuple(lower[name] for name in triple)
-    known = next((lower[name] for name in (*NAMES, *SEQUENCES) if name in lower), None)
-    if known is None:
+    column = next((lower[name] for name in (*NAMES, *SEQUENCES) if name in lower), None)
+    if column is None:
         reason = "no column with a known name for the variants"
         remedy = f"name it with --set column=NAME; known: {', '.join((*NAMES[:4], *SEQUENCES[:2]))}"
         raise DataError(reason, source=table.path, line=line, remedy=remedy)
-    return (known,)
+    return (column,)
 
 
-def _checked(sequence: str, path: str, line: int) -> str:
-    """A sequence of residues; a letter that is none is a DataError."""
+def _check_residues(sequence: str, path: str, line: int) -> str:
+    """The sequence itself, if all its letters are residues.
+
+    Raises:
+        DataError: an empty sequence, or a letter that is no residue.
+    """
     if not sequence:
         raise bad_variant("an empty sequence", path, line)
     for place, letter in enumerate(sequence, start=1):
@@ -414,19 +429,23 @@ def _checked(sequence: str, path: str, line: int) -> str:
 
 
 def _refuse(bad: Sequence[DataError], problems: Problems) -> None:
-    """Hand bad variants on; where the first one ends all, it names the others too."""
+    """Hand bad variants to `problems`; where the first one raises, its message names the next ones too."""
     if len(bad) > 1 and problems.on_error == "raise":
-        others = "; ".join(f"line {one.line}: {one.reason}" for one in bad[1:_MOST_TOLD])
-        more = f"; and {len(bad) - _MOST_TOLD} more" if len(bad) > _MOST_TOLD else ""
+        later_reasons = "; ".join(f"line {failure.line}: {failure.reason}" for failure in bad[1:_MOST_TOLD])
+        ending = f"; and {len(bad) - _MOST_TOLD} more" if len(bad) > _MOST_TOLD else ""
         first = bad[0]
-        told = f"{first.reason}; {others}{more}"
-        problems.bad(bad_variant(told, first.source or "", first.line or 1, first.remedy or LEAVE_OUT))
-    for one in bad:
-        problems.bad(one)
+        reason = f"{first.reason}; {later_reasons}{ending}"
+        problems.bad(bad_variant(reason, first.source or "", first.line or 1, first.remedy or LEAVE_OUT))
+    for failure in bad:
+        problems.bad(failure)
 
 
 def _numbering(table: VariantTable, rows: Sequence[_Row], wildtype: str, problems: Problems) -> int:
-    """The number that a table gives to the first residue of the wild type; a DataError where none fits."""
+    """The number that a table gives to the first residue of the wild type.
+
+    Raises:
+        DataError: no numbering fits the residues that the variants name.
+    """
     if table.first is not None:
         return table.first
     places = _named_places(rows)
@@ -436,31 +455,31 @@ def _numbering(table: VariantTable, rows: Sequence[_Row], wildtype: str, problem
     numbers = np.array([number for _, number in places])
     residues = np.frombuffer(wildtype.encode(), dtype=np.uint8)
 
-    def fitting(first: int) -> tuple[float, NDArray[np.bool_]]:
-        """The share of the places inside the wild type that fit it, 0 where most are outside; and which."""
-        at = numbers - first
-        inside = (at >= 0) & (at < len(residues))
-        fit = np.asarray(inside & (residues[np.where(inside, at, 0)] == letters))
+    def fit_of(first: int) -> tuple[float, NDArray[np.bool_]]:
+        """Share of the places in the wild type whose residue fits (0 if most lie outside), and (P,) which."""
+        place = numbers - first
+        inside = (place >= 0) & (place < len(residues))
+        fit = np.asarray(inside & (residues[np.where(inside, place, 0)] == letters))
         enough = inside.sum() >= max(LEAST_PLACES, len(places) / 2)
         return float(fit.sum() / inside.sum()) if enough else 0.0, fit
 
-    if fitting(1)[0] >= LEAST_SHARE or len(places) < LEAST_PLACES:
+    if fit_of(1)[0] >= LEAST_SHARE or len(places) < LEAST_PLACES:
         return 1
     firsts = range(int(numbers.min()) - len(residues) + 1, int(numbers.max()) + 1)
-    best = max(firsts, key=lambda first: (fitting(first)[0], fitting(first)[1].sum()))
-    share, fit = fitting(best)
+    best = max(firsts, key=lambda first: (fit_of(first)[0], fit_of(first)[1].sum()))
+    share, fit = fit_of(best)
     if share < LEAST_SHARE and (best != 1 or share < 0.5):
-        wrong = list(places.items())[int(np.argmin(fit))]
+        misfit = list(places.items())[int(np.argmin(fit))]
         raise DataError(
             f"the residues that the variants name do not fit the wild type: {share:.0%} of "
             f"{len(places)} places do, at best, where its first residue is number {best}",
             source=table.path,
-            line=wrong[1],
+            line=misfit[1],
             remedy="check the wild type, or say the number of its first residue with --set first=NUMBER",
         )
     if best != 1:
-        said = f"the table numbers the first residue of the wild type {best}; of its {len(places)} places fit"
-        problems.note(said, int(fit.sum()))
+        note = f"the table numbers the first residue of the wild type {best}; of its {len(places)} places fit"
+        problems.note(note, int(fit.sum()))
     return best
 
 
@@ -471,24 +490,28 @@ def _named_places(rows: Sequence[_Row]) -> dict[tuple[str, int], int]:
 
 
 def _variant(row: _Row, path: str, first: int) -> Variant:
-    """The variant that a row names; a ValueError where it does not fit, or puts there what is no residue."""
+    """The variant that a row names.
+
+    Raises:
+        ValueError: it does not fit the wild type, or inserts a letter that is no residue.
+    """
     if row.changes is None:
         edits = changes(row.wildtype, row.mutant)
-        name = row.name or ":".join(_spelled(row.wildtype, edit, first) for edit in edits)[:200] or "="
+        name = row.name or ":".join(_edit_name(row.wildtype, edit, first) for edit in edits)[:200] or "="
     else:
-        named = [
-            (change.what, _edit(change, row, first))
+        located = [
+            (change.kind, _edit(change, row, first))
             for change in row.changes
             if change.places and change.places[0][0] != "*"
         ]
-        unscored = any(change.what in UNSCORED for change in row.changes)
-        changed = [] if unscored else [edit for what, edit in named if what != "="]
+        unscored = any(change.kind in UNSCORED for change in row.changes)
+        changed = [] if unscored else [edit for kind, edit in located if kind != "="]
         edits, name = tuple(sorted(changed)), row.name or "="
         if any(a.end > b.start or a == b for a, b in pairwise(edits)):
             raise ValueError(f"{name}: two changes of the same place")
-    strange = next((letter for edit in edits for letter in edit.text if letter not in STANDARD + "*"), None)
-    if strange is not None:
-        raise ValueError(f"{name}: {strange} is none of the 20 residues")
+    unknown = next((letter for edit in edits for letter in edit.text if letter not in STANDARD + "*"), None)
+    if unknown is not None:
+        raise ValueError(f"{name}: {unknown} is none of the 20 residues")
     return Variant(
         name=name, wildtype=row.wildtype, edits=edits, source=path, line=row.line, fields=row.fields,
         first=first, scored=not _unscored_kind(row),
@@ -496,18 +519,23 @@ def _variant(row: _Row, path: str, first: int) -> Variant:
 
 
 def _unscored_kind(row: _Row) -> str:
-    """The kind of `UNSCORED` that a row is of; "" of one that has an effect."""
+    """The kind of `UNSCORED` that a row belongs to; "" for a row that has an effect."""
     changed = row.changes or ()
-    kind = next((change.what for change in changed if change.what in UNSCORED), "")
+    kind = next((change.kind for change in changed if change.kind in UNSCORED), "")
     letters = (
-        letter for change in changed for letter in (*change.new, *(place[0] for place in change.places))
+        letter for change in changed for letter in (*change.inserted, *(place[0] for place in change.places))
     )
     return kind or ("stop" if "*" in letters else "")
 
 
-def _spelled(wildtype: str, edit: Edit, first: int) -> str:
-    old, number = wildtype[edit.start : edit.end], edit.start + first
-    return f"{old}{number}{edit.text}" if len(old) == len(edit.text) else f"{number}{old}>{edit.text or '-'}"
+def _edit_name(wildtype: str, edit: Edit, first: int) -> str:
+    """The notation of an edit, such as A12V or 12AC>G, with residues numbered from `first`."""
+    residues, number = wildtype[edit.start : edit.end], edit.start + first
+    return (
+        f"{residues}{number}{edit.text}"
+        if len(residues) == len(edit.text)
+        else f"{number}{residues}>{edit.text or '-'}"
+    )
 
 
 _RENUMBER = f"say with --set first=NUMBER which number its first residue has, or {LEAVE_OUT}"
@@ -518,6 +546,11 @@ class _Outside(ValueError):
 
 
 def _edit(change: Change, row: _Row, first: int) -> Edit:
+    """The edit that a written change means.
+
+    Raises:
+        ValueError: the wild type has another residue there, or ends before.
+    """
     wildtype = row.wildtype
     for letter, number in change.places:
         at = number - first
@@ -529,18 +562,24 @@ def _edit(change: Change, row: _Row, first: int) -> Edit:
         if wildtype[at] != letter:
             raise ValueError(f"{row.name}: the wild type has {wildtype[at]} at {number}, not {letter}")
     start, end = change.places[0][1] - first, change.places[-1][1] - first + 1
-    if end <= start or (change.what == "ins" and end != start + 2):
+    if end <= start or (change.kind == "ins" and end != start + 2):
         raise ValueError(f"{row.name}: the places are not in order, or not beside each other")
-    if change.what == "ins":
-        return Edit(start + 1, start + 1, change.new)
-    if change.what == "dup":
+    if change.kind == "ins":
+        return Edit(start + 1, start + 1, change.inserted)
+    if change.kind == "dup":
         return Edit(end, end, wildtype[start:end])
-    return Edit(start, end, change.new)
+    return Edit(start, end, change.inserted)
 
 
 def _in_row(variant: Variant, column: Mapping[int, int], width: int) -> Variant:
-    """The variant of the wild type as a row of its family, of which each place has its column or none; not
-    scored where a changed place has none, or the length changes."""
+    """The variant as an edit of an aligned row of its family.
+
+    It is not scored where a changed place is in no column, or where the length changes.
+
+    Args:
+        column: place of the wild type -> its column.
+        width: number of columns.
+    """
     row, numbers = [GAP] * width, [0] * width
     for place, there in column.items():
         row[there], numbers[there] = variant.wildtype[place], place + variant.first
@@ -573,46 +612,51 @@ def _sites(rows: Sequence[str], wildtype: str, path: str) -> NDArray[np.float64]
     columns = _columns_of(rows, wildtype, path)
     rows = rows[:: 1 + len(rows) // MOST_ROWS]
     cells = table[np.frombuffer("".join(rows).upper().encode(), dtype=np.uint8).reshape(len(rows), -1)]
-    known = cells < len(STANDARD)
-    least = ALIKE * known.sum(axis=1)
+    is_residue = cells < len(STANDARD)
+    least_equal = ALIKE * is_residue.sum(axis=1)
     weights = [
-        1 / np.count_nonzero(((cells == row) & known).sum(axis=1) >= own)
-        for row, own in zip(cells, least, strict=True)
+        1 / np.count_nonzero(((cells == row) & is_residue).sum(axis=1) >= threshold)
+        for row, threshold in zip(cells, least_equal, strict=True)
     ]
-    found = np.full((len(wildtype), len(STANDARD)), np.nan)
+    log_frequencies = np.full((len(wildtype), len(STANDARD)), np.nan)
     for place, column in columns.items():
         counts = np.bincount(cells[:, column], weights, len(STANDARD) + 1)[: len(STANDARD)] + 0.5
-        found[place] = np.log(counts / counts.sum())
-    return found
+        log_frequencies[place] = np.log(counts / counts.sum())
+    return log_frequencies
 
 
 def _columns_of(rows: Sequence[str], wildtype: str, path: str) -> dict[int, int]:
-    """Place of the wild type -> its column, by a local alignment with the row most like it (a DataError if
-    none is); a wild type with gaps is a row itself."""
+    """Place of the wild type -> its column, by a local alignment with the row most like it.
+
+    A wild type with gaps is a row itself.
+
+    Raises:
+        DataError: no row is like the wild type.
+    """
     if GAP in wildtype:
         return {column: column for column, letter in enumerate(wildtype) if letter != GAP}
 
     def words(text: str) -> set[str]:
         return {text[i : i + 3] for i in range(len(text) - 2)}
 
-    own = words(wildtype)
+    wild_words = words(wildtype)
     letters = [[(i, c) for i, c in enumerate(row.upper()) if c in RESIDUES] for row in rows]
-    texts = ["".join(c for _, c in one) for one in letters]
-    shared = [len(own & words(text)) for text in texts]
+    texts = ["".join(c for _, c in row_letters) for row_letters in letters]
+    shared = [len(wild_words & words(text)) for text in texts]
     best = int(np.argmax(shared))
     if not shared[best]:
         reason = "no row of the alignment is like the wild type"
         raise DataError(reason, source=path, remedy="give its family")
     usual = str.maketrans("UO", "CK")  # which BLOSUM62 does not have
-    one, two = wildtype.translate(usual), texts[best].translate(usual)
+    first, second = wildtype.translate(usual), texts[best].translate(usual)
     gaps = {"open_gap_score": -11, "extend_gap_score": -1}
-    found = aligned_places(one, two, {"mode": "local", "substitution_matrix": blosum62(), **gaps})
-    return {place: letters[best][there][0] for place, there in found.items()}
+    aligned = aligned_places(first, second, {"mode": "local", "substitution_matrix": blosum62(), **gaps})
+    return {place: letters[best][there][0] for place, there in aligned.items()}
 
 
-def aligned_places(one: str, other: str, settings: Mapping[str, Any]) -> dict[int, int]:
-    """Place in a sequence -> the one in another that it is aligned with, by Biopython's `PairwiseAligner`."""
+def aligned_places(first: str, second: str, settings: Mapping[str, Any]) -> dict[int, int]:
+    """Place in the first sequence -> aligned place in the second, by Biopython's `PairwiseAligner`."""
     from Bio.Align import PairwiseAligner
 
-    spans = zip(*PairwiseAligner(**settings).align(one, other)[0].aligned, strict=True)
+    spans = zip(*PairwiseAligner(**settings).align(first, second)[0].aligned, strict=True)
     return {int(a) + k: int(c) + k for (a, b), (c, _) in spans for k in range(int(b - a))}

@@ -20,7 +20,7 @@ from seqmlm.errors import DataError, UsageError
 _DIGITS = 20
 _WIDEST = 1000  # words of one contraction
 _SEVERAL = re.compile(r"(\d+)([-.])(\d+)")  # the place of several words, or of one that is not written
-_KEPT = {"words": 1, "upos": 3, "xpos": 4, "deprel": 7}
+_META_COLUMNS = {"words": 1, "upos": 3, "xpos": 4, "deprel": 7}
 _COLUMNS = 10  # ID FORM LEMMA UPOS XPOS FEATS HEAD DEPREL DEPS MISC
 
 
@@ -41,6 +41,7 @@ def read_conllu(path: str | Path, problems: Problems, *, max_bytes: int = MAX_BY
 
 
 def _conllu(numbered: Iterator[tuple[int, str]], path: str | Path, problems: Problems) -> Iterator[Record]:
+    """The sentences of numbered lines of CoNLL-U."""
     source, name = source_of(path), Path(path).name
     document: str | None = None
     for start, block in runs(numbered):
@@ -55,8 +56,8 @@ def _conllu(numbered: Iterator[tuple[int, str]], path: str | Path, problems: Pro
         if not words:
             problems.note("comments without a sentence")
             continue
-        written = (form + (" " if spaced else "") for form, _, spaced in _surface(words))
-        raw = comments.get("text") or "".join(written).rstrip(" ")
+        forms = (form + (" " if spaced else "") for form, _, spaced in _surface(words))
+        raw = comments.get("text") or "".join(forms).rstrip(" ")
         yield Record(
             id=comments.get("sent_id") or f"{name}:{start}",
             raw=raw,
@@ -68,23 +69,29 @@ def _conllu(numbered: Iterator[tuple[int, str]], path: str | Path, problems: Pro
 
 
 def _comment(text: str) -> tuple[str, str]:
+    """Key and value of a comment line."""
     key, _, value = text[1:].partition("=")
     return key.strip(), value.strip()
 
 
 def _word(text: str, source: str, line: int) -> list[str]:
+    """The ten columns of a word line.
+
+    Raises:
+        DataError: it is no line of CoNLL-U.
+    """
     fields = text.split("\t")
-    alone = fields[0].isdecimal()
-    place = None if alone else _SEVERAL.fullmatch(fields[0])
+    is_plain = fields[0].isdecimal()
+    place = None if is_plain else _SEVERAL.fullmatch(fields[0])
     if len(fields) != _COLUMNS:
         reason = f"{len(fields)} columns where CoNLL-U has {_COLUMNS}"
     elif max(len(fields[0]), len(fields[6])) > _DIGITS or (
         place and place[2] == "-" and int(place[3]) - int(place[1]) > _WIDEST
     ):
         reason = "a word number that is too large"
-    elif not (alone or place):
+    elif not (is_plain or place):
         reason = "the first column is not a word number"
-    elif alone and not (fields[6].isdecimal() or fields[6] == "_"):
+    elif is_plain and not (fields[6].isdecimal() or fields[6] == "_"):
         reason = "HEAD is not a word number"
     else:
         return fields
@@ -93,7 +100,7 @@ def _word(text: str, source: str, line: int) -> list[str]:
 
 
 def _surface(words: list[list[str]]) -> Iterator[tuple[str, range, bool]]:
-    """Yield (form, numbers of its words, space after) of what is really written, contractions whole."""
+    """(form, numbers of its words, whether a space follows) of each written word; a contraction is one."""
     covered = 0
     for fields in words:
         first, dash, last = fields[0].partition("-")
@@ -107,17 +114,18 @@ def _surface(words: list[list[str]]) -> Iterator[tuple[str, range, bool]]:
 
 
 def _syntax(words: list[list[str]], raw: str) -> dict[str, Any]:
-    real = [fields for fields in words if fields[0].isdecimal()]
+    """The lists that go into the `meta` of a sentence: columns, heads and spans of its words."""
+    plain_words = [fields for fields in words if fields[0].isdecimal()]
     spans: dict[int, tuple[int, int]] = {}
-    done = 0
+    end = 0
     for form, numbers, _ in _surface(words):
-        at = raw.find(form, done)
-        if at >= 0:
-            done = at + len(form)
-            spans.update(dict.fromkeys(numbers, (at, done)))
-    columns = {name: [fields[at] for fields in real] for name, at in _KEPT.items()}
-    heads = [int(fields[6]) if fields[6].isdecimal() else None for fields in real]
-    return columns | {"heads": heads, "spans": [spans.get(int(fields[0])) for fields in real]}
+        start = raw.find(form, end)
+        if start >= 0:
+            end = start + len(form)
+            spans.update(dict.fromkeys(numbers, (start, end)))
+    columns = {name: [fields[start] for fields in plain_words] for name, start in _META_COLUMNS.items()}
+    heads = [int(fields[6]) if fields[6].isdecimal() else None for fields in plain_words]
+    return columns | {"heads": heads, "spans": [spans.get(int(fields[0])) for fields in plain_words]}
 
 
 # Columns: a word and its tag a line
@@ -154,22 +162,24 @@ def read_conll(
     if 0 in (word, tag):
         raise UsageError("options word and tag: give the number of a column, counted from 1")
     numbered = lines(source_of(path), problems, max_bytes=max_bytes)
-    held = list(islice(numbered, _LOOKED_AT))
-    shape = _Shape.of([text for _, text in held])
+    first_lines = list(islice(numbered, _LOOKED_AT))
+    shape = _Shape.of_lines([text for _, text in first_lines])
     if word is None and tag is None and shape.tabs and shape.width == _COLUMNS:
-        yield from _conllu(chain(held, numbered), path, problems)
+        yield from _conllu(chain(first_lines, numbered), path, problems)
         return
-    columns = word or (2 if shape.counted else 1), tag or (3 if shape.counted else shape.width)
+    columns = word or (2 if shape.numbered else 1), tag or (3 if shape.numbered else shape.width)
     source, name = source_of(path), Path(path).name
     document: str | None = None
-    for start, block in runs(chain(held, numbered), max_bytes):
+    for start, block in runs(chain(first_lines, numbered), max_bytes):
         if any(text.startswith(_DOCUMENT) for _, text in block):
             document = f"{name}:{start}"
         comments = dict(_comment(text) for _, text in block if shape.is_comment(text))
         document = comments.get("newdoc id", document)
         try:
             words = [
-                _tagged(text, columns, shape.width, source, n) for n, text in block if shape.has_word(text)
+                _word_and_tag(text, columns, shape.width, source, n)
+                for n, text in block
+                if shape.has_word(text)
             ]
             if not block:
                 raise too_long(source, start, max_bytes, "sentence")
@@ -189,24 +199,29 @@ def read_conll(
 
 @dataclass(frozen=True)
 class _Shape:
-    """The columns that most lines have: whether tabs part them, how many, whether the first numbers words."""
+    """The columns that most lines have.
+
+    tabs: whether tabs separate them. width: how many. numbered: whether the first holds word numbers.
+    """
 
     tabs: bool
     width: int
-    counted: bool
+    numbered: bool
 
     @classmethod
-    def of(cls, texts: list[str]) -> _Shape:
-        of_words = [text for text in texts if text.strip() and not text.startswith(_DOCUMENT)]
-        sure = [text for text in of_words if not text.startswith("#") or "\t" in text]  # no comments
-        shapes = Counter(("\t" in text, len(_fields(text))) for text in sure or of_words)
-        (tabs, width), _ = max(shapes.items(), key=lambda one: one[1], default=((False, 2), 0))
-        rows = [fields for fields in map(_fields, sure) if len(fields) == width]
+    def of_lines(cls, texts: list[str]) -> _Shape:
+        word_lines = [text for text in texts if text.strip() and not text.startswith(_DOCUMENT)]
+        no_comments = [text for text in word_lines if not text.startswith("#") or "\t" in text]  # no comments
+        shapes = Counter(("\t" in text, len(_fields(text))) for text in no_comments or word_lines)
+        (tabs, width), _ = max(
+            shapes.items(), key=lambda shape_count: shape_count[1], default=((False, 2), 0)
+        )
+        rows = [fields for fields in map(_fields, no_comments) if len(fields) == width]
         counted = tabs and width > 2 and all(fields[0].isdecimal() for fields in rows)
         return cls(tabs, max(width, 2), counted)
 
     def is_comment(self, text: str) -> bool:
-        """Whether a line that begins with "#" is no word: it has not the columns."""
+        """Whether a line is a comment: it begins with "#" and lacks the columns of a word."""
         return text.startswith("#") and (len(_fields(text)) != self.width or self.tabs != ("\t" in text))
 
     def has_word(self, text: str) -> bool:
@@ -214,10 +229,16 @@ class _Shape:
 
 
 def _fields(text: str) -> list[str]:
+    """The columns of a line, separated by tabs if it has any, else by spaces."""
     return text.split("\t") if "\t" in text else [part for part in text.split(" ") if part]
 
 
-def _tagged(text: str, columns: tuple[int, int], width: int, source: str, line: int) -> tuple[str, str]:
+def _word_and_tag(text: str, columns: tuple[int, int], width: int, source: str, line: int) -> tuple[str, str]:
+    """The word and the tag of a line.
+
+    Raises:
+        DataError: one of them is missing, or the line has more columns than the first lines.
+    """
     fields = _fields(text)
     word, tag = (fields[n - 1].strip() if n <= len(fields) else "" for n in columns)
     if len(fields) > width:
@@ -231,6 +252,7 @@ def _tagged(text: str, columns: tuple[int, int], width: int, source: str, line: 
 
 
 def _tags(words: list[tuple[str, str]]) -> dict[str, Any]:
+    """The lists that go into the `meta` of a sentence: words, tags and spans."""
     starts = accumulate((len(form) + 1 for form, _ in words), initial=0)
     return {
         "words": [form for form, _ in words],

@@ -34,7 +34,7 @@ _SHARES = {UNKNOWN: "{} of its words were never seen in training"}
 
 
 FEWEST_NEW, AHEAD = 3, 2
-"""Words that training never had, of which an unfamiliar text has so many, and so many more than others.
+"""An unfamiliar text has at least so many words that training never had, and so many more than known ones.
 
 With the vocabulary of 1,000 to 12,500 sentences of UD English-EWT, 0 to 9.5 % of other English texts are
 unfamiliar (UD, STS-B, SST-2, novels), and 90 to 100 % of German and French ones (UD GSD and PUD, STS-B)."""
@@ -50,17 +50,17 @@ def _is_unfamiliar(level: Level, scored: ScoredRecord, background: Background | 
     ends = [*starts[1:].tolist(), len(scored.raw)][: len(starts)]
     texts = [scored.raw[start:end].strip() for start, end in zip(starts.tolist(), ends, strict=True)]
     words = np.array([any(map(str.isalpha, text)) for text in texts], dtype=np.bool_)
-    new, others = int((words & unknown).sum()), int((words & ~unknown).sum())
-    if new >= max(FEWEST_NEW, others + AHEAD):
+    new_words, known_words = int((words & unknown).sum()), int((words & ~unknown).sum())
+    if new_words >= max(FEWEST_NEW, known_words + AHEAD):
         return True
-    if not new or others or len(starts) != len(scored.every_size):
+    if not new_words or known_words or len(starts) != len(scored.every_size):
         return False
     characters = np.array([*map(len, texts)], dtype=np.int64) + 1  # a space in front may be a token
     return bool((scored.every_size > characters)[words].all())
 
 
 class SentenceLevel(Level):
-    """A sentence whole.
+    """A whole sentence as one row.
 
     Statistics:
         bits_per_unit: bits per word, the score, which does not judge.

@@ -109,17 +109,17 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class Node:
-    """A word with what hangs on it, in the order of the sentence."""
+    """A word of a tree, and the words that depend on it, on its left and on its right."""
 
     form: str
     relation: str = "root"
-    before: list[Node] = field(default_factory=list)
-    after: list[Node] = field(default_factory=list)
+    left_parts: list[Node] = field(default_factory=list)
+    right_parts: list[Node] = field(default_factory=list)
 
-    def flat(self) -> list[Node]:
-        """The words of the phrase, left to right."""
-        left = [word for part in self.before for word in part.flat()]
-        return [*left, self, *(word for part in self.after for word in part.flat())]
+    def phrase_words(self) -> list[Node]:
+        """All words of the phrase under this one, left to right."""
+        left_words = [word for part in self.left_parts for word in part.phrase_words()]
+        return [*left_words, self, *(word for part in self.right_parts for word in part.phrase_words())]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +143,7 @@ class Sentence:
 
     @property
     def text(self) -> str:
-        """As it stands in the file: the first letter a capital, no space before the full stop."""
+        """Its line in the file: the first letter a capital, no space before the full stop."""
         line = " ".join(self.words[:-1]) + self.words[-1]
         return line[0].upper() + line[1:]
 
@@ -165,10 +165,10 @@ class Grammar:
         """The next sentence."""
         self._bits, self._agreement, self._number = 0.0, [], {}
         root = self._clause()
-        root.after.append(Node(".", "punct"))
-        words = root.flat()
+        root.right_parts.append(Node(".", "punct"))
+        words = root.phrase_words()
         place = {id(word): number for number, word in enumerate(words, start=1)}
-        head = {id(part): place[id(word)] for word in words for part in (*word.before, *word.after)}
+        head = {id(part): place[id(word)] for word in words for part in (*word.left_parts, *word.right_parts)}
         return Sentence(
             words=tuple(word.form for word in words),
             heads=tuple(head.get(id(word), 0) for word in words),
@@ -180,82 +180,87 @@ class Grammar:
     def _pair(
         self, words: Sequence[Node], place: dict[int, int], subject: Node, verb: Node
     ) -> tuple[int, int, int]:
+        """(subject, verb, attractors) of an agreement, see `Sentence`."""
         first, last = place[id(subject)], place[id(verb)]
         number = self._number[subject]
         return first, last, sum(self._number.get(word, number) != number for word in words[first : last - 1])
 
     def _clause(self) -> Node:
+        """The root of a random main clause."""
         if self._happens(_COPULAR):
-            kind = self._weighted(list(NOUNS))
+            kind = self._choose(list(NOUNS))
             subject = self._noun_phrase(kind, "nsubj")
-            copula = Node(self._agreeing(COPULA, subject), "cop")
+            copula = Node(self._verb_form(COPULA, subject), "cop")
             self._agreement.append((subject, copula))
-            adjective = Node(self._weighted(ADJECTIVES[kind]))
-            adjective.before = [subject, copula]
+            adjective = Node(self._choose(ADJECTIVES[kind]))
+            adjective.left_parts = [subject, copula]
             return adjective
-        verb = self._weighted(VERBS)
-        subject = self._noun_phrase(self._weighted(verb.subjects), "nsubj")
-        node = Node(self._agreeing(verb, subject))
+        verb = self._choose(VERBS)
+        subject = self._noun_phrase(self._choose(verb.subjects), "nsubj")
+        node = Node(self._verb_form(verb, subject))
         self._agreement.append((subject, node))
-        node.before = [subject]
+        node.left_parts = [subject]
         if verb.objects:
-            node.after.append(self._noun_phrase(self._weighted(verb.objects), "obj"))
+            node.right_parts.append(self._noun_phrase(self._choose(verb.objects), "obj"))
         if self._happens(_ADVERB):
-            node.after.append(Node(self._weighted(ADVERBS), "advmod"))
+            node.right_parts.append(Node(self._choose(ADVERBS), "advmod"))
         return node
 
     def _noun_phrase(self, kind: str, relation: str, depth: int = 0) -> Node:
+        """The noun of a random phrase; `depth` is the number of noun phrases around it."""
         number = NUMBERS[self._happens(0.5)]
-        singular = self._weighted(NOUNS[kind])
+        singular = self._choose(NOUNS[kind])
         noun = Node(singular if number == "singular" else plural(singular), relation)
         self._number[noun] = number
-        noun.before.append(Node(self._weighted(DETERMINERS[number]), "det"))
+        noun.left_parts.append(Node(self._choose(DETERMINERS[number]), "det"))
         if self._happens(_ADJECTIVE):
-            noun.before.append(Node(self._weighted(ADJECTIVES[kind]), "amod"))
+            noun.left_parts.append(Node(self._choose(ADJECTIVES[kind]), "amod"))
         if depth < _DEEPEST:
             if self._happens(_PREPOSITIONAL / (1 + depth)):
-                noun.after.append(self._prepositional_phrase(kind, depth + 1))
+                noun.right_parts.append(self._prepositional_phrase(kind, depth + 1))
             elif self._happens(_RELATIVE / (1 + depth)):
-                noun.after.append(self._relative_clause(noun, kind, depth + 1))
+                noun.right_parts.append(self._relative_clause(noun, kind, depth + 1))
         return noun
 
     def _prepositional_phrase(self, kind: str, depth: int) -> Node:
-        preposition, inner = self._weighted(PREPOSITIONS[kind])
+        preposition, inner = self._choose(PREPOSITIONS[kind])
         noun = self._noun_phrase(inner, "nmod", depth)
-        noun.before.insert(0, Node(preposition, "case"))
+        noun.left_parts.insert(0, Node(preposition, "case"))
         return noun
 
     def _relative_clause(self, noun: Node, kind: str, depth: int) -> Node:
         objects = [verb for verb in VERBS if kind in verb.objects]
         # "texts that see ..." has no verb, "wolves that ... feed" has: an object clause needs one to fit.
         if not objects or self._happens(_SUBJECT_RELATIVE):
-            verb = self._weighted([verb for verb in VERBS if kind in verb.subjects])
-            node = Node(self._agreeing(verb, noun), "acl:relcl", [Node("that", "nsubj")])
+            verb = self._choose([verb for verb in VERBS if kind in verb.subjects])
+            node = Node(self._verb_form(verb, noun), "acl:relcl", [Node("that", "nsubj")])
             self._agreement.append((noun, node))
             if verb.objects:
-                node.after.append(self._noun_phrase(self._weighted(verb.objects), "obj", depth))
+                node.right_parts.append(self._noun_phrase(self._choose(verb.objects), "obj", depth))
             return node
-        verb = self._weighted(objects)
-        subject = self._noun_phrase(self._weighted(verb.subjects), "nsubj", depth)
-        node = Node(self._agreeing(verb, subject), "acl:relcl", [Node("that", "obj"), subject])
+        verb = self._choose(objects)
+        subject = self._noun_phrase(self._choose(verb.subjects), "nsubj", depth)
+        node = Node(self._verb_form(verb, subject), "acl:relcl", [Node("that", "obj"), subject])
         self._agreement.append((subject, node))
         return node
 
-    def _agreeing(self, verb: Verb, subject: Node) -> str:
+    def _verb_form(self, verb: Verb, subject: Node) -> str:
+        """The form of a verb that agrees with its subject."""
         return verb.singular if self._number[subject] == "singular" else verb.plural
 
     def _happens(self, probability: float) -> bool:
+        """A random yes or no, whose bits are added to the sentence's."""
         yes = self._random.random() < probability
         self._bits -= math.log2(probability if yes else 1 - probability)
         return yes
 
-    def _weighted(self, items: Sequence[T]) -> T:
-        """One of the items, with weights 1, 1/2, 1/3 ..."""
+    def _choose(self, items: Sequence[T]) -> T:
+        """A random item, with weights 1, 1/2, 1/3 ...; its bits are added to the sentence's."""
         total = _harmonic(len(items))
-        left = self._random.random() * total
+        remainder = self._random.random() * total
         for rank, item in enumerate(items, start=1):
-            left -= 1 / rank
-            if left < 0 or rank == len(items):
+            remainder -= 1 / rank
+            if remainder < 0 or rank == len(items):
                 self._bits += math.log2(rank * total)
                 return item
         raise ValueError("nothing to choose from")
@@ -263,11 +268,12 @@ class Grammar:
 
 @cache
 def _harmonic(n: int) -> float:
+    """1 + 1/2 + ... + 1/n."""
     return sum(1 / rank for rank in range(1, n + 1))
 
 
 def draw(n: int, seed: int) -> list[Sentence]:
-    """`n` sentences."""
+    """`n` random sentences."""
     source = Grammar(seed)
     return [source.sentence() for _ in range(n)]
 
@@ -292,14 +298,15 @@ def write(out: Path, n: int | None, seed: int) -> Sample:
 
 
 def _number(sentence: Sentence) -> str:
-    """Of the subject of the whole sentence, which its verb tells."""
+    """Number of the main subject, "singular" or "plural", from the form of its verb."""
     root = sentence.heads.index(0) + 1
     verb = next(verb for _, verb, _ in sentence.agreement if root in (verb, sentence.heads[verb - 1]))
-    plurals = {one.plural for one in (*VERBS, COPULA)}
+    plurals = {form.plural for form in (*VERBS, COPULA)}
     return "plural" if sentence.words[verb - 1] in plurals else "singular"
 
 
 def _describe(line: int, sentence: Sentence) -> dict[str, Any]:
+    """The tree and the agreement of a sentence, as `truth.json` has them."""
     return {
         "line": line,
         "heads": list(sentence.heads),

@@ -1,4 +1,4 @@
-"""What maps of dependence mean in text: a tree over the words, which is compared with that of a grammar.
+"""The structure of text in maps of dependence: a tree over the words, compared with that of a grammar.
 
 Punctuation has no place in a tree, as of Klein and Manning (2004). Units and words of a treebank need not
 agree ("don't" is two words there, and three units): what overlaps is put together to one word. A tree of a
@@ -20,7 +20,7 @@ from markupsafe import Markup
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.samples import read_truth
-from seqmlm.domains.structure import Decoded, Decoder, Pair, Truth, placed
+from seqmlm.domains.structure import Decoded, Decoder, Pair, Truth, unit_spans
 from seqmlm.domains.text.conllu import read_conllu
 from seqmlm.errors import DataError
 from seqmlm.evaluation.intervals import ratio
@@ -47,7 +47,7 @@ _NO_PUNCTUATION = frozenset("%&#@")  # words or symbols to treebanks, punctuatio
 
 
 class Parse(NamedTuple):
-    """The tree of a sentence as a treebank has it.
+    """The tree of a sentence in a treebank.
 
     spans: of each word in the text, shared by the words of a contraction.
     heads: 1-based word that each depends on, 0 for the root.
@@ -62,7 +62,7 @@ class Parse(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tree(Truth):
-    """A tree over words; each is told by the first of its units.
+    """A tree over words; the first unit of a word stands for the word.
 
     Args:
         nodes: the units of each word, in order, without punctuation.
@@ -72,15 +72,15 @@ class Tree(Truth):
 
 
 class Relation(NamedTuple):
-    """How many edges of one relation were found, beside the chain of neighbours.
+    """Number of edges of one relation that the map found (`hits`), and that the chain of neighbours found.
 
-    log_odds: of an edge that one of the two finds alone being ours, with 1/2 added to both counts; z: by its
-    standard error. Above 0 the map is better, and beyond 2 that is unlikely to be chance.
+    log_odds: that an edge found by one of the two alone was found by the map, with 1/2 added to both counts.
+    z: log_odds over its standard error. Above 0 the map is better; beyond 2 that is unlikely to be chance.
     """
 
     relation: str
     edges: int
-    found: int
+    hits: int
     chain: int
     log_odds: float
     z: float
@@ -111,22 +111,22 @@ class TreeDecoder(Decoder):
         A sentence is known by its text; of several with the same text, the one with the record's id.
         """
         sample = path.is_dir() or path.suffix == ".json"
-        known = dict(_of_sample(path)) if sample else dict(_of_treebank(path, problems))
-        if not known:
+        trees_of_text = dict(_sample_trees(path)) if sample else dict(_treebank_trees(path, problems))
+        if not trees_of_text:
             raise DataError(
                 "there is no tree in this file", source=str(path), remedy="give CoNLL-U with heads"
             )
 
-        def truth(record: Record, units: Sequence[str]) -> Truth | None:
-            trees = known.get(str(record.raw))
+        def truth_of(record: Record, units: Sequence[str]) -> Truth | None:
+            trees = trees_of_text.get(str(record.raw))
             if trees is None:
                 return None
-            made = tree_of(str(record.raw), units, trees.get(record.id) or next(iter(trees.values())))
-            if made is None:
+            tree = tree_of(str(record.raw), units, trees.get(record.id) or next(iter(trees.values())))
+            if tree is None:
                 problems.note("a sentence whose words could not be aligned with its tree: it is not judged")
-            return made
+            return tree
 
-        return truth
+        return truth_of
 
     def measures(self, decoded: Iterable[Decoded]) -> dict[str, float]:
         """Undirected unlabelled attachment (UUAS): the share of edges found, over the edges of all sentences.
@@ -135,37 +135,39 @@ class TreeDecoder(Decoder):
         random tree without crossings) as rivals, `projective`: of the best tree without crossings; `gain`
         over the chain on the same resamples.
         """
-        found = [_compared(one, one.truth) for one in decoded if isinstance(one.truth, Tree)]
-        if not (edges := sum(len(one.truth) for one in found)):
+        sentences = [
+            _rival_trees(sentence, sentence.truth) for sentence in decoded if isinstance(sentence.truth, Tree)
+        ]
+        if not (edges := sum(len(sentence.truth) for sentence in sentences)):
             return {}
-        sizes = [len(one.truth) for one in found]
+        sizes = [len(sentence.truth) for sentence in sentences]
         hits = {
-            name: np.array([len(one.truth & one.trees[name]) for one in found])
+            name: np.array([len(sentence.truth & sentence.trees[name]) for sentence in sentences])
             for name in ("uuas", "chain", "random", "projective")
         }
-        ours, gain = ratio(hits["uuas"], sizes), ratio(hits["uuas"] - hits["chain"], sizes)
-        made = {"uuas": ours.value, "uuas_low": ours.low, "uuas_high": ours.high}
-        made |= {name: int(hits[name].sum()) / edges for name in ("chain", "random", "projective")}
-        made |= {"gain": gain.value, "gain_low": gain.low, "gain_high": gain.high}
+        uuas, gain = ratio(hits["uuas"], sizes), ratio(hits["uuas"] - hits["chain"], sizes)
+        figures = {"uuas": uuas.value, "uuas_low": uuas.low, "uuas_high": uuas.high}
+        figures |= {name: int(hits[name].sum()) / edges for name in ("chain", "random", "projective")}
+        figures |= {"gain": gain.value, "gain_low": gain.low, "gain_high": gain.high}
         # One sentence has no bounds.
-        return {name: value for name, value in made.items() if np.isfinite(value)}
+        return {name: value for name, value in figures.items() if np.isfinite(value)}
 
     def relations(self, decoded: Iterable[Decoded]) -> list[Relation]:
         """Each relation's edges, most frequent first: found by the spanning tree, and by the chain."""
         hits: defaultdict[str, list[tuple[bool, bool]]] = defaultdict(list)
-        for one in decoded:
-            if isinstance(one.truth, Tree):
-                trees = _compared(one, one.truth).trees
-                for edge, relation in one.truth.kinds.items():
+        for sentence in decoded:
+            if isinstance(sentence.truth, Tree):
+                trees = _rival_trees(sentence, sentence.truth).trees
+                for edge, relation in sentence.truth.kinds.items():
                     hits[relation].append((edge in trees["uuas"], edge in trees["chain"]))
         rows = []
-        for relation, found in sorted(hits.items(), key=lambda item: (-len(item[1]), item[0])):
-            ours, near = (sum(own) for own in zip(*found, strict=True))
-            both = sum(map(all, found))
-            alone, theirs = ours - both + 0.5, near - both + 0.5
-            odds = float(np.log(alone / theirs))
-            z = odds / float(np.sqrt(1 / alone + 1 / theirs))
-            rows.append(Relation(relation, len(found), ours, near, odds, z))
+        for relation, outcomes in sorted(hits.items(), key=lambda item: (-len(item[1]), item[0])):
+            by_map, by_chain = (sum(flags) for flags in zip(*outcomes, strict=True))
+            by_both = sum(map(all, outcomes))
+            ours_alone, chain_alone = by_map - by_both + 0.5, by_chain - by_both + 0.5
+            odds = float(np.log(ours_alone / chain_alone))
+            z = odds / float(np.sqrt(1 / ours_alone + 1 / chain_alone))
+            rows.append(Relation(relation, len(outcomes), by_map, by_chain, odds, z))
         return rows
 
     def picture(self, decoded: Decoded) -> str | None:
@@ -173,41 +175,41 @@ class TreeDecoder(Decoder):
         truth = decoded.truth if isinstance(decoded.truth, Tree) else None
         nodes, marks = _words(decoded.record, decoded.units)
         if truth is not None:
-            judged = {unit for node in truth.nodes for unit in node}
-            marks = [node for node in (*nodes, *marks) if judged.isdisjoint(node)]
+            truth_units = {unit for node in truth.nodes for unit in node}
+            marks = [node for node in (*nodes, *marks) if truth_units.isdisjoint(node)]
             nodes = list(truth.nodes)
         if len(nodes) + len(marks) > MOST_WORDS:
             return None
-        shown = sorted([*nodes, *marks])
-        place = {node[0]: number for number, node in enumerate(shown)}
-        words = [_spelled(decoded, node) for node in shown]
+        ordered = sorted([*nodes, *marks])
+        place = {node[0]: number for number, node in enumerate(ordered)}
+        words = [_node_text(decoded, node) for node in ordered]
         above = frozenset[Pair]() if truth is None else truth.edges
         below = decoded.predicted
         if truth is not None:  # over the words of the truth, which may not be those of the record
             below = _tree(decoded.dependence, nodes, projective=self.projective)
 
-        def drawn(edges: Iterable[Pair]) -> list[tuple[int, int, str, bool]]:
+        def arc_list(edges: Iterable[Pair]) -> list[tuple[int, int, str, bool]]:
             kinds: Mapping[Pair, str] = {} if truth is None else truth.kinds
             agreed = (above & below) if truth is not None else below
             return [(place[i], place[j], kinds.get((i, j), ""), (i, j) in agreed) for i, j in sorted(edges)]
 
-        return arcs(words, drawn(above), drawn(below))
+        return arcs(words, arc_list(above), arc_list(below))
 
     def files(self, decoded: Iterable[Decoded]) -> Mapping[str, Iterator[str]]:
         """`trees.conllu`; and `relations.tsv`, where the truth of a sentence is known."""
-        made: dict[str, Iterator[str]] = {"trees.conllu": (_conllu(one) for one in decoded)}
-        if any(one.truth is not None for one in decoded):
-            made["relations.tsv"] = _table(self, decoded)
-        return made
+        texts: dict[str, Iterator[str]] = {"trees.conllu": (_conllu(sentence) for sentence in decoded)}
+        if any(sentence.truth is not None for sentence in decoded):
+            texts["relations.tsv"] = _table(self, decoded)
+        return texts
 
 
 # Words and trees
 
 
 def _words(record: Record, units: Sequence[str]) -> tuple[list[Node], list[Node]]:
-    """The words of a sentence, and its punctuation."""
-    parse, spans = parse_of(record), placed(str(record.raw), units)
-    if parse is not None and spans is not None and (groups := _aligned(parse, spans)) is not None:
+    """The units of each word of a sentence, and those of each punctuation mark."""
+    parse, spans = parse_of(record), unit_spans(str(record.raw), units)
+    if parse is not None and spans is not None and (groups := _unit_groups(parse, spans)) is not None:
         split = [(node, all(parse.punctuation[word] for word in words)) for node, words in groups]
     else:
         split = [((number,), _is_mark(unit)) for number, unit in enumerate(units) if unit.strip()]
@@ -215,19 +217,24 @@ def _words(record: Record, units: Sequence[str]) -> tuple[list[Node], list[Node]
 
 
 def _is_mark(unit: str) -> bool:
-    return all(unicodedata.category(one)[0] == "P" and one not in _NO_PUNCTUATION for one in unit.strip())
+    """Whether a unit consists of punctuation."""
+    return all(
+        unicodedata.category(character)[0] == "P" and character not in _NO_PUNCTUATION
+        for character in unit.strip()
+    )
 
 
 def _tree(dependence: DependenceMap, nodes: Sequence[Node], *, projective: bool = False) -> frozenset[Pair]:
+    """The maximum spanning tree of a map over words; without crossing edges, if `projective`."""
     weights = with_ties(node_values(dependence.values, nodes))
     return unit_edges(projective_tree(weights) if projective else spanning_tree(weights), nodes)
 
 
-def _aligned(parse: Parse, spans: Sequence[tuple[int, int]]) -> list[tuple[Node, list[int]]] | None:
-    """Units and words that overlap, together, in order; None where a word has no unit."""
+def _unit_groups(parse: Parse, spans: Sequence[tuple[int, int]]) -> list[tuple[Node, list[int]]] | None:
+    """Groups of units and of the words they overlap with, in order; None where a word has no unit."""
     groups: list[tuple[list[int], list[int]]] = []
     word, reach = 0, -1
-    order = sorted(range(len(parse.spans)), key=lambda one: parse.spans[one])
+    order = sorted(range(len(parse.spans)), key=lambda index: parse.spans[index])
     for unit, (start, end) in enumerate(spans):
         if start >= reach:
             groups.append(([], []))
@@ -246,37 +253,39 @@ def _aligned(parse: Parse, spans: Sequence[tuple[int, int]]) -> list[tuple[Node,
 
 
 def tree_of(text: str, units: Sequence[str], parse: Parse) -> Tree | None:
-    """The tree over units; None where they cannot be aligned with its words, or it is no tree."""
-    spans = placed(text, units)
-    groups = None if spans is None or len(parse.spans) != len(parse.heads) else _aligned(parse, spans)
+    """A treebank's tree over the units of a text; None where they cannot be aligned, or it is no tree."""
+    spans = unit_spans(text, units)
+    groups = None if spans is None or len(parse.spans) != len(parse.heads) else _unit_groups(parse, spans)
     links = [(word, head - 1) for word, head in enumerate(parse.heads) if 0 < head <= len(parse.heads)]
     lengths = path_lengths(len(parse.heads), links)
     if groups is None or list(parse.heads).count(0) != 1 or not np.isfinite(lengths).all():
         return None
-    kept = [(node, words) for node, words in groups if not all(parse.punctuation[word] for word in words)]
-    nodes, words = [node for node, _ in kept], [own for _, own in kept]
-    apart = np.array([lengths[np.ix_(a, b)].min() for a in words for b in words])
-    number = {word: place for place, own in enumerate(words) for word in own}
-    related: dict[Edge, str] = {}
+    word_groups = [
+        (node, words) for node, words in groups if not all(parse.punctuation[word] for word in words)
+    ]
+    nodes, words = [node for node, _ in word_groups], [members for _, members in word_groups]
+    distances = np.array([lengths[np.ix_(a, b)].min() for a in words for b in words])
+    number = {word: place for place, members in enumerate(words) for word in members}
+    relation_of: dict[Edge, str] = {}
     for word, head in links:
         if word in number and head in number and number[word] != number[head]:
             i, j = sorted((number[word], number[head]))
-            related.setdefault((i, j), parse.relations[word])
-    edges = spanning_tree(-apart.reshape(len(words), len(words)))
+            relation_of.setdefault((i, j), parse.relations[word])
+    edges = spanning_tree(-distances.reshape(len(words), len(words)))
     kinds = {
-        pair: related.get(edge, _INDIRECT) for edge in sorted(edges) for pair in unit_edges([edge], nodes)
+        pair: relation_of.get(edge, _INDIRECT) for edge in sorted(edges) for pair in unit_edges([edge], nodes)
     }
     judged = frozenset(node[0] for node in nodes)
     return Tree(
         edges=frozenset(kinds),
         kinds=kinds,
-        known=judged.issuperset,
+        covers=judged.issuperset,
         nodes=nodes,
     )
 
 
 def parse_of(record: Record) -> Parse | None:
-    """The tree that a record of CoNLL-U brings along, or None; a word without a head counts as a root."""
+    """The tree in the `meta` of a record of CoNLL-U, or None; a word without a head counts as a root."""
     meta = record.meta
     if not all(name in meta for name in ("spans", "heads", "deprel", "upos")) or None in meta["spans"]:
         return None
@@ -287,17 +296,19 @@ def parse_of(record: Record) -> Parse | None:
     return Parse(meta["spans"], [head or 0 for head in meta["heads"]], meta["deprel"], marks)
 
 
-def _of_treebank(path: Path, problems: Problems) -> Iterator[tuple[str, dict[str, Parse]]]:
-    known: dict[str, dict[str, Parse]] = {}
+def _treebank_trees(path: Path, problems: Problems) -> Iterator[tuple[str, dict[str, Parse]]]:
+    """(text, record id -> tree) of the sentences of a CoNLL-U file."""
+    trees: dict[str, dict[str, Parse]] = {}
     for record in read_conllu(path, problems):
         if (parse := parse_of(record)) is None:
             problems.note("a sentence whose words are not pieces of its text: it is not judged")
         else:
-            known.setdefault(record.raw, {})[record.id] = parse
-    yield from known.items()
+            trees.setdefault(record.raw, {})[record.id] = parse
+    yield from trees.items()
 
 
-def _of_sample(path: Path) -> Iterator[tuple[str, dict[str, Parse]]]:
+def _sample_trees(path: Path) -> Iterator[tuple[str, dict[str, Parse]]]:
+    """(text, {"": tree}) of the sentences of a sample, from `truth.json` and the text beside it."""
     truth = read_truth(path, SCHEMA, ("sentences",))
     file = (path if path.is_dir() else path.parent) / str(truth["file"])
     remedy = "keep truth.json beside the text that was drawn with it"
@@ -309,55 +320,60 @@ def _of_sample(path: Path) -> Iterator[tuple[str, dict[str, Parse]]]:
     if len(lines) != len(truth["sentences"]):
         reason = f"{len(truth['sentences']):,} trees for {len(lines):,} sentences"
         raise DataError(reason, source=str(path), remedy=remedy)
-    for line, one in zip(lines, truth["sentences"], strict=True):
-        spans = placed(line, [*line.removesuffix(".").split(), "."]) or []
-        marks = [relation == "punct" for relation in one["relations"]]
-        yield line, {"": Parse(spans, one["heads"], one["relations"], marks)}
+    for line, sentence in zip(lines, truth["sentences"], strict=True):
+        spans = unit_spans(line, [*line.removesuffix(".").split(), "."]) or []
+        marks = [relation == "punct" for relation in sentence["relations"]]
+        yield line, {"": Parse(spans, sentence["heads"], sentence["relations"], marks)}
 
 
 # Measures
 
 
-class _Compared(NamedTuple):
+class _RivalTrees(NamedTuple):
+    """The true edges of a sentence, and those of the map and of its rivals by name."""
+
     truth: frozenset[Pair]
     trees: Mapping[str, frozenset[Pair]]
 
 
-def _compared(one: Decoded, truth: Tree) -> _Compared:
-    """The tree of a map and its rivals, over the words that the truth has."""
-    weights = with_ties(node_values(one.dependence.values, truth.nodes))
+def _rival_trees(decoded: Decoded, truth: Tree) -> _RivalTrees:
+    """The tree of a map and those of its rivals, over the words of the truth."""
+    weights = with_ties(node_values(decoded.dependence.values, truth.nodes))
     size = len(truth.nodes)
-    dice = np.triu(np.random.default_rng([size, *map(ord, str(one.record.raw)[:64])]).random((size, size)), 1)
+    dice = np.triu(
+        np.random.default_rng([size, *map(ord, str(decoded.record.raw)[:64])]).random((size, size)), 1
+    )
     trees = {
         "uuas": spanning_tree(weights),
         "projective": projective_tree(weights),
         "chain": chain(size),
         "random": projective_tree(dice + dice.T),
     }
-    return _Compared(truth.edges, {name: unit_edges(tree, truth.nodes) for name, tree in trees.items()})
+    return _RivalTrees(truth.edges, {name: unit_edges(tree, truth.nodes) for name, tree in trees.items()})
 
 
 # Files and pictures
 
 
-def _spelled(one: Decoded, node: Node) -> str:
-    spans = placed(str(one.record.raw), one.units)
+def _node_text(decoded: Decoded, node: Node) -> str:
+    """The text of a word."""
+    spans = unit_spans(str(decoded.record.raw), decoded.units)
     if spans is None:
-        return "".join(one.units[unit] for unit in node)
-    return " ".join(str(one.record.raw)[spans[node[0]][0] : spans[node[-1]][1]].split())
+        return "".join(decoded.units[unit] for unit in node)
+    return " ".join(str(decoded.record.raw)[spans[node[0]][0] : spans[node[-1]][1]].split())
 
 
-def _conllu(one: Decoded) -> str:
-    """A sentence with predicted heads: the word with most edges is the root, the first of several.
+def _conllu(decoded: Decoded) -> str:
+    """A sentence as CoNLL-U with predicted heads: the first word with most edges is the root.
 
     Punctuation depends on the root; where there are several trees (an empty map has none), so do the others.
     """
-    words, marks = _words(one.record, one.units)
+    words, marks = _words(decoded.record, decoded.units)
     nodes = sorted([*words, *marks])
     if not nodes:
         return ""
     links: dict[int, list[int]] = {node[0]: [] for node in nodes}
-    for i, j in one.predicted:
+    for i, j in decoded.predicted:
         if i in links and j in links:
             links[i].append(j)
             links[j].append(i)
@@ -365,31 +381,32 @@ def _conllu(one: Decoded) -> str:
     heads, waiting = {root: -1}, [root]
     while waiting:
         head = waiting.pop()
-        new = [unit for unit in links[head] if unit not in heads]
-        heads.update(dict.fromkeys(new, head))
-        waiting += new
+        unvisited = [unit for unit in links[head] if unit not in heads]
+        heads.update(dict.fromkeys(unvisited, head))
+        waiting += unvisited
     number = {node[0]: place for place, node in enumerate(nodes, start=1)}
-    spans = placed(str(one.record.raw), one.units)
+    spans = unit_spans(str(decoded.record.raw), decoded.units)
     unmarked = {node[0] for node in words}
     rows = [
-        f"# sent_id = {' '.join(one.record.id.split())}",
-        f"# text = {' '.join(str(one.record.raw).split())}",
+        f"# sent_id = {' '.join(decoded.record.id.split())}",
+        f"# text = {' '.join(str(decoded.record.raw).split())}",
     ]
     for place, node in enumerate(nodes):
         head = heads.get(node[0], root)
         relation = "root" if node[0] == root else "dep" if node[0] in unmarked else "punct"
-        after = nodes[place + 1][0] if place + 1 < len(nodes) else None
-        glued = spans is not None and after is not None and spans[node[-1]][1] == spans[after][0]
+        next_unit = nodes[place + 1][0] if place + 1 < len(nodes) else None
+        is_glued = spans is not None and next_unit is not None and spans[node[-1]][1] == spans[next_unit][0]
         upos = "PUNCT" if relation == "punct" else "_"
-        cells = [_spelled(one, node), "_", upos, "_", "_", str(number.get(head, 0)), relation, "_"]
-        rows.append("\t".join([str(place + 1), *cells, "SpaceAfter=No" if glued else "_"]))
+        cells = [_node_text(decoded, node), "_", upos, "_", "_", str(number.get(head, 0)), relation, "_"]
+        rows.append("\t".join([str(place + 1), *cells, "SpaceAfter=No" if is_glued else "_"]))
     return "\n".join(rows) + "\n\n"
 
 
 def _table(decoder: TreeDecoder, decoded: Iterable[Decoded]) -> Iterator[str]:
+    """The lines of `relations.tsv`."""
     yield "relation\tedges\tfound\tchain\tlog_odds\tz\n"
     for row in decoder.relations(decoded):
-        yield f"{row.relation}\t{row.edges}\t{row.found}\t{row.chain}\t{row.log_odds:.3f}\t{row.z:.2f}\n"
+        yield f"{row.relation}\t{row.edges}\t{row.hits}\t{row.chain}\t{row.log_odds:.3f}\t{row.z:.2f}\n"
 
 
 _MISSED = {"color": "0.8"}
@@ -419,22 +436,22 @@ def arcs(
     top, base = heights[0] + 8, heights[0] + 8 + _MIDDLE
     width, height = int(edges[-1]) + 2, base + heights[1] + 8
     with page_style():
-        whole = figure.Figure(figsize=(width / 72, height / 72))
-        axes = whole.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
+        drawing = figure.Figure(figsize=(width / 72, height / 72))
+        axes = drawing.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
         axes.axis("off")
-        for part, line, sign, other in ((above, top, -1, _MISSED), (below, base, 1, THRESHOLD)):
+        for part, line, sign, style in ((above, top, -1, _MISSED), (below, base, 1, THRESHOLD)):
             for i, j, label, agreed in part:
                 reach = line + sign * _LEVEL * _level(j - i) * 4 / 3
                 points = [(middle[i], line), (middle[i], reach), (middle[j], reach), (middle[j], line)]
                 curve = path.Path(points, [1, 4, 4, 4])
-                axes.add_patch(patches.PathPatch(curve, fill=False, **({"color": MARK} if agreed else other)))
+                axes.add_patch(patches.PathPatch(curve, fill=False, **({"color": MARK} if agreed else style)))
                 if sign < 0:
                     axes.text(middle[[i, j]].mean(), line - _LEVEL * _level(j - i) - 2, label, ha="center")
         for x, word in zip(middle, words, strict=True):
             axes.text(x, top + 21, word, ha="center")
-        drawn = picture(whole, "arcs of the truth above the words, those predicted below")
+        svg = picture(drawing, "arcs of the truth above the words, those predicted below")
     # As wide as it is, so that letters keep their size.
-    return str(Markup('<div class="natural" style="--w:{}px">{}</div>').format(width, drawn))
+    return str(Markup('<div class="natural" style="--w:{}px">{}</div>').format(width, svg))
 
 
 def _level(distance: int) -> float:

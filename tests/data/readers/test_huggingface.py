@@ -225,7 +225,7 @@ def test_the_hub_is_asked_for_the_commit_and_faults_of_the_network_are_told(
         return SimpleNamespace(sha="c0ffee")
 
     monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", info)
-    assert plugins.domain("text").files.deciding(["hf:a/b@v1:train"], options={}) == ["hf:a/b@c0ffee:train"]
+    assert plugins.domain("text").files.inputs(["hf:a/b@v1:train"], options={}) == ["hf:a/b@c0ffee:train"]
     assert asked == [("a/b", "v1")]
     assert file_fingerprint(["hf:a/b@c0ffee"]) != file_fingerprint(["hf:a/b@c0ffef"])
 
@@ -426,10 +426,10 @@ def test_others_may_log_while_rows_are_read(tmp_path: Path) -> None:
 
 def test_files_that_decide_are_those_of_the_folder_and_the_split(tmp_path: Path) -> None:
     folder = shards(tmp_path / "set", text=TEXTS)
-    found = plugins.domain("text").files.deciding([f"hf:{folder}:test"], options={})
+    found = plugins.domain("text").files.inputs([f"hf:{folder}:test"], options={})
     assert found[0] == f"hf:{folder}:test"
     assert {Path(name).name for name in found[1:]} >= {"train-0.parquet", "test-0.parquet"}
-    other = plugins.domain("text").files.deciding([f"hf:{folder}:train"], options={})
+    other = plugins.domain("text").files.inputs([f"hf:{folder}:train"], options={})
     assert file_fingerprint(found) != file_fingerprint(other)
 
 

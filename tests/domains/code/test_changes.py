@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from seqmlm.anomaly.values import Row
-from seqmlm.domains.code.changes import Change, changed_rows, paired, parse_patch
+from seqmlm.domains.code.changes import Change, changed_rows, paired_lines, parse_patch
 from seqmlm.domains.code.lexers.source import SourceText
 
 
@@ -17,7 +17,7 @@ def change(before: str, after: str) -> Change:
         difflib.unified_diff(before.splitlines(True), after.splitlines(True), "a/x.py", "b/x.py", n=0)
     )
     [patch] = parse_patch(diff.encode(), "d")
-    return Change(patch=patch, before=SourceText(before, "python"), after=SourceText(after, "python"))
+    return Change(patch=patch, old_text=SourceText(before, "python"), new_text=SourceText(after, "python"))
 
 
 def lines(text: str, scores: dict[int, float]) -> list[Row]:
@@ -68,9 +68,9 @@ def test_lines_that_only_went_give_nothing():
     ],
 )
 def test_pairs(before, after, pairs):
-    assert paired(before, after) == pairs
+    assert paired_lines(before, after) == pairs
 
 
 def test_a_rewritten_file_is_paired_by_numbers():
     many = [f"line {n}" for n in range(200)]
-    assert paired(many, many[:150]) == [(n, n) for n in range(150)]
+    assert paired_lines(many, many[:150]) == [(n, n) for n in range(150)]

@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 import pytest
 from plain_git import git
 
-from seqmlm.domains.code.git import _DIFF, WorkTree, own_file
+from seqmlm.domains.code.git import _DIFF, WorkTree, file_in_folder
 from seqmlm.errors import DataError, UsageError
 
 OLD = "def f(a):\n    return a + 1\n\n\ndef g(b):\n    return b\n"
@@ -199,14 +199,14 @@ def test_it_says_what_git_says(tmp_path, kind):
     assert seen >= 2
     names = [PurePath(os.fsdecode(one)) for one in git(folder, "ls-files", "-z").split(b"\0") if one]
     with WorkTree(folder) as tree:
-        assert tree.tracked() == names
+        assert tree.tracked_files() == names
 
 
 def test_settings_are_kept_as_they_are(tmp_path):
     folder = controls_in_settings(tmp_path)
     asked = ("--null", "--get-regexp", "^branch[.]")
     with WorkTree(folder) as tree:
-        own = git(folder, "config", f"--file={tree._own / 'config'}", *asked)
+        own = git(folder, "config", f"--file={tree._git_dir / 'config'}", *asked)
     assert own == git(folder, "config", *asked)
 
 
@@ -215,7 +215,7 @@ def test_no_commit_yet(tmp_path):
     (tmp_path / "a.py").write_text(OLD)
     git(tmp_path, "add", ".")
     with WorkTree(tmp_path) as tree:
-        assert tree.tracked() == [PurePath("a.py")]
+        assert tree.tracked_files() == [PurePath("a.py")]
         with pytest.raises(UsageError, match="has no revision 'HEAD'"):
             tree.commit("HEAD")
 
@@ -235,7 +235,7 @@ def test_a_repository_that_is_torn_is_an_error(tmp_path):
     folder = plain(tmp_path)
     (folder / ".git" / "index").write_bytes(b"\x1b[31m no index")
     with WorkTree(folder) as tree, pytest.raises(DataError, match="git ls-files failed") as error:
-        tree.tracked()
+        tree.tracked_files()
     assert "\x1b" not in str(error.value)
     (folder / ".git" / "config").write_text("[core\n")
     with pytest.raises(DataError, match="git config failed"), WorkTree(folder):
@@ -254,8 +254,8 @@ def test_a_file_of_the_folder_is_one_that_no_link_leads_to(tmp_path):
     os.mkfifo(root / "pipe.py")
     (tmp_path / "alias").symlink_to(root)
     for name in ("in.py", "sub/x.py"):
-        assert own_file(root, name) == root / name
-        assert own_file(tmp_path / "alias", PurePath(name)) == tmp_path / "alias" / name
+        assert file_in_folder(root, name) == root / name
+        assert file_in_folder(tmp_path / "alias", PurePath(name)) == tmp_path / "alias" / name
     names = ["link.py", "near.py", "folder/out.py", "../out.py", "sub/../in.py", "loop.py", "pipe.py", "sub"]
     names += ["gone.py", "a\0b.py", "n" * 5000, str(tmp_path / "out.py"), str(root / "in.py")]
-    assert [own_file(root, name) for name in names] == [None] * len(names)
+    assert [file_in_folder(root, name) for name in names] == [None] * len(names)

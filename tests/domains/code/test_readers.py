@@ -26,7 +26,7 @@ from seqmlm.domains.code.source import (
     package_of_file,
     packages,
     read_source,
-    unwritten,
+    reason_to_skip,
 )
 from seqmlm.domains.code.worktree import read_worktree
 from seqmlm.errors import DataError, UsageError
@@ -443,8 +443,8 @@ def test_strings_without_an_end_are_left_out_and_strings_of_many_marks_read(tmp_
 @pytest.mark.parametrize("mark", ['"', "'"])
 def test_long_strings_without_an_end_are_left_out(mark):
     triple = mark * 3
-    assert unwritten(f"\\{triple}a" * 1000) is not None
-    assert unwritten(f"{triple}" + f"\\{triple}a" * 1000 + triple) is None
+    assert reason_to_skip(f"\\{triple}a" * 1000) is not None
+    assert reason_to_skip(f"{triple}" + f"\\{triple}a" * 1000 + triple) is None
 
 
 @given(st.text(alphabet="\\\"'`\n\ra", max_size=60))
@@ -457,7 +457,7 @@ def test_marks_without_an_end_are_those_at_which_no_string_begins(text):
     escaped = [m.start() + 1 for m in re.finditer(r"\\(?:\r\n|.)", texts, re.DOTALL) if m[0][1] in "\"'`"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(source, "_MOST_ENDLESS", -1)
-        assert source._endless(texts) == sum(not strings[texts[at]].match(texts, at) for at in escaped)
+        assert source._open_quotes(texts) == sum(not strings[texts[at]].match(texts, at) for at in escaped)
 
 
 @pytest.mark.parametrize("name", ["fun.csv", "fun.TSV.gz", "fun.xlsx"])

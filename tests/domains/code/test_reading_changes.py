@@ -59,20 +59,20 @@ def places(change: Change) -> list[tuple[list[int], list[int]]]:
 def test_every_kind_of_change(tree):
     problems = Problems()
     found = by_path(list(changes_since(tree, "HEAD", problems)))
-    assert {(change.patch.old, change.patch.new) for change in found.values()} == {
+    assert {(change.patch.old_name, change.patch.new_name) for change in found.values()} == {
         (None, "added.py"),
         ("gone.py", None),
         ("mod.py", "mod.py"),
         ("pkg/old name.py", "pkg/new nämé.py"),
     }
     changed = found["mod.py"]
-    assert (changed.before, changed.after) == (BEFORE, AFTER)
-    assert changed.after.language == "python"
+    assert (changed.old_text, changed.new_text) == (BEFORE, AFTER)
+    assert changed.new_text.language == "python"
     assert places(changed) == [([], [1, 2, 3]), ([2], [5])]
     assert not places(found["pkg/new nämé.py"])
-    assert found["added.py"].before is None
+    assert found["added.py"].old_text is None
     assert places(found["added.py"]) == [([], [1, 2, 3])]
-    assert found["gone.py"].after is None
+    assert found["gone.py"].new_text is None
     assert set(problems.counts) == {
         "a changed file that is no source code, skipped",
         "a vendored file, skipped",
@@ -103,8 +103,8 @@ def test_what_git_does_not_track_and_what_does_not_parse_is_counted(tree):
 
 def test_a_folder_inside_a_work_tree(tree):
     [change] = changes_since(tree / "pkg", "HEAD", Problems())
-    assert (change.patch.old, change.patch.new) == ("old name.py", "new nämé.py")
-    assert change.before == change.after
+    assert (change.patch.old_name, change.patch.new_name) == ("old name.py", "new nämé.py")
+    assert change.old_text == change.new_text
 
 
 def test_a_change_of_mode_alone_is_none(tree):
@@ -147,14 +147,18 @@ def test_ends_of_lines_that_git_converts(tree):
     git(tree, "config", "core.autocrlf", "true")
     written(tree / "mod.py", AFTER.replace("a - b", "a * b").replace("\n", "\r\n"))
     [change] = changes_since(tree, "HEAD", Problems())
-    assert (change.before, places(change)) == (AFTER, [([5], [5])])
+    assert (change.old_text, places(change)) == (AFTER, [([5], [5])])
 
 
 def test_a_diff_that_was_converted_itself(tree):
     diff = git(tree, "diff", "HEAD")
     plain = list(changes_of_diff(tree, diff, "d", Problems()))
     converted = list(changes_of_diff(tree, diff.replace(b"\n", b"\r\n"), "d", Problems()))
-    assert [(one.before, one.after) for one in converted] == [(one.before, one.after) for one in plain] != []
+    assert (
+        [(one.old_text, one.new_text) for one in converted]
+        == [(one.old_text, one.new_text) for one in plain]
+        != []
+    )
 
 
 def test_an_encoding_that_git_converts_is_counted(tree):
@@ -184,8 +188,11 @@ def test_a_diff_gives_what_git_gives(tree, context, applied):
     found = by_path(list(changes_of_diff(tree, diff, "d", Problems())))
     assert found.keys() == wanted.keys()
     for path, change in found.items():
-        assert (change.before, change.after) == (wanted[path].before, wanted[path].after)
-        assert (change.patch.old, change.patch.new) == (wanted[path].patch.old, wanted[path].patch.new)
+        assert (change.old_text, change.new_text) == (wanted[path].old_text, wanted[path].new_text)
+        assert (change.patch.old_name, change.patch.new_name) == (
+            wanted[path].patch.old_name,
+            wanted[path].patch.new_name,
+        )
         came, expected = (
             [line for _, came in places(one) for line in came] for one in (change, wanted[path])
         )
@@ -199,7 +206,7 @@ def test_a_file_without_a_last_line_end(tmp_path):
         b"\\ No newline at end of file\n"
     )
     [change] = changes_of_diff(tmp_path, diff, "d", Problems())
-    assert (change.before, change.after) == ("x = 1\ny = 2", "x = 1\ny = 3")
+    assert (change.old_text, change.new_text) == ("x = 1\ny = 2", "x = 1\ny = 3")
 
 
 def test_plain_diff_with_time_stamps_and_several_files(tmp_path):
@@ -209,7 +216,7 @@ def test_plain_diff_with_time_stamps_and_several_files(tmp_path):
     found = list(
         changes_of_diff(tmp_path, (one.format("a.py") + one.format("b.py")).encode(), "d", Problems())
     )
-    assert [(change.patch.name, change.after) for change in found] == [
+    assert [(change.patch.name, change.new_text) for change in found] == [
         ("a.py", "x = 2\n"),
         ("b.py", "x = 2\n"),
     ]
@@ -239,11 +246,11 @@ def test_what_a_diff_does_not_fit_is_named(tmp_path):
 def test_names(spelled, name):
     header = f"--- {spelled}\n+++ b/x.py\n@@ -1 +1 @@\n-x\n+y\n"
     [patch] = parse_patch(header.encode(), "d")
-    assert patch.old == name
+    assert patch.old_name == name
     if name is not None:
         bare = spelled.replace("a/", "", 1).partition("\t")[0]
         [patch] = parse_patch(f"diff --git 1 2\nrename from {bare}\nrename to x.py\n".encode(), "d")
-        assert (patch.old, patch.new) == (name, "x.py")
+        assert (patch.old_name, patch.new_name) == (name, "x.py")
 
 
 @pytest.mark.parametrize(
@@ -279,7 +286,7 @@ def test_a_merge_is_refused_and_the_other_files_are_read(tree):
         for diff in (merged + other, other + merged):
             problems = Problems("skip")
             [change] = changes_of_diff(tree, diff, "d", problems)
-            assert (change.before, change.after) == ("x = 1\n", "x = 2\n")
+            assert (change.old_text, change.new_text) == ("x = 1\n", "x = 2\n")
             assert (problems.counts, problems.bad_count) == ({"a combined diff of a merge": 1}, 1)
     with pytest.raises(DataError, match=r"mod\.py: a combined diff of a merge"):
         list(changes_of_diff(tree, merged, "d", Problems()))
@@ -300,5 +307,5 @@ def test_what_stands_between_files_takes_no_time():
     line = "Binary files" + " a and" * 20_000
     diff = f"--- a.py\n+++ a.py\n@@ -1 +1 @@\n-x\n+y\n{line}\n--- b.py\n+++ b.py\n@@ -1 +1 @@\n-x\n+y\n"
     begun = time.process_time()
-    assert [patch.new for patch in parse_patch(diff.encode(), "d")] == ["a.py", "b.py"]
+    assert [patch.new_name for patch in parse_patch(diff.encode(), "d")] == ["a.py", "b.py"]
     assert time.process_time() - begun < 5

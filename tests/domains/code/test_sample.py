@@ -13,7 +13,7 @@ from written import jsonl
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.code import CODE, formulas
-from seqmlm.domains.code.sample import KINDS, TEMPLATES, draw, filled
+from seqmlm.domains.code.sample import KINDS, TEMPLATES, draw, fill_template
 
 
 def clean(text: str, bugs: list[dict]) -> str:
@@ -33,7 +33,7 @@ def test_a_bug_is_found_in_its_line(tmp_path: Path):
 
 def test_every_bug_is_where_the_truth_says_and_nowhere_else():
     modules, bugs = draw(200, 1)
-    sound = {filled(template, "noun", "verb")[0].split("(")[0] for template in TEMPLATES.values()}
+    sound = {fill_template(template, "noun", "verb")[0].split("(")[0] for template in TEMPLATES.values()}
     assert len(sound) == len(TEMPLATES)
     rules = {
         "total": "+=",
@@ -62,7 +62,7 @@ def test_clean_functions_run():
     """The idioms do what they say, so the right side of a slot is right."""
     space: dict = {}
     for template in TEMPLATES.values():
-        exec(filled(template, "box", "keep")[0], space)
+        exec(fill_template(template, "box", "keep")[0], space)
     assert space["total_box"]([1, 2, 3]) == 6
     assert space["mean_box"]([1, 2, 3]) == 2
     assert space["find_box"]({"a": 1}, "a") == space["get_box"]({"a": 1}, "a") == 1

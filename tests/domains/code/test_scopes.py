@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from seqmlm.domains.code.levels import MODULE, innermost, scopes
+from seqmlm.domains.code.levels import MODULE, innermost_scopes, scopes
 from seqmlm.domains.code.lexers.source import SourceText
 
 PYTHON = '''import os
@@ -82,7 +82,7 @@ def test_innermost():
     found = scopes(text)
     words = ("import", "size", "inner()\n", "return 1", "return inner", "return x")
     places = np.array([PYTHON.index(word) for word in words])
-    names = [found[index].name for index in innermost(found, places)]
+    names = [found[index].name for index in innermost_scopes(found, places)]
     assert names == [MODULE, "Stack", "Stack.top", "Stack.top.inner", "Stack.top", "push"]
 
 

@@ -63,8 +63,8 @@ def test_the_truth_is_computed_from_the_source(tmp_path: Path):
         (0, 8): USE,
         (2, 4): BRACKET,
     }
-    assert one.truth.known((1, 6))
-    assert not one.truth.known((0, 5))
+    assert one.truth.covers((1, 6))
+    assert not one.truth.covers((0, 5))
 
 
 def test_measures_count_by_hand(tmp_path: Path):
@@ -141,7 +141,7 @@ def test_partners_in_a_formula_are_its_truth(tmp_path: Path):
         own = knows(record, units)
         assert own.edges == {(place[a], place[b]) for a, b in formula.pairs}
         breaks = {n for n, unit in enumerate(units) if unit == "\n"}
-        assert all(own.known((0, n)) == (n not in breaks) for n in range(1, len(units)))
+        assert all(own.covers((0, n)) == (n not in breaks) for n in range(1, len(units)))
         assert knows(record, ["x"]) is None
     assert problems.counts
 

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 from seqmlm.domains.code.lexers.classes import CLASSES, RATES
 from seqmlm.domains.code.lexers.source import SourceText
-from seqmlm.domains.code.tokenizer import CodeTokenizer, evened
+from seqmlm.domains.code.tokenizer import CodeTokenizer, even_whitespace
 from seqmlm.engine.types import Encoding
 from seqmlm.engine.windows import windows
 from seqmlm.errors import DataError, UsageError
@@ -80,7 +80,7 @@ def check_spans(encoding: Encoding, text: str) -> None:
 def test_everything_is_spelled_back_and_spans_are_exact(tokenizer, plain, text):
     encoding = tokenizer.encode(text)
     check_spans(encoding, text)
-    assert plain.decode(encoding.ids[1:-1].tolist()) == evened(text)[0]
+    assert plain.decode(encoding.ids[1:-1].tolist()) == even_whitespace(text)[0]
     assert encoding.groups[[0, -1]].tolist() == encoding.classes[[0, -1]].tolist() == [-1, -1]
 
 
@@ -89,7 +89,7 @@ def test_everything_is_spelled_back_and_spans_are_exact(tokenizer, plain, text):
 def test_any_text_has_exact_spans_and_comes_back(tokenizer, plain, text):
     encoding = tokenizer.encode(text)
     check_spans(encoding, text)
-    assert plain.decode(encoding.ids[1:-1].tolist()) == evened(text)[0]
+    assert plain.decode(encoding.ids[1:-1].tolist()) == even_whitespace(text)[0]
 
 
 def test_units_are_lexer_tokens_and_in_prose_words(tokenizer):
@@ -209,10 +209,10 @@ def test_line_ends_and_tabs_change_nothing_but_where_spans_point(tokenizer, chan
 
 @given(st.text("\r\n\t a\f\x85\u2028", max_size=20))
 def test_an_evened_text_is_the_text_in_other_white_space(text):
-    even, places = evened(text)
+    even, places = even_whitespace(text)
     assert "\r" not in even
     assert not re.search("(?m)^\t", even)
-    assert evened(even)[0] == even
+    assert even_whitespace(even)[0] == even
     if places is None:
         assert even == text
         return
@@ -236,6 +236,6 @@ def test_a_tokenizer_stored_without_a_normalizer_sees_files_as_they_are(tokenize
 
 
 def test_what_is_expected_is_never_an_empty_text(tokenizer: CodeTokenizer) -> None:
-    texts = [tokenizer.spelling.alone(token) for token in range(tokenizer.space.size)]
+    texts = [tokenizer.spelling.unit_text(token) for token in range(tokenizer.space.size)]
     assert all(texts)
     assert "\n    " in texts

@@ -205,4 +205,4 @@ def test_windows_of_a_bed_file_have_genes_on_either_strand(tmp_path: Path) -> No
     given = {"genome": str(genome), "genes": str(table)}
     found = list(DNA.read([windows], Problems(), **given))
     assert [[gene.name for gene in one.meta["genes"]] for one in found] == [["a"], ["a", "b"]]
-    assert str(table) in DNA.files.deciding([windows], options=given), "a resumed scoring is held to it"
+    assert str(table) in DNA.files.inputs([windows], options=given), "a resumed scoring is held to it"

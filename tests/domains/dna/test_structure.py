@@ -218,7 +218,7 @@ def test_motifs_of_genes_pair_across_stems(sample) -> None:
         ((i, j),) = gene["motif_pairs"]
         assert own.kinds[i, j] == "motif pair"
         assert any(a < i < b < j for a, b in gene["pairs"]), "it crosses a stem"
-        assert own.known is None or own.known((i, j))
+        assert own.covers is None or own.covers((i, j))
 
 
 def test_bases_of_one_motif_are_unknown(sample) -> None:
@@ -229,10 +229,10 @@ def test_bases_of_one_motif_are_unknown(sample) -> None:
     name, start, _ = contig["motifs"][0]
     width = next(len(motif["matrix"]) for motif in truth["motifs"] if motif["name"] == name)
     last = start + width - 1
-    assert not own.known((start, last))
+    assert not own.covers((start, last))
     assert own.kinds[start, last] == "motif"
-    assert own.known((start, last + 30 if last + 30 < len(one.raw) else 0))
-    assert all(own.known(pair) and own.kinds[pair] == "stem" for pair in own.edges)
+    assert own.covers((start, last + 30 if last + 30 < len(one.raw) else 0))
+    assert all(own.covers(pair) and own.kinds[pair] == "stem" for pair in own.edges)
 
 
 def test_a_block_of_a_contig_has_its_own_places(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def vcf(folder: Path, *rows: str, name: str = "calls.vcf") -> Path:
 def read(path: Path, reference: Path, on_error: Any = "raise") -> tuple[list[Variant], Problems]:
     problems = Problems(on_error)
     table = VariantTable(path=str(path), wildtype=str(reference), window=WINDOW)
-    return list(DNAVariants().read(table, problems)), problems
+    return list(DNAVariants().table_variants(table, problems)), problems
 
 
 def by_hand(own: Session, text: str, masked: set[int], asked: int) -> np.ndarray[Any, Any]:

@@ -219,5 +219,5 @@ def test_what_is_expected_are_clinical_codes_with_what_they_mean(past):
         unit_fields(found[unit], one, unit, tokenizer).get("description") for unit in range(len(one))
     ] == [meanings.get(one.text(unit)) for unit in range(len(one))]
     assert any("description" in alternative for alternative in expected)
-    told = report_told(one, 0, tokenizer.spelling.alone, lambda text: f"the meaning of {text}")
+    told = report_told(one, 0, tokenizer.spelling.unit_text, lambda text: f"the meaning of {text}")
     assert told.startswith(f"{one.text(0)} (the meaning of {one.text(0)}): ")

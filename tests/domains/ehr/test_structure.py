@@ -72,7 +72,7 @@ def test_indirect_codes_share_a_cause(sample) -> None:
             (min(units[i], units[j]), max(units[i], units[j])): kind for (i, j), kind in truth.kinds.items()
         }
         for i, j in truth.edges:
-            assert truth.known((i, j))
+            assert truth.covers((i, j))
     obesity, diabetes, knee, kidney = (f"CONDITION//{code}" for code in ("E66.9", "E11.9", "M17.9", "N18.3"))
     assert kinds[diabetes, obesity] == "comorbidity"
     assert kinds[diabetes, knee] == "indirect", "both follow obesity"
@@ -87,7 +87,7 @@ def test_pairs_without_a_condition_are_unknown(sample) -> None:
     made, _, records = sample
     units = ["DRUG//A10BA02", "DRUG//C09AA05", "CONDITION//I10", "CONDITION//I10"]
     truth = CodesDecoder().truths(made.truth, Problems())(records[0], units)
-    assert [truth.known(pair) for pair in [(0, 1), (1, 2), (2, 3)]] == [False, True, False]
+    assert [truth.covers(pair) for pair in [(0, 1), (1, 2), (2, 3)]] == [False, True, False]
     stranger = patient("nobody", [("CONDITION//I10", 0.0)])
     assert CodesDecoder().truths(made.truth, Problems())(stranger, ["CONDITION//I10"]) is None
 

@@ -456,7 +456,7 @@ def test_a_vocabulary_without_units_reads_values_in_any() -> None:
 def test_the_frame_of_visits_is_not_named_beside_codes() -> None:
     histories = patients.histories(60)
     tokenizer = EventsTokenizer.train(histories)
-    hidden = [name for n, name in enumerate(tokenizer.tokens) if tokenizer.spelling.alone(n) is None]
+    hidden = [name for n, name in enumerate(tokenizer.tokens) if tokenizer.spelling.unit_text(n) is None]
     assert set(hidden) == {
         *tokenizer.tokens[:23],
         *("[VT:inpatient]", "[VT:outpatient]", "SEX//F", "SEX//M", "VISIT//start"),

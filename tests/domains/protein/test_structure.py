@@ -49,7 +49,7 @@ def test_precision_by_hand() -> None:
 def test_figures_of_a_small_matrix() -> None:
     # Eight residues: of the pairs 0-6, 0-7 and 1-7 two are contacts; residue 5 has no place.
     edges = {(0, 6), (1, 7), (2, 4)}
-    truth = Truth(edges=frozenset(edges), known=lambda pair: 5 not in pair)
+    truth = Truth(edges=frozenset(edges), covers=lambda pair: 5 not in pair)
     made, decoder = map_of(8, {(0, 7): 6.0, (0, 6): 4.0, (1, 7): 2.0}), PROTEIN.structure()
     found = decoder.measures([decoded(decoder, record("ACDEFGHI"), "ACDEFGHI", made, truth)])
     assert next(iter(found)) == "p_at_l"
@@ -95,8 +95,8 @@ def test_a_chain_is_found_where_it_begins_in_the_sequence(tmp_path: Path) -> Non
     truth = knows(record(whole), list(whole))
     # 3.8 angstrom a residue: two steps are a contact, three are none.
     assert truth.edges == {(3 + i, 3 + j) for i in range(8) for j in range(i + 1, 8) if j - i <= 2}
-    assert truth.known((3, 10))
-    assert not truth.known((0, 3)), "not in the structure"
+    assert truth.covers((3, 10))
+    assert not truth.covers((0, 3)), "not in the structure"
     assert problems.counts["chain 1abc_A has 100% of a sequence; its residue 1 is residue 4 of that"] == 1
     changed = "GGMKVLCWDES"  # one residue is another
     truth = knows(record(changed), list(changed))
@@ -139,7 +139,7 @@ def test_contacts_of_a_real_structure_and_of_the_table_are_the_same(real_data: P
     aligned = [one for _, one in zip(range(40), rows_read, strict=False)]
     columns = {int(row["col_i"]) for row in rows} | {int(row["col_j"]) for row in rows}
     known = [(one, table(one, list(one.raw))) for one in aligned]
-    assert all(truth is not None and truth.known is not None for _, truth in known)
+    assert all(truth is not None and truth.covers is not None for _, truth in known)
     with gzip.open(folder / "aln/PF00018.fasta.gz", "rt") as file:
         lines = file.read().splitlines()
     row = lines[1]  # with gaps
@@ -162,7 +162,7 @@ def test_contacts_of_a_real_structure_and_of_the_table_are_the_same(real_data: P
 def test_a_file_of_two_columns_counts_from_one(tmp_path: Path, text: str) -> None:
     (tmp_path / "c.txt").write_text(text)
     truth = PROTEIN.structure().truths(tmp_path / "c.txt", Problems())(record("ACDEFGHI"), "ACDEFGHI")
-    assert (truth.edges, truth.known) == ({(0, 6), (1, 7)}, None)
+    assert (truth.edges, truth.covers) == ({(0, 6), (1, 7)}, None)
     assert truth.kinds == {(0, 6): "short", (1, 7): "short"}
 
 
@@ -170,7 +170,7 @@ def test_distances_tell_what_is_known(tmp_path: Path) -> None:
     (tmp_path / "c.txt").write_text("1 7 6.5\n1 8 9.5\n3 30 4.0\n")
     truth = PROTEIN.structure().truths(tmp_path / "c.txt", Problems())(record("ACDEFGHI"), "ACDEFGHI")
     assert truth.edges == {(0, 6)}
-    assert [truth.known(pair) for pair in [(0, 6), (0, 7), (1, 7)]] == [True, True, False]
+    assert [truth.covers(pair) for pair in [(0, 6), (0, 7), (1, 7)]] == [True, True, False]
 
 
 def test_what_is_no_truth_is_said(tmp_path: Path) -> None:

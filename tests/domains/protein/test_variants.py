@@ -25,7 +25,7 @@ def read(folder: Path, rows: list[Any], **asked: Any) -> tuple[list[Variant], di
     table.write_text("".join(f"{json.dumps(row)}\n" for row in kept))
     problems = asked.pop("problems", None) or Problems()
     given = {"wildtype": str(folder / "wt.fasta"), **asked}
-    found = list(PROTEIN.variants().read(VariantTable(path=str(table), **given), problems))
+    found = list(PROTEIN.variants().table_variants(VariantTable(path=str(table), **given), problems))
     return found, problems.counts
 
 
@@ -177,7 +177,7 @@ def test_columns(tmp_path: Path):
         assert read(tmp_path, [row])[0][0].mutant == "MKTWYIAKQRQISFVKSHFSRQ"
     own = [{"wt_seq": "ACDEF", "mut_seq": "ACDEG"}, {"wt_seq": "KLMNP", "mut_seq": "KLMP"}]
     found, _ = read(tmp_path, own, wildtype="ACDEF")
-    found = list(PROTEIN.variants().read(VariantTable(path=str(tmp_path / "v.jsonl")), Problems()))
+    found = list(PROTEIN.variants().table_variants(VariantTable(path=str(tmp_path / "v.jsonl")), Problems()))
     assert [(one.name, one.wildtype, one.mutant) for one in found] == [
         ("F5G", "ACDEF", "ACDEG"),
         ("4N>-", "KLMNP", "KLMP"),
@@ -191,7 +191,7 @@ def test_other_files(tmp_path: Path):
     found = {}
     for name in ("v.txt", "v.fasta"):
         table = VariantTable(path=str(tmp_path / name), wildtype=str(tmp_path / "wt.fasta"))
-        found[name] = list(PROTEIN.variants().read(table, Problems()))
+        found[name] = list(PROTEIN.variants().table_variants(table, Problems()))
     assert [(one.name, one.line) for one in found["v.txt"]] == [("A4W", 1), ("Y5C", 3)]
     assert [(one.name, one.edits) for one in found["v.fasta"]] == [("one", found["v.txt"][0].edits)]
 
@@ -277,7 +277,7 @@ def test_bad_tables(tmp_path: Path):
     for said, (name, wildtype) in tables.items():
         table = VariantTable(path=str(tmp_path / name), wildtype=wildtype)
         with pytest.raises((DataError, UsageError), match=said):
-            list(PROTEIN.variants().read(table, Problems()))
+            list(PROTEIN.variants().table_variants(table, Problems()))
 
 
 def test_rivals(tmp_path: Path):

@@ -12,7 +12,7 @@ from written import written
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.structure import Decoded, placed
+from seqmlm.domains.structure import Decoded, unit_spans
 from seqmlm.domains.text import TEXT
 from seqmlm.domains.text.conllu import read_conllu
 from seqmlm.domains.text.structure import Parse, Tree, TreeDecoder, arcs, tree_of
@@ -36,7 +36,7 @@ def decoded_of(
 
 
 def parse_of(text: str, heads: list[int], relations: list[str]) -> Parse:
-    return Parse(placed(text, units_of(text)), heads, relations, [one == "punct" for one in relations])
+    return Parse(unit_spans(text, units_of(text)), heads, relations, [one == "punct" for one in relations])
 
 
 DOG = "The dog, it barked."
@@ -44,10 +44,10 @@ RELATIONS = ["det", "dislocated", "punct", "nsubj", "root", "punct"]
 
 
 def test_units_are_placed_in_their_text():
-    assert placed("a  b.", ["a", "b", "."]) == [(0, 1), (3, 4), (4, 5)]
-    assert placed("a x b", ["a", "b"]) is None  # what is between is no white space
-    assert placed("a", ["a", "b"]) is None
-    assert placed("x\n  y", ["x", "\n  ", "y"]) == [(0, 1), (1, 4), (4, 5)]
+    assert unit_spans("a  b.", ["a", "b", "."]) == [(0, 1), (3, 4), (4, 5)]
+    assert unit_spans("a x b", ["a", "b"]) is None  # what is between is no white space
+    assert unit_spans("a", ["a", "b"]) is None
+    assert unit_spans("x\n  y", ["x", "\n  ", "y"]) == [(0, 1), (1, 4), (4, 5)]
 
 
 def test_the_tree_leaves_punctuation_out_and_neighbours_win_ties():
@@ -69,8 +69,8 @@ def test_the_truth_leaves_punctuation_out():
     truth = tree_of(DOG, units_of(DOG), parse_of(DOG, [2, 5, 2, 5, 0, 5], RELATIONS))
     assert truth.kinds == {(0, 1): "det", (1, 4): "dislocated", (3, 4): "nsubj"}
     assert truth.edges == set(truth.kinds)
-    assert truth.known((0, 3))
-    assert not truth.known((0, 2))
+    assert truth.covers((0, 3))
+    assert not truth.covers((0, 2))
 
 
 def test_what_hangs_on_punctuation_is_linked_through_it():
@@ -122,8 +122,8 @@ def test_measures_count_edges_by_hand():
     assert 0 <= figures["random"] <= 1
     assert decoder.measures([decoded_of(decoder, "x y", {}, None)]) == {}
     [first, second, third] = decoder.relations([one])
-    assert (first.relation, first.edges, first.found, first.chain, first.log_odds) == ("det", 1, 1, 1, 0)
-    assert (second.relation, second.found, second.chain) == ("dislocated", 1, 0)
+    assert (first.relation, first.edges, first.hits, first.chain, first.log_odds) == ("det", 1, 1, 1, 0)
+    assert (second.relation, second.hits, second.chain) == ("dislocated", 1, 0)
     assert second.log_odds == pytest.approx(np.log(3))
     assert second.z == pytest.approx(np.log(3) / np.sqrt(1 / 1.5 + 1 / 0.5))
     assert third.log_odds == -second.log_odds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from seqmlm.domains.code.lexers.classes import Lexed
+from seqmlm.domains.code.lexers.classes import LexerTokens
 from seqmlm.domains.code.lexers.generic import lex_generic
 from seqmlm.domains.code.lexers.python import lex_python, parse
 from seqmlm.domains.code.lexers.tree_sitter import available, lex_tree_sitter
@@ -13,7 +13,7 @@ from seqmlm.errors import UsageError
 Lexer = Literal["auto", "python", "generic", "tree-sitter"]
 
 
-def lex(text: str, lexer: Lexer = "auto") -> Lexed:
+def lex(text: str, lexer: Lexer = "auto") -> LexerTokens:
     """The lexer tokens of a source text.
 
     Args:

@@ -60,7 +60,7 @@ PROSE = (STRING, COMMENT, DOCSTRING)
 """Classes of tokens that contain words: there a word is the unit."""
 
 
-class Lexed(NamedTuple):
+class LexerTokens(NamedTuple):
     """A text's lexer tokens, ascending and disjoint; only white space is between them.
 
     starts, ends: (K,) half-open character offsets into the text.
@@ -74,11 +74,11 @@ class Lexed(NamedTuple):
     symbols: Ids
 
 
-def lexed(starts: list[int], ends: list[int], classes: list[int], names: list[Any]) -> Lexed:
-    """A `Lexed` of lists; equal `names` become equal symbols, None becomes -1."""
-    numbers: dict[Any, int] = {None: -1}
-    symbols = [numbers.setdefault(name, len(numbers) - 1) for name in names]
-    return Lexed(
+def lexer_tokens(starts: list[int], ends: list[int], classes: list[int], names: list[Any]) -> LexerTokens:
+    """`LexerTokens` made of lists; equal `names` get equal symbols, None gets -1."""
+    number_of: dict[Any, int] = {None: -1}
+    symbols = [number_of.setdefault(name, len(number_of) - 1) for name in names]
+    return LexerTokens(
         np.array(starts, dtype=np.int32),
         np.array(ends, dtype=np.int32),
         np.array(classes, dtype=np.int16),
@@ -120,7 +120,7 @@ class Positions:
             return min(at, self._size)
         return int(self._characters[min(at, len(self._characters) - 1)])
 
-    def keyed(self, places: Mapping[tuple[int, int], Value]) -> dict[int, Value]:
+    def by_offset(self, places: Mapping[tuple[int, int], Value]) -> dict[int, Value]:
         """The same mapping by character offset."""
         if self._characters is not None:
             return {self.offset(position): value for position, value in places.items()}

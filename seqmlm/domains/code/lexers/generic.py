@@ -24,8 +24,8 @@ from seqmlm.domains.code.lexers.classes import (
     STRING,
     TYPE,
     USE,
-    Lexed,
-    lexed,
+    LexerTokens,
+    lexer_tokens,
 )
 from seqmlm.parsing import word_list
 
@@ -90,13 +90,14 @@ _COMMENT, _STRING, _NAME, _NUMERIC, _OPERATOR, _MARK, _OTHER = _NUMBERS
 
 @cache
 def _pattern(language: str) -> re.Pattern[str]:
+    """The expression that divides source of a language; the group of a match is the kind of its token."""
     comments = _COMMENTS.get(language, _SLASHES)
     return re.compile(
         rf"({comments})|({_STRINGS})|([^\W\d][\w]*)|({_NUMBER})|({_OPERATORS})|({_MARKS})|(\S)", re.DOTALL
     )
 
 
-def lex_generic(text: str, language: str = "") -> Lexed:
+def lex_generic(text: str, language: str = "") -> LexerTokens:
     """Divide source of any language into lexer tokens; roles are guesses, symbols are spellings.
 
     Args:
@@ -108,50 +109,51 @@ def lex_generic(text: str, language: str = "") -> Lexed:
     classes: list[int] = []
     names: list[str | None] = []
     plain = {_COMMENT: COMMENT, _STRING: STRING, _NUMERIC: NUMBER, _OPERATOR: OPERATOR, _OTHER: PUNCTUATION}
-    before, last_line, importing = "", 0, False
+    previous, last_line, importing = "", 0, False
     for match in _pattern(language).finditer(text):
         kind = match.lastindex or _OTHER
         start, stop = match.span()
         name = None
         if kind == _NAME:
-            value = match.group()
+            word = match.group()
             importing = importing and "\n" not in text[last_line:start]
-            number = _role(value, before, text[stop : stop + 1], importing)
-            if number not in (KEYWORD, OPERATOR):
-                name = value
-            elif value in _IMPORTS:
+            role = _role(word, previous, text[stop : stop + 1], importing)
+            if role not in (KEYWORD, OPERATOR):
+                name = word
+            elif word in _IMPORTS:
                 importing, last_line = True, stop
-            before = value
+            previous = word
         elif kind == _MARK:
-            value = match.group()
-            number = PUNCTUATION
-            importing = importing and value != ";"
-            before = value
+            word = match.group()
+            role = PUNCTUATION
+            importing = importing and word != ";"
+            previous = word
         else:
-            number = plain[kind]
-            before = text[start:stop] if kind == _OPERATOR else before if kind == _COMMENT else ""
+            role = plain[kind]
+            previous = text[start:stop] if kind == _OPERATOR else previous if kind == _COMMENT else ""
         starts.append(start)
         ends.append(stop)
-        classes.append(number)
+        classes.append(role)
         names.append(name)
-    return lexed(starts, ends, classes, names)
+    return lexer_tokens(starts, ends, classes, names)
 
 
-def _role(value: str, before: str, after: str, importing: bool) -> int:
-    if before in _REACHES and not importing:
-        return CALL if after == "(" else ATTRIBUTE
-    if value in _KEYWORDS:
+def _role(word: str, previous: str, following: str, importing: bool) -> int:
+    """Token class of a word, guessed from the token in front of it and the character behind it."""
+    if previous in _REACHES and not importing:
+        return CALL if following == "(" else ATTRIBUTE
+    if word in _KEYWORDS:
         return KEYWORD
-    if value in _WORD_OPERATORS:
+    if word in _WORD_OPERATORS:
         return OPERATOR
     if importing:
         return IMPORT
-    if before in _DEFINES:
+    if previous in _DEFINES:
         return DEFINITION
-    if value in _TYPES:
+    if word in _TYPES:
         return TYPE
-    if value.endswith(("Exception", "Error")) and value[:1].isupper():
+    if word.endswith(("Exception", "Error")) and word[:1].isupper():
         return EXCEPTION
-    if before == "new" or (before in ("extends", "implements", "throws") and value[:1].isupper()):
+    if previous == "new" or (previous in ("extends", "implements", "throws") and word[:1].isupper()):
         return TYPE
-    return CALL if after == "(" else USE
+    return CALL if following == "(" else USE

@@ -34,9 +34,9 @@ from seqmlm.domains.code.lexers.classes import (
     STRING,
     TYPE,
     USE,
-    Lexed,
+    LexerTokens,
     Positions,
-    lexed,
+    lexer_tokens,
 )
 from seqmlm.domains.code.lexers.python_scopes import ATTRIBUTES, Scopes
 
@@ -73,7 +73,7 @@ _IS_IDENTIFIER = np.zeros(64, dtype=np.bool_)
 _IS_IDENTIFIER[list(IDENTIFIERS)] = True
 
 
-def parsed(text: str) -> ast.Module | int:
+def tree_or_broken_line(text: str) -> ast.Module | int:
     """The syntax tree, or the line (from 1) at which a text is not valid for the running interpreter."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the parsed text: invalid escapes, `is` with a literal
@@ -86,12 +86,12 @@ def parsed(text: str) -> ast.Module | int:
 
 
 def parse(text: str) -> ast.Module | None:
-    """The syntax tree, or None; see `parsed`."""
-    tree = parsed(text)
+    """The syntax tree, or None; see `tree_or_broken_line`."""
+    tree = tree_or_broken_line(text)
     return None if isinstance(tree, int) else tree
 
 
-def lex_python(text: str, tree: ast.Module | None = None) -> Lexed:
+def lex_python(text: str, tree: ast.Module | None = None) -> LexerTokens:
     """Divide Python source into lexer tokens with roles and symbols.
 
     Args:
@@ -104,7 +104,7 @@ def lex_python(text: str, tree: ast.Module | None = None) -> Lexed:
         with suppress(RecursionError):  # ast.walk has none, but a future node may
             scopes = Scopes(tree)
     reader = _Reader(text, scopes, Positions(text))
-    reader.read(0, len(text))
+    reader.read_tokens(0, len(text))
     return reader.finish()
 
 
@@ -118,21 +118,21 @@ class _Reader:
         self.classes: list[int] = []
         self.names: list[object] = []
         self.positions = positions
-        self.places = {} if scopes is None else positions.keyed(scopes.places)
-        self.statements = {} if scopes is None else positions.keyed(scopes.statements)
-        self.inside: Mapping[str, int] | None = None  # names of the f-string being read
-        self.formatted = [] if scopes is None else self._formatted(scopes)
-        self._before = ""  # the last token that is not a comment or a line break
+        self.places = {} if scopes is None else positions.by_offset(scopes.places)
+        self.statements = {} if scopes is None else positions.by_offset(scopes.statements)
+        self.f_string_names: Mapping[str, int] | None = None  # names of the f-string being read
+        self.f_strings = [] if scopes is None else self._f_string_spans(scopes)
+        self._previous = ""  # the last token that is not a comment or a line break
         self._scope = 0  # of the statement under way
         self._import = 0  # 1 after `import`, 2 after `from`, 3 after the `import` of a `from`
         self._depth = self._loops = 0
         self._first = True  # at the start of a statement
 
-    def _formatted(self, scopes: Scopes) -> list[tuple[int, int, Mapping[str, int]]]:
+    def _f_string_spans(self, scopes: Scopes) -> list[tuple[int, int, Mapping[str, int]]]:
         at = self.positions.offset
-        return sorted(((at(a), at(b), names) for a, b, names in scopes.formatted), key=lambda one: one[:2])
+        return sorted(((at(a), at(b), names) for a, b, names in scopes.f_strings), key=lambda span: span[:2])
 
-    def read(self, begin: int, end: int) -> None:
+    def read_tokens(self, begin: int, end: int) -> None:
         """Read the tokens of text[begin:end]."""
         # Most of the time is spent here, so the frequent kinds are handled in place.
         starts, ends = self.starts.append, self.ends.append
@@ -143,38 +143,38 @@ class _Reader:
                 if not self._depth:
                     self._end_statement()
                 continue
-            value = match.group()
+            word = match.group()
             start, stop = match.span()
-            if kind == _STRING and _FORMATTED.match(value):
-                self._format_string(value, start, stop)
+            if kind == _STRING and _FORMATTED.match(word):
+                self._format_string(word, start, stop)
             else:
-                number, name = _CLASS_OF_KIND[kind], None
+                role, name = _CLASS_OF_KIND[kind], None
                 if kind == _NAME:
-                    number, name = self._name(value, start, stop)
+                    role, name = self._name(word, start, stop)
                 elif kind == _OPERATOR:
-                    number = self._operator(value)
+                    role = self._operator(word)
                 starts(start)
                 ends(stop)
-                classes(number)
+                classes(role)
                 names(name)
                 if kind == _COMMENT:
                     continue
-            self._before = value
+            self._previous = word
             self._first = False
 
-    def finish(self) -> Lexed:
+    def finish(self) -> LexerTokens:
         """The tokens, with the classes that whole ranges of the tree have."""
-        made = lexed(self.starts, self.ends, self.classes, self.names)
+        tokens = lexer_tokens(self.starts, self.ends, self.classes, self.names)
         if self.scopes is not None:
             for begin, end, kind in self.scopes.ranges:
                 first = bisect_left(self.starts, self.positions.offset(begin))
                 last = bisect_left(self.starts, self.positions.offset(end))
-                part = made.classes[first:last]
+                part = tokens.classes[first:last]
                 if kind in (TYPE, EXCEPTION):
                     part[_IS_IDENTIFIER[part] | ((part == STRING) & (kind == TYPE))] = kind
                 else:
                     part[part == STRING] = kind
-        return made
+        return tokens
 
     def _add(self, start: int, stop: int, kind: int, name: object = None) -> None:
         self.starts.append(start)
@@ -183,7 +183,7 @@ class _Reader:
         self.names.append(name)
 
     def _end_statement(self) -> None:
-        self._first, self._import, self._loops, self._before = True, 0, 0, ""
+        self._first, self._import, self._loops, self._previous = True, 0, 0, ""
 
     def _operator(self, value: str) -> int:
         """Class of an operator or mark; keeps count of brackets and statements."""
@@ -199,15 +199,15 @@ class _Reader:
 
     def _name(self, value: str, start: int, stop: int) -> tuple[int, object]:
         """Class of a word, and what it names."""
-        number = _WORDS.get(value)
-        if number is None:
+        role = _WORDS.get(value)
+        if role is None:
             return self._identifier(value, start, stop)
-        if number == KEYWORD:
+        if role == KEYWORD:
             self._keyword(value, start)
         elif value == "in" and self._loops:
             self._loops -= 1
             return KEYWORD, None
-        return number, None
+        return role, None
 
     def _keyword(self, value: str, start: int) -> None:
         scope = self.statements.get(start)
@@ -223,55 +223,55 @@ class _Reader:
     def _identifier(self, value: str, start: int, stop: int) -> tuple[int, object]:
         """Class and resolved name of an identifier."""
         place = self.places.get(start)
-        called = self.text[stop : stop + 1] == "("
+        is_call = self.text[stop : stop + 1] == "("
         if place is not None and self.scopes is not None:
             role, scope, name = place
-            return (CALL if called and role == USE else role), self.scopes.resolve(scope, name)
-        before = self._before
-        if self._import and before != "as":
+            return (CALL if is_call and role == USE else role), self.scopes.resolve(scope, name)
+        previous = self._previous
+        if self._import and previous != "as":
             return IMPORT, (ATTRIBUTES, value)
-        if before == "." and not self._import:
-            return (CALL if called else ATTRIBUTE), (ATTRIBUTES, value)
-        if before in ("def", "class"):
+        if previous == "." and not self._import:
+            return (CALL if is_call else ATTRIBUTE), (ATTRIBUTES, value)
+        if previous in ("def", "class"):
             return DEFINITION, self._resolve(self._scope, value)
         if self._import:
             return IMPORT, self._resolve(self._scope, value)
-        if before == "as":
+        if previous == "as":
             return DEFINITION, self._resolve(self._scope, value)
-        if before == "**" and self.scopes is not None and self.inside is None:
+        if previous == "**" and self.scopes is not None and self.f_string_names is None:
             return DEFINITION, self._resolve(self._scope, value)
-        if self.inside is not None and value in self.inside:
-            return (CALL if called else USE), self._resolve(self.inside[value], value)
+        if self.f_string_names is not None and value in self.f_string_names:
+            return (CALL if is_call else USE), self._resolve(self.f_string_names[value], value)
         if self._soft_keyword(value, stop):
             return KEYWORD, None
-        return (CALL if called else USE), self._resolve(self._scope, value)
+        return (CALL if is_call else USE), self._resolve(self._scope, value)
 
     def _soft_keyword(self, value: str, stop: int) -> bool:
         """`match`, `case`, `type` and `_` are names unless the tree has none at their place."""
         if self.scopes is None:
             return value in ("print", "exec") and self._first and self.text[stop : stop + 1] == " "
-        return value in ("match", "case", "type", "_") and self.inside is None
+        return value in ("match", "case", "type", "_") and self.f_string_names is None
 
     def _resolve(self, scope: int, name: str) -> object:
         return name if self.scopes is None else self.scopes.resolve(scope, name)
 
     def _format_string(self, value: str, start: int, stop: int) -> None:
         """Add an f-string: its text as strings, the code in its braces as tokens."""
-        kept = (self._depth, self._loops, self._first, self._import)
-        at = bisect_left(self.formatted, start, key=lambda one: one[1])
-        known = self.formatted[at] if at < len(self.formatted) else None
-        self.inside = known[2] if known is not None and known[0] <= start else {}
+        state = (self._depth, self._loops, self._first, self._import)
+        index = bisect_left(self.f_strings, start, key=lambda span: span[1])
+        f_string = self.f_strings[index] if index < len(self.f_strings) else None
+        self.f_string_names = f_string[2] if f_string is not None and f_string[0] <= start else {}
         done = start
         for begin, end in _fields(value):
             if start + begin > done:
                 self._add(done, start + begin, STRING)
-            self._before, self._first = "", False
-            self.read(start + begin, start + end)
+            self._previous, self._first = "", False
+            self.read_tokens(start + begin, start + end)
             done = start + end
         if stop > done:
             self._add(done, stop, STRING)
-        self.inside = None
-        self._depth, self._loops, self._first, self._import = kept
+        self.f_string_names = None
+        self._depth, self._loops, self._first, self._import = state
 
 
 def _fields(value: str) -> Iterator[tuple[int, int]]:

@@ -63,57 +63,57 @@ class Scopes:
         statements: scope of `def`, `class`, `import`, `global`, `except` ... by where they begin, for the
             names whose position it does not have.
         ranges: (start, end, class) of annotations, exception types and docstrings.
-        formatted: (start, end, {name: scope}) of f-strings, inside which positions cannot be trusted.
+        f_strings: (start, end, {name: scope}) of f-strings, inside which positions cannot be trusted.
     """
 
     def __init__(self, tree: ast.Module) -> None:
         self.places: dict[tuple[int, int], Place] = {}
         self.statements: dict[tuple[int, int], int] = {}
         self.ranges: list[tuple[tuple[int, int], tuple[int, int], int]] = []
-        self.formatted: list[tuple[tuple[int, int], tuple[int, int], dict[str, int]]] = []
+        self.f_strings: list[tuple[tuple[int, int], tuple[int, int], dict[str, int]]] = []
         self._parents = [-1]
         self._is_class = [False]
         self._is_comprehension = [False]
-        self._bound: list[set[str]] = [set()]
-        self._elsewhere: list[dict[str, int]] = [{}]  # names declared global or nonlocal
-        self._resolved: dict[tuple[int, str], tuple[int, str]] = {}
+        self._bound_names: list[set[str]] = [set()]
+        self._outer_names: list[dict[str, int]] = [{}]  # names declared global or nonlocal
+        self._bindings: dict[tuple[int, str], tuple[int, str]] = {}
         self._docstring(tree)
         self._walk(tree)
 
     def resolve(self, scope: int, name: str) -> tuple[int, str]:
         """The scope that binds `name` as seen from `scope`, and the name: equal where the symbol is."""
         key = (scope, name)
-        found = self._resolved.get(key)
-        if found is None:
-            found = self._resolved[key] = (self._binding(scope, name), name)
-        return found
+        binding = self._bindings.get(key)
+        if binding is None:
+            binding = self._bindings[key] = (self._binding(scope, name), name)
+        return binding
 
     def _binding(self, scope: int, name: str) -> int:
         if scope < 0:
             return scope
-        if self._elsewhere[scope].get(name) == 0:
-            return 0 if name in self._bound[0] else _BUILTINS
-        if name in self._elsewhere[scope]:
+        if self._outer_names[scope].get(name) == 0:
+            return 0 if name in self._bound_names[0] else _BUILTINS
+        if name in self._outer_names[scope]:
             scope = self._parents[scope]
-        elif name in self._bound[scope]:
+        elif name in self._bound_names[scope]:
             return ATTRIBUTES if self._is_class[scope] else scope
         else:
             scope = self._parents[scope]
         while scope >= 0:
             if not self._is_class[scope]:
-                if self._elsewhere[scope].get(name) == 0:
+                if self._outer_names[scope].get(name) == 0:
                     return 0
-                if name in self._bound[scope] and name not in self._elsewhere[scope]:
+                if name in self._bound_names[scope] and name not in self._outer_names[scope]:
                     return scope
             scope = self._parents[scope]
         return _BUILTINS
 
-    def _new(self, parent: int, *, is_class: bool = False, comprehension: bool = False) -> int:
+    def _new_scope(self, parent: int, *, is_class: bool = False, comprehension: bool = False) -> int:
         self._parents.append(parent)
         self._is_class.append(is_class)
         self._is_comprehension.append(comprehension)
-        self._bound.append(set())
-        self._elsewhere.append({})
+        self._bound_names.append(set())
+        self._outer_names.append({})
         return len(self._parents) - 1
 
     def _walk(self, tree: ast.Module) -> None:
@@ -126,7 +126,7 @@ class Scopes:
                 name = node.id
                 stored = node.ctx.__class__ is not ast.Load
                 if stored:
-                    self._bound[scope].add(name)
+                    self._bound_names[scope].add(name)
                 self.places[node.lineno, node.col_offset] = Place(DEFINITION if stored else USE, scope, name)
                 continue
             handler = handlers.get(kind)
@@ -138,7 +138,7 @@ class Scopes:
             for field in fields_of(kind):
                 child = getattr(node, field, None)
                 if child.__class__ is list:
-                    stack += [(one, scope) for one in child if one is not None]
+                    stack += [(part, scope) for part in child if part is not None]
                 elif child is not None:
                     stack.append((child, scope))
 
@@ -157,95 +157,97 @@ class Scopes:
         parameters = getattr(node, "type_params", None)
         if not parameters:
             return scope, []
-        inner = self._new(scope)
-        inside: list[tuple[Any, int]] = []
-        for one in parameters:
-            stars = {"TypeVarTuple": 1, "ParamSpec": 2}.get(type(one).__name__, 0)
-            self._bound[inner].add(one.name)
-            self.places[one.lineno, one.col_offset + stars] = Place(TYPE, inner, one.name)
-            inside += [(child, inner) for child in ast.iter_child_nodes(one)]
-        return inner, inside
+        inner = self._new_scope(scope)
+        visits: list[tuple[Any, int]] = []
+        for parameter in parameters:
+            stars = {"TypeVarTuple": 1, "ParamSpec": 2}.get(type(parameter).__name__, 0)
+            self._bound_names[inner].add(parameter.name)
+            self.places[parameter.lineno, parameter.col_offset + stars] = Place(TYPE, inner, parameter.name)
+            visits += [(child, inner) for child in ast.iter_child_nodes(parameter)]
+        return inner, visits
 
     def _function(self, node: Any, scope: int) -> Iterable[tuple[Any, int]]:
-        self._bound[scope].add(node.name)
+        self._bound_names[scope].add(node.name)
         self.statements[node.lineno, node.col_offset] = scope
         self._docstring(node)
-        outer, found = self._type_parameters(node, scope)
+        outer, visits = self._type_parameters(node, scope)
         if node.returns is not None:
             self._range(node.returns, TYPE)
-        found += [(one, scope) for one in node.decorator_list]
-        inner = self._new(outer)
-        found += [(node.returns, outer), *self._arguments(node.args, outer, inner)]
-        return [*found, *((one, inner) for one in node.body)]
+        visits += [(part, scope) for part in node.decorator_list]
+        inner = self._new_scope(outer)
+        visits += [(node.returns, outer), *self._arguments(node.args, outer, inner)]
+        return [*visits, *((part, inner) for part in node.body)]
 
     def _lambda(self, node: ast.Lambda, scope: int) -> Iterable[tuple[Any, int]]:
-        inner = self._new(scope)
+        inner = self._new_scope(scope)
         return [*self._arguments(node.args, scope, inner), (node.body, inner)]
 
     def _arguments(self, args: ast.arguments, outer: int, inner: int) -> list[tuple[Any, int]]:
-        found: list[tuple[Any, int]] = [(one, outer) for one in (*args.defaults, *args.kw_defaults)]
-        for one in (*args.posonlyargs, *args.args, args.vararg, *args.kwonlyargs, args.kwarg):
-            if one is None:
+        visits: list[tuple[Any, int]] = [(part, outer) for part in (*args.defaults, *args.kw_defaults)]
+        for part in (*args.posonlyargs, *args.args, args.vararg, *args.kwonlyargs, args.kwarg):
+            if part is None:
                 continue
-            self._bound[inner].add(one.arg)
-            self.places[one.lineno, one.col_offset] = Place(PARAMETER, inner, one.arg)
-            if one.annotation is not None:
-                self._range(one.annotation, TYPE)
-                found.append((one.annotation, outer))
-        return found
+            self._bound_names[inner].add(part.arg)
+            self.places[part.lineno, part.col_offset] = Place(PARAMETER, inner, part.arg)
+            if part.annotation is not None:
+                self._range(part.annotation, TYPE)
+                visits.append((part.annotation, outer))
+        return visits
 
     def _class(self, node: Any, scope: int) -> Iterable[tuple[Any, int]]:
-        self._bound[scope].add(node.name)
+        self._bound_names[scope].add(node.name)
         self.statements[node.lineno, node.col_offset] = scope
         self._docstring(node)
-        outer, found = self._type_parameters(node, scope)
-        inner = self._new(outer, is_class=True)
-        found += [(one, scope) for one in node.decorator_list]
-        found += [(one, outer) for one in (*node.bases, *node.keywords)]
-        return [*found, *((one, inner) for one in node.body)]
+        outer, visits = self._type_parameters(node, scope)
+        inner = self._new_scope(outer, is_class=True)
+        visits += [(part, scope) for part in node.decorator_list]
+        visits += [(part, outer) for part in (*node.bases, *node.keywords)]
+        return [*visits, *((part, inner) for part in node.body)]
 
     def _comprehension(self, node: Any, scope: int) -> Iterable[tuple[Any, int]]:
-        inner = self._new(scope, comprehension=True)
-        found: list[tuple[Any, int]] = []
-        for number, one in enumerate(node.generators):
-            found += [(one.target, inner), (one.iter, inner if number else scope)]
-            found += [(test, inner) for test in one.ifs]
+        inner = self._new_scope(scope, comprehension=True)
+        visits: list[tuple[Any, int]] = []
+        for number, part in enumerate(node.generators):
+            visits += [(part.target, inner), (part.iter, inner if number else scope)]
+            visits += [(test, inner) for test in part.ifs]
         parts = (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,)
-        return [*found, *((one, inner) for one in parts)]
+        return [*visits, *((part, inner) for part in parts)]
 
-    def _named(self, node: ast.NamedExpr, scope: int) -> Iterable[tuple[Any, int]]:
+    def _named_expression(self, node: ast.NamedExpr, scope: int) -> Iterable[tuple[Any, int]]:
         """`:=` in a comprehension binds in the function around it."""
         around = scope
         while self._is_comprehension[around]:
             around = self._parents[around]
         return [(node.target, around), (node.value, scope)]
 
-    def _annotated(self, node: ast.AnnAssign, scope: int) -> Iterable[tuple[Any, int]]:
+    def _annotation(self, node: ast.AnnAssign, scope: int) -> Iterable[tuple[Any, int]]:
         self._range(node.annotation, TYPE)
         return [(node.target, scope), (node.annotation, scope), (node.value, scope)]
 
     def _alias(self, node: Any, scope: int) -> Iterable[tuple[Any, int]]:
         """`type X = ...` (Python 3.12)."""
-        inner, found = self._type_parameters(node, scope)
+        inner, visits = self._type_parameters(node, scope)
         self._range(node.value, TYPE)
-        return [*found, (node.name, scope), (node.value, inner)]
+        return [*visits, (node.name, scope), (node.value, inner)]
 
     def _import(self, node: Any, scope: int) -> Iterable[tuple[Any, int]]:
         self.statements[node.lineno, node.col_offset] = scope
-        for one in node.names:
-            bound = one.asname or (one.name if isinstance(node, ast.ImportFrom) else one.name.split(".")[0])
-            self._bound[scope].add(bound)
-            first = one.name.split(".")[0]
-            inner = scope if one.asname is None else ATTRIBUTES
-            self.places[one.lineno, one.col_offset] = Place(IMPORT, inner, first)
+        for alias in node.names:
+            bound_name = alias.asname or (
+                alias.name if isinstance(node, ast.ImportFrom) else alias.name.split(".")[0]
+            )
+            self._bound_names[scope].add(bound_name)
+            module_name = alias.name.split(".")[0]
+            inner = scope if alias.asname is None else ATTRIBUTES
+            self.places[alias.lineno, alias.col_offset] = Place(IMPORT, inner, module_name)
         return ()
 
-    def _declared(self, node: Any, scope: int) -> Iterable[tuple[Any, int]]:
+    def _declaration(self, node: Any, scope: int) -> Iterable[tuple[Any, int]]:
         self.statements[node.lineno, node.col_offset] = scope
         for name in node.names:
-            self._elsewhere[scope][name] = 0 if isinstance(node, ast.Global) else 1
+            self._outer_names[scope][name] = 0 if isinstance(node, ast.Global) else 1
             if isinstance(node, ast.Global):
-                self._bound[0].add(name)
+                self._bound_names[0].add(name)
         return ()
 
     def _handler(self, node: ast.ExceptHandler, scope: int) -> Iterable[tuple[Any, int]]:
@@ -253,15 +255,15 @@ class Scopes:
         if node.type is not None:
             self._range(node.type, EXCEPTION)
         if node.name is not None:
-            self._bound[scope].add(node.name)
-        return [(node.type, scope), *((one, scope) for one in node.body)]
+            self._bound_names[scope].add(node.name)
+        return [(node.type, scope), *((part, scope) for part in node.body)]
 
     def _raise(self, node: ast.Raise, scope: int) -> Iterable[tuple[Any, int]]:
         """`raise E` and `raise E(...)` name a type where E begins like one, else a variable."""
-        what = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
-        last = what.attr if isinstance(what, ast.Attribute) else getattr(what, "id", "")
+        raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+        last = raised.attr if isinstance(raised, ast.Attribute) else getattr(raised, "id", "")
         if last[:1].isupper():
-            self._range(what, EXCEPTION)
+            self._range(raised, EXCEPTION)
         return [(node.exc, scope), (node.cause, scope)]
 
     def _keyword(self, node: ast.keyword, scope: int) -> Iterable[tuple[Any, int]]:
@@ -269,28 +271,28 @@ class Scopes:
             self.places[node.lineno, node.col_offset] = Place(PARAMETER, _KEYWORDS, node.arg)
         return [(node.value, scope)]
 
-    def _captured(self, node: Any, scope: int) -> Iterable[tuple[Any, int]]:
+    def _capture_pattern(self, node: Any, scope: int) -> Iterable[tuple[Any, int]]:
         """`case x`, `case ... as x` and `case *x`: the name stands last."""
         if node.name is not None:
-            self._bound[scope].add(node.name)
+            self._bound_names[scope].add(node.name)
             column = node.end_col_offset - len(node.name.encode())
             self.places[node.end_lineno, column] = Place(DEFINITION, scope, node.name)
         return [(getattr(node, "pattern", None), scope)]
 
-    def _rest(self, node: ast.MatchMapping, scope: int) -> Iterable[tuple[Any, int]]:
+    def _mapping_pattern(self, node: ast.MatchMapping, scope: int) -> Iterable[tuple[Any, int]]:
         if node.rest is not None:
-            self._bound[scope].add(node.rest)
-        return [(one, scope) for one in (*node.keys, *node.patterns)]
+            self._bound_names[scope].add(node.rest)
+        return [(part, scope) for part in (*node.keys, *node.patterns)]
 
-    def _formatted(self, node: ast.JoinedStr, scope: int) -> Iterable[tuple[Any, int]]:
+    def _f_string(self, node: ast.JoinedStr, scope: int) -> Iterable[tuple[Any, int]]:
         """An f-string: which names it holds, since only newer Pythons know where they are."""
         names = {
-            one.id: scope
-            for one in ast.walk(node)
-            if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)
+            part.id: scope
+            for part in ast.walk(node)
+            if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)
         }
         end = (node.end_lineno or node.lineno, node.end_col_offset or node.col_offset)
-        self.formatted.append(((node.lineno, node.col_offset), end, names))
+        self.f_strings.append(((node.lineno, node.col_offset), end, names))
         return ()
 
 
@@ -299,21 +301,21 @@ _HANDLERS: dict[type, Any] = {
     **dict.fromkeys(_COMPREHENSIONS, Scopes._comprehension),
     ast.Lambda: Scopes._lambda,
     ast.ClassDef: Scopes._class,
-    ast.NamedExpr: Scopes._named,
-    ast.AnnAssign: Scopes._annotated,
+    ast.NamedExpr: Scopes._named_expression,
+    ast.AnnAssign: Scopes._annotation,
     ast.Import: Scopes._import,
     ast.ImportFrom: Scopes._import,
-    ast.Global: Scopes._declared,
-    ast.Nonlocal: Scopes._declared,
+    ast.Global: Scopes._declaration,
+    ast.Nonlocal: Scopes._declaration,
     ast.ExceptHandler: Scopes._handler,
     ast.Raise: Scopes._raise,
     ast.keyword: Scopes._keyword,
-    ast.MatchAs: Scopes._captured,
-    ast.MatchStar: Scopes._captured,
-    ast.MatchMapping: Scopes._rest,
-    ast.JoinedStr: Scopes._formatted,
+    ast.MatchAs: Scopes._capture_pattern,
+    ast.MatchStar: Scopes._capture_pattern,
+    ast.MatchMapping: Scopes._mapping_pattern,
+    ast.JoinedStr: Scopes._f_string,
 }
 if hasattr(ast, "TypeAlias"):
     _HANDLERS[ast.TypeAlias] = Scopes._alias
 if hasattr(ast, "TemplateStr"):
-    _HANDLERS[ast.TemplateStr] = Scopes._formatted
+    _HANDLERS[ast.TemplateStr] = Scopes._f_string

@@ -41,9 +41,9 @@ class SourceText(str):
     language: str
 
     def __new__(cls, text: str, language: str = "") -> SourceText:
-        made = super().__new__(cls, text)
-        made.language = language
-        return made
+        source = super().__new__(cls, text)
+        source.language = language
+        return source
 
     def __reduce__(self) -> tuple[type[SourceText], tuple[str, str]]:
         return SourceText, (str(self), self.language)

@@ -21,7 +21,7 @@ from seqmlm.domains.code.lexers.classes import (
     PARAMETER,
     TYPE,
     USE,
-    Lexed,
+    LexerTokens,
     Positions,
 )
 from seqmlm.domains.code.lexers.generic import lex_generic
@@ -63,20 +63,20 @@ def available(language: str) -> bool:
     return language in PARSED and all(importlib.util.find_spec(name) is not None for name in names)
 
 
-def lex_tree_sitter(text: str, language: str) -> Lexed:
+def lex_tree_sitter(text: str, language: str) -> LexerTokens:
     """The generic lexer's tokens with roles from the syntax tree.
 
     Raises:
         UsageError: the wheels for this language are not installed.
     """
-    made = lex_generic(text, language)
+    tokens = lex_generic(text, language)
     positions = Positions(text)
     roles = {positions.offset((1, at)): role for at, role in _roles(_parser(language), text)}
-    for number, start in enumerate(made.starts.tolist()):
+    for number, start in enumerate(tokens.starts.tolist()):
         role = roles.get(start)
-        if role is not None and made.classes[number] in IDENTIFIERS:
-            made.classes[number] = role
-    return made
+        if role is not None and tokens.classes[number] in IDENTIFIERS:
+            tokens.classes[number] = role
+    return tokens
 
 
 def _roles(parser: Any, text: str) -> Iterator[tuple[int, int]]:
@@ -96,18 +96,24 @@ def _roles(parser: Any, text: str) -> Iterator[tuple[int, int]]:
 
 
 def _role(node: Any, field: str | None) -> int:
+    """Token class of a name by the node it is part of and the field it fills there."""
     parent = node.parent
     kind = None if parent is None else parent.type
     if kind in ("selector_expression", "member_expression") and field != "operand" and field != "object":
         around = parent.parent
-        called = around is not None and around.type == "call_expression"
-        return CALL if called and around.child_by_field_name("function") == parent else ATTRIBUTE
-    found = _ROLES.get((kind or "", field))
-    return found if found is not None else TYPE if node.type in _TYPES else USE
+        is_callee = around is not None and around.type == "call_expression"
+        return CALL if is_callee and around.child_by_field_name("function") == parent else ATTRIBUTE
+    role = _ROLES.get((kind or "", field))
+    return role if role is not None else TYPE if node.type in _TYPES else USE
 
 
 @cache
 def _parser(language: str) -> Any:
+    """The tree-sitter parser of a language.
+
+    Raises:
+        UsageError: its wheel is not installed.
+    """
     if not available(language):
         raise UsageError(
             f"the lexer 'tree-sitter' has no parser for {language or 'text of unknown language'!r} here; "

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seqmlm.domains.code.lexers.classes import CLASSES, IDENTIFIERS, Lexed
+from seqmlm.domains.code.lexers.classes import CLASSES, IDENTIFIERS, LexerTokens
 from seqmlm.domains.code.lexers.python import lex_python
 
 STDLIB = Path(sysconfig.get_paths()["stdlib"])
@@ -38,7 +38,7 @@ def symbols(text: str, name: str) -> list[int]:
     return [symbol for token, _, symbol in named(text) if token == name]
 
 
-def check_cover(text: str, lexed: Lexed) -> None:
+def check_cover(text: str, lexed: LexerTokens) -> None:
     """Tokens ascend, do not overlap, and leave out white space alone."""
     assert (lexed.starts < lexed.ends).all()
     assert (lexed.starts[1:] >= lexed.ends[:-1]).all()
@@ -68,7 +68,7 @@ def reference(text: str) -> list[tuple[int, int]]:
     return spans
 
 
-def whole(text: str, lexed: Lexed, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def whole(text: str, lexed: LexerTokens, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """The lexer's spans with the parts of each f-string joined, and without line continuations."""
     formatted = [(a, b) for a, b in spans if _F_STRING.match(text[a:b])]
     starts, ends = lexed.starts.tolist(), lexed.ends.tolist()

@@ -46,7 +46,7 @@ def folder(path: Path, names: list[str], times: bool = True) -> list[Record]:
 def test_files_of_a_folder_are_read_from_the_oldest_to_the_newest(name: str, tmp_path: Path):
     records = folder(tmp_path / "a", ORDERS[name])
     assert list(dict.fromkeys(Path(record.source).name for record in records)) == ORDERS[name]
-    files = LOGS.files.deciding([tmp_path / "a"], options={})
+    files = LOGS.files.inputs([tmp_path / "a"], options={})
     assert [Path(file).name for file in files] == ORDERS[name]
 
 
