@@ -119,7 +119,7 @@ def row(asked: dict[str, Any]) -> dict[str, Any]:
     from seqmlm.inference.session import Session
     from seqmlm.scoring.output import line
     from seqmlm.scoring.plan import EXPECTED
-    from seqmlm.tasks.reading import ahead, parts
+    from seqmlm.tasks.reading import parts, parts_read_ahead
 
     torch.set_num_threads(1)
     model = model_folder.load(asked["model"])
@@ -137,7 +137,7 @@ def row(asked: dict[str, Any]) -> dict[str, Any]:
         task.items = lambda records, problems: (
             one for some in batches(records) for one in scorer.encoded(some, problems)
         )
-        for part in (ahead if asked["processes"] == 2 else parts)(task, problems):
+        for part in (parts_read_ahead if asked["processes"] == 2 else parts)(task, problems):
             for one in detector.encoded(part.items):
                 out.write(json.dumps(line(one, model.tokenizer)) + "\n")
                 found["windows"] += 1

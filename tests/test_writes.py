@@ -136,7 +136,7 @@ engine/checkpoint.py save remove rename rename remove
 engine/checkpoint.py write_tensors open
 """,
     "a record of a run, in its folder, whose name no other run may have": """
-tasks/deadline.py Cuts.put replace_file
+tasks/deadline.py Cuts.write replace_file
 training/finalize.py _artifacts write_text
 training/best.py Best.__call__ replace_file
 finetuning/teaching.py Teacher.train replace_file

@@ -262,7 +262,7 @@ def _fail(error: BaseException, words: Sequence[str]) -> NoReturn:
 def _takes_on_error(command: str) -> bool:
     """Whether a command can be told to skip bad records."""
     return command in _TAKES_ON_ERROR or (
-        command in tasks() and "on_error" in tasks()[command].load().Config.shown
+        command in tasks() and "on_error" in tasks()[command].load().Config.option_fields
     )
 
 

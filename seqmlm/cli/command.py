@@ -224,11 +224,11 @@ def _parameters(kind: type[Any]) -> Parameters:
     if kind.metavar:
         argument = typer.Argument(metavar=kind.metavar, help=_sentence(helps["paths"]), callback=opt.inputs)
         annotations["paths"] = Annotated[list[str] | None, argument], None
-        annotations |= {} if "data" in kind.shown else {"data": (opt.Data, None)}
-    for name in kind.shown:
+        annotations |= {} if "data" in kind.option_fields else {"data": (opt.Data, None)}
+    for name in kind.option_fields:
         shown_default = fields[name].metadata.get("default")
         annotations[name] = _option(fields[name], hints[name], helps[name]), shown_default
-    hidden_names = ", ".join(sorted(fields.keys() - {"model", "paths", *kind.shown}))
+    hidden_names = ", ".join(sorted(fields.keys() - {"model", "paths", *kind.option_fields}))
     note = typer.Option("--set", metavar="NAME=VALUE", help=f"Another setting, repeatable: {hidden_names}.")
     annotations.setdefault("settings", (Annotated[list[str] | None, note], None))
     print_config = typer.Option("--print-config", help="Print all settings as YAML and stop.")

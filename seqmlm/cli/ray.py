@@ -48,13 +48,15 @@ def ray(
     Example: seqmlm ray --address auto --shares 64 --out parts -- score enzymes new.fasta --fpr 0.05
     """
     from seqmlm.management.merge import merge
-    from seqmlm.tasks.shards import BESIDE
+    from seqmlm.tasks.shards import SHARE_SUFFIX
 
     _check(command, context.find_root().command.list_commands(context))  # type: ignore[attr-defined]
     out = out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     parts = [out / f"part-{number:05}-of-{shares}.jsonl" for number in range(shares)]
-    todo = [number for number, part in enumerate(parts) if not part.with_name(part.name + BESIDE).exists()]
+    todo = [
+        number for number, part in enumerate(parts) if not part.with_name(part.name + SHARE_SUFFIX).exists()
+    ]
     if len(todo) < shares:
         tell(f"{shares - len(todo)} of {number_of(shares, 'share')} are done")
     if todo:

@@ -45,7 +45,7 @@ class TrainOptions:
         print_config: print all settings and their meaning as YAML and stop.
     """
 
-    shown: ClassVar[tuple[str, ...]] = (
+    option_fields: ClassVar[tuple[str, ...]] = (
         *("domain", "data", "name", "config", "settings", "size", "init", "max_steps", "max_time"),
         *("options", "resume", "dry_run", "print_config"),
     )

@@ -102,7 +102,7 @@ UNDER_WAY = ".resume.json"
 _OF_OUTPUT = ("", UNDER_WAY, f"{UNDER_WAY}.lock", ".lock", ".partial.jsonl", ".quarantine.jsonl")
 
 
-class Live(Protocol):
+class LiveInput(Protocol):
     """Bytes that come while they are read."""
 
     stopped: bool
@@ -154,9 +154,9 @@ class Source(str):
     `str(source)` is the name alone: a reader that turns its path into a string does so with `source_of`.
     """
 
-    live: Live
+    live: LiveInput
 
-    def __new__(cls, name: str, live: Live) -> Self:
+    def __new__(cls, name: str, live: LiveInput) -> Self:
         source = super().__new__(cls, name)
         source.live = live
         return source
@@ -173,7 +173,7 @@ def memory_of(source: str | Path) -> Memory | None:
     return memory
 
 
-def live_of(source: str | Path) -> Live | None:
+def live_of(source: str | Path) -> LiveInput | None:
     """Where the bytes of a live source come from; None for files and for standard input read as a file."""
     return source.live if isinstance(source, Source) else None
 
@@ -343,7 +343,7 @@ def read_whole(source: str, max_bytes: int, kind: str) -> bytes:
     return b"".join(parts)
 
 
-def _live_blocks(live: Live, source: str) -> Iterator[bytes]:
+def _live_blocks(live: LiveInput, source: str) -> Iterator[bytes]:
     """The bytes of a live input as they come; b"" is a pause."""
     head: bytes | None = b""  # until it is known what comes
     while (part := live.read(_BLOCK)) != b"":

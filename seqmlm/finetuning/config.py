@@ -60,9 +60,9 @@ class FinetuneConfig(Lesson, Teaching, CommandConfig):
             is resumed knows it.
     """
 
-    shown = (
+    option_fields = (
         *("train", "valid", "test", "labels", "label_file", "classes", "task", "pair", "head", "tune"),
-        *("seeds", "shots", "rivals", "table", "name", "max_time", "resume", *CommandConfig.shown),
+        *("seeds", "shots", "rivals", "table", "name", "max_time", "resume", *CommandConfig.option_fields),
     )
     metavar = ""
 

@@ -74,7 +74,7 @@ class PredictConfig(TaskConfig):
             then. Of pairs, the ids of both records, the second one in the column that --pair named.
     """
 
-    shown = ("level", "truth", "format_out", *TaskConfig.shown)
+    option_fields = ("level", "truth", "format_out", *TaskConfig.option_fields)
 
     @classmethod
     def native(cls, domain: str | None = None) -> Mapping[str, Sequence[str]]:

@@ -39,8 +39,8 @@ from seqmlm.privacy import handling_sensitive_data
 from seqmlm.registry.entries import ModelEntry
 from seqmlm.reports.summary import Summary, Table
 from seqmlm.reports.verdict import finetuning_sentence
-from seqmlm.tasks.columns import Labelling, of_text, reading
-from seqmlm.tasks.deadline import CUTS, Cuts, Deadline, Remaining, Start, seconds
+from seqmlm.tasks.columns import Labelling, reader_options, text_options
+from seqmlm.tasks.deadline import CUTS, Cuts, Deadline, RemainingTime, Start, seconds
 from seqmlm.tasks.register import track_model
 from seqmlm.tracking import DESCRIPTION, METRICS, TrackedRun, read_metrics
 from seqmlm.training.observers import complete_console
@@ -280,7 +280,7 @@ class Finetuning:
         if self._cuts is not None:
             if (start := self._recorded(run)) is None:
                 start = self.deadline.start(left)
-                self._cuts.put(run.name, **asdict(start))
+                self._cuts.write(run.name, **asdict(start))
             else:
                 self.deadline.carry(start.elapsed)
             text = json.dumps(asdict(start))
@@ -297,7 +297,7 @@ class Finetuning:
     def _late(self, best: Trained) -> Callable[[str], bool]:
         """Whether no time is left for a rival of a name."""
         start = self._recorded(self._of_seed(best.seed))
-        remaining = Remaining(deadline=self.deadline, start=start, cuts=self._cuts, key="rivals: ")
+        remaining = RemainingTime(deadline=self.deadline, start=start, cuts=self._cuts, key="rivals: ")
         return remaining.is_over
 
     def _say(self, text: str) -> None:
@@ -385,7 +385,7 @@ class Finetuning:
         card = replace(
             session.card,
             head=labeller.card.to_dict(),
-            reading=of_text(reading(session.domain, config, self.sources[0])),
+            reading=text_options(reader_options(session.domain, config, self.sources[0])),
             files={},
             parent=config.model,
             run_name=run.name,

@@ -15,7 +15,7 @@ from seqmlm.parsing import read_json
 from seqmlm.streams.outputs import check_outputs
 from seqmlm.streams.ownership import remember
 from seqmlm.streams.sinks import FORMATS
-from seqmlm.tasks.shards import BESIDE, Share, parse
+from seqmlm.tasks.shards import SHARE_SUFFIX, Share, parse
 
 
 def merge(paths: Sequence[Path], out: Path) -> int:
@@ -66,7 +66,7 @@ def share_in(out: Path) -> Share:
         StateError: it is no finished share, or has changed since.
     """
     try:
-        share = from_dict(Share, read_json(out.with_name(out.name + BESIDE)))
+        share = from_dict(Share, read_json(out.with_name(out.name + SHARE_SUFFIX)))
         digest = str(entry_of(out)["sha256"])
     except (OSError, ValueError, UsageError):
         raise StateError(f"{out} is no finished share: run its command (--shard I/N) to the end") from None

@@ -32,17 +32,17 @@ class Table(NamedTuple):
 
 
 class Progress(Protocol):
-    """Told what happens on the way."""
+    """A display that is told what happens during a run."""
 
     def message(self, text: str) -> None:
         """A sentence for a person."""
 
     def progress(self, items: int, alarms: int = 0, share: float | None = None) -> None:
-        """Show that some items are done, with some alarms; `share` of all, where that is known."""
+        """Show that `items` are done, with `alarms` among them; `share` is of the whole, if that is known."""
 
 
 class NoProgress:
-    """Tells nobody."""
+    """A display that shows nothing."""
 
     def message(self, text: str) -> None: ...
 
@@ -95,7 +95,7 @@ class Summary:
             vars(self)["examples"] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The summary for machines: the figures, and facts that every run has."""
+        """The figures, and the counts that every run has, as JSON prints them."""
         return {**self.figures, **{key: getattr(self, key) for key in ("task", "items", "bad", "notes")}}
 
     def description(self, lead: str, command: str) -> str:

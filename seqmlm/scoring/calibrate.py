@@ -63,7 +63,7 @@ from seqmlm.scoring.sampling import (
     row_sample,
     unit_rows,
 )
-from seqmlm.tasks.deadline import Afterwards, Deadline, Phase
+from seqmlm.tasks.deadline import Deadline, Phase, TimeAfterTraining
 from seqmlm.tasks.register import register_calibrations
 from seqmlm.tasks.task import CommandConfig, check_field
 from seqmlm.workspace import Workspace
@@ -105,7 +105,7 @@ class CalibrateConfig(CommandConfig):
         seed: of the draw of records.
     """
 
-    shown: ClassVar[tuple[str, ...]] = ("level", "mode", "fpr", "records", *CommandConfig.shown)
+    option_fields = ("level", "mode", "fpr", "records", *CommandConfig.option_fields)
     metavar: ClassVar[str] = "[NORMAL|-]..."
 
     level: str | None = None
@@ -376,7 +376,7 @@ class Calibrator:
     budget: int | None = None
     notify: Callable[[str], None] = field(default=lambda text: None)
     progress: Progress | None = None
-    clock: Afterwards | None = None
+    clock: TimeAfterTraining | None = None
     _share: float = field(default=1.0, init=False)  # of the time that is left, for the next mode
 
     def background(
@@ -410,8 +410,8 @@ class Calibrator:
         number = self.clock.affordable(
             "the frequencies of the training data",
             lambda number: kind.fit(spread(number), self.session.tokenizer, seed=self.seed),
-            wanted=len(train),
-            probed=probe_size,
+            count=len(train),
+            probe=probe_size,
             share=_BACKGROUND_SHARE,
         )
         return train if number >= len(train) else spread(number)
@@ -433,7 +433,7 @@ class Calibrator:
         for portion in self._portions(detector, records, limit, sample):
             scores += detector.unit_scores(portion.records, portion.drawn_tokens)
             spent = portion.spent
-            if phase.over(portion.share(len(scores))) or portion.enough(len(scores)):
+            if phase.ends_after(portion.share(len(scores))) or portion.enough(len(scores)):
                 break
         phase.settle("the records that say what scores are usual")
         if self.budget is not None:
@@ -595,8 +595,8 @@ class Calibrator:
             judged.add(portion, rows)
             if self.progress is not None:
                 self.progress(str(detector.mode), portion.share(scored), scored)
-            phase.least += int(portion.owes(scored, _least_rows(detector.level)))
-            if phase.over(portion.share(scored)) or portion.enough(scored):
+            phase.min_units += int(portion.owes(scored, _least_rows(detector.level)))
+            if phase.ends_after(portion.share(scored)) or portion.enough(scored):
                 break
         phase.settle(f"the rows that calibrate {detector.mode}")
         return judged

@@ -120,9 +120,9 @@ class ScoreConfig(ScoringRequest, TaskConfig):
         report: write an HTML report to this file and log a run in MLflow.
     """
 
-    shown: ClassVar[tuple[str, ...]] = (
+    option_fields: ClassVar[tuple[str, ...]] = (
         *("out", "fpr", "level", "mode", "report", "resume", "shard", "max_latency"),
-        *CommandConfig.shown,
+        *CommandConfig.option_fields,
     )
     later: ClassVar[tuple[str, ...]] = ("max_latency", "extrapolate")
 
@@ -135,7 +135,7 @@ class ScoreConfig(ScoringRequest, TaskConfig):
         return {"track": TRACKS} if placed else {}
 
     @property
-    def read(self) -> tuple[str, ...]:
+    def input_paths(self) -> tuple[str, ...]:
         return tuple(self.sources)
 
     @property

@@ -65,7 +65,7 @@ class EvaluateConfig:
         report: write an HTML report: curves, or what was taken for what and the surest mistakes.
     """
 
-    shown: ClassVar[tuple[str, ...]] = (
+    option_fields: ClassVar[tuple[str, ...]] = (
         *("labels", "label_field", "label_id", "positive", "negative"),
         *("score", "baseline", "prevalence", "group", "report"),
     )

@@ -34,7 +34,7 @@ from seqmlm.scoring.output import Familiar, Tally, planned_line, sentence, tells
 from seqmlm.scoring.plan import ScoringPlan, check_rate, choose
 from seqmlm.scoring.shift import FEWEST_TOLD, TOO_LOW_LIVE, Shift, detect_shift
 from seqmlm.streams.cursor import file_facts
-from seqmlm.tasks.reading import TICK_SHARE, cut
+from seqmlm.tasks.reading import TICK_SHARE, parts_of
 from seqmlm.tasks.task import check_field, open_model
 
 P_EDGES = (0.001, 0.01, 0.05, *(tenths / 10 for tenths in range(1, 11)))
@@ -190,7 +190,7 @@ class LiveModel:
         """Judge some records, and count their rows."""
         session, rows = self.plan.session, list[dict[str, Any]]()
         readable = encoded(session.domain, session.tokenizer, records, problems)
-        for part in cut(readable, self.plan.budget.share):
+        for part in parts_of(readable, self.plan.budget.share):
             self._familiar.note(part.items, problems)
             for judged in self._detector.encoded(part.items):
                 self.counts.take(judged)

@@ -23,7 +23,7 @@ from seqmlm.reports import reasons
 from seqmlm.scoring.plan import ScoringPlan
 from seqmlm.scoring.shift import FEWEST_TOLD, detect_shift
 from seqmlm.streams.sinks import Kind, Schema
-from seqmlm.tasks.task import said
+from seqmlm.tasks.task import format_figure
 from seqmlm.tokenizers.base import Tokenizer
 
 TOP_UNITS = 5
@@ -324,7 +324,7 @@ def warnings(figures: Mapping[str, Any]) -> list[str]:
     if unscored := figures.get("unscored"):
         sentences.append(f"{UNSCORED}: {unscored} (first: {figures['first_unscored']})")
     if unfamiliar := figures.get("unfamiliar"):
-        sentences.append(f"{UNFAMILIAR}: {said(unfamiliar)}")
+        sentences.append(f"{UNFAMILIAR}: {format_figure(unfamiliar)}")
     if "low_p" in figures:
         sizes = {"judged": judged_rows(figures), "normal": figures["normal_rows"]}
         shift = detect_shift(figures["low_p"], figures["lowest_p"], **sizes)
@@ -349,7 +349,7 @@ def sentence(
     unit = plan.session.tokenizer.traits.unit
     what = number_of(figures["rows"], "row")
     if figures["rows"] == records:
-        what = f"{said(figures['units'])} {unit if figures['units'] == 1 else plural(unit)}"
+        what = f"{format_figure(figures['units'])} {unit if figures['units'] == 1 else plural(unit)}"
     alarms = ""
     if "alarms" in figures:
         alarms = f", {number_of(figures['alarms'], 'alarm')} in {number_of(figures['incidents'], 'incident')}"

@@ -46,9 +46,9 @@ class ReviewConfig(ScoreConfig):
         baseline: FILE: SARIF or JSON lines of an earlier review; write only alarms it does not have.
     """
 
-    shown: ClassVar[tuple[str, ...]] = (
+    option_fields: ClassVar[tuple[str, ...]] = (
         *("since", "diff", "fpr", "sarif", "baseline", "out", "report", "alarms_only"),
-        *ScoringRequest.shown,
+        *ScoringRequest.option_fields,
     )
     metavar: ClassVar[str] = "[PATH]..."
 

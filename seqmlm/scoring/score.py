@@ -35,7 +35,16 @@ from seqmlm.scoring.output import (
 )
 from seqmlm.scoring.plan import check_rate, choose
 from seqmlm.streams.ownership import remember
-from seqmlm.tasks.task import Conclusion, Output, ReadRows, Requirements, Task, check_field, read, where
+from seqmlm.tasks.task import (
+    Conclusion,
+    Output,
+    ReadRows,
+    Requirements,
+    Task,
+    check_field,
+    read_records,
+    row_location,
+)
 
 if TYPE_CHECKING:
     from seqmlm.reports.page import Page
@@ -113,7 +122,7 @@ class Score(Task[ScoreConfig, Encoded]):
         )
 
     def live_records(self, source: Source, problems: Problems) -> Iterator[Record]:
-        return read(self.session, self.config, problems, {}, [source])
+        return read_records(self.session, self.config, problems, {}, [source])
 
     def items(self, records: Iterable[Record], problems: Problems) -> Iterator[Encoded]:
         """The records, tokenized."""
@@ -171,7 +180,7 @@ class Score(Task[ScoreConfig, Encoded]):
 
     def line(self, row: Row) -> str:
         """A row for a person: its place, how unusual it is, and in a second line why it raised an alarm."""
-        place, *id = where(row)
+        place, *id = row_location(row)
         p_value, bits = row.get("p_value"), row["bits_per_unit"]
         parts = [place, *([] if p_value is None else [f"p {p_value_text(p_value)}"])]
         parts += ["ALARM"] if row.get("alarm") else []

@@ -30,14 +30,14 @@ from seqmlm.streams.ownership import refuse_foreign, remember
 from seqmlm.streams.sinks import write_error
 from seqmlm.tasks.measurements import TITLES, Measurements, agreement_table, effects_of, intervals
 from seqmlm.tasks.task import Conclusion, Output, ReadRows, Requirements, Task, TaskConfig
-from seqmlm.tasks.variants import KINDS, Convention, judged, scorer_of
+from seqmlm.tasks.variants import KINDS, Convention, scorer_of, variant_rows
 
 SUMMARY = "summary"
 
 
 @dataclass(frozen=True, kw_only=True)
 class AssaysConfig(TaskConfig):
-    """What `seqmlm assays` can be told.
+    """Settings of `seqmlm assays`.
 
     Args:
         paths: folder of the benchmark, or its reference file.
@@ -46,7 +46,7 @@ class AssaysConfig(TaskConfig):
             column of the model's name, and the figures of all in summary.csv.
     """
 
-    shown = ("scores", "convention", "out", "resume", "report", "shard", "domain", "on_error")
+    option_fields = ("scores", "convention", "out", "resume", "report", "shard", "domain", "on_error")
     metavar = "FOLDER"
     later = ("scores",)
 
@@ -79,16 +79,16 @@ class Assays(Task[AssaysConfig, Variant]):
             raise missing_capability(session.domain, "variants")
         self.field = session.domain.variants()
         self.scorer = scorer_of(session, self.field, config.convention)
-        self.assays = {one.table.path: one for one in self.field.assays(Path(config.paths[0]))}
+        self.assays = {assay.table.path: assay for assay in self.field.assays(Path(config.paths[0]))}
         self.model = session.card.run_name or Path(session.model.path).name
         if config.scores is not None:
-            names = [*(one.name for one in self.assays.values()), SUMMARY]
+            names = [*(assay.name for assay in self.assays.values()), SUMMARY]
             tables = {f"--scores, {name}:": config.scores / f"{name}.csv" for name in names}
             check_outputs(tables, inputs=self.input_files(), folder=session.model.path)
 
     def input_files(self) -> list[str]:
-        given = self.config.paths[0]
-        return [*([given] if Path(given).is_file() else []), *self.assays]
+        path = self.config.paths[0]
+        return [*([path] if Path(path).is_file() else []), *self.assays]
 
     def records(self, problems: Problems) -> Iterator[Variant]:
         """The variants of all assays.
@@ -103,11 +103,12 @@ class Assays(Task[AssaysConfig, Variant]):
                 continue
             if (name := self.model) in variants[0].fields:
                 raise UsageError(f"the tables have a column {name!r} already: rename the model's folder")
-            self._measured(assay, variants)
+            self._measurements(assay, variants)
             self.scorer.expect(variants)
             yield from variants
 
-    def _measured(self, assay: Assay, variants: Sequence[Variant]) -> Measurements:
+    def _measurements(self, assay: Assay, variants: Sequence[Variant]) -> Measurements:
+        """The measurements of an assay, with the predictions that need no model."""
         return Measurements.of(assay.measured, self.field, self.session, variants)
 
     def cost(self, item: Variant) -> float:
@@ -115,26 +116,29 @@ class Assays(Task[AssaysConfig, Variant]):
 
     def rows(self, items: Sequence[Variant]) -> Iterator[list[Row]]:
         """A row for each variant: its assay, its effect, and every convention."""
-        made = judged(self.scorer, self.field, items, self.config.convention)
-        for one, own in zip(items, made, strict=True):
-            yield [{"assay": self.assays[one.source].name, **row} for row in own]
+        row_lists = variant_rows(self.scorer, self.field, items, self.config.convention)
+        for variant, its_rows in zip(items, row_lists, strict=True):
+            yield [{"assay": self.assays[variant.source].name, **row} for row in its_rows]
 
-    def _each(self, rows: Iterable[Row]) -> Iterator[tuple[Assay, list[Variant], list[Row], Figures]]:
+    def _results(self, rows: Iterable[Row]) -> Iterator[tuple[Assay, list[Variant], list[Row], Figures]]:
         """Every assay with its variants, rows, and the metrics of each prediction."""
-        for source, own in groupby(rows, key=itemgetter("source")):
-            assay, effects = self.assays[source], list(own)
+        for source, assay_rows in groupby(rows, key=itemgetter("source")):
+            assay, effects = self.assays[source], list(assay_rows)
             variants = list(self.field.table_variants(assay.table, Problems("skip")))
-            found = self._measured(assay, variants).compared(effects, draws=0)["agreement"]
-            metrics = {name: {key: one["value"] for key, one in each.items()} for name, each in found.items()}
+            agreement = self._measurements(assay, variants).agreement_with(effects, draws=0)["agreement"]
+            metrics = {
+                name: {key: figure["value"] for key, figure in part.items()}
+                for name, part in agreement.items()
+            }
             yield assay, variants, effects, metrics
 
     def figures(self, rows: Iterable[Row]) -> Figures:
         """The metrics of each assay, and their means."""
-        assays, found, variants = list[Assay](), dict[str, Any](), 0
-        for assay, _, effects, metrics in self._each(rows):
+        assays, scores, variants = list[Assay](), dict[str, Any](), 0
+        for assay, _, effects, metrics in self._results(rows):
             assays.append(assay)
-            found[assay.name], variants = metrics, variants + len(effects)
-        return {"variants": variants, "overall": intervals(summed_up(assays, found)), "assays": found}
+            scores[assay.name], variants = metrics, variants + len(effects)
+        return {"variants": variants, "overall": intervals(benchmark_means(assays, scores)), "assays": scores}
 
     def conclusion(self, figures: Figures, items: People, rows: ReadRows) -> Conclusion:
         assays = number_of(len(figures["assays"]), "assay")
@@ -143,8 +147,8 @@ class Assays(Task[AssaysConfig, Variant]):
     def tables(self, figures: Figures) -> Iterator[Table]:
         yield Table("All assays", *agreement_table(figures["overall"]))
         rows = [
-            (name, *(own["model"].get(metric, "-") for metric in METRICS))
-            for name, own in figures["assays"].items()
+            (name, *(predictions["model"].get(metric, "-") for metric in METRICS))
+            for name, predictions in figures["assays"].items()
         ]
         yield Table("Each assay: the model", ["assay", *TITLES.values()], rows)
 
@@ -154,14 +158,15 @@ class Assays(Task[AssaysConfig, Variant]):
             return ()
         written = list[Path]()
         summary = [["DMS_id", "UniProt_ID", "coarse_selection_type", "prediction", *METRICS]]
-        for assay, variants, effects, metrics in self._each(rows()):
+        for assay, variants, effects, metrics in self._results(rows()):
             columns = list(variants[0].fields)
-            told = zip(variants, effects_of(variants, effects), strict=True)
-            cells = [[*(one.fields[name] for name in columns), effect] for one, effect in told]
+            pairs = zip(variants, effects_of(variants, effects), strict=True)
+            cells = [[*(variant.fields[name] for name in columns), effect] for variant, effect in pairs]
             written.append(_write(folder, assay.name, [[*columns, self.model], *cells]))
             facts = assay.name, assay.subject, assay.kind
             summary += [
-                [*facts, name, *(own.get(metric, "") for metric in METRICS)] for name, own in metrics.items()
+                [*facts, name, *(part.get(metric, "") for metric in METRICS)]
+                for name, part in metrics.items()
             ]
         return [*written, _write(folder, SUMMARY, summary)]
 
@@ -184,28 +189,30 @@ def _write(folder: Path, name: str, rows: Sequence[Sequence[Any]]) -> Path:
     return path
 
 
-def summed_up(
-    assays: Sequence[Assay], found: Mapping[str, Mapping[str, Mapping[str, float]]]
+def benchmark_means(
+    assays: Sequence[Assay], metrics: Mapping[str, Mapping[str, Mapping[str, float]]]
 ) -> dict[str, dict[str, Difference]]:
     """Means as the benchmark makes them: assays of a subject and kind, subjects of a kind, then kinds.
 
     Args:
         assays: of the benchmark.
-        found: assay -> prediction -> metric -> value, where it is defined.
+        metrics: assay -> prediction -> metric -> value, where it is defined.
     """
-    subjects = sorted({one.subject for one in assays})
+    subjects = sorted({assay.subject for assay in assays})
     weights = bootstrap_weights(subjects, DRAWS, 0)
-    every = [dict(zip(subjects, weights(draw), strict=True)) for draw in range(DRAWS)]
-    names = [name for name in found[assays[0].name] if all(name in own for own in found.values())]
+    draws = [dict(zip(subjects, weights(draw), strict=True)) for draw in range(DRAWS)]
+    names = [name for name in metrics[assays[0].name] if all(name in part for part in metrics.values())]
 
     def mean(name: str, metric: str, times: Mapping[str, float]) -> float:
         parts: dict[str, dict[str, list[float]]] = {}
-        for one in assays:
-            value = found[one.name][name].get(metric, math.nan)
-            if times[one.subject] and math.isfinite(value):
-                parts.setdefault(one.kind, {}).setdefault(one.subject, []).append(value)
+        for assay in assays:
+            value = metrics[assay.name][name].get(metric, math.nan)
+            if times[assay.subject] and math.isfinite(value):
+                parts.setdefault(assay.kind, {}).setdefault(assay.subject, []).append(value)
         kinds = [
-            np.average([np.mean(own) for own in kind.values()], weights=[times[one] for one in kind])
+            np.average(
+                [np.mean(values) for values in kind.values()], weights=[times[subject] for subject in kind]
+            )
             for kind in parts.values()
         ]
         return float(np.mean(kinds)) if kinds else math.nan
@@ -214,7 +221,7 @@ def summed_up(
     return {
         name: {
             metric: percentile_interval(
-                mean(name, metric, once), np.array([mean(name, metric, times) for times in every])
+                mean(name, metric, once), np.array([mean(name, metric, times) for times in draws])
             )
             for metric in METRICS
         }

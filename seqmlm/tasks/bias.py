@@ -34,14 +34,14 @@ from seqmlm.tasks.task import Conclusion, Output, ReadRows, Task, TaskConfig, pl
 DRAWS = 1000  # of the bootstrap
 
 
-def words(given: Iterable[str]) -> tuple[str, ...]:
+def words(texts: Iterable[str]) -> tuple[str, ...]:
     """Words that are named one by one, or with commas between them."""
-    return tuple(word.strip() for one in given for word in one.split(",") if word.strip())
+    return tuple(word.strip() for text in texts for word in text.split(",") if word.strip())
 
 
 @dataclass(frozen=True, kw_only=True)
 class BiasConfig(TaskConfig):
-    """What `seqmlm bias` can be told.
+    """Settings of `seqmlm bias`.
 
     Args:
         paths: files of pairs: .jsonl, .csv, .tsv or .parquet.
@@ -53,7 +53,10 @@ class BiasConfig(TaskConfig):
         seed: of the bootstrap over attributes.
     """
 
-    shown = ("templates", "groups", "attributes", "by", "out", "resume", "report", "shard", "on_error")
+    option_fields = (
+        *("templates", "groups", "attributes", "by", "out", "resume", "report", "shard"),
+        "on_error",
+    )
     metavar: ClassVar[str] = "[FILE]..."
 
     templates: tuple[str, ...] = ()
@@ -65,8 +68,8 @@ class BiasConfig(TaskConfig):
     seed: int = 0
 
     def check(self) -> None:
-        asked = (self.templates, words(self.groups), words(self.attributes))
-        if any(asked) and not all(asked):
+        options = (self.templates, words(self.groups), words(self.attributes))
+        if any(options) and not all(options):
             raise UsageError("associations need --template, two --group words or more, and --attribute words")
         if self.templates and len(set(words(self.groups))) < 2:
             raise UsageError("--group names at least two different words, such as --group he,she")
@@ -117,8 +120,8 @@ class Bias(Task[BiasConfig, Pair | Association]):
 
     def records(self, problems: Problems) -> Iterator[Pair]:
         config = self.config
-        found = pairs_of(config, self.session, problems, group=config.by, options=config.options)
-        return found if config.paths else iter(())
+        pairs = pairs_of(config, self.session, problems, group=config.by, options=config.options)
+        return pairs if config.paths else iter(())
 
     def input_files(self) -> list[str]:
         return [] if "-" in self.config.paths else expand(self.config.paths)
@@ -129,48 +132,50 @@ class Bias(Task[BiasConfig, Pair | Association]):
         yield from starmap(Association, product(self.config.templates, self.groups, self.attributes))
 
     def cost(self, item: Pair | Association) -> float:
-        """Of an association each word hidden token by token, with the attribute seen and hidden."""
+        """Forward tokens; a group's word is hidden token by token, with the attribute seen and hidden."""
         if isinstance(item, Pair):
             return self.pairs.cost(item)
         return 2.0 * self.session.tokens(item.group) * self.session.tokens(item.id)
 
     def rows(self, items: Sequence[Pair | Association]) -> Iterator[Sequence[Row]]:
         """A row for each pair, as `seqmlm pairs` gives it, and for each association."""
-        yield from ([row] for row in self.pairs.pair_rows([one for one in items if isinstance(one, Pair)]))
-        cells = (one for one in items if isinstance(one, Association))
-        for template, own in groupby(cells, lambda one: one.template):
-            yield from self._associated(template, [*own])
+        yield from ([row] for row in self.pairs.pair_rows([pair for pair in items if isinstance(pair, Pair)]))
+        cells = (cell for cell in items if isinstance(cell, Association))
+        for template, group in groupby(cells, lambda cell: cell.template):
+            yield from self._gain_rows(template, [*group])
 
-    def _associated(self, template: str, cells: Sequence[Association]) -> Iterator[list[Row]]:
-        """How much an attribute increases a group's log-probability, by token."""
+    def _gain_rows(self, template: str, cells: Sequence[Association]) -> Iterator[list[Row]]:
+        """A row for each cell: the gain in log-probability of the group by the attribute, nats per token."""
         cloze, form = self.cloze, self.cloze.domain.gaps.forms[0]
-        written = template.replace("{group}", form).replace("{attribute}", form)
-        both = cloze.domain.gaps.prompt(written, cloze.forms)
+        gapped = template.replace("{group}", form).replace("{attribute}", form)
+        prompt = cloze.domain.gaps.prompt(gapped, cloze.forms)
         step = 1 if template.index("{group}") < template.index("{attribute}") else -1
-        at = int(step < 0)
+        hole = int(step < 0)
         try:
-            hidden = cloze.encode_filled(
-                [both] * len(cells), [(one.group, one.attribute)[::step] for one in cells]
+            priors = cloze.encode_filled(
+                [prompt] * len(cells), [(cell.group, cell.attribute)[::step] for cell in cells]
             )
-            seen = [cloze.domain.gaps.filled(both, (form, one.attribute)[::step]) for one in cells]
-            alone = [Prompt(raw=one.raw, holes=(one.holes[at],)) for one in seen]
-            shown = cloze.encode_filled(alone, [(one.group,) for one in cells])
+            filled = [cloze.domain.gaps.filled(prompt, (form, cell.attribute)[::step]) for cell in cells]
+            group_only = [Prompt(raw=sentence.raw, holes=(sentence.holes[hole],)) for sentence in filled]
+            posteriors = cloze.encode_filled(group_only, [(cell.group,) for cell in cells])
         except (UsageError, DataError) as error:
             raise UsageError(f"a word cannot stand in the template {template!r}: {error}") from None
-        for one, prior, posterior in zip(cells, cloze.fits(hidden, at), cloze.fits(shown), strict=True):
+        for cell, prior, posterior in zip(
+            cells, cloze.fits(priors, hole), cloze.fits(posteriors), strict=True
+        ):
             gain = (posterior.log_prob - prior.log_prob) / prior.units
-            told = {"template": template, "word": one.group, "attribute": one.attribute, "gain": gain}
-            yield [{**place(one), **told}]
+            columns = {"template": template, "word": cell.group, "attribute": cell.attribute, "gain": gain}
+            yield [{**place(cell), **columns}]
 
     def figures(self, rows: Iterable[Row]) -> Figures:
-        """How pairs came out, and the gap between each two neighbouring groups."""
-        kept, found = list(rows), dict[str, Any]()
+        """Accuracy of the pairs, and gaps in nats between neighbouring groups, each and in the mean."""
+        row_list, figures = list(rows), dict[str, Any]()
         associations, means = list[dict[str, Any]](), dict[str, dict[str, float]]()
-        if pairs := [row for row in kept if "margin" in row]:
-            found["pairs"] = self.pairs.figures(pairs)
-        if len(pairs) < len(kept):
+        if pairs := [row for row in row_list if "margin" in row]:
+            figures["pairs"] = self.pairs.figures(pairs)
+        if len(pairs) < len(row_list):
             shape = len(self.config.templates), len(self.groups), len(self.attributes)
-            gains = np.array([row["gain"] for row in kept if "gain" in row]).reshape(shape).mean(axis=0)
+            gains = np.array([row["gain"] for row in row_list if "gain" in row]).reshape(shape).mean(axis=0)
             for at, (first, second) in enumerate(pairwise(self.groups)):
                 gaps = gains[at] - gains[at + 1]
                 means[f"{first} - {second}"] = _mean(gaps, self.config.seed)
@@ -178,32 +183,32 @@ class Bias(Task[BiasConfig, Pair | Association]):
                     {"attribute": word, "first": first, "second": second, "gap": float(gap)}
                     for word, gap in zip(self.attributes, gaps, strict=True)
                 ]
-            found |= {"associations": associations, "means": means}
-        return found
+            figures |= {"associations": associations, "means": means}
+        return figures
 
     def conclusion(self, figures: Figures, items: People, rows: ReadRows) -> Conclusion:
         pairs = figures.get("pairs")
-        told = [f"the first sentence is the more probable one in {share(pairs)}"] if pairs else []
-        for name, own in figures.get("means", {}).items():
-            bounds = bounds_text(own["low"], own["high"], ".4g").replace(")", " over attributes)")
-            told.append(f"{name}: mean gap {own['gap']:.4g} nats{bounds}")
-        return Conclusion("; ".join(told))
+        sentences = [f"the first sentence is the more probable one in {share(pairs)}"] if pairs else []
+        for name, mean in figures.get("means", {}).items():
+            bounds = bounds_text(mean["low"], mean["high"], ".4g").replace(")", " over attributes)")
+            sentences.append(f"{name}: mean gap {mean['gap']:.4g} nats{bounds}")
+        return Conclusion("; ".join(sentences))
 
     def tables(self, figures: Figures) -> Iterator[Table]:
         if "pairs" in figures:
             parts = {"all": figures["pairs"], **figures["pairs"]["groups"]}
             columns = ("group", "pairs", "first more probable", "95 %", "ties", "mean margin")
-            rows = [(name or "-", *pair_cells(own)) for name, own in parts.items()]
+            rows = [(name or "-", *pair_cells(part)) for name, part in parts.items()]
             yield Table("Pairs: 50 % is ideal, ties count for the second", columns, rows)
         if "associations" in figures:
-            found = sorted(figures["associations"], key=lambda one: float(one["gap"]))
-            gaps = [(one["attribute"], f"{one['first']} - {one['second']}", one["gap"]) for one in found]
+            ranked = sorted(figures["associations"], key=lambda row: float(row["gap"]))
+            gaps = [(row["attribute"], f"{row['first']} - {row['second']}", row["gap"]) for row in ranked]
             yield Table("Associations (nats)", ("attribute", "groups", "gap"), gaps)
 
 
 def _mean(gaps: Doubles, seed: int) -> dict[str, float]:
     """The mean over attributes and its bounds."""
     weights = bootstrap_weights(np.arange(len(gaps)), DRAWS, seed)
-    drawn = [np.average(gaps, weights=weights(draw)) for draw in range(DRAWS)]
-    own = percentile_interval(float(gaps.mean()), np.array(drawn))
-    return {"gap": own.value, "low": own.low, "high": own.high}
+    samples = [np.average(gaps, weights=weights(draw)) for draw in range(DRAWS)]
+    estimate = percentile_interval(float(gaps.mean()), np.array(samples))
+    return {"gap": estimate.value, "low": estimate.low, "high": estimate.high}

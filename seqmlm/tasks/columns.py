@@ -1,4 +1,4 @@
-"""Where labels are, and what readers are told of that: columns to keep, and which one holds the sequence.
+"""Options for readers of labelled data: columns to keep, and which one holds the sequence.
 
 A table is looked at before it is read, for `text,label` and `review,sentiment` say alike what they are. JSON
 lines need not have the same keys everywhere: some of them are looked at together.
@@ -29,11 +29,11 @@ from seqmlm.inference.session import Session
 
 NAMING = ("column", "field", "text", "id_column", "id_field", "document_column", "document_field")
 """Options of readers that name a column of a table."""
-OF_TEXT = (*NAMING, "delimiter", "header", "encoding", "language")
+TEXT_OPTIONS = (*NAMING, "delimiter", "header", "encoding", "language")
 """Options of readers that decide what a record's sequence and name are: a model is asked with the same."""
-LOOKED_AT = 100
+SAMPLE_LINES = 100
 """JSON lines that say which fields there are."""
-_BESIDE = ("set", "split", "validation", "spans", "tags")
+_EXTRAS = ("set", "split", "validation", "spans", "tags")
 HOLDERS = ("column", "field")
 """Options that name the column of the sequence, in tables and in JSON lines."""
 _USUAL = ("text", "sequence")
@@ -42,7 +42,7 @@ _JSON = (".jsonl", ".ndjson", ".json")
 
 @dataclass(frozen=True, kw_only=True)
 class Labelling:
-    """Where labels are, as a person says it.
+    """Settings that say where the labels of records are.
 
     Args:
         labels: COLUMN: of the label; several for several classes or values; of features, the labels that
@@ -68,17 +68,17 @@ class Labelling:
 
 
 def labelled_records(
-    session: Session, asked: Labelling, paths: Sequence[str], problems: Problems
+    session: Session, labelling: Labelling, paths: Sequence[str], problems: Problems
 ) -> Iterator[Record]:
     """Records of all paths with their labels beside them; in each the sequence may stand elsewhere."""
     for path in paths:
         with session.data_rules():  # an error may not quote the data
-            options = reading(session.domain, asked, path)
-        yield from session.reader([path], format=asked.format, options=options)(problems)
+            options = reader_options(session.domain, labelling, path)
+        yield from session.reader([path], format=labelling.format, options=options)(problems)
 
 
-def reading(domain: Field, asked: Labelling, path: str) -> dict[str, Any]:
-    """Options for the readers of a path of labelled data; those that a person gave go before.
+def reader_options(domain: Field, labelling: Labelling, path: str) -> dict[str, Any]:
+    """Options for the readers of a path of labelled data; options of the labelling override them.
 
     Args:
         path: a file, a folder, of which the first file that is data stands for all, a data set or "-".
@@ -86,78 +86,79 @@ def reading(domain: Field, asked: Labelling, path: str) -> dict[str, Any]:
     Raises:
         DataError: no such column, as far as can be seen; nothing that can be read.
     """
-    wanted = () if asked.label_file else (*asked.labels, *((asked.pair,) if asked.pair else ()))
-    options = asked.options
-    found = _table(domain, path, asked.format)
-    if found is None:
+    pair = (labelling.pair,) if labelling.pair else ()
+    columns = () if labelling.label_file else (*labelling.labels, *pair)
+    options = labelling.options
+    table = _table_file(domain, path, labelling.format)
+    if table is None:
         return dict(options)
-    file, chosen = found
+    file, chosen = table
     logs = "label_field" in chosen.options  # whose records have one label, and no columns beside it
     json = bool(set(_JSON) & set(chosen.suffixes)) and not logs and not is_reference(file)
-    row = _row(file, chosen, options)
-    absent = next((one for one in wanted if one not in row), None)
-    if row and absent is not None:
-        where = f" in its first {LOOKED_AT} lines" if json else ""
+    row = _first_row(file, chosen, options)
+    missing = next((column for column in columns if column not in row), None)
+    if row and missing is not None:
+        extent = f" in its first {SAMPLE_LINES} lines" if json else ""
         remedy = f"correct its name{names_hint(row)}"
-        raise DataError(f"no column {absent!r}{where}", source=file, line=1, remedy=remedy)
+        raise DataError(f"no column {missing!r}{extent}", source=file, line=1, remedy=remedy)
     if logs:
-        return {**dict(zip(("label_field",), wanted, strict=False)), **options}
-    further = (*(one for one in row if str(one).lower() in _BESIDE), *(_BESIDE if json else ()))
-    keep = tuple(dict.fromkeys((*names_of(options.get("keep", ())), *wanted, *further)))
-    return {**_holder(chosen, row, keep), **options, "keep": keep}
+        return {**dict(zip(("label_field",), columns, strict=False)), **options}
+    extra = (*(column for column in row if str(column).lower() in _EXTRAS), *(_EXTRAS if json else ()))
+    keep = tuple(dict.fromkeys((*names_of(options.get("keep", ())), *columns, *extra)))
+    return {**_holder_option(chosen, row, keep), **options, "keep": keep}
 
 
-def _table(domain: Field, path: str, format: str | None) -> tuple[str, Format] | None:
+def _table_file(domain: Field, path: str, format: str | None) -> tuple[str, Format] | None:
     """The first file of a path whose reader can keep columns, and its format."""
     formats = domain.files.formats
     named = formats.get(format or "")
     folder = path != "-" and not is_reference(path) and Path(path).is_dir()
-    whole = named or domain.files.format_of(path)
-    files = expand([path]) if folder and (whole is None or whole.folder is None) else [path]
+    path_format = named or domain.files.format_of(path)
+    files = expand([path]) if folder and (path_format is None or path_format.folder is None) else [path]
     for file in files:
-        known, inside = named or domain.files.format_of(file), file != path and named is None
-        chosen = known or domain.files.usual_format(file)
-        if "keep" in chosen.options and (not inside or domain.files.in_folders(known)):
+        by_name, inside = named or domain.files.format_of(file), file != path and named is None
+        chosen = by_name or domain.files.usual_format(file)
+        if "keep" in chosen.options and (not inside or domain.files.in_folders(by_name)):
             return file, chosen
     return None
 
 
-def _row(path: str, chosen: Format, options: Mapping[str, Any]) -> Mapping[str, Any]:
+def _first_row(path: str, chosen: Format, options: Mapping[str, Any]) -> Mapping[str, Any]:
     """The first row of a table, of JSON lines first values; none of standard input, which is read once."""
-    known, options = chosen.options, chosen.select_options(options)
+    accepted, options = chosen.options, chosen.select_options(options)
     encoding = options.get("encoding", "utf-8")
     if path == "-":
         return {}
     if is_table(path):
         source = path if path.lower().endswith(".parquet") else by_split(path)[0][0]
         return next((row for _, row in numbered_rows(source, Problems())), {})
-    if "header" not in known:
+    if "header" not in accepted:
         texts = lines(path, Problems("skip"), encoding=encoding)
-        found = (json_object(text) or {} for _, text in islice(texts, LOOKED_AT))
-        return {name: value for row in reversed([*found]) for name, value in row.items()}
+        objects = (json_object(text) or {} for _, text in islice(texts, SAMPLE_LINES))
+        return {name: value for row in reversed([*objects]) for name, value in row.items()}
     usual = inspect.signature(chosen.read).parameters["delimiter"].default
-    asked, header = options.get("delimiter", usual), bool(options.get("header", True))
-    _, rows = table_rows(path, Problems("skip"), asked, encoding=encoding, header=header)
+    delimiter, header = options.get("delimiter", usual), bool(options.get("header", True))
+    _, rows = table_rows(path, Problems("skip"), delimiter, encoding=encoding, header=header)
     first = next((fields for _, fields in rows), [])
     names = first if header else [str(n) for n in range(1, len(first) + 1)]
     second = next((fields for _, fields in rows), first)
     return dict(zip(names, second, strict=False)) if len(second) >= len(names) else dict.fromkeys(names, "")
 
 
-def _holder(chosen: Format, row: Mapping[str, Any], keep: Sequence[str]) -> dict[str, str]:
-    """Which column holds the sequence, where it is not called as usual and only one can be it."""
-    option = next((one for one in HOLDERS if one in chosen.options), None)
+def _holder_option(chosen: Format, row: Mapping[str, Any], keep: Sequence[str]) -> dict[str, str]:
+    """The option for the column of the sequence, where its name is unusual and only one can be it."""
+    option = next((name for name in HOLDERS if name in chosen.options), None)
     if option is None:
         return {}
     usual = inspect.signature(chosen.read).parameters[option].default or "text"
-    texts = [one for one, value in row.items() if isinstance(value, str) and one not in keep]
-    named = [one for one in texts if one.lower() in _USUAL]
-    left = named or [one for one in texts if one.lower() != "id"]
-    return {option: left[0]} if usual not in row and len(left) == 1 else {}
+    texts = [column for column, value in row.items() if isinstance(value, str) and column not in keep]
+    named = [column for column in texts if column.lower() in _USUAL]
+    candidates = named or [column for column in texts if column.lower() != "id"]
+    return {option: candidates[0]} if usual not in row and len(candidates) == 1 else {}
 
 
-def of_text(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a training's options its model is asked with, too, in whatever format."""
-    found = {name: value for name, value in options.items() if name in OF_TEXT}
-    holder = next((found[one] for one in HOLDERS if one in found), None)
-    return found if holder is None else {**dict.fromkeys(HOLDERS, holder), **found}
+def text_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a training that decide sequence and name of a record: its model needs them, too."""
+    chosen = {name: value for name, value in options.items() if name in TEXT_OPTIONS}
+    holder = next((chosen[option] for option in HOLDERS if option in chosen), None)
+    return chosen if holder is None else {**dict.fromkeys(HOLDERS, holder), **chosen}

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from seqmlm.engine.loop import LoopResult
 
 CUTS = "cuts.json"
-"""Where a run keeps what the clock cut."""
+"""File of a run's folder with the amounts of work that the clock cut."""
 
 AFTERWARDS = 0.2
 """Share of `max_time`, less the start, for what follows the last step: evaluation, counts and calibration."""
@@ -44,13 +44,13 @@ Progress = Callable[[str, float], None]
 
 
 def seconds(text: str | float) -> float:
-    """Read a duration: 90, 90s, 10m, 1.5h; UsageError for anything else, or a duration of zero.
+    """Seconds of a duration such as 90, 90s, 10m or 1.5h; UsageError for anything else, or for zero.
 
     >>> seconds("10m")
     600.0
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", str(text).strip())
-    value = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", str(text).strip())
+    value = float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]] if match else 0.0
     if value <= 0:
         raise UsageError(f"{text!r} is not a duration; write 90s, 10m or 2h")
     return value
@@ -109,12 +109,12 @@ class Deadline:
         """Seconds that count for the limit."""
         return time.monotonic() - self._origin
 
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Seconds until the end; infinite without a limit."""
         return math.inf if self.limit is None else self.limit - self.elapsed()
 
     def carry(self, elapsed: float) -> None:
-        """Go on where an earlier process of the same run stopped."""
+        """Set the elapsed seconds to those that an earlier process of the run counted."""
         self._origin = time.monotonic() - elapsed
 
     def extend(self, reading: float) -> str:
@@ -136,15 +136,15 @@ class Deadline:
         processor = time.process_time() - self._processor
         slowness = (elapsed + self._uncounted) / processor if processor > 0 else 1.0
         slowness = min(max(slowness, 1.0), _MOST_SLOWNESS)
-        least = Start(self.limit, elapsed, 0.0, slowness)
-        usable = max(0.0, self.limit - elapsed - least.finish)
-        after = max(AFTERWARDS * usable, min(_LEAST_AFTERWARDS * slowness, usable / 2))
-        steps = max(usable - after, _LEAST_STEPS * self.limit) / trainings
+        without_steps = Start(self.limit, elapsed, 0.0, slowness)
+        usable = max(0.0, self.limit - elapsed - without_steps.finish)
+        afterwards = max(AFTERWARDS * usable, min(_LEAST_AFTERWARDS * slowness, usable / 2))
+        steps = max(usable - afterwards, _LEAST_STEPS * self.limit) / trainings
         return Start(self.limit, elapsed, steps, slowness, self._reading)
 
 
 class Cuts:
-    """What the clock cut of a run, in a file of its folder: name -> plain values.
+    """Amounts of work that the clock cut in a run, in a file of its folder: name -> plain values.
 
     Args:
         file: of the run.
@@ -168,8 +168,8 @@ class Cuts:
         """The values of a cut that an earlier process made."""
         return self._cuts.get(name)
 
-    def put(self, name: str, **values: Any) -> None:
-        """Write a cut, which is to be used only then."""
+    def write(self, name: str, **values: Any) -> None:
+        """Write the values of a cut, before they are used."""
         self._cuts[name] = values
         replace_file(self._file, (json.dumps({"of": self._of, "cuts": self._cuts}, indent=1) + "\n").encode())
 
@@ -178,7 +178,7 @@ class Cuts:
 class Phase:
     """A part of a run that stops between two units of work.
 
-    Call `over` after each unit; once no more units are to be done, `settle` before their result is used.
+    Call `ends_after` behind each unit; once no more are to be done, `settle` before their result is used.
 
     Args:
         key: of its cut.
@@ -196,7 +196,7 @@ class Phase:
     reports: list[str] = field(default_factory=list)
     progress: Progress = lambda name, share: None
     end: float = math.inf
-    least: int = 1
+    min_units: int = 1
     done: int | None = None
     units: int = field(default=0, init=False)
     share: float = field(default=0.0, init=False)
@@ -206,8 +206,8 @@ class Phase:
     def __post_init__(self) -> None:
         self._last = self.deadline.elapsed()
 
-    def over(self, share: float) -> bool:
-        """Count a unit, after which a share of the work is done; whether no further one may begin."""
+    def ends_after(self, share: float) -> bool:
+        """Count a unit, after which `share` of the work is done; True if no further unit may begin."""
         self.units, self.share = self.units + 1, share
         self.progress(self.name, share)
         if self.cuts is None:
@@ -217,7 +217,7 @@ class Phase:
         now = self.deadline.elapsed()
         unit, self._last = now - self._last, now
         self.seconds += unit
-        self.is_cut = self.share < 1 and self.units >= self.least and now + unit > self.end
+        self.is_cut = self.share < 1 and self.units >= self.min_units and now + unit > self.end
         return self.is_cut
 
     def settle(self, work: str, **facts: Any) -> dict[str, Any]:
@@ -235,7 +235,7 @@ class Phase:
         recorded = self.cuts.get(self.key)
         if recorded is None:
             recorded = {"units": self.units, "cut": self.is_cut, "elapsed": self.deadline.elapsed(), **facts}
-            self.cuts.put(self.key, **recorded)
+            self.cuts.write(self.key, **recorded)
         else:
             self.deadline.carry(recorded["elapsed"])
         self.is_cut = bool(recorded["cut"])
@@ -247,7 +247,7 @@ _MARGIN = 0.8  # of a share, for work whose length is estimated
 
 
 @dataclass(eq=False, kw_only=True)
-class Remaining:
+class RemainingTime:
     """The time that is left for what follows the last step.
 
     Args:
@@ -269,15 +269,15 @@ class Remaining:
     reports: list[str] = field(default_factory=list, init=False)
 
     @property
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Seconds that phases may still take; 0 where the time is over."""
-        return math.inf if self.start is None else max(0.0, self.deadline.left() - self.start.finish)
+        return math.inf if self.start is None else max(0.0, self.deadline.seconds_left() - self.start.finish)
 
-    def phase(self, name: str, share: float = 1.0, least: int = 1) -> Phase:
+    def phase(self, name: str, share: float = 1.0, min_units: int = 1) -> Phase:
         """A phase that begins now, with a share of the seconds that are left."""
         key, end, done = self._key(name), math.inf, None
         if self.cuts is not None:
-            end, recorded = self.deadline.elapsed() + share * self.left, self.cuts.get(key)
+            end, recorded = self.deadline.elapsed() + share * self.seconds_left, self.cuts.get(key)
             done = None if recorded is None else int(recorded["units"])
         self.progress(name, 0.0)
         return Phase(
@@ -288,13 +288,13 @@ class Remaining:
             reports=self.reports,
             progress=self.progress,
             end=end,
-            least=least,
+            min_units=min_units,
             done=done,
         )
 
     def is_over(self, name: str) -> bool:
         """Whether no time is left for a part that may be left out; as an earlier process decided."""
-        return self.amount(f"{name} may begin", lambda: 1 + (self.left > 0)) == 1
+        return self.amount(f"{name} may begin", lambda: 1 + (self.seconds_left > 0)) == 1
 
     def amount(self, name: str, measure: Callable[[], float]) -> int | None:
         """An amount of work that is measured by the clock, 1 at least; None without a limit.
@@ -306,35 +306,35 @@ class Remaining:
         recorded = self.cuts.get(self._key(name))
         if recorded is None:
             recorded = {"amount": max(1, int(measure())), "elapsed": self.deadline.elapsed()}
-            self.cuts.put(self._key(name), **recorded)
+            self.cuts.write(self._key(name), **recorded)
         else:
             self.deadline.carry(recorded["elapsed"])
         return int(recorded["amount"])
 
     def affordable(
-        self, name: str, work: Callable[[int], object], *, wanted: int, probed: int, share: float
+        self, name: str, work: Callable[[int], object], *, count: int, probe: int, share: float
     ) -> int:
-        """How many of so many items work may take in a share of the seconds that are left.
+        """Number of items, `count` at most, that work can take within a share of the seconds left.
 
-        The work of a few items is measured for it. Without a limit, all.
+        The work of a few items is measured for it. Without a limit it is `count`.
 
         Args:
             name: of the work, for people too.
             work: takes so many items; what it makes is thrown away.
         """
-        probed = max(1, min(probed, wanted))
+        probe = max(1, min(probe, count))
 
         def measure() -> float:
-            seconds, began = share * self.left, self.deadline.elapsed()
-            work(probed)
-            speed = probed / max(self.deadline.elapsed() - began, 1e-9)
+            seconds, began = share * self.seconds_left, self.deadline.elapsed()
+            work(probe)
+            speed = probe / max(self.deadline.elapsed() - began, 1e-9)
             # Work takes a little more than in proportion, and its speed changes.
-            return min(float(wanted), max(float(probed), _MARGIN * seconds * speed))
+            return min(float(count), max(float(probe), _MARGIN * seconds * speed))
 
         number = self.amount(name, measure)
-        if number is None or number >= wanted:
-            return wanted
-        self.reports.append(f"{number / wanted:.0%} of {name}")
+        if number is None or number >= count:
+            return count
+        self.reports.append(f"{number / count:.0%} of {name}")
         return number
 
     def _key(self, name: str) -> str:
@@ -346,7 +346,7 @@ _LEAST_CALIBRATION = 600_000
 
 
 @dataclass(eq=False, kw_only=True)
-class Afterwards(Remaining):
+class TimeAfterTraining(RemainingTime):
     """The time that is left after a training, and what a model may compute in it.
 
     A budget is a share of that time at the measured speed. Without a limit nothing is cut, and calibration
@@ -364,13 +364,13 @@ class Afterwards(Remaining):
         if self.start is not None and self.outcome.resumed_from is not None:
             self.deadline.carry(self.start.elapsed + self.outcome.seconds)
 
-    def measured(self, speed: float) -> None:
+    def set_speed(self, speed: float) -> None:
         """Take a measured speed of forward passes, in tokens a second, for the budgets of later phases."""
         self._speed = speed if speed > 0 else self._speed
 
     def budget(self, name: str, share: float) -> int | None:
         """Forward tokens for a share of the seconds that are left; None without a limit."""
-        return self.amount(name, lambda: share * self.left * self._speed)
+        return self.amount(name, lambda: share * self.seconds_left * self._speed)
 
     @property
     def calibration(self) -> int:

@@ -50,7 +50,16 @@ from seqmlm.rows.vectors import read_vectors
 from seqmlm.streams.cursor import file_facts
 from seqmlm.streams.sinks import Kind, Schema, companion_files, format_of, packed, unpacked
 from seqmlm.tasks.columns import HOLDERS, Labelling, labelled_records
-from seqmlm.tasks.task import Conclusion, Output, ReadRows, Requirements, Task, TaskConfig, place, said
+from seqmlm.tasks.task import (
+    Conclusion,
+    Output,
+    ReadRows,
+    Requirements,
+    Task,
+    TaskConfig,
+    format_figure,
+    place,
+)
 from seqmlm.tokenizers.base import fingerprint
 
 if TYPE_CHECKING:
@@ -59,7 +68,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedConfig(TaskConfig):
-    """What `seqmlm embed` can be told.
+    """Settings of `seqmlm embed`.
 
     Args:
         layers: last, N (0 for the embeddings, negative from the last on), -4:mean or -4:sum of the last
@@ -85,7 +94,7 @@ class EmbedConfig(TaskConfig):
         dtype: of vectors in .parquet and .npy.
     """
 
-    shown = ("layers", "of", "neighbours", *TaskConfig.shown)
+    option_fields = ("layers", "of", "neighbours", *TaskConfig.option_fields)
     inputs = ("spans", "index", "train")
 
     layers: str = "last"
@@ -109,12 +118,11 @@ class EmbedConfig(TaskConfig):
 
     @property
     def outputs(self) -> dict[str, Path | None]:
-        found = super().outputs
+        files = super().outputs
         if self.out is not None and format_of(self.out, self.format_out) == "npy":
-            found |= dict(
-                zip(("the ids of --out", "the facts of --out"), companion_files(self.out), strict=True)
-            )
-        return found
+            names = ("the ids of --out", "the facts of --out")
+            files |= dict(zip(names, companion_files(self.out), strict=True))
+        return files
 
     def check(self) -> None:
         super().check()
@@ -136,7 +144,7 @@ class EmbedConfig(TaskConfig):
 
     @property
     def train(self) -> Path | None:
-        """Labelled spans."""
+        """The table of labelled spans."""
         return None if self.senses in (None, "stored") else Path(str(self.senses))
 
     @property
@@ -146,8 +154,11 @@ class EmbedConfig(TaskConfig):
 
     @property
     def columns(self) -> list[str]:
-        """Those of a pair."""
-        return listed(self.pair or "")
+        """The two columns of a pair."""
+        return split_names(self.pair or "")
+
+
+SpanTable = dict[str, list[Span]]  # of the file `spans`, by id of the record
 
 
 class Embed(Task[EmbedConfig, Item]):
@@ -169,29 +180,24 @@ class Embed(Task[EmbedConfig, Item]):
         self.embedder = session.embedder(layers=config.layers, of=config.of, pool=config.pool)
         self.normalization: Normalization | None = None
         if config.normal != "raw":
-            self.normalization = Normalization.stored(Path(session.model.path), self._of())
+            self.normalization = Normalization.stored(Path(session.model.path), self._pooling())
         elif config.fit and not Path(session.model.path).is_dir():
             raise StateError(f"{config.model} is on the Hugging Face hub: download it to a folder first")
-        further = [one for one in (config.knn, config.colour) if one]
-        self.kept_columns = list(dict.fromkeys([*listed(config.keep), *further]))
-        self.whole = config.k is not None or config.discourse
+        label_columns = [column for column in (config.knn, config.colour) if column]
+        self.kept_columns = list(dict.fromkeys([*split_names(config.keep), *label_columns]))
+        self.needs_all_rows = config.k is not None or config.discourse
         self.senses: Senses | None = None
         if config.senses is not None:
             session.check_public("words", "senses are of other data")
-        self._budget, self.choices = Budget.of(session.model, ONE_PASS), self._settled()
-        self.facts = {**self._of(), "normal": self.choices["normal"], "model": identity(session)}
-        kinds = self._kinds()
-        columns = Schema(
-            columns=kinds,
-            closed=config.of != "span",
-            width=self.width if "vector" in kinds else 0,
-            half=config.dtype == "float16",
-            facts=self.facts,
-        )
+        self._budget, self.choices = Budget.of(session.model, ONE_PASS), self._choices()
+        self.facts = {**self._pooling(), "normal": self.choices["normal"], "model": identity(session)}
+        kinds, half = self._kinds(), config.dtype == "float16"
+        width = self.width if "vector" in kinds else 0
+        columns = Schema(columns=kinds, closed=config.of != "span", width=width, half=half, facts=self.facts)
         self.output = Output(
             stdout="figures" if config.fit or config.pair or config.knn else "rows",
             columns=columns,
-            final_rows=self.final_rows if self.whole else None,
+            final_rows=self.final_rows if self.needs_all_rows else None,
             settled=self.choices,
             reads_ahead=config.train is None,  # senses that are built ask the model
             costs=None if config.train is None else lambda problems: (),  # and so no estimate is made
@@ -200,17 +206,17 @@ class Embed(Task[EmbedConfig, Item]):
             self.senses = Senses.stored(Path(session.model.path), self.facts)
         self.index: Index | None = None
         if config.index is not None and config.k is not None:
-            found = read_vectors(config.index).checked(self.facts, config.k, config.knn)
-            self.index = Index(found.array, found.columns["id"], found.columns.get(config.knn or ""))
+            table = read_vectors(config.index).checked(self.facts, config.k, config.knn)
+            self.index = Index(table.array, table.columns["id"], table.columns.get(config.knn or ""))
 
     @property
     def width(self) -> int:
         """Numbers of a vector."""
-        known = self.normalization
-        return self.embedder.width if known is None else known.width(self.config.normal)
+        normalization = self.normalization
+        return self.embedder.width if normalization is None else normalization.width(self.config.normal)
 
-    def _of(self) -> dict[str, str]:
-        """What a normalization must be of: spans are of units, and take theirs."""
+    def _pooling(self) -> dict[str, str]:
+        """Layers, kind and pooling of the vectors that a normalization is of; spans take that of units."""
         of = "unit" if self.config.of == "span" else self.config.of
         return {"layers": self.embedder.layers.text, "of": of, "pool": self.config.pool}
 
@@ -220,114 +226,117 @@ class Embed(Task[EmbedConfig, Item]):
             return {**kinds, "cosine": "number", **({"truth": "number"} if self.config.truth else {})}
         if self.config.of != "record":
             kinds |= {"start": "integer", "end": "integer", "unit": "text"}
-        kept: dict[str, Kind] = dict.fromkeys(self.kept_columns, "text")
+        texts: dict[str, Kind] = dict.fromkeys(self.kept_columns, "text")
         if self.config.senses:
-            told: dict[str, Kind] = {"sense": "text", "cosine": "number", "frequent": "text", "truth": "text"}
-            return {**kinds, **kept, **told}
+            return {
+                **kinds,
+                **texts,
+                "sense": "text",
+                "cosine": "number",
+                "frequent": "text",
+                "truth": "text",
+            }
         if self.config.knn:
-            return {**kinds, **kept, "label": "text", "share": "number"}
-        if self.whole:
-            return {**kinds, **kept, "neighbour": "text", "cosine": "number", "rank": "integer"}
-        return {**kinds, **kept, "vector": "vector"}
+            return {**kinds, **texts, "label": "text", "share": "number"}
+        if self.needs_all_rows:
+            return {**kinds, **texts, "neighbour": "text", "cosine": "number", "rank": "integer"}
+        return {**kinds, **texts, "vector": "vector"}
 
-    def _settled(self) -> Mapping[str, Any]:
+    def _choices(self) -> Mapping[str, Any]:
         config = self.config
         normal = config.normal + (f" {self.normalization.digest}" if self.normalization else "")
         return {"layers": self.embedder.layers.text, "of": config.of, "pool": config.pool, "normal": normal}
 
     def records(self, problems: Problems) -> Iterable[Record]:
-        """What is read, with the columns that rows keep; of pairs the first, with the others beside it."""
+        """The records, with the columns that rows keep; of a pair the first, with the second as a column."""
         config = self.config
-        further = [*config.columns[1:], *([config.truth] if config.truth else []), *self.kept_columns]
+        extra = [*config.columns[1:], *([config.truth] if config.truth else []), *self.kept_columns]
         if config.of == "span" and config.spans is None:
-            further += ["start", "end"]
-        if not further:
+            extra += ["start", "end"]
+        if not extra:
             return super().records(problems)
-        known = self.session.domain.files.options(config.format) if config.pair else ()
-        options = {**{one: config.columns[0] for one in HOLDERS if one in known}, **config.options}
-        asked = Labelling(labels=tuple(further), format=config.format, options=options)
-        return labelled_records(self.session, asked, config.paths, problems)
+        names = self.session.domain.files.options(config.format) if config.pair else ()
+        options = {**{name: config.columns[0] for name in HOLDERS if name in names}, **config.options}
+        labelling = Labelling(labels=tuple(extra), format=config.format, options=options)
+        return labelled_records(self.session, labelling, config.paths, problems)
 
     def items(self, records: Iterable[Record], problems: Problems) -> Iterator[Item]:
-        """What is embedded of the records; those without a unit, and spans without one, are bad."""
+        """The items to embed; a record without a unit, and a span without a token, is bad."""
         if self.config.train is not None:
-            self.senses = self._trained(problems)
+            self.senses = self._train_senses(problems)
         if self.config.pair is not None:
-            yield from self._pairs(records, problems)
+            yield from self._pair_items(records, problems)
         else:
-            yield from self._single(records, self._read_spans(problems), problems)
+            yield from self._record_items(records, self._read_spans(problems), problems, self.embedder)
 
-    def _read_spans(self, problems: Problems) -> dict[str, list[Span]] | None:
+    def _read_spans(self, problems: Problems) -> SpanTable | None:
         return None if self.config.spans is None else read_spans(self.config.spans, problems)
 
-    def _single(
-        self,
-        records: Iterable[Record],
-        spans: dict[str, list[Span]] | None,
-        problems: Problems,
-        embedder: Embedder | None = None,
+    def _record_items(
+        self, records: Iterable[Record], spans: SpanTable | None, problems: Problems, embedder: Embedder
     ) -> Iterator[Item]:
-        for some in batches(records):
-            for one in tokenized(self.session.domain, self.session.tokenizer, some, problems):
-                own = self._spans(one, spans, problems) if self.config.of == "span" else ()
-                if (unit_numbers(one.encoding) < 0).all():
-                    problems.bad(_bad(one.record, _EMPTY), str(one.record.raw))
+        """The items of records that are embedded alone, or of their spans."""
+        for batch in batches(records):
+            for encoded in tokenized(self.session.domain, self.session.tokenizer, batch, problems):
+                record_spans = self._spans(encoded, spans, problems) if self.config.of == "span" else ()
+                if (unit_numbers(encoded.encoding) < 0).all():
+                    problems.bad(_record_error(encoded.record, _EMPTY), str(encoded.record.raw))
                 else:
-                    yield from (embedder or self.embedder).items(one, own)
+                    yield from embedder.items(encoded, record_spans)
         if spans:
             problems.note("a span of a record that is not there", sum(map(len, spans.values())))
 
-    def _pairs(self, records: Iterable[Record], problems: Problems) -> Iterator[Item]:
-        """Two records each: the sequence that was read, and that of the other column."""
-        other, truth = self.config.columns[1], self.config.truth
+    def _pair_items(self, records: Iterable[Record], problems: Problems) -> Iterator[Item]:
+        """An item for each record: its sequence joined with that of the second column."""
+        second, truth = self.config.columns[1], self.config.truth
         for record in records:
-            missing = next((name for name in (other, truth) if name and name not in record.meta), None)
+            missing = next((name for name in (second, truth) if name and name not in record.meta), None)
             if missing is not None or (truth and not math.isfinite(number(record.meta[truth]))):
                 reason = f"no column {missing!r}" if missing else f"no number in the column {truth!r}"
-                problems.bad(_bad(record, reason), str(record.raw))
+                problems.bad(_record_error(record, reason), str(record.raw))
                 continue
-            raw = self.session.domain.text.of_text(str(record.meta[other]), record.meta)
-            both = [record, replace(record, raw=raw)]
-            found = tokenized(self.session.domain, self.session.tokenizer, both, problems)
-            own = [item for one in found for item in self.embedder.items(one)]
-            if len(own) == 2:
-                yield concatenate_items(*own)
+            raw = self.session.domain.text.of_text(str(record.meta[second]), record.meta)
+            pair = [record, replace(record, raw=raw)]
+            encodings = tokenized(self.session.domain, self.session.tokenizer, pair, problems)
+            parts = [item for encoded in encodings for item in self.embedder.items(encoded)]
+            if len(parts) == 2:
+                yield concatenate_items(*parts)
             else:
-                problems.bad(_bad(record, _EMPTY), str(record.raw))
+                problems.bad(_record_error(record, _EMPTY), str(record.raw))
 
-    def _trained(self, problems: Problems) -> Senses:
+    def _train_senses(self, problems: Problems) -> Senses:
+        """The centroid of each sense, of the vectors of labelled spans."""
         labelled, config = list[tuple[str, str, Floats]](), self.config
-        asked = Labelling(labels=("start", "end", "sense"), format=config.format, options=config.options)
-        records = labelled_records(self.session, asked, [str(config.train)], problems)
-        items = self._single(records, None, problems)
-        for some in iter(lambda: [*islice(items, BATCH_RECORDS)], []):
-            for item, vectors in zip(some, self._vectors(some), strict=True):
-                for where, vector in zip(self._places(item), vectors, strict=True):
-                    labelled.append((word_key(where["unit"]), str(item.record.meta["sense"]), vector))
+        labelling = Labelling(labels=("start", "end", "sense"), format=config.format, options=config.options)
+        records = labelled_records(self.session, labelling, [str(config.train)], problems)
+        items = self._record_items(records, None, problems, self.embedder)
+        for batch in iter(lambda: [*islice(items, BATCH_RECORDS)], []):
+            for item, vectors in zip(batch, self._vectors(batch), strict=True):
+                for columns, vector in zip(self._places(item), vectors, strict=True):
+                    labelled.append((word_key(columns["unit"]), str(item.record.meta["sense"]), vector))
         return Senses.of(labelled, self.facts)
 
-    def _spans(self, one: Encoded, known: dict[str, list[Span]] | None, problems: Problems) -> list[Span]:
-        """Those with a token."""
-        kept, record = list[Span](), one.record
-        if known is None:
+    def _spans(self, encoded: Encoded, table: SpanTable | None, problems: Problems) -> list[Span]:
+        """The spans of a record that have a token; the others are bad."""
+        usable, record = list[Span](), encoded.record
+        if table is None:
             try:
-                own = {name: record.meta.get(name) for name in ("start", "end")}
-                spans = [span_of(own, record.source, record.line)]
+                bounds = {name: record.meta.get(name) for name in ("start", "end")}
+                spans = [span_of(bounds, record.source, record.line)]
             except DataError as error:
                 problems.bad(error, error.reason)
                 return []
         else:
-            spans = known.pop(record.id, [])
-        for span, (low, high) in zip(spans, unit_ranges(one.encoding, spans).tolist(), strict=True):
+            spans = table.pop(record.id, [])
+        for span, (low, high) in zip(spans, unit_ranges(encoded.encoding, spans).tolist(), strict=True):
             if high > low:
-                kept.append(span)
+                usable.append(span)
             else:
                 reason = "a span without a token of its record"
-                letters = span_text(span.start, span.end)
-                remedy = f"no token stands at {letters}: correct start and end"
-                source = record.source if known is None else str(self.config.spans)
+                remedy = f"no token stands at {span_text(span.start, span.end)}: correct start and end"
+                source = record.source if table is None else str(self.config.spans)
                 problems.bad(DataError(reason, source=source, line=span.line, remedy=remedy), reason)
-        return kept
+        return usable
 
     def cost(self, item: Item) -> float:
         return float(item.tokens)
@@ -342,67 +351,67 @@ class Embed(Task[EmbedConfig, Item]):
             if self.config.pair is not None:
                 yield [{**place(item.record), "cosine": cosine(*vectors), **self._truth(item.record)}]
                 continue
-            told = self._sense if self.config.senses is not None else self._written
-            yield [
-                {**where, **told(item, where, vector)}
-                for where, vector in zip(self._places(item), vectors, strict=True)
-            ]
+            make = self._sense_columns if self.config.senses is not None else self._vector_column
+            places = zip(self._places(item), vectors, strict=True)
+            yield [{**columns, **make(item, columns, vector)} for columns, vector in places]
 
     def _vectors(self, items: Sequence[Item]) -> Iterator[Floats]:
         """(T, W) of each item, normalized."""
         for raw in self.embedder.vectors(items):
-            known = self.normalization
-            yield raw if known is None else known.applied(self.config.normal, raw)
+            normalization = self.normalization
+            yield raw if normalization is None else normalization.applied(self.config.normal, raw)
 
-    def _sense(self, item: Item, where: Row, vector: Floats) -> Row:
+    def _sense_columns(self, item: Item, columns: Row, vector: Floats) -> Row:
+        """The nearest sense of a span's word, with its cosine; the true sense where it is known."""
         assert self.senses is not None
-        word, meta = word_key(where["unit"]), item.record.meta
+        word, meta = word_key(columns["unit"]), item.record.meta
         sense, cosine = self.senses.sense(word, vector)
-        told = {"sense": sense, "cosine": cosine, "frequent": self.senses.frequent(word)}
+        answer = {"sense": sense, "cosine": cosine, "frequent": self.senses.frequent(word)}
         name = self.config.truth
         truth = {"truth": str(meta[name])} if name is not None and name in meta else {}
-        return {**told, **truth, **({"document": item.record.document} if self.config.discourse else {})}
+        return {**answer, **truth, **({"document": item.record.document} if self.config.discourse else {})}
 
     def _truth(self, record: Record) -> Row:
         return {} if self.config.truth is None else {"truth": number(record.meta[self.config.truth])}
 
-    def _written(self, item: Item, where: Row, vector: Floats) -> Row:
-        """The vector as JSON lines have it: numbers, or text where a table is made of them."""
+    def _vector_column(self, item: Item, columns: Row, vector: Floats) -> Row:
+        """The vector: numbers in JSON lines, packed where a table is made of these."""
         table = format_of(self.config.out, self.config.format_out) != "jsonl"
-        short = table or self.whole or self.config.fit
+        short = table or self.needs_all_rows or self.config.fit
         return {"vector": packed(vector) if short else vector.tolist()}
 
     def _places(self, item: Item) -> list[Row]:
-        """What a row says beside each vector of an item."""
+        """The columns beside each vector of an item, a row for each."""
         if item.spans is None:
-            return [{**place(item.record), **self._kept(item.record.meta)}]
+            return [{**place(item.record), **self._inputs(item.record.meta)}]
         domain, conceal = self.session.domain, self.session.tokenizer.spelling.conceal
-        text, found = conceal(domain.text.text_of(item.record.raw)), list[Row]()
+        text, places = conceal(domain.text.text_of(item.record.raw)), list[Row]()
         fields = item.fields or [{}] * len(item.spans)
-        for (start, end), more in zip(item.spans.tolist(), fields, strict=True):
-            own = {"start": start, "end": end, "unit": text[start:end]}
-            found.append({**place(item.record), **own, **self._kept(item.record.meta), **more})
-        return found
+        for (start, end), extra in zip(item.spans.tolist(), fields, strict=True):
+            span = {"start": start, "end": end, "unit": text[start:end]}
+            places.append({**place(item.record), **span, **self._inputs(item.record.meta), **extra})
+        return places
 
-    def _kept(self, columns: Mapping[str, Any]) -> Row:
+    def _inputs(self, columns: Mapping[str, Any]) -> Row:
+        """The columns of the input that stay in rows."""
         return {name: str(columns[name]) for name in self.kept_columns if name in columns}
 
     def figures(self, rows: Iterable[Row]) -> Figures:
-        asked, config = {"width": self.width, **self.choices}, self.config
+        facts, config = {"width": self.width, **self.choices}, self.config
         if config.pair is not None:
-            return {**cosine_agreement(list(rows)), **asked}
+            return {**cosine_agreement(list(rows)), **facts}
         if config.senses is not None:
-            return sense_figures(one_sense(rows) if config.discourse else rows) | asked
+            return sense_figures(one_sense(rows) if config.discourse else rows) | facts
         if config.k is not None:
-            vectors = ((_place(row), unpacked(row["vector"])) for row in rows)
+            vectors = ((_without_vector(row), unpacked(row["vector"])) for row in rows)
             self.near = RowNeighbours.search(vectors, self.width, config.k, self.index, config.knn)
-            return self.near.figures() | asked
+            return self.near.figures() | facts
         if config.fit:
-            corpus = {"corpus": [Path(one).name for one in config.paths], **self._of()}
-            self.fitted = Normalization.fit((unpacked(one["vector"]) for one in rows), corpus)
-            told = {"vectors": self.fitted.facts["vectors"], "dropped": self.fitted.dropped}
-            return {**asked, **told, "components": len(self.fitted.components), "fitted": self.fitted.digest}
-        return {"rows": sum(1 for _ in rows), **asked}
+            corpus = {"corpus": [Path(path).name for path in config.paths], **self._pooling()}
+            self.fitted = fitted = Normalization.fit((unpacked(row["vector"]) for row in rows), corpus)
+            counts = {"vectors": fitted.facts["vectors"], "dropped": fitted.dropped}
+            return {**facts, **counts, "components": len(fitted.components), "fitted": fitted.digest}
+        return {"rows": sum(1 for _ in rows), **facts}
 
     def final_rows(self, rows: Iterator[Row], figures: Figures) -> Iterator[Row]:
         """A row for each neighbour, or for each label that neighbours agree on; senses of documents."""
@@ -421,45 +430,46 @@ class Embed(Task[EmbedConfig, Item]):
         """How the vectors lie; of people none is drawn."""
         super().page(page, rows, figures)
         config = self.config
-        if not page.draws_records or config.pair or config.senses or self.whole:
+        if not page.draws_records or config.pair or config.senses or self.needs_all_rows:
             return
         total = sum(1 for _ in rows())
-        some = [*islice(rows(), 0, None, math.ceil(total / MOST))]
-        words = [one["unit"] for one in some] if config.of == "unit" else []
-        kinds = [str(one.get(config.colour)) for one in some] if config.colour else []
-        vectors = [unpacked(one["vector"]) for one in some]
+        sample = [*islice(rows(), 0, None, math.ceil(total / MOST))]
+        words = [row["unit"] for row in sample] if config.of == "unit" else []
+        kinds = [str(row.get(config.colour)) for row in sample] if config.colour else []
+        vectors = [unpacked(row["vector"]) for row in sample]
         survey(page, vectors, normal=config.normal, words=words, kinds=kinds)
         if "-" not in config.paths:  # which can be read once
             problems = Problems("skip")
-            every = self.session.embedder(layers="all", of=config.of, pool=config.pool)
-            items = self._single(self.records(problems), self._read_spans(problems), problems, every)
-            add_layers(page, [*by_layer(every, items)])
+            layers = self.session.embedder(layers="all", of=config.of, pool=config.pool)
+            items = self._record_items(self.records(problems), self._read_spans(problems), problems, layers)
+            add_layers(page, [*by_layer(layers, items)])
 
     def conclusion(self, figures: Figures, items: People, rows: ReadRows) -> Conclusion:
-        what = "pair" if self.config.pair else "span" if self.config.senses else "vector"
-        count = next((figures[one] for one in ("rows", "vectors", "spans") if one in figures), items)
-        told = [f"{one.replace('_', ' ')} {said(figures[one])}" for one in _TOLD if one in figures]
-        if none := figures.get("dropped"):
-            told.append(f"{number_of(none, 'dimension')} without variance, which z leaves out")
-        width = f" of {self.width} numbers" if what == "vector" else ""
-        return Conclusion(number_of(count, what) + width + (f": {', '.join(told)}" if told else ""))
+        unit = "pair" if self.config.pair else "span" if self.config.senses else "vector"
+        count = next((figures[name] for name in ("rows", "vectors", "spans") if name in figures), items)
+        parts = [
+            f"{key.replace('_', ' ')} {format_figure(figures[key])}" for key in _ANSWER if key in figures
+        ]
+        if dropped := figures.get("dropped"):
+            parts.append(f"{number_of(dropped, 'dimension')} without variance, which z leaves out")
+        width = f" of {self.width} numbers" if unit == "vector" else ""
+        return Conclusion(number_of(count, unit) + width + (f": {', '.join(parts)}" if parts else ""))
 
 
-_TOLD = ("spearman", "pearson", "neighbours", "recall", "accuracy", "majority", "most_frequent", "fitted")
+_ANSWER = ("spearman", "pearson", "neighbours", "recall", "accuracy", "majority", "most_frequent", "fitted")
 """Figures of the answer."""
 
 
-def listed(names: str) -> list[str]:
+def split_names(names: str) -> list[str]:
     """Names with commas between."""
-    return [one.strip() for one in names.split(",") if one.strip()]
+    return [name.strip() for name in names.split(",") if name.strip()]
 
 
 def identity(session: Session) -> str:
-    """What names the weights and the tokenizer of a model, for whoever compares vectors."""
+    """A digest of the weights and the tokenizer of a model; vectors compare where it is equal."""
     state = sha256(fingerprint(session.tokenizer).encode())
-    weights = [
-        one for one in session.model.files if one.name.startswith("model") or one.name == "config.json"
-    ]
+    files = session.model.files
+    weights = [file for file in files if file.name.startswith("model") or file.name == "config.json"]
     for _, digest in sorted(file_facts(weights).items()) or [("", session.model.path)]:
         state.update(digest.encode())
     return state.hexdigest()[:16]
@@ -468,9 +478,9 @@ def identity(session: Session) -> str:
 _EMPTY = "a record without a unit has no vector"
 
 
-def _bad(record: Record, reason: str) -> DataError:
+def _record_error(record: Record, reason: str) -> DataError:
     return DataError(reason, source=record.source, line=record.line, remedy="correct it, or leave it out")
 
 
-def _place(row: Row) -> Row:
+def _without_vector(row: Row) -> Row:
     return {name: value for name, value in row.items() if name != "vector"}

@@ -17,12 +17,12 @@ from seqmlm.inference.cloze import Cloze, Guess, most_probable
 from seqmlm.inference.session import Session
 from seqmlm.reports.summary import Figures, Table
 from seqmlm.rows.file import Row
-from seqmlm.tasks.task import Conclusion, Output, ReadRows, Task, TaskConfig, items_text, place, read
+from seqmlm.tasks.task import Conclusion, Output, ReadRows, Task, TaskConfig, items_text, place, read_records
 
 
 @dataclass(frozen=True, kw_only=True)
 class GapsConfig(TaskConfig):
-    """What a command about gaps can be told.
+    """Settings of a command about gaps.
 
     Args:
         paths: a sequence with gaps, or files of them.
@@ -37,7 +37,7 @@ class GapsConfig(TaskConfig):
         return None if only == "-" or os.path.exists(only) else only
 
     @property
-    def read(self) -> tuple[str, ...]:
+    def input_paths(self) -> tuple[str, ...]:
         return () if self.sequence is not None else self.paths
 
     def check(self) -> None:
@@ -55,12 +55,12 @@ class Gaps(Task[ConfigT, Record]):
     def __init__(self, config: ConfigT, session: Session) -> None:
         super().__init__(config, session)
         self.cloze = Cloze(session)
-        self._typed = self._of_command_line()
+        self._typed = self._command_line_record()
         stdout: Literal["rows", "figures"] = "rows" if self._typed is None else "figures"
         self.output = Output(unit="sequence", stdout=stdout, json="rows")
 
-    def _of_command_line(self) -> Record | None:
-        """The sequence that stands there in place of a file.
+    def _command_line_record(self) -> Record | None:
+        """The record of a sequence on the command line; None for files.
 
         Raises:
             UsageError: it has no gap, and is the name of no file.
@@ -84,7 +84,9 @@ class Gaps(Task[ConfigT, Record]):
     def records(self, problems: Problems) -> Iterable[Record]:
         if self._typed is not None:
             return [self._typed]
-        return read(self.session, self.config, problems, keeping_gaps(self.session, self.config.format))
+        return read_records(
+            self.session, self.config, problems, gap_options(self.session, self.config.format)
+        )
 
     def input_files(self) -> list[str]:
         return [] if self._typed is not None else super().input_files()
@@ -95,19 +97,19 @@ class Gaps(Task[ConfigT, Record]):
         Raises:
             DataError: none of them has any.
         """
-        return with_gaps(self.cloze, records, problems)
+        return gapped_records(self.cloze, records, problems)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FillConfig(GapsConfig):
-    """What `seqmlm fill` can be told.
+    """Settings of `seqmlm fill`.
 
     Args:
         top: candidates of each gap.
         rounds: in which several gaps are filled together (mask-predict); 1 for one pass.
     """
 
-    shown = ("top", "domain", *TaskConfig.shown)
+    option_fields = ("top", "domain", *TaskConfig.option_fields)
 
     top: int = 5
     rounds: int = 10
@@ -133,41 +135,43 @@ class Fill(Gaps[FillConfig]):
     Config = FillConfig
 
     def cost(self, item: Record) -> float:
-        """A copy of the sequence with all gaps hidden, and one for each round where there are several."""
+        """Forward tokens: a copy with all gaps hidden, and one for each round if there are several."""
         copies = 1 if len(item.raw.holes) == 1 else 1 + self.config.rounds
         return float(copies * self.cloze.tokens(item.raw))
 
     def rows(self, items: Sequence[Record]) -> Iterator[list[Row]]:
         """A row for each sequence: it filled, and the candidates of each gap."""
-        prompts = [one.raw for one in items]
+        prompts = [record.raw for record in items]
         guesses = self.cloze.guesses(self.cloze.opened(prompts), self.config.top)
-        several = [number for number, own in enumerate(guesses) if len(own) > 1]
-        together = self.cloze.refined([prompts[one] for one in several], self.config.rounds, most_probable)
+        several = [number for number, units in enumerate(guesses) if len(units) > 1]
+        together = self.cloze.refined(
+            [prompts[number] for number in several], self.config.rounds, most_probable
+        )
         joint = dict(zip(several, together, strict=True))
-        for number, (record, own) in enumerate(zip(items, guesses, strict=True)):
-            texts = joint[number] if number in joint else [own[0][0].text]
-            whole = self.session.domain.text.text_of(self.session.domain.gaps.filled(record.raw, texts).raw)
-            yield [{**place(record), "filled": whole, "masks": self._masks(record.raw, texts, own)}]
+        for number, (record, units) in enumerate(zip(items, guesses, strict=True)):
+            texts = joint[number] if number in joint else [units[0][0].text]
+            filled = self.session.domain.text.text_of(self.session.domain.gaps.filled(record.raw, texts).raw)
+            yield [{**place(record), "filled": filled, "masks": self._masks(record.raw, texts, units)}]
 
     def _masks(self, prompt: Prompt, texts: Sequence[str], guesses: Sequence[Sequence[Guess]]) -> list[Row]:
         """The gaps: where each is written, what it was filled with, and its candidates.
 
         A gap of several tokens has a list of candidates for each.
         """
-        found, units = list[Row](), iter(guesses)
+        masks, units = list[Row](), iter(guesses)
         for hole, text in zip(prompt.holes, texts, strict=True):
-            own = [[self._candidate(guess) for guess in next(units)] for _ in range(hole.tokens)]
-            told: dict[str, Any] = {"start": hole.start, "end": hole.end, "text": text}
-            found.append(told | ({"candidates": own[0]} if hole.tokens == 1 else {"tokens": own}))
-        return found
+            lists = [[self._candidate(guess) for guess in next(units)] for _ in range(hole.tokens)]
+            mask: dict[str, Any] = {"start": hole.start, "end": hole.end, "text": text}
+            masks.append(mask | ({"candidates": lists[0]} if hole.tokens == 1 else {"tokens": lists}))
+        return masks
 
     def _candidate(self, guess: Guess) -> Row:
-        known = self.session.tokenizer.spelling.meaning(guess.text)
-        more = {} if known is None else {"description": known}
-        return {"text": guess.text, "p": math.exp(guess.log_prob), **more}
+        description = self.session.tokenizer.spelling.meaning(guess.text)
+        extra = {} if description is None else {"description": description}
+        return {"text": guess.text, "p": math.exp(guess.log_prob), **extra}
 
     def figures(self, rows: Iterable[Row]) -> Figures:
-        """Of a sequence on the command line, its row."""
+        """The row of a sequence on the command line; of files nothing."""
         if self._typed is None:
             return {}
         (only,) = rows
@@ -182,34 +186,36 @@ class Fill(Gaps[FillConfig]):
             lists = [mask["candidates"]] if "candidates" in mask else mask["tokens"]
             for at, candidates in enumerate(lists, 1):
                 name = str(number) if len(lists) == 1 else f"{number}, token {at}"
-                for one in candidates:
-                    text = f"{one['text']} {one['description']}" if "description" in one else one["text"]
-                    rows.append([name, text, f"{one['p']:.2%}"])
+                for guess in candidates:
+                    text = (
+                        f"{guess['text']} {guess['description']}" if "description" in guess else guess["text"]
+                    )
+                    rows.append([name, text, f"{guess['p']:.2%}"])
         if rows:
             yield Table("", ["gap", "candidate", "p"], rows)
 
 
-def keeping_gaps(session: Session, format: str | None) -> dict[str, Any]:
+def gap_options(session: Session, format: str | None) -> dict[str, Any]:
     """The option that makes readers keep gaps in sequences, where some reader of the field has it."""
     return {"holes": True} if "holes" in session.domain.files.options(format) else {}
 
 
-def with_gaps(cloze: Cloze, records: Iterable[Record], problems: Problems) -> Iterator[Record]:
+def gapped_records(cloze: Cloze, records: Iterable[Record], problems: Problems) -> Iterator[Record]:
     """Records with gaps as prompts; those without one are passed over.
 
     Raises:
         DataError: none of them has any.
     """
-    met = found = 0
+    total = gapped = 0
     source = ""
     for record in records:
         prompt = cloze.domain.gaps.prompt(record.raw, cloze.forms)
-        met, source = met + 1, record.source
+        total, source = total + 1, record.source
         if prompt.holes:
-            found += 1
+            gapped += 1
             yield replace(record, raw=prompt)
         else:
             problems.note("a sequence without a gap, passed over")
-    if met and not found:
+    if total and not gapped:
         forms = " or ".join(cloze.forms)
         raise DataError("no sequence has a gap", source=source, remedy=f"write {forms} where one is")

@@ -29,15 +29,15 @@ from seqmlm.inference.cloze import Cloze
 from seqmlm.inference.session import Session
 from seqmlm.reports.summary import Figures
 from seqmlm.rows.file import Row
-from seqmlm.tasks.fill import keeping_gaps, with_gaps
-from seqmlm.tasks.task import Conclusion, NativeFormat, Output, ReadRows, Task, TaskConfig, read
+from seqmlm.tasks.fill import gap_options, gapped_records
+from seqmlm.tasks.task import Conclusion, NativeFormat, Output, ReadRows, Task, TaskConfig, read_records
 
 _LENGTH = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateConfig(TaskConfig):
-    """What `seqmlm generate` can be told.
+    """Settings of `seqmlm generate`.
 
     Args:
         paths: files of sequences with gaps.
@@ -52,7 +52,10 @@ class GenerateConfig(TaskConfig):
         rounds: of mask-predict, or sweeps of Gibbs sampling over all units.
     """
 
-    shown = ("template", "length", "n", "seed", "temperature", "out", "resume", "shard", "on_error")
+    option_fields = (
+        *("template", "length", "n", "seed", "temperature", "out", "resume", "shard"),
+        "on_error",
+    )
     metavar = "FILE"
 
     template: str | None = None
@@ -66,7 +69,7 @@ class GenerateConfig(TaskConfig):
     @classmethod
     def native(cls, domain: str | None = None) -> Mapping[str, Sequence[str]]:
         names = plugins.names("domains") if domain is None else [domain]
-        return {name: own_endings(plugins.domain(name)) for name in names}
+        return {name: sequence_endings(plugins.domain(name)) for name in names}
 
     def check(self) -> None:
         if sum((self.template is not None, self.length is not None, bool(self.paths))) != 1:
@@ -91,10 +94,10 @@ class GenerateConfig(TaskConfig):
         return low, high
 
 
-def own_endings(field: Field) -> tuple[str, ...]:
+def sequence_endings(field: Field) -> tuple[str, ...]:
     """Endings of files that hold generated sequences as the field has them, packed by bgzip or not."""
     endings = field.text.endings or next(iter(field.files.formats.values())).suffixes
-    return tuple(f"{one}{packed}" for packed in ("", *PACKED) for one in endings)
+    return tuple(f"{suffix}{packed}" for packed in ("", *PACKED) for suffix in endings)
 
 
 class Draw(NamedTuple):
@@ -130,7 +133,7 @@ class Generate(Task[GenerateConfig, Draw]):
         self.output = Output(
             unit="sequence",
             json="rows",
-            native={name: NativeFormat(own_endings(session.domain), self.written)},
+            native={name: NativeFormat(sequence_endings(session.domain), self.native_text)},
             default_format=name,
             hint=f"next: seqmlm score {config.model} {file} says how usual they are",
         )
@@ -140,26 +143,28 @@ class Generate(Task[GenerateConfig, Draw]):
     def records(self, problems: Problems) -> Iterable[Record]:
         if not self.config.paths:
             return []
-        return read(self.session, self.config, problems, keeping_gaps(self.session, self.config.format))
+        return read_records(
+            self.session, self.config, problems, gap_options(self.session, self.config.format)
+        )
 
     def items(self, records: Iterable[Record], problems: Problems) -> Iterator[Draw]:
-        """What is filled, once for each sequence that is wanted.
+        """A prompt with its place for each sequence to make.
 
         Raises:
             UsageError, DataError: a template without a gap, files without any.
         """
         copies = 1 if self.config.length is not None else self.config.n
-        for prompt, source, line in self._given(records, problems):
+        for prompt, source, line in self._input_prompts(records, problems):
             self._prompts.append(prompt)
             first, tokens = (len(self._prompts) - 1) * copies, self.cloze.tokens(prompt)
             yield from (Draw(first + copy, prompt, source, line, tokens) for copy in range(copies))
 
     def cost(self, item: Draw) -> float:
-        """A copy of the sequence for each round, or of a Gibbs sampling for each draw."""
+        """Forward tokens: a copy of the sequence for each round, or for each draw of a Gibbs sampling."""
         draws = 1 + self.config.rounds * sum(item.prompt.tokens)
         return float(item.tokens * (draws if self.config.method == "gibbs" else self.config.rounds))
 
-    def _given(
+    def _input_prompts(
         self, records: Iterable[Record], problems: Problems
     ) -> Iterator[tuple[Prompt, str | None, int | None]]:
         config, domain, lengths = self.config, self.session.domain, self.config.lengths()
@@ -172,27 +177,27 @@ class Generate(Task[GenerateConfig, Draw]):
             raw = domain.text.of_text(config.template, config.options)
             yield self.cloze.prompts([raw], [repr(config.template)])[0], None, None
         else:
-            found = with_gaps(self.cloze, records, problems)
-            yield from ((record.raw, record.source, record.line) for record in found)
+            gapped = gapped_records(self.cloze, records, problems)
+            yield from ((record.raw, record.source, record.line) for record in gapped)
 
     def rows(self, items: Sequence[Draw]) -> Iterator[list[Row]]:
         """A row for each sequence; what is drawn depends on the seed and on its number alone."""
-        draws, rounds, again = _Draws(self.config, items), self.config.rounds, None
+        draws, rounds, next_units = _Draws(self.config, items), self.config.rounds, None
         if self.config.method == "gibbs":
-            rounds, again = 1 + rounds * max(sum(one.prompt.tokens) for one in items), draws.again
-        texts = self.cloze.refined([one.prompt for one in items], rounds, draws.choose, again)
+            rounds, next_units = 1 + rounds * max(sum(draw.prompt.tokens) for draw in items), draws.gibbs_unit
+        texts = self.cloze.refined([draw.prompt for draw in items], rounds, draws.choose, next_units)
         domain = self.session.domain
-        for one, own in zip(items, texts, strict=True):
-            text = domain.text.text_of(domain.gaps.filled(one.prompt, own).raw)
-            yield [{"id": f"generated-{one.number + 1}", "text": text, "filled": list(own)}]
+        for draw, gap_texts in zip(items, texts, strict=True):
+            text = domain.text.text_of(domain.gaps.filled(draw.prompt, gap_texts).raw)
+            yield [{"id": f"generated-{draw.number + 1}", "text": text, "filled": list(gap_texts)}]
 
-    def written(self, rows: Iterator[Row]) -> Iterable[str]:
-        """The sequences as a file of the field has them."""
+    def native_text(self, rows: Iterator[Row]) -> Iterable[str]:
+        """The text of a file of the field with the sequences."""
         domain, copies = self.session.domain, 1 if self.config.length is not None else self.config.n
         prompts = (prompt for prompt in self._prompts for _ in range(copies))
         filled = (
-            (str(row["id"]), domain.gaps.filled(own, row["filled"]).raw)
-            for own, row in zip(prompts, rows, strict=False)
+            (str(row["id"]), domain.gaps.filled(prompt, row["filled"]).raw)
+            for prompt, row in zip(prompts, rows, strict=False)
         )
         return domain.text.file_text(filled)
 
@@ -204,7 +209,7 @@ class _Draws:
     """Random numbers that depend on the seed, the number of a sequence and the round alone."""
 
     def __init__(self, config: GenerateConfig, items: Sequence[Draw]) -> None:
-        self._config, self._numbers = config, [one.number for one in items]
+        self._config, self._numbers = config, [draw.number for draw in items]
 
     def choose(self, number: int, done: int, log_probs: Doubles) -> Longs:
         """Draw a symbol for each unit, by the Gumbel trick."""
@@ -214,8 +219,8 @@ class _Draws:
         noise = random.gumbel(size=log_probs.shape)
         return np.asarray((log_probs / self._config.temperature + noise).argmax(axis=1), dtype=np.int64)
 
-    def again(self, number: int, done: int, units: int) -> Longs:
-        """One unit; in every sweep each once, in an order that is drawn."""
+    def gibbs_unit(self, number: int, done: int, units: int) -> Longs:
+        """(0 or 1) the unit to draw next: every sweep visits each unit once, in random order."""
         sweep, place = divmod(done - 1, units)
         if sweep >= self._config.rounds:
             return np.zeros(0, dtype=np.int64)  # others are longer

@@ -43,7 +43,7 @@ from seqmlm.structure.joints import METHODS, OTHERS, TOLERANCE, Candidates, Pair
 from seqmlm.structure.maps import Doubles
 from seqmlm.structure.pairs import Conditional
 from seqmlm.tasks.fill import Gaps, GapsConfig
-from seqmlm.tasks.task import Conclusion, ReadRows, items_text, place, read
+from seqmlm.tasks.task import Conclusion, ReadRows, items_text, place, read_records
 
 MOST_SYMBOLS = 32_768
 """Of a vocabulary that is tried whole: a matrix of so many takes 4 GiB."""
@@ -58,7 +58,7 @@ MOVING = "Arnold-Gokhale had not settled: its last step still moved the marginal
 
 @dataclass(frozen=True, kw_only=True)
 class JointConfig(GapsConfig):
-    """What `seqmlm joint` can be told.
+    """Settings of `seqmlm joint`.
 
     Args:
         paths: a sequence with two gaps, or files of them.
@@ -76,7 +76,7 @@ class JointConfig(GapsConfig):
             settled, from those while both are hidden.
     """
 
-    shown = ("method", "evaluate", "pairs", "n", "seed", "out", "resume", "shard", "on_error")
+    option_fields = ("method", "evaluate", "pairs", "n", "seed", "out", "resume", "shard", "on_error")
 
     method: Literal["all", "product", "mrf", "mrf-logits", "hcb", "chain", "ag"] = "all"
     top: int = 5
@@ -89,8 +89,8 @@ class JointConfig(GapsConfig):
     compat: int | None = None
 
     @property
-    def read(self) -> tuple[str, ...]:
-        return super().read if self.evaluate is None else (self.evaluate,)
+    def input_paths(self) -> tuple[str, ...]:
+        return super().input_paths if self.evaluate is None else (self.evaluate,)
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -102,7 +102,7 @@ class JointConfig(GapsConfig):
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """Those that are asked for."""
+        """Names of the constructions to compare."""
         return tuple(METHODS) if self.method == "all" else (self.method,)
 
     def check(self) -> None:
@@ -120,8 +120,12 @@ class JointConfig(GapsConfig):
             self.check_files()
 
 
-class Asked(NamedTuple):
-    """Two places that are asked about, and the sequence with its gaps, if it has some."""
+NamedJoints = Iterator[tuple[str, Doubles]]
+"""Names of constructions with their joints: log-probabilities (V, V), one matrix at a time."""
+
+
+class GapPair(NamedTuple):
+    """A pair of places to ask about, and the prompt with these gaps; None in an evaluation."""
 
     pair: Pair
     prompt: Prompt | None = None
@@ -169,20 +173,21 @@ class JointTask(Gaps[JointConfig]):
     def records(self, problems: Problems) -> Iterable[Record]:
         if self.config.evaluate is None:
             return super().records(problems)
-        return read(self.session, self.config, problems, {}, self.config.sources)
+        return read_records(self.session, self.config, problems, {}, self.config.sources)
 
     def items(self, records: Iterable[Record], problems: Problems) -> Iterator[Record]:
-        """The records, as what is asked about.
+        """The records, each with its pair of places.
 
         Raises:
             UsageError: the sequence of the command line has not two gaps.
         """
         self.problems = problems
         if self.config.evaluate is not None:
-            return islice(self._drawn(records, problems), self.config.n)
-        return self._gaps(super().items(records, problems), problems)
+            return islice(self._sampled_pairs(records, problems), self.config.n)
+        return self._gap_pairs(super().items(records, problems), problems)
 
-    def _gaps(self, records: Iterable[Record], problems: Problems) -> Iterator[Record]:
+    def _gap_pairs(self, records: Iterable[Record], problems: Problems) -> Iterator[Record]:
+        """Records with the places of their two gaps; others are bad."""
         for record in records:
             try:
                 pair = self._pair(record.raw)
@@ -191,10 +196,10 @@ class JointTask(Gaps[JointConfig]):
                     raise
                 problems.bad(problems.located(error, record))
             else:
-                yield replace(record, raw=Asked(pair, record.raw))
+                yield replace(record, raw=GapPair(pair, record.raw))
 
     def _pair(self, prompt: Prompt) -> Pair:
-        """Where the two gaps of a sequence are.
+        """The places of the two gaps of a sequence.
 
         Raises:
             UsageError: there are others.
@@ -218,11 +223,11 @@ class JointTask(Gaps[JointConfig]):
         i, j = rule.places(window.encoding)[window.units].tolist()
         return Pair(window.encoding, i, j)
 
-    def _drawn(self, records: Iterable[Record], problems: Problems) -> Iterator[Record]:
-        """The sequences with a pair, one drawn of each."""
+    def _sampled_pairs(self, records: Iterable[Record], problems: Problems) -> Iterator[Record]:
+        """Records with a random pair of places each; a sequence without such a pair is passed over."""
         longest, space = self.session.card.max_length, self.session.tokenizer.space
         domain, tokenizer = self.session.domain, self.session.tokenizer
-        parts = (tokenized(domain, tokenizer, some, problems) for some in batches(records))
+        parts = (tokenized(domain, tokenizer, batch, problems) for batch in batches(records))
         for number, (record, encoding) in enumerate(chain.from_iterable(parts)):
             if len(encoding) > longest:
                 encoding = central_windows(encoding, space, longest)[0][0]
@@ -230,7 +235,7 @@ class JointTask(Gaps[JointConfig]):
             if len(pairs):
                 share = uniform(self.config.seed, np.array([number]), np.zeros(1, dtype=np.int64))[0]
                 i, j = pairs[int(share * len(pairs))].tolist()
-                yield replace(record, raw=Asked(Pair(encoding, i, j)))
+                yield replace(record, raw=GapPair(Pair(encoding, i, j)))
             else:
                 problems.note("a sequence without such a pair of places, passed over")
 
@@ -246,7 +251,7 @@ class JointTask(Gaps[JointConfig]):
         return pairs[numbers[pairs[:, 0]] != numbers[pairs[:, 1]]]
 
     def cost(self, item: Record) -> float:
-        """A copy for each symbol at either place, and one with both places hidden."""
+        """Forward tokens: a copy for each symbol at either place, and one with both places hidden."""
         copies = 2 * min(self.config.candidates or len(self.alphabet), len(self.alphabet)) + 1
         return float(copies * len(item.raw.pair.encoding))
 
@@ -254,60 +259,64 @@ class JointTask(Gaps[JointConfig]):
 
     def rows(self, items: Sequence[Record]) -> Iterator[list[Row]]:
         """A row for each sequence."""
-        pairs, observed = [one.raw.pair for one in items], self.config.evaluate is not None
+        pairs, observed = [record.raw.pair for record in items], self.config.evaluate is not None
         model, k = self.session.conditionals(), self.config.candidates
-        every = joints.top_candidates(model, pairs, self.alphabet, k, observed=observed)
-        found = joints.pair_conditionals(model, pairs, self.alphabet, every)
-        for record, tried, own in zip(items, every, found, strict=True):
-            more = dict[str, Any]()
-            told = self._measured if observed else self._best
-            yield [{**place(record), **told(record, own, tried, self._joints(own, record, more)), **more}]
+        candidate_sets = joints.top_candidates(model, pairs, self.alphabet, k, observed=observed)
+        conditionals = joints.pair_conditionals(model, pairs, self.alphabet, candidate_sets)
+        for record, tried, conditional in zip(items, candidate_sets, conditionals, strict=True):
+            convergence = dict[str, Any]()
+            named_joints = self._joints(conditional, record, convergence)
+            make = self._measure_row if observed else self._pair_row
+            yield [{**place(record), **make(record, conditional, tried, named_joints), **convergence}]
 
-    def _joints(
-        self, own: Conditional, record: Record, more: dict[str, Any]
-    ) -> Iterator[tuple[str, Doubles]]:
-        """The joints by name, one at a time; `more` is told how Arnold-Gokhale came to its own."""
+    def _joints(self, conditional: Conditional, record: Record, convergence: dict[str, Any]) -> NamedJoints:
+        """The joints by name, one at a time; `convergence` gets steps and last change of Arnold-Gokhale."""
         for name in self.config.methods:
             if name != "ag":
-                yield name, METHODS[name](own)
+                yield name, METHODS[name](conditional)
                 continue
-            joint, more["steps"], more["change"] = joints.arnold_gokhale(own, self.config.compat)
-            if more["change"] >= TOLERANCE:
+            joint, convergence["steps"], convergence["change"] = joints.arnold_gokhale(
+                conditional, self.config.compat
+            )
+            if convergence["change"] >= TOLERANCE:
                 self.problems.note(MOVING, source=record.source, line=record.line)
             yield name, joint
 
-    def _best(
-        self, record: Record, own: Conditional, tried: Candidates, made: Iterator[tuple[str, Doubles]]
+    def _pair_row(
+        self, record: Record, conditional: Conditional, tried: Candidates, named_joints: NamedJoints
     ) -> Row:
         """The most probable pairs under each joint; the sequence is filled with the best of the last one."""
-        told, domain, best = dict[str, list[Row]](), self.session.domain, ("", "")
-        for name, joint in made:
-            told[name] = [
+        pairs, domain, best = dict[str, list[Row]](), self.session.domain, ("", "")
+        for name, joint in named_joints:
+            pairs[name] = [
                 {"first": self._text(tried.first[a]), "second": self._text(tried.second[b]), "p": p}
                 for a, b, p in best_pairs(joint, tried, self.config.top)
             ]
-            best = told[name][0]["first"], told[name][0]["second"]
+            best = pairs[name][0]["first"], pairs[name][0]["second"]
             del joint  # a matrix of the vocabulary's square, before the next one is made
         filled = domain.text.text_of(domain.gaps.filled(record.raw.prompt, list(best)).raw)
-        return {"filled": filled, "deviation": joints.deviation(own), "joints": told}
+        return {"filled": filled, "deviation": joints.deviation(conditional), "joints": pairs}
 
-    def _measured(
-        self, record: Record, own: Conditional, tried: Candidates, made: Iterator[tuple[str, Doubles]]
+    def _measure_row(
+        self, record: Record, conditional: Conditional, tried: Candidates, named_joints: NamedJoints
     ) -> Row:
-        """The measures of each joint at what stands there."""
+        """The measures of each joint at the symbols that stand in both places."""
         encoding, i, j = record.raw.pair
         a, b = (int(np.flatnonzero(x == encoding.ids[at])[0]) for x, at in zip(tried, (i, j), strict=True))
-        alone = {**joints.unary_perplexities(own, a, b), "hit": joints.mask_predict(own, tried) == (a, b)}
-        told = {f"{MODEL}_{name}": float(value) for name, value in alone.items()}
-        for method, joint in made:
+        baseline = {
+            **joints.unary_perplexities(conditional, a, b),
+            "hit": joints.mask_predict(conditional, tried) == (a, b),
+        }
+        columns = {f"{MODEL}_{name}": float(value) for name, value in baseline.items()}
+        for method, joint in named_joints:
             ((*best, _),) = best_pairs(joint, tried, 1)
-            measured = {**joints.joint_measures(own, joint, a, b), "hit": best == [a, b]}
-            told |= {f"{method}_{name}": float(value) for name, value in measured.items()}
+            measures = {**joints.joint_measures(conditional, joint, a, b), "hit": best == [a, b]}
+            columns |= {f"{method}_{name}": float(value) for name, value in measures.items()}
             del joint  # as above
         texts = {"first": self._text(encoding.ids[i]), "second": self._text(encoding.ids[j])}
         first, second = (unit_numbers(encoding)[[i, j]] + 1).tolist()
         positions = {"i": i, "j": j, "position_i": first, "position_j": second}
-        return {**positions, **texts, "deviation": joints.deviation(own), **told}
+        return {**positions, **texts, "deviation": joints.deviation(conditional), **columns}
 
     def _text(self, token: int) -> str:
         return self.session.tokenizer.spelling.surface(int(token))
@@ -315,35 +324,42 @@ class JointTask(Gaps[JointConfig]):
     # What finished rows say
 
     def figures(self, rows: Iterable[Row]) -> Figures:
-        """Of a sequence on the command line its row; of an evaluation each measure with its interval."""
+        """The row of a sequence on the command line; of an evaluation each measure with its interval."""
         if self._typed is not None:
             (only,) = rows
-            told = ("filled", "deviation", "joints", "steps", "change")
-            return {key: only[key] for key in told if key in only}
-        return {} if self.config.evaluate is None else measured([*rows], self.config.methods)
+            keys = ("filled", "deviation", "joints", "steps", "change")
+            return {key: only[key] for key in keys if key in only}
+        return {} if self.config.evaluate is None else joint_figures([*rows], self.config.methods)
 
     def conclusion(self, figures: Figures, items: People, rows: ReadRows) -> Conclusion:
         if "filled" in figures:
             return Conclusion(str(figures["filled"]))
         if "methods" not in figures:
             return Conclusion(f"found pairs for the gaps of {items_text(self, items)}")
-        distances = {name: one["a_kl"]["value"] for name, one in figures["methods"].items() if "a_kl" in one}
+        distances = {
+            name: measures["a_kl"]["value"]
+            for name, measures in figures["methods"].items()
+            if "a_kl" in measures
+        }
         return Conclusion(f"{items_text(self, items)} with a pair of gaps: {nearest_sentence(distances)}")
 
     def tables(self, figures: Figures) -> Iterator[Table]:
         if "joints" in figures:
             cells = [
-                [name, one["first"], one["second"], f"{one['p']:.2%}"]
-                for name, own in figures["joints"].items()
-                for one in own
+                [name, pair["first"], pair["second"], f"{pair['p']:.2%}"]
+                for name, pairs in figures["joints"].items()
+                for pair in pairs
             ]
             yield Table("", ["joint", "first gap", "second gap", "p"], cells)
         if "methods" in figures:
-            cells = [[name, *(_cell(one.get(x)) for x in NAMES)] for name, one in figures["methods"].items()]
+            cells = [
+                [name, *(_cell(measures.get(key)) for key in NAMES)]
+                for name, measures in figures["methods"].items()
+            ]
             yield Table("", ["joint", *NAMES.values()], cells)
             cells = [
-                [apart, one["pairs"], *(f"{one['a_kl'][name]:.4f}" for name in self.config.methods)]
-                for apart, one in figures["distances"].items()
+                [distance, group["pairs"], *(f"{group['a_kl'][name]:.4f}" for name in self.config.methods)]
+                for distance, group in figures["distances"].items()
             ]
             yield Table("A-KL by distance", ["tokens apart", "pairs", *self.config.methods], cells)
 
@@ -366,51 +382,55 @@ class JointTask(Gaps[JointConfig]):
 def best_pairs(joint: Doubles, tried: Candidates, top: int) -> Iterator[tuple[int, int, float]]:
     """Row, column and probability of the most probable pairs, `OTHERS` left out."""
     sizes = [int((ids != OTHERS).sum()) for ids in tried]
-    own = joint[: sizes[0], : sizes[1]]
+    log_probs = joint[: sizes[0], : sizes[1]]
     # They lie in so many rows, those with the largest maxima: not all of a large matrix is put in order.
-    rows = np.sort(np.argsort(-own.max(axis=1), kind="stable")[:top])
-    for cell in np.argsort(-own[rows].ravel(), kind="stable")[:top].tolist():
+    rows = np.sort(np.argsort(-log_probs.max(axis=1), kind="stable")[:top])
+    for cell in np.argsort(-log_probs[rows].ravel(), kind="stable")[:top].tolist():
         a, b = int(rows[cell // sizes[1]]), cell % sizes[1]
-        yield a, b, float(np.exp(own[a, b]))
+        yield a, b, float(np.exp(log_probs[a, b]))
 
 
-def measured(rows: Sequence[Row], methods: Sequence[str]) -> Figures:
+def joint_figures(rows: Sequence[Row], methods: Sequence[str]) -> Figures:
     """The measures of all evaluated pairs, and the divergence by how far the places are apart."""
     names = ["deviation", *(f"{MODEL}_{name}" for name in ("u", "p", "hit"))]
-    names += [f"{one}_{name}" for one in methods for name in NAMES]
+    names += [f"{method}_{name}" for method in methods for name in NAMES]
     values = np.array([[row[name] for name in names] for row in rows])
 
     def means(weights: Doubles) -> Mapping[str, float]:
         return dict(zip(names, (weights @ values / weights.sum()).tolist(), strict=True))
 
-    found = bootstrap_intervals(means, np.arange(len(rows)))
-    apart = np.searchsorted(DISTANCES, [row["j"] - row["i"] for row in rows], side="right") - 1
+    differences = bootstrap_intervals(means, np.arange(len(rows)))
+    distance_groups = np.searchsorted(DISTANCES, [row["j"] - row["i"] for row in rows], side="right") - 1
     methods_of = {
-        one: {x: _interval(own, x in ("u", "p")) for x in NAMES if (own := found.get(f"{one}_{x}"))}
-        for one in (MODEL, *methods)
+        method: {
+            key: _interval(difference, key in ("u", "p"))
+            for key in NAMES
+            if (difference := differences.get(f"{method}_{key}"))
+        }
+        for method in (MODEL, *methods)
     }
     distances = dict[str, Any]()
-    for group in np.unique(apart).tolist():
-        own = values[apart == group]
-        a_kl = {one: float(own[:, names.index(f"{one}_a_kl")].mean()) for one in methods}
-        distances[_span(group)] = {"pairs": len(own), "a_kl": a_kl}
-    return {"deviation": _interval(found["deviation"]), "methods": methods_of, "distances": distances}
+    for group in np.unique(distance_groups).tolist():
+        group_values = values[distance_groups == group]
+        a_kl = {method: float(group_values[:, names.index(f"{method}_a_kl")].mean()) for method in methods}
+        distances[_distance_text(group)] = {"pairs": len(group_values), "a_kl": a_kl}
+    return {"deviation": _interval(differences["deviation"]), "methods": methods_of, "distances": distances}
 
 
-def _span(group: int) -> str:
-    begin, *rest = DISTANCES[group : group + 2]
-    if not rest:
+def _distance_text(group: int) -> str:
+    begin, *ends = DISTANCES[group : group + 2]
+    if not ends:
         return f"{begin} or more"
-    return str(begin) if rest[0] == begin + 1 else f"{begin} to {rest[0] - 1}"
+    return str(begin) if ends[0] == begin + 1 else f"{begin} to {ends[0] - 1}"
 
 
-def _interval(found: Difference, exponential: bool = False) -> dict[str, float]:
-    bounds = found.bounds()
-    return {name: float(np.exp(one)) for name, one in bounds.items()} if exponential else bounds
+def _interval(difference: Difference, exponential: bool = False) -> dict[str, float]:
+    bounds = difference.bounds()
+    return {name: float(np.exp(bound)) for name, bound in bounds.items()} if exponential else bounds
 
 
-def _cell(one: Mapping[str, float] | None) -> str:
-    if one is None:
+def _cell(figure: Mapping[str, float] | None) -> str:
+    if figure is None:
         return "-"
-    digits = 3 if one["value"] >= 1 else 4
-    return f"{one['value']:.{digits}f}{bounds_text(one['low'], one['high'], f'.{digits}f')}"
+    digits = 3 if figure["value"] >= 1 else 4
+    return f"{figure['value']:.{digits}f}{bounds_text(figure['low'], figure['high'], f'.{digits}f')}"

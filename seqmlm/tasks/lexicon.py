@@ -21,16 +21,16 @@ from seqmlm.errors import DataError, UsageError, number_of
 from seqmlm.reports.summary import Summary, Table
 from seqmlm.streams.outputs import check_ending, check_outputs
 from seqmlm.streams.ownership import remember
-from seqmlm.tasks.columns import Labelling, reading
+from seqmlm.tasks.columns import Labelling, reader_options
 
 WORD = r"\w+(?:['’-]\w+)*"
-SHOWN = 20
+SUMMARY_WORDS = 20
 """Words of a summary, the strongest ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LexiconConfig:
-    """What `seqmlm lexicon` can be told.
+    """Settings of `seqmlm lexicon`.
 
     Args:
         paths: labelled texts: files, folders or Hugging Face data sets.
@@ -43,7 +43,7 @@ class LexiconConfig:
         least: texts that a word is in, at least.
     """
 
-    shown: ClassVar[tuple[str, ...]] = ("label", "top", "out", "domain", "options")
+    option_fields: ClassVar[tuple[str, ...]] = ("label", "top", "out", "domain", "options")
     metavar: ClassVar[str] = "PATH..."
 
     paths: tuple[str, ...] = ()
@@ -87,19 +87,19 @@ class Lexicon:
         with Problems() as problems:
             problems.listener = progress.message
             texts, labels = zip(*_labelled(config, problems), strict=True)
-        words = ranked(texts, labels, config.least)[: config.top]
+        words = rank_words(texts, labels, config.least)[: config.top]
         if config.out is not None:
             replace_file(config.out, "".join(f"{word}\n" for word, _, _ in words).encode())
             remember(config.out)
-        named = [dict(zip(("word", "weight", "class"), one, strict=True)) for one in words]
+        word_figures = [dict(zip(("word", "weight", "class"), word_row, strict=True)) for word_row in words]
         return Summary(
             task=name,
             items=len(texts),
             bad=0,
             notes={},
-            figures={"words": named},
+            figures={"words": word_figures},
             answer=f"{number_of(len(words), 'word')} of {number_of(len(texts), 'text')}",
-            tables=[Table("", ["word", "coefficient", "class"], words[:SHOWN])],
+            tables=[Table("", ["word", "coefficient", "class"], words[:SUMMARY_WORDS])],
             hint="next: seqmlm train --set masking.masker=lexicon --set masking.options.words_file="
             f"{config.out or 'FILE, which --out writes'}",
         )
@@ -111,8 +111,8 @@ def _labelled(config: LexiconConfig, problems: Problems) -> Iterator[tuple[str, 
     check_public(domain, "a lexicon shows their words")
     count = 0
     for path in config.paths:
-        asked = Labelling(labels=(config.label,), format=config.format, options=config.options)
-        options = reading(domain, asked, path)
+        labelling = Labelling(labels=(config.label,), format=config.format, options=config.options)
+        options = reader_options(domain, labelling, path)
         for record in domain.read([path], problems, format=config.format, scoring=True, **options):
             if not isinstance(record.raw, str):
                 raise UsageError(f"a record of domain {domain.name} is no text, and has no words")
@@ -123,10 +123,10 @@ def _labelled(config: LexiconConfig, problems: Problems) -> Iterator[tuple[str, 
         raise DataError("no record has a label", source=config.paths[0], remedy="name its column: --label")
 
 
-def ranked(texts: Any, labels: Any, least: int) -> list[tuple[str, float, str]]:
-    """Words, their largest coefficient, and the class it is of, of (N,) strings; the strongest first.
+def rank_words(texts: Any, labels: Any, min_texts: int) -> list[tuple[str, float, str]]:
+    """Words with their largest coefficient and its class, the strongest first, of (N,) texts and labels.
 
-    `least` are texts that a word is in, at least. DataError for one class, or no word.
+    A word is in `min_texts` texts at least. DataError for one class, or no word.
     """
     from sklearn.feature_extraction.text import CountVectorizer
     from sklearn.linear_model import LogisticRegression
@@ -134,11 +134,13 @@ def ranked(texts: Any, labels: Any, least: int) -> list[tuple[str, float, str]]:
     kinds = sorted(set(labels))
     if len(kinds) < 2:
         raise DataError(f"all labels are {kinds[0]!r}", remedy="give texts of two classes at least")
-    counter = CountVectorizer(token_pattern=WORD, lowercase=False, min_df=least, binary=True)
+    counter = CountVectorizer(token_pattern=WORD, lowercase=False, min_df=min_texts, binary=True)
     try:
         present = counter.fit_transform(texts)
     except ValueError:
-        raise DataError(f"no word is in {least} texts", remedy="give more texts, or --set least=1") from None
+        raise DataError(
+            f"no word is in {min_texts} texts", remedy="give more texts, or --set least=1"
+        ) from None
     fitted = LogisticRegression(max_iter=1000).fit(present, labels)
     weights = fitted.coef_ if len(kinds) > 2 else np.concatenate([-fitted.coef_, fitted.coef_])
     best, size = weights.argmax(axis=0), weights.max(axis=0)

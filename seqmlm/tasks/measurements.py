@@ -1,4 +1,4 @@
-"""What was measured of variants, and what else predicts it: what a model's effects are compared with."""
+"""Measurements of variants, and other predictions of them, to compare a model's effects with."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TITLES = dict(zip(METRICS, ("Spearman", "NDCG@10%", "AUC", "MCC"), strict=True))
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Measurements:
-    """What was measured of N variants, and what others predict.
+    """Measurements of N variants, and other predictions of them.
 
     Args:
         values: (N,) NaN where there is none.
@@ -71,50 +71,52 @@ class Measurements:
             fit = _numbers(variants, BINS) > 0
         else:
             fit = values >= (fit_from(values) if cutoff is None else cutoff)
-        named = {name: _numbers(variants, name) for name in prediction}
-        texts = list(dict.fromkeys(one.wildtype for one in variants))
-        places = [tuple(edit.start for edit in one.edits) for one in variants]
+        predictions = {name: _numbers(variants, name) for name in prediction}
+        texts = list(dict.fromkeys(variant.wildtype for variant in variants))
+        places = [tuple(edit.start for edit in variant.edits) for variant in variants]
         if field.windows:  # every window has its variant in the middle: a place is a row of the file
-            places = [(one.line,) for one in variants]
+            places = [(variant.line,) for variant in variants]
         rivals = dict(field.rivals(texts, alignment))
-        if alignment is None and (floor := training_floor(session)) is not None:
+        if alignment is None and (floor := count_predictor(session)) is not None:
             rivals[TRAINING] = floor
         for name, predict in rivals.items():
-            own = np.array([_number(predict(one) if one.scored else None) for one in variants])
-            if np.isfinite(own).any():
-                named[name] = own
-        return cls(values=values, fit=fit, predictions=named, variants=variants, places=places)
+            predicted = np.array(
+                [_number(predict(variant) if variant.scored else None) for variant in variants]
+            )
+            if np.isfinite(predicted).any():
+                predictions[name] = predicted
+        return cls(values=values, fit=fit, predictions=predictions, variants=variants, places=places)
 
-    def compared(self, rows: Iterable[Row], draws: int = DRAWS) -> Figures:
-        """How effects and the others agree with the measurements, on variants that have all of them.
+    def agreement_with(self, rows: Iterable[Row], draws: int = DRAWS) -> Figures:
+        """Agreement of effects and other predictions with the measurements, on variants that have all.
 
         Rows have `line`, `id` and `effect`, in the variants' order; some may have none. 0 draws: no
         intervals.
         """
-        own = np.array([_number(one) for one in effects_of(self.variants, rows)])
-        named = {"model": own, **self.predictions}
-        found = agreement(self.values, named, self.fit, self.places, draws=draws)
-        each = intervals(found.metrics)
-        gain = None if found.gain is None else {"against": found.rival, **found.gain.bounds()}
-        absent = not_computed(found.metrics, found.undefined)
-        figures = {"measured": found.n, "fit": found.positive, "agreement": each, "gain": gain}
+        effects = np.array([_number(effect) for effect in effects_of(self.variants, rows)])
+        predictions = {"model": effects, **self.predictions}
+        comparison = agreement(self.values, predictions, self.fit, self.places, draws=draws)
+        metrics = intervals(comparison.metrics)
+        gain = None if comparison.gain is None else {"against": comparison.rival, **comparison.gain.bounds()}
+        absent = not_computed(comparison.metrics, comparison.undefined)
+        figures = {"measured": comparison.n, "fit": comparison.positive, "agreement": metrics, "gain": gain}
         return {**figures, NOT_COMPUTED: absent} if absent else figures
 
     def substitutions(self) -> set[tuple[int, str]]:
         """Place and new unit of each single substitution that was measured."""
         measured = np.isfinite(self.values)
-        edits = (one.edits for one, known in zip(self.variants, measured, strict=True) if known)
-        return {(own[0].start, own[0].text) for own in edits if len(own) == 1}
+        edits = (variant.edits for variant, flag in zip(self.variants, measured, strict=True) if flag)
+        return {(changes[0].start, changes[0].text) for changes in edits if len(changes) == 1}
 
 
 def effects_of(variants: Iterable[Variant], rows: Iterable[Row]) -> Iterator[float | None]:
     """The effect of each variant; None of one without a row."""
-    left = iter(rows)
-    row = next(left, None)
-    for one in variants:
-        if row is not None and (row["line"], row["id"]) == (one.line, one.name):
+    remaining = iter(rows)
+    row = next(remaining, None)
+    for variant in variants:
+        if row is not None and (row["line"], row["id"]) == (variant.line, variant.name):
             yield row["effect"]
-            row = next(left, None)
+            row = next(remaining, None)
         else:
             yield None
 
@@ -129,30 +131,33 @@ def fit_from(values: Doubles) -> float:
     return float(distinct[1] if len(distinct) == 2 else np.nanmedian(values))
 
 
-def intervals(found: Mapping[str, Mapping[str, Difference]]) -> dict[str, dict[str, dict[str, float]]]:
+def intervals(figures: Mapping[str, Mapping[str, Difference]]) -> dict[str, dict[str, dict[str, float]]]:
     """Figures by prediction and metric, each with its interval, as JSON has them; without undefined ones."""
     return {
-        name: {key: one.bounds() for key, one in own.items() if math.isfinite(one.value)}
-        for name, own in found.items()
+        name: {key: figure.bounds() for key, figure in metrics.items() if math.isfinite(figure.value)}
+        for name, metrics in figures.items()
     }
 
 
 def not_computed(
-    found: Mapping[str, Mapping[str, Difference]], undefined: Mapping[str, str]
+    figures: Mapping[str, Mapping[str, Difference]], undefined: Mapping[str, str]
 ) -> dict[str, str]:
-    """Why metrics are not there: of all predictions, or of one that is the same for all variants."""
+    """Reasons why metrics are missing, of all predictions, or of one that is the same for all variants."""
     absent = {TITLES[metric]: why for metric, why in undefined.items()}
-    for name, own in found.items():
-        for metric, one in own.items():
-            if metric not in undefined and not math.isfinite(one.value):
+    for name, metrics in figures.items():
+        for metric, figure in metrics.items():
+            if metric not in undefined and not math.isfinite(figure.value):
                 absent[f"{TITLES[metric]} of {name}"] = "it predicts the same for all variants"
     return absent
 
 
-def agreement_table(found: Figures) -> tuple[list[str], list[list[str]]]:
+def agreement_table(predictions: Figures) -> tuple[list[str], list[list[str]]]:
     """Columns and rows: a prediction a row, a column for each metric that some prediction has."""
-    metrics = [metric for metric in TITLES if any(metric in own for own in found.values())]
-    rows = [[name, *(_with_interval(own.get(metric)) for metric in metrics)] for name, own in found.items()]
+    metrics = [metric for metric in TITLES if any(metric in figures for figures in predictions.values())]
+    rows = [
+        [name, *(_with_interval(figures.get(metric)) for metric in metrics)]
+        for name, figures in predictions.items()
+    ]
     return ["prediction", *(TITLES[metric] for metric in metrics)], rows
 
 
@@ -162,8 +167,8 @@ def _with_interval(figure: Mapping[str, float] | None) -> str:
     return f"{figure['value']:.4f}{bounds_text(figure['low'], figure['high'], '.3f')}"
 
 
-def training_floor(session: Session) -> Any:
-    """How much more often a unit stood in the training data than the one before it; None if not known."""
+def count_predictor(session: Session) -> Any:
+    """A prediction by counts: log2 of the new unit's frequency over the old one's; None without counts."""
     try:
         expert = stored_expert(session.model, "counts")
     except StateError:
@@ -175,11 +180,11 @@ def training_floor(session: Session) -> Any:
     def predict(variant: Variant) -> float | None:
         if not variant.substitutions:
             return None
-        old = "".join(variant.wildtype[edit.start] for edit in variant.edits)
-        new = "".join(edit.text for edit in variant.edits)
-        both = (encode_symbols(tokenizer, one) for one in (old, new))
-        before, after = (own.ids[tokenizer.units.places(own)] for own in both)
-        return float((log2[after] - log2[before]).sum())
+        old_letters = "".join(variant.wildtype[edit.start] for edit in variant.edits)
+        new_letters = "".join(edit.text for edit in variant.edits)
+        encodings = (encode_symbols(tokenizer, letters) for letters in (old_letters, new_letters))
+        old_ids, new_ids = (encoding.ids[tokenizer.units.places(encoding)] for encoding in encodings)
+        return float((log2[new_ids] - log2[old_ids]).sum())
 
     return predict
 
@@ -213,16 +218,18 @@ def _numbers(variants: Sequence[Variant], column: str) -> Doubles:
         DataError: there is no such column, or a cell is no number and no class that is known.
     """
     values = np.full(len(variants), np.nan)
-    for number, one in enumerate(variants):
-        if column not in one.fields:
-            remedy = nearest(column, [str(name) for name in one.fields][:40]).removeprefix("; ")
-            raise DataError("no such field", source=one.source, line=one.line, field=column, remedy=remedy)
+    for number, variant in enumerate(variants):
+        if column not in variant.fields:
+            remedy = nearest(column, [str(name) for name in variant.fields][:40]).removeprefix("; ")
+            raise DataError(
+                "no such field", source=variant.source, line=variant.line, field=column, remedy=remedy
+            )
         try:
-            values[number] = _measurement(one.fields[column])
+            values[number] = _measurement(variant.fields[column])
         except ValueError:
-            where: dict[str, Any] = {"source": one.source, "line": one.line, "field": column}
+            place: dict[str, Any] = {"source": variant.source, "line": variant.line, "field": column}
             remedy = "name a column of numbers, or of yes and no, or of benign and pathogenic"
-            raise DataError("not a number", **where, remedy=remedy) from None
+            raise DataError("not a number", **place, remedy=remedy) from None
     if not np.isfinite(values).any():
         raise DataError("a column without numbers", source=variants[0].source, field=column)
     return values

@@ -43,37 +43,37 @@ class Pace:
         self._task, self._rows, self._progress = task, rows, progress
         self._total: float | None = None  # forward tokens of the whole input
         self._done = self._part = 0.0
-        self._begun = False
-        self._before = 0  # tokens that the session had asked when the part began
+        self._has_begun = False
+        self._tokens_at_start = 0  # tokens that the session had asked when the part began
 
     def begin(self, items: Sequence[Any]) -> None:
-        """A part is about to be asked; before the first one say how long the whole takes."""
+        """Note a part that is about to be asked; before the first one say how long the whole takes."""
         if self._task.config.latency is not None:
             return
         session = self._task.session
         session.conditionals().on_forward = self.tell  # a part may take long
         with suppress(SeqmlmError):  # an item that cannot be asked about is refused with its row
             self._part = sum(map(self._task.cost, items))
-        self._before = session.forward_tokens
-        if self._begun:
+        self._tokens_at_start = session.forward_tokens
+        if self._has_begun:
             return
-        self._begun = True
+        self._has_begun = True
         speed = tokens_per_second(session.model)
         if len(items) < BATCH_RECORDS and self._part < SHORT / 2 * speed:
             return  # a part that is not full is the whole input
         self._estimate()
-        if self._total is not None and (left := (self._total - self._done) / speed) >= SHORT:
-            self._progress.message(f"takes {about(left)} by estimate")
+        if self._total is not None and (seconds_left := (self._total - self._done) / speed) >= SHORT:
+            self._progress.message(f"takes {about(seconds_left)} by estimate")
 
     def _estimate(self) -> None:
-        """What the whole input, or a share of it, takes."""
+        """Estimate the forward tokens of the whole input, or of a share of it."""
         task, count, cost, scale = self._task, 0, 0.0, 1.0
         size = input_bytes(task.config.sources)
         if size is None:
             return
         with metered() as meter, suppress(SeqmlmError):  # the run itself says what is wrong with its input
-            for own in islice(_costs(task), LOOK):
-                count, cost = count + 1, cost + own
+            for item_cost in islice(_costs(task), LOOK):
+                count, cost = count + 1, cost + item_cost
             if count == LOOK:
                 scale = max(1.0, size / max(1, meter.bytes))
         if not count:
@@ -84,21 +84,21 @@ class Pace:
         self._done = self._total * min(1.0, self._rows.done / (count * scale))
 
     def tell(self) -> None:
-        """Show what is done."""
+        """Show how much is done."""
         items = People(self._rows.asked).progress
         alarms = self._task.alarms if isinstance(self._task, Live) else 0
         self._progress.progress(items, alarms, self._share())
 
     def _share(self) -> float | None:
-        """Of all, the part under way included."""
+        """The share of all forward tokens that is done, the part under way included; None if not known."""
         done = self._task.done if isinstance(self._task, Live) else None
         if done is not None or not self._total:
             return done
-        asked = self._task.session.forward_tokens - self._before
-        return min(1.0, float(self._done + min(self._part, asked)) / self._total)
+        part_tokens = self._task.session.forward_tokens - self._tokens_at_start
+        return min(1.0, float(self._done + min(self._part, part_tokens)) / self._total)
 
     def end(self) -> None:
-        """The rows of the part are written."""
+        """Count the part as done: its rows are written."""
         self._done += self._part
         self._part = 0.0
         self.tell()
@@ -109,5 +109,5 @@ def _costs(task: Task[Any, Any]) -> Iterable[float]:
     problems = Problems("skip")
     if task.output.costs is not None:
         return task.output.costs(problems)
-    again = type(task)(task.config, task.session)
-    return map(again.cost, again.items(again.records(problems), problems))
+    fresh_task = type(task)(task.config, task.session)
+    return map(fresh_task.cost, fresh_task.items(fresh_task.records(problems), problems))

@@ -24,7 +24,7 @@ from seqmlm.tasks.task import Conclusion, Output, ReadRows, Task, TaskConfig
 
 @dataclass(frozen=True, kw_only=True)
 class PairsConfig(TaskConfig):
-    """What `seqmlm pairs` can be told.
+    """Settings of `seqmlm pairs`.
 
     Args:
         paths: files of pairs: .jsonl, .csv, .tsv or .parquet.
@@ -39,7 +39,7 @@ class PairsConfig(TaskConfig):
             on validation records), counts (wherever the model has any) or none.
     """
 
-    shown = ("good", "bad", "group", "metric", "out", "resume", "report", "shard", "on_error")
+    option_fields = ("good", "bad", "group", "metric", "out", "resume", "report", "shard", "on_error")
     metavar: ClassVar[str] = "[FILE]..."
 
     good: str | None = None
@@ -121,8 +121,8 @@ def pairs_of(
     """
 
     def raw(text: str, fields: Mapping[str, Any]) -> Any:
-        own = {name: value for name, value in fields.items() if value}
-        return session.domain.text.of_text(text, {**options, **own})
+        row_options = {name: value for name, value in fields.items() if value}
+        return session.domain.text.of_text(text, {**options, **row_options})
 
     return read_pairs(config.paths, good=config.good, bad=config.bad, group=group, raw=raw, problems=problems)
 
@@ -136,11 +136,11 @@ def share(figures: Figures) -> str:
 def pairs_table(title: str, figures: Figures) -> Table:
     """All pairs by every metric, and each group of them."""
     parts = [("all", figures["metric"], figures)]
-    parts += [("all", name, own) for name, own in figures["beside"].items() if name != "length"]
+    parts += [("all", name, part) for name, part in figures["beside"].items() if name != "length"]
     parts += [("all, baseline", "shorter is better", figures["beside"]["length"])]
-    parts += [(name or "-", figures["metric"], own) for name, own in figures["groups"].items()]
+    parts += [(name or "-", figures["metric"], part) for name, part in figures["groups"].items()]
     columns = ("group", "metric", "pairs", "accuracy", "95 %", "ties", "mean margin")
-    return Table(title, columns, [(group, metric, *pair_cells(own)) for group, metric, own in parts])
+    return Table(title, columns, [(group, metric, *pair_cells(part)) for group, metric, part in parts])
 
 
 def pair_cells(figures: Figures) -> tuple[Cell, ...]:

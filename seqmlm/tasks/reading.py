@@ -41,16 +41,16 @@ class Part:
     Args:
         items: in order.
         failure: what ended the input behind them, if anything did.
-        met: while they were read elsewhere.
+        problem_counts: problems of reading them, where another process read.
     """
 
     items: list[Any] = field(default_factory=list)
     failure: SeqmlmError | None = None
-    met: ProblemCounts | None = None
+    problem_counts: ProblemCounts | None = None
 
 
 def parts(task: Any, problems: Problems, done: int = 0) -> Iterator[Part]:
-    """The parts behind so many items that are done, the same whether reading began there or not.
+    """The parts of a task behind `done` items, the same whether reading began there or not.
 
     The `task` (`seqmlm.tasks.task.Task`) gives the records, and the items of these; problems before the last
     item that is done are not met again.
@@ -66,34 +66,34 @@ def parts(task: Any, problems: Problems, done: int = 0) -> Iterator[Part]:
             f"cannot continue: {done:,} items are done, but the input now has {skipped:,}; run again without "
             "--resume"
         )
-    yield from cut(items, task.batch_share)
+    yield from parts_of(items, task.batch_share)
 
 
-def cut(items: Iterable[Any], share: Callable[[Any], float]) -> Iterator[Part]:
-    """Items in parts; the last one has what ended the input, where something did.
+def parts_of(items: Iterable[Any], share: Callable[[Any], float]) -> Iterator[Part]:
+    """Items in parts; the last part has the error that ended the input, if one did.
 
     Of a part, which is full at 1 or with `BATCH_RECORDS`, an item takes its `share`.
     """
-    some: list[Any] = []
+    batch: list[Any] = []
     full = 0.0
     try:
         for item in items:
-            some.append(item)
+            batch.append(item)
             full += share(item)
-            if len(some) >= BATCH_RECORDS or full >= 1:
-                yield Part(items=some)
-                some, full = [], 0.0
+            if len(batch) >= BATCH_RECORDS or full >= 1:
+                yield Part(items=batch)
+                batch, full = [], 0.0
     except SeqmlmError as error:
-        yield Part(items=some, failure=error)
+        yield Part(items=batch, failure=error)
         return
-    if some:
-        yield Part(items=some)
+    if batch:
+        yield Part(items=batch)
 
 
-def until(parts: Iterator[Part], items: int) -> Iterator[Part]:
-    """The parts that hold so many items; what ended the input behind them is not met."""
-    while items > 0 and (part := next(parts, None)) is not None:
-        items -= len(part.items)
+def first_parts(parts: Iterator[Part], count: int) -> Iterator[Part]:
+    """The parts that hold the first `count` items; an error behind these is not raised."""
+    while count > 0 and (part := next(parts, None)) is not None:
+        count -= len(part.items)
         yield part
 
 
@@ -105,8 +105,8 @@ def can_read_ahead(task: Any) -> bool:
     return size is not None and size >= READ_AHEAD_BYTES
 
 
-def ahead(task: Any, problems: Problems, done: int = 0) -> Iterator[Part]:
-    """As `parts`, read in a second process: the same parts, problems and errors.
+def parts_read_ahead(task: Any, problems: Problems, done: int = 0) -> Iterator[Part]:
+    """The parts of a task, read in a second process: the same as of `parts`, with its problems and errors.
 
     Raises:
         StateError: as `parts`; or the second process died.
@@ -131,7 +131,7 @@ def ahead(task: Any, problems: Problems, done: int = 0) -> Iterator[Part]:
                 ) from None
             if isinstance(part, BaseException):
                 raise part
-            problems.add(part.met)
+            problems.add(part.problem_counts)
             if not (part.items or part.failure):
                 return
             yield part
@@ -141,36 +141,36 @@ def ahead(task: Any, problems: Problems, done: int = 0) -> Iterator[Part]:
         reader.join()
 
 
-def _reader(out: Connection, other: Connection, task: Any, problems: Problems, done: int) -> None:
+def _reader(pipe: Connection, parent_pipe: Connection, task: Any, problems: Problems, done: int) -> None:
     """The second process: ends when everything is read, or when nobody listens any more."""
-    other.close()  # else a parent that was killed would seem to listen
+    parent_pipe.close()  # else a parent that was killed would seem to listen
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads did not survive the fork
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever listens decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         try:
             for part in parts(task, problems, done):
-                out.send(replace(part, met=problems.taken()))
-            out.send(Part(met=problems.taken()))
+                pipe.send(replace(part, problem_counts=problems.taken()))
+            pipe.send(Part(problem_counts=problems.taken()))
         except Exception as error:
-            out.send(error)
+            pipe.send(error)
     except BrokenPipeError:
         pass
 
 
-def live(task: Any, problems: Problems, latency: float, stopping: Callable[[], bool]) -> Iterator[Part]:
-    """What has come on standard input, as soon as there is anything; more at a time under load.
+def live_parts(task: Any, problems: Problems, latency: float, stopping: Callable[[], bool]) -> Iterator[Part]:
+    """Parts of standard input, as soon as anything has come; larger ones under load.
 
     Results are wanted within `latency` seconds. While input is awaited, it is asked again and again whether
     it is `stopping`; once it is, nothing more is read, and what was read is handed on.
     """
     from seqmlm.streams import sources
 
-    def read(source: Source) -> Iterator[Any]:
+    def live_records(source: Source) -> Iterator[Any]:
         return iter(task.live_records(source, problems))
 
     try:
-        for some in sources.live(read, TICK_SHARE * latency, stopping):
-            yield from cut(task.items(some, problems), task.batch_share)
+        for records in sources.live(live_records, TICK_SHARE * latency, stopping):
+            yield from parts_of(task.items(records, problems), task.batch_share)
     except SeqmlmError as error:
         yield Part(failure=error)

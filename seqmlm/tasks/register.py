@@ -28,7 +28,7 @@ def origin_of(
     sources: Sequence[str] = (),
     counts: Mapping[str, Any] | None = None,
 ) -> Origin:
-    """Where a model comes from, by its card; `sources` and `counts` are of the data, where they are known."""
+    """The origin of a model, by its card; `sources` and `counts` are of the data, where they are known."""
     return Origin(
         domain=card.domain,
         dataset=DatasetEntry(
@@ -99,11 +99,11 @@ def track_model(
 
 def register_calibrations(registry: Registry, entry: ModelEntry) -> None:
     """Tell the registry which calibrations a version's folder has."""
-    found = [
-        CalibrationEntry(level=level, mode=mode, rows=one.rows, source=one.source)
-        for (level, mode), one in stored_calibrations(entry.path).items()
+    entries = [
+        CalibrationEntry(level=level, mode=mode, rows=calibration.rows, source=calibration.source)
+        for (level, mode), calibration in stored_calibrations(entry.path).items()
     ]
-    registry.set_calibrations(entry, found)
+    registry.set_calibrations(entry, entries)
 
 
 def _parent(registry: Registry, init: str | None) -> ModelEntry | None:
@@ -111,11 +111,11 @@ def _parent(registry: Registry, init: str | None) -> ModelEntry | None:
     if init is None:
         return None
     try:
-        found = resolve(init)
+        reference = resolve(init)
     except UnreachableError:
         raise
     except (StateError, UsageError):
         return None
-    if found.entry is not None or found.path is None:
-        return found.entry
-    return next((model for model in registry.models() if model.path == found.path), None)
+    if reference.entry is not None or reference.path is None:
+        return reference.entry
+    return next((model for model in registry.models() if model.path == reference.path), None)

@@ -45,7 +45,7 @@ HIGHEST = 50  # predictions that a report lists
 
 @dataclass(frozen=True, kw_only=True)
 class RiskConfig(TaskConfig):
-    """What `seqmlm risk` can be told.
+    """Settings of `seqmlm risk`.
 
     Args:
         codes: CODE: a code that counts, as the vocabulary spells it; * stands for anything; repeatable.
@@ -56,7 +56,7 @@ class RiskConfig(TaskConfig):
         seed: of the bootstrap.
     """
 
-    shown = ("codes", "labels", "gaps", *TaskConfig.shown)
+    option_fields = ("codes", "labels", "gaps", *TaskConfig.option_fields)
     inputs = ("labels",)
 
     codes: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ class RiskConfig(TaskConfig):
             raise UsageError(f"--gap is a duration such as 30d; got {', '.join(self.gaps)}")
 
 
-class Asked(NamedTuple):
+class RiskPrompt(NamedTuple):
     """A question about a subject: prompts for each gap, then without the history; facts for the figures."""
 
     time: float
@@ -102,44 +102,47 @@ class Risk(Task[RiskConfig, Record]):
         self.output = Output(unit="prediction", columns=columns)
         if session.domain.times is None:
             raise missing_capability(session.domain, "times")
-        self.cloze, self.codes, self.seen = Cloze(session), known_codes(config.codes, session), 0
+        self.cloze, self.codes = Cloze(session), matching_codes(config.codes, session)
+        self.prevalent_count = 0
         self.times = session.domain.times
         self.questions = None if config.labels is None else read_labels(config.labels)
 
     def items(self, records: Iterable[Record], problems: Problems) -> Iterator[Record]:
         """A question for each subject and time, but for those who had one of the codes before."""
         times, codes = self.times, set(self.codes)
-        gaps = [one for text in self.config.gaps if (one := duration(text))]
+        gaps = [length for text in self.config.gaps if (length := duration(text))]
         for record in records:
             for time, label in self._times(record):
-                had, groups = times.state_at(record.raw, time)
-                before = sum(code in codes for code in had)
-                if before and not self.config.prevalent:
-                    self.seen += 1
+                past_events, groups = times.state_at(record.raw, time)
+                past_codes = sum(code in codes for code in past_events)
+                if past_codes and not self.config.prevalent:
+                    self.prevalent_count += 1
                     problems.note("who had one of the codes before, left out")
                     continue
-                asked = [(known, gap) for known in (True, False) for gap in gaps]
-                prompts = [times.prompt_after(record.raw, time, gap, past=known) for known, gap in asked]
-                facts = {"events": len(had), "before": before, "groups": groups}
-                yield replace(record, raw=Asked(time, label, tuple(prompts), facts))
+                contexts = [(has_past, gap) for has_past in (True, False) for gap in gaps]
+                prompts = [
+                    times.prompt_after(record.raw, time, gap, past=has_past) for has_past, gap in contexts
+                ]
+                facts = {"events": len(past_events), "before": past_codes, "groups": groups}
+                yield replace(record, raw=RiskPrompt(time, label, tuple(prompts), facts))
 
     def _times(self, record: Record) -> Sequence[tuple[float, bool | None]]:
-        """When a subject is asked about: as the labels say, or else at its last event."""
+        """Times to ask about a subject with their labels: those of the table, or else its last event."""
         if self.questions is not None:
             return self.questions.get(record.id, ())
         last = self.times.last_time(record.raw)
         return () if last is None else [(last, None)]
 
     def cost(self, item: Record) -> float:
-        """A copy of each prompt: all codes of one token are read in it."""
+        """Forward tokens: a copy of each prompt, in which all codes of one token are read."""
         return float(sum(map(self.cloze.tokens, item.raw.prompts)))
 
     def rows(self, items: Sequence[Record]) -> Iterator[list[Row]]:
         """A prediction for each question; where its label is known, with what the figures need."""
         step = max(1, AT_ONCE // (2 * len(self.config.gaps) * len(self.codes)))
         for first in range(0, len(items), step):
-            some = items[first : first + step]
-            for record, (risk, prior) in zip(some, self._risks(some).tolist(), strict=True):
+            batch = items[first : first + step]
+            for record, (risk, prior) in zip(batch, self._risks(batch).tolist(), strict=True):
                 row = {
                     "subject_id": record.id,
                     "prediction_time": datetime.fromtimestamp(record.raw.time, UTC).isoformat(),
@@ -152,74 +155,81 @@ class Risk(Task[RiskConfig, Record]):
 
     def _risks(self, items: Sequence[Record]) -> Doubles:
         """(N, 2) probability of the codes with the history and without, each the mean over the gaps."""
-        each = [(prompt, [code]) for one in items for prompt in one.raw.prompts for code in self.codes]
-        gapped = self.cloze.encode_filled([prompt for prompt, _ in each], [texts for _, texts in each])
+        pairs = [(prompt, [code]) for record in items for prompt in record.raw.prompts for code in self.codes]
+        gapped = self.cloze.encode_filled([prompt for prompt, _ in pairs], [texts for _, texts in pairs])
         fits = np.exp([fit.log_prob for fit in self.cloze.fits(gapped)])
-        found: Doubles = fits.reshape(len(items), 2, -1, len(self.codes)).sum(axis=-1).mean(axis=-1)
-        return found
+        risks: Doubles = fits.reshape(len(items), 2, -1, len(self.codes)).sum(axis=-1).mean(axis=-1)
+        return risks
 
     def figures(self, rows: Iterable[Row]) -> Figures:
-        """How many predictions there are, and how good those with a label are."""
-        n, told = 0, list[Outcome]()
+        """The number of predictions, and the quality of those with a label."""
+        predictions, outcomes = 0, list[Outcome]()
         for row in rows:
-            n += 1
+            predictions += 1
             if (label := row["boolean_value"]) is not None:
                 floors = {name: row[name] for name in ("events", "before")}
-                ranked = row["predicted_boolean_probability"], row["log_ratio"]
-                told.append(Outcome(row["subject_id"], label, *ranked, floors, row["groups"]))
-        overall, groups = risk_quality(told, self.config.seed), group_qualities(told, self.config.seed)
-        curve = [] if overall is None else calibration_curve(told)
-        facts = {"predictions": n, "seen": self.seen, "codes": Things(len(self.codes))}
+                scores = row["predicted_boolean_probability"], row["log_ratio"]
+                outcomes.append(Outcome(row["subject_id"], label, *scores, floors, row["groups"]))
+        overall, groups = (
+            risk_quality(outcomes, self.config.seed),
+            group_qualities(outcomes, self.config.seed),
+        )
+        curve = [] if overall is None else calibration_curve(outcomes)
+        facts = {"predictions": predictions, "seen": self.prevalent_count, "codes": Things(len(self.codes))}
         return {**facts, "overall": overall, "groups": groups, "curve": curve}
 
     def conclusion(self, figures: Figures, items: People, rows: ReadRows) -> Conclusion:
-        told = f"{number_of(figures['predictions'], 'prediction')} for {number_of(figures['codes'], 'code')}"
-        told += f" ({figures['seen']} left out who had one before)" if figures["seen"] else ""
-        if (own := figures["overall"]) is None:
+        text = f"{number_of(figures['predictions'], 'prediction')} for {number_of(figures['codes'], 'code')}"
+        text += f" ({figures['seen']} left out who had one before)" if figures["seen"] else ""
+        if (total := figures["overall"]) is None:
             return Conclusion(
-                f"{told}; how good they are is not known (11 of each class with a label are needed)"
+                f"{text}; how good they are is not known (11 of each class with a label are needed)"
             )
         return Conclusion(
-            f"{told}: AUROC {own['auroc']:.3f} ({own['auroc_low']:.3f} to {own['auroc_high']:.3f}), of what "
-            f"needs no model {max(own['floors'].values()):.3f}; AUPRC {own['auprc']:.3f} (prevalence "
-            f"{own['positives'] / own['n']:.3f})"
+            f"{text}: AUROC {total['auroc']:.3f} ({total['auroc_low']:.3f} to {total['auroc_high']:.3f}), "
+            f"of what needs no model {max(total['floors'].values()):.3f}; AUPRC {total['auprc']:.3f} "
+            f"(prevalence {total['positives'] / total['n']:.3f})"
         )
 
     def tables(self, figures: Figures) -> Iterator[Table]:
-        if (own := figures["overall"]) is None:
+        if (total := figures["overall"]) is None:
             return
-        kinds = [name for name in own if name != "floors"]
-        every = {"all": own, **figures["groups"]}.items()
-        cells = [(name, *(one[kind] for kind in kinds), *one["floors"].values()) for name, one in every]
-        floors = [f"AUROC of {name}" for name in own["floors"]]
-        yield Table("How good they are", ["group", *(one.replace("_", " ") for one in kinds), *floors], cells)
+        kinds = [name for name in total if name != "floors"]
+        groups = {"all": total, **figures["groups"]}.items()
+        cells = [
+            (name, *(group[kind] for kind in kinds), *group["floors"].values()) for name, group in groups
+        ]
+        floors = [f"AUROC of {name}" for name in total["floors"]]
+        yield Table(
+            "How good they are", ["group", *(kind.replace("_", " ") for kind in kinds), *floors], cells
+        )
         yield Table("Calibration", ["mean risk", "share that came true"], figures["curve"])
 
     def page(self, page: Page, rows: ReadRows, figures: Figures) -> None:
         super().page(page, rows, figures)
-        shown = ("subject_id", "prediction_time", "predicted_boolean_probability", "log_ratio")
-        most = nlargest(HIGHEST, rows(), key=lambda row: row["predicted_boolean_probability"])
+        keys = ("subject_id", "prediction_time", "predicted_boolean_probability", "log_ratio")
+        highest = nlargest(HIGHEST, rows(), key=lambda row: row["predicted_boolean_probability"])
         columns = ("subject", "time", "risk", "what the history adds, nats")
-        page.table("Highest risks", columns, [[row[name] for name in shown] for row in most])
+        page.table("Highest risks", columns, [[row[name] for name in keys] for row in highest])
         meanings = [(code, self.session.tokenizer.spelling.meaning(code)) for code in self.codes]
         if any(meaning for _, meaning in meanings):
             page.table("What counts", ["code", "description"], meanings)
 
 
-def known_codes(wanted: Sequence[str], session: Session) -> list[str]:
-    """The codes of the vocabulary that are meant.
+def matching_codes(patterns: Sequence[str], session: Session) -> list[str]:
+    """The codes of the vocabulary that match one of the patterns, sorted.
 
     Raises:
         UsageError: there is none for one of the patterns.
     """
-    known, found = session.domain.gaps.candidates(session.tokenizer) or (), set[str]()
-    for pattern in wanted:
-        own = {code for code in known if fnmatchcase(code, pattern)}
-        if not own:
-            alike = sorted(code for code in known if fnmatchcase(code, f"*//{pattern}"))
-            alike = alike or get_close_matches(pattern, known, n=1)
-            few = "it knows those of enough subjects only"
-            meant = f"did you mean {' or '.join(alike)}?" if alike else few
+    vocabulary, matches = session.domain.gaps.candidates(session.tokenizer) or (), set[str]()
+    for pattern in patterns:
+        pattern_codes = {code for code in vocabulary if fnmatchcase(code, pattern)}
+        if not pattern_codes:
+            alike = sorted(code for code in vocabulary if fnmatchcase(code, f"*//{pattern}"))
+            alike = alike or get_close_matches(pattern, vocabulary, n=1)
+            explanation = "it knows those of enough subjects only"
+            meant = f"did you mean {' or '.join(alike)}?" if alike else explanation
             raise UsageError(f"the model has no code {pattern!r}: {meant}")
-        found |= own
-    return sorted(found)
+        matches |= pattern_codes
+    return sorted(matches)

@@ -27,7 +27,7 @@ from seqmlm.tasks.task import (
     Task,
     TaskConfig,
     check_field,
-    defined,
+    drop_undefined,
     native_format,
     open_model,
 )
@@ -133,7 +133,7 @@ def _finish_rows(task: Task[Any, Any], summary: Summary, rows: Rows) -> Summary:
         return replace(summary, answer=f"nothing is in share {config.shard}")
     exact_figures = task.figures(rows.read())
     figures, items = released(exact_figures), People(rows.asked)
-    defined_figures = defined(figures)
+    defined_figures = drop_undefined(figures)
     conclusion = exact = task.conclusion(figures, items, rows.read)
     if (
         figures != exact_figures
@@ -170,12 +170,12 @@ def _hint(task: Task[Any, Any]) -> str:
     """The next step for a person, as a sentence."""
     if task.output.hint or task.config.report is not None:
         return task.output.hint or f"next: open {task.config.report}"
-    option = "--report " if "report" in task.config.shown else "--set report="
+    option = "--report " if "report" in task.config.option_fields else "--set report="
     return f"next: {option}FILE.html draws what was found"
 
 
 def _keep_share(task: Task[Any, Any], rows: Rows) -> None:
-    """Say beside the rows of a share what they are of."""
+    """Write the facts of a finished share beside its rows."""
     shard, out = task.config.shard, task.config.rows_path
     if shard is not None and out is not None:
         request = {key: value for key, value in _request(task).items() if key not in ("shard", DEFAULTS)}
@@ -183,7 +183,7 @@ def _keep_share(task: Task[Any, Any], rows: Rows) -> None:
 
 
 def _rows(task: Task[Any, Any], problems: Problems, stdout: TextIO | None, as_json: bool) -> Rows:
-    """Where the rows go, and what decides them."""
+    """The output of the rows, with the request that decides them."""
     config, output, out = task.config, task.output, task.config.rows_path
     native = native_format(config, {name: native_kind.endings for name, native_kind in output.native.items()})
     format = "own" if native is not None else format_of(out, config.format_out)
@@ -212,7 +212,7 @@ def _rows(task: Task[Any, Any], problems: Problems, stdout: TextIO | None, as_js
 
 
 def _request(task: Task[Any, Any]) -> dict[str, Any]:
-    """All that decides the rows."""
+    """The request: settings, inputs and model, which decide the rows."""
     config, session = task.config, task.session
     left_out = _NO_REQUEST | {*config.later}
     request = {key: value for key, value in asdict(config).items() if key not in left_out}
@@ -238,7 +238,7 @@ def _line_cutter(line: Callable[[Row], str]) -> Callable[[Row], str]:
 
 
 def _ask(task: Task[Any, Any], rows: Rows, problems: Problems, stop: StopSignals, progress: Progress) -> None:
-    """Ask about all items behind those that are done, until a signal comes."""
+    """Ask about the items behind those that are done, and write their rows, until a signal comes."""
     live = task.config.latency is not None
     breaking = nullcontext if live else stop.breaking  # what is lost is asked again; not what nobody keeps
     failure: SeqmlmError | None = None
@@ -274,14 +274,14 @@ def _parts(
 ) -> Generator[reading.Part]:
     """The input, or a share of it, in parts that are asked about together."""
     if task.config.latency is not None:
-        yield from reading.live(task, problems, task.config.latency, lambda: stop.received is not None)
+        yield from reading.live_parts(task, problems, task.config.latency, lambda: stop.received is not None)
     elif task.config.shard is not None:
         counted = type(task)(task.config, task.session)  # counting leaves no trace in the one that asks
         first, last = shards.share_of(counted, task.config.shard)
         task.session.forget()
-        yield from reading.until(reading.parts(task, problems, first + done), last - first - done)
+        yield from reading.first_parts(reading.parts(task, problems, first + done), last - first - done)
     elif task.output.reads_ahead and reading.can_read_ahead(task):
-        yield from reading.ahead(task, problems, done)
+        yield from reading.parts_read_ahead(task, problems, done)
     else:
         yield from reading.parts(task, problems, done)
 

@@ -20,8 +20,8 @@ from seqmlm.engine.durable import entry_of, replace_file
 from seqmlm.errors import UsageError
 from seqmlm.tasks import reading
 
-BESIDE = ".shard.json"
-"""What is added to the name of a finished share, for the file that says what it is of."""
+SHARE_SUFFIX = ".shard.json"
+"""Suffix of the file beside a finished share with the facts of it."""
 
 
 def parse(text: str) -> tuple[int, int]:
@@ -56,13 +56,13 @@ def share_of(task: Any, shard: str) -> tuple[int, int]:
         if part.failure is not None:
             raise part.failure
         sizes.append(len(part.items))
-    first, last = (len(sizes) * one // count for one in (number, number + 1))
+    first, last = (len(sizes) * end // count for end in (number, number + 1))
     return sum(sizes[:first]), sum(sizes[:last])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """What a finished file of rows is of.
+    """The facts of a finished share: which rows its file has.
 
     Args:
         shard: I/N.
@@ -78,13 +78,13 @@ class Share:
 
     @classmethod
     def finish(cls, out: Path, shard: str, request: Mapping[str, Any], items: int) -> None:
-        """Say what a finished file is of, in one beside it."""
-        told = json.dumps(request, sort_keys=True, default=str).encode()
-        own = cls(
+        """Write the facts of a finished file into a file beside it."""
+        request_json = json.dumps(request, sort_keys=True, default=str).encode()
+        share = cls(
             shard=shard,
-            request=hashlib.sha256(told).hexdigest(),
+            request=hashlib.sha256(request_json).hexdigest(),
             items=items,
             sha256=str(entry_of(out)["sha256"]),
         )
-        text = (json.dumps(asdict(own)) + "\n").encode()
-        replace_file(out.with_name(out.name + BESIDE), text)
+        text = (json.dumps(asdict(share)) + "\n").encode()
+        replace_file(out.with_name(out.name + SHARE_SUFFIX), text)

@@ -49,9 +49,9 @@ from seqmlm.tasks.task import (
     TaskConfig,
     items_text,
     place,
-    read,
+    read_records,
+    row_location,
     terminal_line,
-    where,
 )
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ PICTURED = 20
 
 @dataclass(frozen=True, kw_only=True)
 class StructureConfig(TaskConfig):
-    """What `seqmlm structure` can be told.
+    """Settings of `seqmlm structure`.
 
     Args:
         method: what dependence is: couplings (read from the parameters of a linear model), jacobian or
@@ -114,7 +114,7 @@ class StructureConfig(TaskConfig):
             in the numbering of this row; default: the first row of each file.
     """
 
-    shown = ("method", "truth", "graphs", *TaskConfig.shown)
+    option_fields = ("method", "truth", "graphs", *TaskConfig.option_fields)
     inputs = ("truth", "edges")
 
     method: str | None = None
@@ -147,21 +147,21 @@ class StructureConfig(TaskConfig):
         Raises:
             UsageError: one that makes no sense.
         """
-        names = {one.name for one in fields(StructureSettings)} & {one.name for one in fields(self)}
-        named = {name: value for name in names if (value := getattr(self, name)) is not None}
-        return StructureSettings(**named | settled)
+        names = {part.name for part in fields(StructureSettings)} & {part.name for part in fields(self)}
+        values = {name: value for name in names if (value := getattr(self, name)) is not None}
+        return StructureSettings(**values | settled)
 
     @property
-    def again(self) -> list[str]:
-        """What is asked for that needs the sequences a second time."""
-        found = [name for name in ("truth", "graphs", "report", "edges") if getattr(self, name) is not None]
-        return [*found, *(["method pmi"] if self.method == "pmi" else [])]
+    def second_pass_reasons(self) -> list[str]:
+        """The settings in use that need the sequences a second time."""
+        reasons = [name for name in ("truth", "graphs", "report", "edges") if getattr(self, name) is not None]
+        return [*reasons, *(["method pmi"] if self.method == "pmi" else [])]
 
     def check(self) -> None:
         super().check()
-        for name, least in (("distance", 1), ("min_separation", 1), ("null", 0), ("sequences", 1)):
-            if (value := getattr(self, name)) is not None and value < least:
-                raise UsageError(f"{name} is at least {least}; got {value}")
+        for name, minimum in (("distance", 1), ("min_separation", 1), ("null", 0), ("sequences", 1)):
+            if (value := getattr(self, name)) is not None and value < minimum:
+                raise UsageError(f"{name} is at least {minimum}; got {value}")
         if self.method not in (None, *KINDS):
             raise UsageError(f"--method is one of {', '.join(KINDS)}; got {self.method!r}")
         self.settings()
@@ -169,27 +169,27 @@ class StructureConfig(TaskConfig):
             raise UsageError("family maps all sequences of a file together, and query one: leave one out")
         if self.distance is not None and self.distance < (self.min_separation or 1):
             raise UsageError("no pair is as near as distance and as far as min_separation")
-        if self.again and "-" in self.paths:
-            named = ", ".join(self.again)
-            raise UsageError(f"standard input is read once, and {named} needs it twice: write it to a file")
-        if self.dry_run and (found := [name for name in self.again if name != "method pmi"]):
-            raise UsageError(f"dry_run asks nothing: leave out {', '.join(found)}")
+        if self.second_pass_reasons and "-" in self.paths:
+            reasons = ", ".join(self.second_pass_reasons)
+            raise UsageError(f"standard input is read once, and {reasons} needs it twice: write it to a file")
+        if self.dry_run and (refused := [name for name in self.second_pass_reasons if name != "method pmi"]):
+            raise UsageError(f"dry_run asks nothing: leave out {', '.join(refused)}")
         if (folder := self.graphs) is not None:
             if folder.exists() and not folder.is_dir():
                 raise UsageError(f"--graphs {folder} is a file; name a folder")
-            read = [Path(one) for one in expand(self.read) if one != "-"]
-            if any(one.resolve().is_relative_to(folder.resolve()) for one in read):
+            inputs = [Path(path) for path in expand(self.input_paths) if path != "-"]
+            if any(path.resolve().is_relative_to(folder.resolve()) for path in inputs):
                 raise UsageError(f"--graphs {folder} holds what is read; name another folder")
-            check_outputs({"--out": self.out, "--report": self.report, **_graphs(folder)})
+            check_outputs({"--out": self.out, "--report": self.report, **_graph_outputs(folder)})
 
 
-def _graphs(folder: Path) -> dict[str, Path]:
+def _graph_outputs(folder: Path) -> dict[str, Path]:
     return {f"{name} of --graphs": folder / name for name in GRAPHS}
 
 
 @dataclass(frozen=True)
-class Again(Generic[Made]):
-    """What is made anew for everyone who goes through it."""
+class Repeatable(Generic[Made]):
+    """An iterable that is made anew for everyone who goes through it."""
 
     make: Callable[[], Iterator[Made]]
 
@@ -239,16 +239,16 @@ class Structure(Task[StructureConfig, Subject]):
     def __init__(self, config: StructureConfig, session: Session) -> None:
         super().__init__(config, session)
         if config.graphs is not None:
-            check_outputs(_graphs(config.graphs), folder=session.model.path)
+            check_outputs(_graph_outputs(config.graphs), folder=session.model.path)
         self.decoder = self._decoder()
         if config.graphs is not None and self.decoder is not None:
             for name in self.decoder.files(()):
                 refuse_foreign(config.graphs / name, "--graphs")
         self.separation = (config.min_separation or 1) if self.decoder is None else self.decoder.separation
         shows_rows = config.truth is config.graphs is config.report is None
-        self.every = config.all or config.out is not None or not shows_rows or self.decoder is None
+        self.all_pairs = config.all or config.out is not None or not shows_rows or self.decoder is None
         self.gaps = row_options(session, config.format) if config.family else {}
-        self.knows: Callable[[Record, Sequence[str]], Truth | None] | None = None
+        self.truth_of: Callable[[Record, Sequence[str]], Truth | None] | None = None
         self.maps = Maps(
             session,
             self._settings(),
@@ -263,16 +263,16 @@ class Structure(Task[StructureConfig, Subject]):
             stdout="rows" if shows_rows else "figures",
             columns=dict.fromkeys(LAYERS, "number"),
             line=self._line,
-            notes=(*self._waiting(), *links_warnings(session.card.unit, session.card.metrics)),
+            notes=(*self._first_map_note(), *links_warnings(session.card.unit, session.card.metrics)),
             costs=self._costs,
         )
 
-    def _waiting(self) -> Sequence[str]:
-        """How long the first sequence takes, where that is long: nothing is heard before its map is made."""
-        files, asked = self.config.sources, not self.config.dry_run and self.config.edges is None
-        if not asked or not files or input_bytes(files) is None:
+    def _first_map_note(self) -> Sequence[str]:
+        """A note on the seconds of the first map, where they are many: nothing is heard before it is made."""
+        files, asks_model = self.config.sources, not self.config.dry_run and self.config.edges is None
+        if not asks_model or not files or input_bytes(files) is None:
             return ()
-        first = next(iter(self._subjects(*self._quiet())), None)
+        first = next(iter(self._subjects(*self._reread())), None)
         tokens = 0.0 if first is None else sum(map(self.maps.cost, first.map_input.encodings))
         seconds = tokens / tokens_per_second(self.session.model)
         if seconds < LONG:
@@ -282,7 +282,7 @@ class Structure(Task[StructureConfig, Subject]):
         return (f"the first map takes {about(seconds)} by estimate{shorter}",)
 
     def _decoder(self) -> Decoder | None:
-        """The field's own, with what is asked for; None in a field that has none.
+        """The field's decoder with the settings of the config; None in a field without one.
 
         Raises:
             UsageError: that is needed.
@@ -301,7 +301,7 @@ class Structure(Task[StructureConfig, Subject]):
         return decoder
 
     def _settings(self) -> StructureSettings:
-        """Of the estimator."""
+        """The settings of the estimator, completed by model and field."""
         config, decoder = self.config, self.decoder
         linear = not self.session.model.rows.has_hidden_states
         apc = getattr(decoder, "apc", False) if config.apc is None else config.apc
@@ -317,10 +317,10 @@ class Structure(Task[StructureConfig, Subject]):
     # Sequences
 
     def records(self, problems: Problems) -> Iterable[Record]:
-        found, query = self._all(problems), self.config.query
+        records, query = self._all(problems), self.config.query
         if query is not None:
-            return self._queried(found, query)
-        return self._first_rows(found) if self._of_family else found
+            return self._query_record(records, query)
+        return self._first_rows(records) if self._of_family else records
 
     @property
     def _of_family(self) -> bool:
@@ -330,21 +330,21 @@ class Structure(Task[StructureConfig, Subject]):
     @staticmethod
     def _first_rows(records: Iterable[Record]) -> Iterator[Record]:
         """The first row of each file."""
-        return (next(rows) for _, rows in groupby(records, key=lambda one: one.source))
+        return (next(rows) for _, rows in groupby(records, key=lambda record: record.source))
 
     def _all(self, problems: Problems) -> Iterable[Record]:
-        return read(self.session, self.config, problems, self.gaps)
+        return read_records(self.session, self.config, problems, self.gaps)
 
-    def _queried(self, records: Iterable[Record], query: str) -> Iterator[Record]:
+    def _query_record(self, records: Iterable[Record], query: str) -> Iterator[Record]:
         """The sequence that is asked about; raises DataError where there is none of its name."""
-        one = next((one for one in records if one.id == query), None)
-        if one is None:
+        record = next((record for record in records if record.id == query), None)
+        if record is None:
             source, remedy = self.config.paths[0], "give the id of one as the file has it"
             raise DataError(f"no sequence is called {query}", source=source, remedy=remedy)
-        yield one
+        yield record
 
-    def _quiet(self) -> tuple[Iterable[Record], Problems]:
-        """What is read once more, without a word."""
+    def _reread(self) -> tuple[Iterable[Record], Problems]:
+        """The records, read once more, with problems that nobody is told of."""
         problems = Problems("skip")
         return self.records(problems), problems
 
@@ -356,38 +356,41 @@ class Structure(Task[StructureConfig, Subject]):
             UsageError: null models of sequences whose units cannot be moved.
         """
         if self.config.truth is not None and self.decoder is not None:
-            self.knows = self.decoder.truths(self.config.truth, problems)
-            known = [self.knows(one.record, one.units) is not None for one in self._subjects(*self._quiet())]
-            if known and not any(known):
+            sequences = self._subjects(*self._reread())
+            self.truth_of = self.decoder.truths(self.config.truth, problems)
+            have_truth = [self.truth_of(subject.record, subject.units) is not None for subject in sequences]
+            if have_truth and not any(have_truth):
                 remedy = "give the truth of these sequences: it names them as their file does"
                 source = str(self.config.truth)
                 raise DataError("none of the sequences is in this truth", source=source, remedy=remedy)
-        found = self._subjects(records, problems)
-        return found if self.config.edges is None else self._with_rows(found, problems)
+        subjects = self._subjects(records, problems)
+        return subjects if self.config.edges is None else self._with_rows(subjects, problems)
 
     def _with_rows(self, subjects: Iterable[Subject], problems: Problems) -> Iterator[Subject]:
         """Sequences with the rows of an earlier run, which may have printed edges alone."""
-        for one, own in self._matched(subjects, self._earlier()):
-            rows, n = [*own], len(one.units)
+        for subject, earlier_rows in self._row_groups(subjects, self._earlier()):
+            rows, n = [*earlier_rows], len(subject.units)
             if rows and all(row.get("predicted") for row in rows) and len(rows) < n * (n - 1) // 2:
-                problems.note(EDGES_ALONE, source=one.source, line=one.line)
-            yield one._replace(rows=rows)
+                problems.note(EDGES_ALONE, source=subject.source, line=subject.line)
+            yield subject._replace(rows=rows)
 
     def _subjects(self, records: Iterable[Record], problems: Problems) -> Iterator[Subject]:
-        for record, asked in self.maps.encoded(records, problems):
+        """The sequences with the inputs of their maps; those without a map are bad."""
+        names = None if self.decoder is None else self.decoder.names
+        for record, map_input in self.maps.encoded(records, problems):
             try:
-                yield self.maps.subject(record, asked, None if self.decoder is None else self.decoder.names)
+                yield self.maps.subject(record, map_input, names)
             except DataError as error:
                 problems.bad(problems.located(error, record))
 
     def cost(self, item: Subject) -> float:
-        """All copies that the map takes; none where the model is not asked."""
+        """Forward tokens of all copies that the map takes; 0 where the model is not asked."""
         if self.config.dry_run or self.config.edges is not None:
             return 0.0
         return sum(map(self.maps.cost, item.map_input.encodings))
 
     def batch_share(self, item: Subject) -> float:
-        """By the cost of the map, and by its rows, which are held in memory."""
+        """Share of a part: by the cost of the map, or by its rows, which are held in memory."""
         return max(super().batch_share(item), len(item.units) ** 2 / (2 * ROWS))
 
     def _costs(self, problems: Problems) -> Iterator[float]:
@@ -398,21 +401,24 @@ class Structure(Task[StructureConfig, Subject]):
     def rows(self, items: Sequence[Subject]) -> Iterator[Sequence[Row]]:
         """A row for each judged pair, or edge, of each sequence."""
         if self.config.dry_run:
-            for one in items:
-                passes = sum(map(self.maps.passes, one.map_input.encodings))
-                yield [{**place(one.record), "units": len(one.units), "passes": passes}]
+            for subject in items:
+                passes = sum(map(self.maps.passes, subject.map_input.encodings))
+                yield [{**place(subject.record), "units": len(subject.units), "passes": passes}]
         elif self.config.edges is not None:
-            yield from ([row for row in one.rows if self.every or row.get("predicted")] for one in items)
+            for subject in items:
+                yield [row for row in subject.rows if self.all_pairs or row.get("predicted")]
         else:
-            yield from map(self._rows, items, self.maps.of([one.map_input for one in items]))
+            yield from map(self._map_rows, items, self.maps.of([subject.map_input for subject in items]))
 
-    def _rows(self, one: Subject, made: DependenceMap) -> Sequence[Row]:
+    def _map_rows(self, subject: Subject, dependence: DependenceMap) -> Sequence[Row]:
+        """The rows of one map: all judged pairs, or the edges."""
         edges = frozenset[Pair]()
         if self.decoder is not None:
-            edges = self.decoder.decode(one.record, one.units, made)
-        found = Decoded(record=one.record, units=one.units, dependence=made, predicted=edges)
-        rows = [{**place(one.record), **row} for row in found.rows(self.separation if self.every else None)]
-        numbers = one.record.meta.get("numbers")
+            edges = self.decoder.decode(subject.record, subject.units, dependence)
+        decoded = Decoded(record=subject.record, units=subject.units, dependence=dependence, predicted=edges)
+        separation = self.separation if self.all_pairs else None
+        rows = [{**place(subject.record), **row} for row in decoded.rows(separation)]
+        numbers = subject.record.meta.get("numbers")
         for row in rows:
             if numbers is not None:
                 row |= {"number_i": numbers[row["i"]], "number_j": numbers[row["j"]]}
@@ -435,7 +441,7 @@ class Structure(Task[StructureConfig, Subject]):
                 raise DataError("no pair of units", source=path, line=line, field=min(lacks), remedy=remedy)
             yield row
 
-    def _matched(
+    def _row_groups(
         self, subjects: Iterable[Subject], rows: Iterator[Row]
     ) -> Iterator[tuple[Subject, Iterator[Row]]]:
         """Each sequence with its rows, which are in the same order, to be read before the next one.
@@ -445,43 +451,43 @@ class Structure(Task[StructureConfig, Subject]):
         """
         head = next(rows, None)
 
-        def own(one: Subject) -> Iterator[Row]:
+        def rows_of(subject: Subject) -> Iterator[Row]:
             nonlocal head
-            here, last = place(one.record).items(), (-1, -1)
+            here, last = place(subject.record).items(), (-1, -1)
             while head is not None and here <= head.items() and last < (head["i"], head["j"]):
-                if head["j"] >= len(one.units):
+                if head["j"] >= len(subject.units):
                     return
                 last = head["i"], head["j"]
                 yield head
                 head = next(rows, None)
 
-        for one in subjects:
-            yield one, own(one)
+        for subject in subjects:
+            yield subject, rows_of(subject)
         if head is not None:
             raise StateError(
                 f"there are edges of {head['source']}:{head['line']} that are not of the sequences read now: "
                 "they have changed meanwhile; run the command again"
             )
 
-    def decoded(self, rows: Iterator[Row]) -> Iterator[Decoded]:
+    def decodings(self, rows: Iterator[Row]) -> Iterator[Decoded]:
         """All sequences with their maps, made of the rows."""
-        for (record, units, *_), own in self._matched(self._subjects(*self._quiet()), rows):
+        for (record, units, *_), pair_rows in self._row_groups(self._subjects(*self._reread()), rows):
             # Of rows of an earlier run the method is known, and not what its values are.
             nats = self.maps.nats and self.config.edges is None
-            made, edges = map_of(own, len(units), nats=nats)
-            truth = None if self.knows is None else self.knows(record, units)
+            dependence, edges = map_of(pair_rows, len(units), nats=nats)
+            truth = None if self.truth_of is None else self.truth_of(record, units)
             yield Decoded(
-                record=record, units=units, dependence=made, predicted=frozenset(edges), truth=truth
+                record=record, units=units, dependence=dependence, predicted=frozenset(edges), truth=truth
             )
 
     def figures(self, rows: Iterable[Row]) -> Figures:
-        """How many pairs are edges, what the method says of itself, and how well a truth is found."""
+        """Counts of pairs and edges, means of the method's own figures, and agreement with a truth."""
         if self.config.dry_run:
             return {"passes": sum(row["passes"] for row in rows), "method": self.maps.name}
         counts, methods = Counter[str](), set[str]()
         details, last = dict[str, list[float]](), dict[str, Any]()
 
-        def counted() -> Iterator[Row]:
+        def count_rows() -> Iterator[Row]:
             nonlocal last
             for row in rows:
                 counts.update(pairs=1, edges=bool(row.get("predicted")))
@@ -492,40 +498,40 @@ class Structure(Task[StructureConfig, Subject]):
                         details.setdefault(name, []).append(row[name])
                 yield row
 
-        found = self._quality(every := counted())
-        deque(every, maxlen=0)
-        known = {"pairs": self.every, "edges": self.decoder is not None}
-        told = {name: counts[name] for name, is_known in known.items() if is_known}
-        means = {name: float(np.mean(own)) for name, own in sorted(details.items())}
-        return {**told, "method": ", ".join(sorted(methods)) or self.maps.name, "details": means, **found}
+        quality = self._quality(all_rows := count_rows())
+        deque(all_rows, maxlen=0)
+        available = {"pairs": self.all_pairs, "edges": self.decoder is not None}
+        totals = {name: counts[name] for name, is_known in available.items() if is_known}
+        means = {name: float(np.mean(numbers)) for name, numbers in sorted(details.items())}
+        return {**totals, "method": ", ".join(sorted(methods)) or self.maps.name, "details": means, **quality}
 
     def _quality(self, rows: Iterator[Row]) -> Figures:
         """How well pairs are ranked, and the field's own figures, where a truth is known."""
-        if self.knows is None or self.decoder is None:
+        if self.truth_of is None or self.decoder is None:
             return {}
-        rankings, known = Rankings(self.config.seed), 0
+        rankings, truth_count = Rankings(self.config.seed), 0
 
-        def judged() -> Iterator[Decoded]:
-            nonlocal known
-            for one in self.decoded(rows):
-                if one.truth is not None:
-                    known += 1
-                    rankings.add(*one.ranking(self.separation))
-                    yield one
+        def compared_records() -> Iterator[Decoded]:
+            nonlocal truth_count
+            for decoded in self.decodings(rows):
+                if decoded.truth is not None:
+                    truth_count += 1
+                    rankings.add(*decoded.ranking(self.separation))
+                    yield decoded
 
-        measures = self.decoder.measures(every := judged())
-        deque(every, maxlen=0)  # which a field without measures leaves unread
+        measures = self.decoder.measures(all_records := compared_records())
+        deque(all_records, maxlen=0)  # which a field without measures leaves unread
         ranking = rankings.ranking()
-        if People(known).withheld or People(ranking.get("sequences", 0)).withheld:
-            return {"with_truth": known}
-        own = {name: value for name, value in measures.items() if np.isfinite(value)}
-        told: dict[str, Any] = {"with_truth": known}
+        if People(truth_count).withheld or People(ranking.get("sequences", 0)).withheld:
+            return {"with_truth": truth_count}
+        finite_measures = {name: value for name, value in measures.items() if np.isfinite(value)}
+        figures: dict[str, Any] = {"with_truth": truth_count}
         if ranking:
-            told |= {name: ranking["model"][name]["value"] for name in MEASURES}
-            told["prevalence"] = ranking["prevalence"]
-        if (name := self.decoder.measure) in own:
-            told[f"field_{name}" if name in told else name] = own[name]
-        return {**told, "ranking": ranking, "measures": own}
+            figures |= {name: ranking["model"][name]["value"] for name in MEASURES}
+            figures["prevalence"] = ranking["prevalence"]
+        if (name := self.decoder.measure) in finite_measures:
+            figures[f"field_{name}" if name in figures else name] = finite_measures[name]
+        return {**figures, "ranking": ranking, "measures": finite_measures}
 
     def _line(self, row: Row) -> str:
         """Both units with their positions from 1 on, and the value of the pair."""
@@ -533,23 +539,23 @@ class Structure(Task[StructureConfig, Subject]):
             return terminal_line(row)
         units = (f"{row[f'position_{at}']} {row[f'unit_{at}']}" for at in "ij")
         value = "" if row["value"] is None else f"{row['value']:.4g}"
-        return "  ".join([*where(row), " - ".join(units), value])
+        return "  ".join([*row_location(row), " - ".join(units), value])
 
     def conclusion(self, figures: Figures, items: People, rows: ReadRows) -> Conclusion:
-        told = f"{items_text(self, items)} by {figures['method']}"
+        text = f"{items_text(self, items)} by {figures['method']}"
         if self.config.dry_run:
             count = figures["passes"]
-            return Conclusion(f"{told}: {f'{count:,}' if isinstance(count, int) else count} passes")
+            return Conclusion(f"{text}: {f'{count:,}' if isinstance(count, int) else count} passes")
         if "pairs" in figures:
-            told = f"{number_of(figures['pairs'], 'pair')} of {told}"
+            text = f"{number_of(figures['pairs'], 'pair')} of {text}"
         if "edges" in figures:
-            return Conclusion(f"{told}, {number_of(figures['edges'], 'edge')}")
-        return Conclusion(f"{told}; the domain does not say which pairs are edges")
+            return Conclusion(f"{text}, {number_of(figures['edges'], 'edge')}")
+        return Conclusion(f"{text}; the domain does not say which pairs are edges")
 
     def tables(self, figures: Figures) -> Iterator[Table]:
         if ranking := figures.get("ranking"):
-            each = ((name, ranking[kind]) for kind, name in RANKED.items())
-            rows = [(name, *(_interval(own[one]) for one in MEASURES)) for name, own in each]
+            rankings = ((name, ranking[kind]) for kind, name in RANKED.items())
+            rows = [(name, *(_interval(ranks[measure]) for measure in MEASURES)) for name, ranks in rankings]
             yield Table("Pairs against the truth", ["ranked by", "AUROC", "AUPRC"], rows)
         if measures := figures.get("measures"):
             yield Table("Figures of the field", ["figure", "value"], [*measures.items()])
@@ -564,20 +570,22 @@ class Structure(Task[StructureConfig, Subject]):
                 page.warnings([f"Figures about a truth of fewer than {SMALLEST} records are withheld."])
             return
         page.section("", f"Pictures are of the first {PICTURED} sequences, positions count from 1.")
-        for one in islice(self.decoded(rows()), PICTURED):
-            draw(page, self.decoder, one, self.separation)
+        for decoded in islice(self.decodings(rows()), PICTURED):
+            draw(page, self.decoder, decoded, self.separation)
 
     def extra_files(self, rows: ReadRows) -> list[Path]:
         """Write the graphs and the field's own files."""
         if (folder := self.config.graphs) is None:
             return []
         assert self.decoder is not None
-        every = Again(lambda: self.decoded(rows()))
-        graphs = Again(lambda: (Component(one.record.id, one.units, one.edges) for one in every))
+        maps = Repeatable(lambda: self.decodings(rows()))
+        graphs = Repeatable(
+            lambda: (Component(decoded.record.id, decoded.units, decoded.edges) for decoded in maps)
+        )
         texts = {
             "edges.json": json_pieces(graphs),
             "edges.graphml": graphml(graphs),
-            **self.decoder.files(every),
+            **self.decoder.files(maps),
         }
         for name, pieces in texts.items():
             _write(folder / name, pieces)
@@ -585,7 +593,7 @@ class Structure(Task[StructureConfig, Subject]):
 
 
 def _write(path: Path, pieces: Iterable[str]) -> None:
-    lines = (one.encode("utf-8", "backslashreplace") for one in pieces)
+    lines = (piece.encode("utf-8", "backslashreplace") for piece in pieces)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         refuse_foreign(path, "--graphs")
@@ -595,6 +603,6 @@ def _write(path: Path, pieces: Iterable[str]) -> None:
         raise write_error(path, error) from None
 
 
-def _interval(one: Mapping[str, float | None]) -> str:
-    bounds = "" if one["low"] is None else f" ({one['low']:.3f} to {one['high']:.3f})"
-    return f"{one['value']:.3f}{bounds}"
+def _interval(figure: Mapping[str, float | None]) -> str:
+    bounds = "" if figure["low"] is None else f" ({figure['low']:.3f} to {figure['high']:.3f})"
+    return f"{figure['value']:.3f}{bounds}"

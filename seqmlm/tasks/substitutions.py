@@ -30,7 +30,7 @@ class Grid:
     numbers: Sequence[int]
 
     def name(self, place: int, letter: int) -> str:
-        """As people write it."""
+        """The name of a substitution as people write it, such as A5G."""
         return f"{self.wildtype[place]}{self.numbers[place]}{self.letters[letter]}"
 
     def _units(self) -> list[tuple[int, str]]:
@@ -39,24 +39,26 @@ class Grid:
         return [(place, self.wildtype[place]) for place in there.tolist()]
 
     def suggestions(self, count: int, measured: Measurements | None) -> list[dict[str, Any]]:
-        """What to test next: the best expected substitutions that nobody measured, each of another place.
+        """The substitutions to test next: the best expected ones that nobody measured, each of another place.
 
         Greedy: the best of all places first; a place comes again when all others had their turn.
         """
-        known = set() if measured is None else measured.substitutions()
+        tested = set() if measured is None else measured.substitutions()
         turns = []
-        for place, old in self._units():
-            free = [n for n, own in enumerate(self.letters) if own != old and (place, own) not in known]
+        for place, native in self._units():
+            free = [
+                n for n, unit in enumerate(self.letters) if unit != native and (place, unit) not in tested
+            ]
             free.sort(key=lambda n: -self.values[place, n])
             turns += [(turn, -float(self.values[place, n]), place, n) for turn, n in enumerate(free)]
-        best = sorted(turns, key=lambda one: one[:3])[:count]
+        best = sorted(turns, key=lambda candidate: candidate[:3])[:count]
         return [{"variant": self.name(place, n), "effect": -worth} for _, worth, place, n in best]
 
     def draw(self, page: Page) -> None:
         """Add the picture to a report."""
         units = self._units()
-        own = np.array(list(self.letters)) == np.array([letter for _, letter in units])[:, None]
-        values = np.where(own, np.nan, self.values[[place for place, _ in units]])
+        is_wildtype = np.array(list(self.letters)) == np.array([letter for _, letter in units])[:, None]
+        values = np.where(is_wildtype, np.nan, self.values[[place for place, _ in units]])
         cells = [
             f"{self.name(place, letter)}: {self.values[place, letter]:+.2f} nats"
             for place, _ in units

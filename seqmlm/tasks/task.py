@@ -61,7 +61,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, kw_only=True)
 class CommandConfig:
-    """What every command about a model can be told; a field is an option, or goes under `--set`.
+    """Settings of every command about a model; a field is an option, or goes under `--set`.
 
     Args:
         model: the model: NAME, NAME@ALIAS, NAME:VERSION, a model folder or a hub id.
@@ -73,7 +73,7 @@ class CommandConfig:
         precision: of matrix products: fp32 (exact to rounding), bf16, or auto (bf16 on a GPU that has it).
     """
 
-    shown: ClassVar[tuple[str, ...]] = ("options", "on_error")
+    option_fields: ClassVar[tuple[str, ...]] = ("options", "on_error")
     """Fields that are options of the command, in the order of its help; the others go under `--set`."""
 
     metavar: ClassVar[str] = "PATH|-"
@@ -89,10 +89,10 @@ class CommandConfig:
 
     def __post_init__(self) -> None:
         """Raise UsageError for values out of range and unknown names, before a model is loaded."""
-        for name, least in (("tokens_per_batch", 1), ("seed", 0)):
+        for name, minimum in (("tokens_per_batch", 1), ("seed", 0)):
             value = getattr(self, name, None)
-            if value is not None and value < least:
-                raise UsageError(f"{name} is at least {least}; got {value}")
+            if value is not None and value < minimum:
+                raise UsageError(f"{name} is at least {minimum}; got {value}")
         if isinstance(mode := getattr(self, "mode", None), str):
             Mode.parse(mode)
         if self.domain is not None:
@@ -101,7 +101,7 @@ class CommandConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskConfig(CommandConfig):
-    """What every task can be told.
+    """Settings of every task.
 
     Args:
         out: write the rows to this file: .jsonl, .csv, .tsv or .parquet.
@@ -113,15 +113,15 @@ class TaskConfig(CommandConfig):
         tokens_per_batch: of one forward pass; halved when memory runs out; default: by device.
     """
 
-    shown: ClassVar[tuple[str, ...]] = ("out", "resume", "report", "shard", *CommandConfig.shown)
+    option_fields = ("out", "resume", "report", "shard", *CommandConfig.option_fields)
     inputs: ClassVar[tuple[str, ...]] = ()
     """Fields that name a file which is read beside the paths."""
 
     arrays: ClassVar[bool] = False
-    """Rows are vectors, which an array of numpy can hold."""
+    """Whether rows are vectors, which an array of numpy can hold."""
 
     later: ClassVar[tuple[str, ...]] = ()
-    """Fields that only what is made of finished rows depends on: a resumed run may have others."""
+    """Fields that decide nothing in the rows, only what is made of them: a resumed run may change these."""
 
     out: Path | None = None
     format_out: str | None = None
@@ -131,10 +131,10 @@ class TaskConfig(CommandConfig):
     tokens_per_batch: int | None = None
 
     @property
-    def read(self) -> tuple[str, ...]:
-        """All that is read: the paths, and what a task reads beside them."""
-        beside = (getattr(self, name) for name in self.inputs)
-        return (*self.paths, *(str(one) for one in beside if one is not None))
+    def input_paths(self) -> tuple[str, ...]:
+        """All inputs: the paths, and the files that the fields in `inputs` name."""
+        side_files = (getattr(self, name) for name in self.inputs)
+        return (*self.paths, *(str(path) for path in side_files if path is not None))
 
     @property
     def sources(self) -> Sequence[str]:
@@ -153,19 +153,20 @@ class TaskConfig(CommandConfig):
 
     @property
     def resumable(self) -> bool:
-        """Whether `--resume` can complete a run that is stopped: of a file, from files."""
-        return self.out is not None and self.latency is None and not any(map(is_pipe, expand(self.read)))
+        """Whether `--resume` can complete a run that was stopped: it reads files and writes a file."""
+        to_file = self.out is not None and self.latency is None
+        return to_file and not any(map(is_pipe, expand(self.input_paths)))
 
     @property
     def quarantine(self) -> Path:
-        """Where bad records go, if they are kept."""
+        """The file for bad records, with `on_error` quarantine."""
         return Path(f"{self.out or 'rows'}.quarantine.jsonl")
 
     @property
     def outputs(self) -> dict[str, Path | None]:
         """The files that are written, by the option that names each."""
-        aside = {"--on-error quarantine": self.quarantine} if self.on_error == "quarantine" else {}
-        return {"--out": self.out, "--report": self.report, **aside}
+        quarantine = {"--on-error quarantine": self.quarantine} if self.on_error == "quarantine" else {}
+        return {"--out": self.out, "--report": self.report, **quarantine}
 
     def check(self) -> None:
         """Refuse what makes no sense, before anything is read or loaded, by a UsageError that says why."""
@@ -176,8 +177,8 @@ class TaskConfig(CommandConfig):
     def check_files(self) -> None:
         """Refuse outputs that are inputs or no files, and what cannot be resumed; as `check`."""
         self.check_ending()
-        files = (one for one in self.read if one != "-" and not is_reference(one))
-        missing = next((one for one in files if not os.path.exists(one)), None)
+        files = (path for path in self.input_paths if path != "-" and not is_reference(path))
+        missing = next((path for path in files if not os.path.exists(path)), None)
         if missing is not None and os.path.isfile(self.model):
             raise UsageError(
                 f"no file or folder {missing}, and {self.model} is a file: the model comes first"
@@ -191,12 +192,11 @@ class TaskConfig(CommandConfig):
             shards.parse(self.shard)
             if not self.resumable or self.out is None or self.out.suffix.lower() != ".jsonl":
                 raise UsageError("--shard reads files, and writes rows to a .jsonl that --out names")
-        check_outputs(self.outputs, inputs=expand(self.read), streams=True)
+        check_outputs(self.outputs, inputs=expand(self.input_paths), streams=True)
 
     @classmethod
     def native(cls, domain: str | None = None) -> Mapping[str, Sequence[str]]:
-        """Formats that the command writes for models of a field (None: of any), beside those of rows; their
-        endings."""
+        """Native formats of a field (None: of all fields) that the command writes: name -> endings."""
         return {}
 
     def writable(self) -> Mapping[str, Sequence[str]]:
@@ -212,8 +212,8 @@ class TaskConfig(CommandConfig):
         """Refuse a name of `out` whose ending says no format of the command."""
         suffix = "" if self.out is None else ending(self.out)
         named = not suffix or any(suffix in endings for endings in FORMATS.values())
-        further = {} if self.format_out in FORMATS or (self.format_out is None and named) else self.native()
-        chosen = format_of(self.out, self.format_out, extra_formats=further, writable=self.writable)
+        native = {} if self.format_out in FORMATS or (self.format_out is None and named) else self.native()
+        chosen = format_of(self.out, self.format_out, extra_formats=native, writable=self.writable)
         if chosen == "npy" and not self.arrays:
             raise UsageError(
                 f"{self.out}: an array of numpy holds vectors (seqmlm embed), and these are other rows"
@@ -221,8 +221,6 @@ class TaskConfig(CommandConfig):
 
 
 ConfigT = TypeVar("ConfigT", bound=TaskConfig)
-
-
 ReadRows = Callable[[], Iterator[Row]]
 """Reads the finished rows from the first one, as often as it is called."""
 
@@ -252,7 +250,7 @@ class NativeFormat(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """What a task writes and shows, as far as that is settled when it is made.
+    """Facts about the rows of a task, and how they are written and shown; settled when the task is made.
 
     Args:
         unit: name of an item.
@@ -298,7 +296,7 @@ class Output:
 
 
 class Conclusion(NamedTuple):
-    """What the figures of a run say.
+    """The figures of a run in words.
 
     Args:
         sentence: the answer, as a person would say it.
@@ -336,17 +334,14 @@ class Task(ABC, Generic[ConfigT, Item]):
 
     def records(self, problems: Problems) -> Iterable[Any]:
         """The input: records of the model's field, if nothing else."""
-        return read(self.session, self.config, problems, {}, self.config.sources)
+        return read_records(self.session, self.config, problems, {}, self.config.sources)
 
     def items(self, records: Iterable[Any], problems: Problems) -> Iterable[Item]:
         """The items of the records, in order: several of a record, or none; if nothing else, the records."""
         return records
 
     def cost(self, item: Item) -> float:
-        """Forward tokens that an item takes, by estimate.
-
-        That of an exact score of its sequence; of an item that is no record, of a whole window.
-        """
+        """Forward tokens of an item, by estimate; default: of an exact score, or of a window if no record."""
         tokens = self.session.tokens(item.raw) if isinstance(item, Record) else self.session.card.max_length
         return self.session.budget.cost(tokens)
 
@@ -373,7 +368,7 @@ class Task(ABC, Generic[ConfigT, Item]):
 
     def conclusion(self, figures: Figures, items: People, rows: ReadRows) -> Conclusion:
         """The figures in words."""
-        values = [f"{name} {said(value)}" for name, value in figures.items() if _is_cell(value)]
+        values = [f"{name} {format_figure(value)}" for name, value in figures.items() if _is_cell(value)]
         return Conclusion(": ".join([items_text(self, items), *([", ".join(values)] if values else [])]))
 
     def tables(self, figures: Figures) -> Iterable[Table]:
@@ -388,11 +383,11 @@ class Task(ABC, Generic[ConfigT, Item]):
 
     def input_files(self) -> list[str]:
         """Files that decide the rows: one that has changed makes it another request."""
-        config, sources = self.config, [str(one) for one in self.config.sources]
+        config, sources = self.config, [str(path) for path in self.config.sources]
         if not sources or "-" in sources:
             return []
-        found = self.session.domain.files.inputs(sources, format=config.format, options=config.options)
-        return [*map(str, found), *(one for one in config.read if one not in config.paths)]
+        files = self.session.domain.files.inputs(sources, format=config.format, options=config.options)
+        return [*map(str, files), *(path for path in config.input_paths if path not in config.paths)]
 
     def extra_files(self, rows: ReadRows) -> Sequence[Path]:
         """Write further files that are made of all rows; their paths, which a run of MLflow keeps."""
@@ -419,18 +414,18 @@ class Live(Protocol):
 
 
 def native_format(config: TaskConfig, native: Mapping[str, Sequence[str]]) -> str | None:
-    """Which of some formats, with their endings, a config asks for, by its name or that of the output.
+    """The format of `native` (name -> endings) that a config asks for, by option or by the output's ending.
 
     Raises:
         UsageError: the name of the output says another format.
     """
-    out, asked = config.rows_path, config.format_out
+    out, option = config.rows_path, config.format_out
     suffix = "" if out is None else ending(out)
-    every = {**native, **FORMATS}
-    by_name = [name for name, endings in every.items() if suffix in endings]
-    if asked in every and by_name and asked not in by_name:
-        raise UsageError(f"{out} is {by_name[0]} by its name, and --format-out says {asked}; leave that out")
-    chosen = format_of(out, asked, extra_formats=native)
+    formats = {**native, **FORMATS}
+    by_name = [name for name, endings in formats.items() if suffix in endings]
+    if option in formats and by_name and option not in by_name:
+        raise UsageError(f"{out} is {by_name[0]} by its name, and --format-out says {option}; leave that out")
+    chosen = format_of(out, option, extra_formats=native)
     return chosen if chosen in native else None
 
 
@@ -441,15 +436,14 @@ def items_text(task: Task[Any, Any], items: People) -> str:
 
 def terminal_line(row: Row) -> str:
     """A row as a person reads it on a terminal: where it is from, and its fields that are no lists."""
-    left_out = ("id", "source", "line", "item")
-    fields = counted_from_one(row).items()
-    told = (f"{key} {said(value)}" for key, value in fields if key not in left_out and _is_cell(value))
-    return "  ".join([*where(row), *told])
+    excluded = ("id", "source", "line", "item")
+    fields = one_based_fields(row).items()
+    cells = (f"{key} {format_figure(cell)}" for key, cell in fields if key not in excluded and _is_cell(cell))
+    return "  ".join([*row_location(row), *cells])
 
 
 def check_field(config: Any, level: str | None = None, needs: Sequence[str] = ()) -> None:
-    """Refuse what the model's field does not have, before the model is loaded: a format, a level, or a
-    capability, which `needs` calls as `Field` does.
+    """Refuse a format, level or capability in `needs` that the model's field lacks; no model is loaded.
 
     Raises:
         UsageError: one of them. StateError: no such model, or a broken card.
@@ -461,7 +455,7 @@ def check_field(config: Any, level: str | None = None, needs: Sequence[str] = ()
         if card is not None and name not in plugins.names("domains"):
             return  # opening the model says what is wrong with its card
         field = plugins.domain(name)
-        if missing := next((one for one in needs if getattr(field, one) is None), None):
+        if missing := next((capability for capability in needs if getattr(field, capability) is None), None):
             raise missing_capability(field, missing)
         field.files.check(config.format, {})
         field.level(level)
@@ -492,26 +486,26 @@ def _is_cell(value: Any) -> bool:
     return isinstance(value, (int, float, str)) and not (isinstance(value, float) and math.isnan(value))
 
 
-def where(row: Row) -> list[str]:
-    """Where a row is from, as editors name a place, and its id where that says more."""
+def row_location(row: Row) -> list[str]:
+    """Source and line of a row, as editors name a place, and its id where that says more."""
     source, line, id = str(row.get("source") or ""), row.get("line"), str(row.get("id") or "")
     place = source if line is None else f"{source}:{line}"
-    return [one for one in (place, "" if place.endswith(id) else id) if one]
+    return [part for part in (place, "" if place.endswith(id) else id) if part]
 
 
-def counted_from_one(row: Row) -> Row:
+def one_based_fields(row: Row) -> Row:
     """The fields of a row with its positions as people count them, from 1 and with the last one.
 
     `start` and `end` become `position`, and `NAME_start` and `NAME_end` become `NAME_position`. An index
     `i` or `j` is left out where the row has `position_i` or `position_j`.
 
-    >>> counted_from_one({"id": "a", "start": 155, "end": 175, "contig_start": 9, "contig_end": 10})
+    >>> one_based_fields({"id": "a", "start": 155, "end": 175, "contig_start": 9, "contig_end": 10})
     {'id': 'a', 'position': '156 to 175', 'contig_position': '10'}
     """
     fields = dict[str, Any]()
     for key, value in row.items():
         name, _, edge = f"_{key}".rpartition("_")
-        start, end = (row.get(f"{name}_{one}".lstrip("_")) for one in ("start", "end"))
+        start, end = (row.get(f"{name}_{bound}".lstrip("_")) for bound in ("start", "end"))
         if edge in ("start", "end") and isinstance(start, int) and isinstance(end, int):
             fields[f"{name}_position".lstrip("_")] = span_text(start, end)
         elif not (key in ("i", "j") and f"position_{key}" in row):
@@ -519,7 +513,7 @@ def counted_from_one(row: Row) -> Row:
     return fields
 
 
-def said(value: Cell) -> str:
+def format_figure(value: Cell) -> str:
     """A figure as people read it."""
     if isinstance(value, float):
         return "-" if math.isnan(value) else f"{value:.4g}"
@@ -530,44 +524,44 @@ NOT_COMPUTED = "not_computed"
 """Figure that says why others are not there: name -> reason."""
 
 
-def defined(figures: Figures) -> Figures:
-    """Figures without those that are not defined for the data, and why these are not there.
+def drop_undefined(figures: Figures) -> Figures:
+    """Figures without those that are NaN; `not_computed` has the reasons why these are missing.
 
-    >>> defined({"n": 1, "auc": math.nan, "gain": {"value": 0.1, "low": math.nan}})
+    >>> drop_undefined({"n": 1, "auc": math.nan, "gain": {"value": 0.1, "low": math.nan}})
     {'n': 1, 'gain': {'value': 0.1}, 'not_computed': {'auc': 'not defined for these data', \
 'gain/low': 'an interval needs several groups'}}
     """
     reasons = dict(figures.get(NOT_COMPUTED, {}))
 
-    def without(value: Any, path: str) -> Any:
+    def keep_defined(value: Any, path: str) -> Any:
         if not isinstance(value, Mapping):
             return value
-        kept = {}
-        for name, one in value.items():
-            where = f"{path}{name}"
-            if isinstance(one, float) and math.isnan(one):
+        defined = {}
+        for name, figure in value.items():
+            place = f"{path}{name}"
+            if isinstance(figure, float) and math.isnan(figure):
                 bound = str(name).rpartition("_")[2] in ("low", "high")
-                reasons[where] = "an interval needs several groups" if bound else "not defined for these data"
+                reasons[place] = "an interval needs several groups" if bound else "not defined for these data"
             else:
-                kept[name] = without(one, f"{where}/")
-        return kept
+                defined[name] = keep_defined(figure, f"{place}/")
+        return defined
 
-    kept = without({name: one for name, one in figures.items() if name != NOT_COMPUTED}, "")
-    return {**kept, NOT_COMPUTED: reasons} if reasons else kept
+    defined = keep_defined({name: figure for name, figure in figures.items() if name != NOT_COMPUTED}, "")
+    return {**defined, NOT_COMPUTED: reasons} if reasons else defined
 
 
-def read(
+def read_records(
     session: Session,
     config: TaskConfig,
     problems: Problems,
     options: Mapping[str, Any],
     sources: Sequence[str | Source] | None = None,
 ) -> Iterator[Record]:
-    """The records of some sources, the paths if nothing else; options are of readers, beside the config's."""
-    given = config.paths if sources is None else sources
-    yield from session.reader(given, format=config.format, options={**options, **config.options})(problems)
+    """The records of `sources` (default: the paths), read with `options` and those of the config."""
+    inputs = config.paths if sources is None else sources
+    yield from session.reader(inputs, format=config.format, options={**options, **config.options})(problems)
 
 
 def place(item: Any) -> dict[str, Any]:
-    """What a row says of the record that it is about."""
+    """Columns of a row that name its record: id, source and line."""
     return {"id": item.id, "source": item.source, "line": item.line}

@@ -43,27 +43,27 @@ def origin(session: Session, task: str, config: Any) -> dict[str, Any]:
     }
     if out is not None:
         place = quote(os.path.relpath(out, Path(config.report).parent))
-        kept = ROWS_THAT_ALARM if getattr(config, "alarms_only", False) else ALL_ROWS
-        facts[kept] = Markup('<a href="{}">{}</a>').format(place, out.name)
+        rows_label = ROWS_THAT_ALARM if getattr(config, "alarms_only", False) else ALL_ROWS
+        facts[rows_label] = Markup('<a href="{}">{}</a>').format(place, out.name)
     return facts
 
 
 def command(task: str, config: Any) -> str:
     """The command line that asks the same, as a shell takes it."""
     words = ["seqmlm", task, str(config.model), *map(str, config.paths)]
-    for one in fields(config):
-        value = getattr(config, one.name)
-        usual = one.default if one.default_factory is MISSING else one.default_factory()
-        if one.name in ("model", "paths") or value == usual:
+    for option in fields(config):
+        value = getattr(config, option.name)
+        default = option.default if option.default_factory is MISSING else option.default_factory()
+        if option.name in ("model", "paths") or value == default:
             continue
-        several = [f"{k}={v}" for k, v in value.items()] if isinstance(value, Mapping) else value
-        flag = f"--{one.name.replace('_', '-')}"
-        if one.name not in config.shown:
-            words += ["--set", f"{one.name}={value}"]
+        words_of = [f"{k}={v}" for k, v in value.items()] if isinstance(value, Mapping) else value
+        flag = f"--{option.name.replace('_', '-')}"
+        if option.name not in config.option_fields:
+            words += ["--set", f"{option.name}={value}"]
         elif value is True:
             words.append(flag)
-        elif isinstance(several, (list, tuple)):
-            words += [word for item in several for word in (flag.removesuffix("s"), str(item))]
+        elif isinstance(words_of, (list, tuple)):
+            words += [word for item in words_of for word in (flag.removesuffix("s"), str(item))]
         else:
             words += [flag, str(value)]
     return shlex.join(words)
@@ -91,7 +91,7 @@ def keep_run(
     entry = session.entry
     name = session.card.run_name or Path(session.model.path).name
     moment = datetime.now().strftime("%Y%m%d-%H%M%S-%f")
-    told = {
+    logged = {
         "domain": session.card.domain,
         "model": config.model,
         **({} if entry is None else {"model_name": entry.name, "model_version": entry.version}),
@@ -101,11 +101,11 @@ def keep_run(
     }
     numbers = dict(_numbers(figures))
     metrics = {path: value for path, value in numbers.items() if is_compared(path, value)}
-    rest = {path: decimal(value) for path, value in numbers.items() if path not in {*metrics, *told}}
-    told |= dict(islice(rest.items(), MAX_PARAMS - len(told)))
+    extra = {path: decimal(value) for path, value in numbers.items() if path not in {*metrics, *logged}}
+    logged |= dict(islice(extra.items(), MAX_PARAMS - len(logged)))
     tags = {"domain": session.card.domain, "task": task, "kind": "use", DESCRIPTION: description}
     tracker, run_name = Tracker(Workspace.locate()), f"{task}-{name}-{moment}"[:100]
-    of: dict[str, Any] = {"experiment": f"seqmlm-{session.card.domain}", "params": told, "tags": tags}
+    of: dict[str, Any] = {"experiment": f"seqmlm-{session.card.domain}", "params": logged, "tags": tags}
     with tracker.start(run_name, **of, spent=spent) as run:
         if entry is not None:
             run.uses(entry.name, entry.version)
@@ -143,14 +143,14 @@ def _numbers(figures: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
 
 
 def _name_data(session: Session, config: Any, run: TrackedRun) -> None:
-    """Tell a run what was read, by its content, unless that can be read but once."""
+    """Log the data that were read, by a digest of their content, unless they can be read only once."""
     paths = [split_source(path)[1] for path in config.paths]
     if not paths or "-" in paths:
         return
     with suppress(DataError):  # the task itself says what cannot be read, or leaves it out
-        named = session.domain.files.inputs(paths, format=config.format, options=config.options)
-        digest = combined(files=file_fingerprint(named))
-        facts = {"files": len(named)}
+        files = session.domain.files.inputs(paths, format=config.format, options=config.options)
+        digest = combined(files=file_fingerprint(files))
+        facts = {"files": len(files)}
         run.dataset(shown_name(paths), paths[0], digest, facts, context="scoring")
 
 
@@ -171,7 +171,7 @@ def write_report(
     lead = conclusion.lead or answer
     page = Page(f"{summary.task.capitalize()}: {config.model}", lead)
     page.warnings(
-        [*warnings, *(f"{what}: {n}" for what, n in summary.notes.items() if what in task.output.caution)]
+        [*warnings, *(f"{note}: {n}" for note, n in summary.notes.items() if note in task.output.caution)]
     )
     page.head(origin(session, summary.task, config), personal=_PERSONAL)
     page.head({"note": "; ".join(task.output.notes)})
@@ -182,6 +182,6 @@ def write_report(
         page.table("Met on the way", ["what", "how often"], list(summary.notes.items()))
     page.write(config.report)
     tracked = {"items": summary.items, "bad": summary.bad, **summary.figures}
-    told = summary.description(lead, command(summary.task, config))
-    kept = [config.report, *files]
-    keep_run(session, summary.task, config, tracked, task.output.settled, kept, told, spent=summary.seconds)
+    text = summary.description(lead, command(summary.task, config))
+    copies = [config.report, *files]
+    keep_run(session, summary.task, config, tracked, task.output.settled, copies, text, spent=summary.seconds)

@@ -34,9 +34,9 @@ from seqmlm.tasks.task import (
     Requirements,
     Task,
     TaskConfig,
+    format_figure,
     native_format,
-    said,
-    where,
+    row_location,
 )
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ LISTED = 20  # variants of a report that are the fittest, and the least fit
 
 @dataclass(frozen=True, kw_only=True)
 class VariantsConfig(TaskConfig):
-    """What `seqmlm variants` can be told.
+    """Settings of `seqmlm variants`.
 
     Args:
         paths: variants: .csv, .tsv, .jsonl, .parquet, .txt (one a line), sequences, or a VCF.
@@ -80,7 +80,7 @@ class VariantsConfig(TaskConfig):
         report: write an HTML report with a map of all substitutions to this file and log a run in MLflow.
     """
 
-    shown = (
+    option_fields = (
         *("wildtype", "family", "measured", "next", "out", "resume", "report", "shard", "domain"),
         "on_error",
     )
@@ -159,7 +159,7 @@ class VariantsTask(Task[VariantsConfig, Variant]):
             unit="variant",
             columns=KINDS,
             stdout="rows" if config.measured is None and not config.next else "figures",
-            native={name: NativeFormat(endings, self.written) for name, endings in formats.items()},
+            native={name: NativeFormat(endings, self.native_text) for name, endings in formats.items()},
             line=self.line,
             costs=self._costs,
         )
@@ -171,7 +171,7 @@ class VariantsTask(Task[VariantsConfig, Variant]):
 
     def input_files(self) -> list[str]:
         config = self.config
-        return [] if "-" in config.read else [*config.read]
+        return [] if "-" in config.input_paths else [*config.input_paths]
 
     def records(self, problems: Problems) -> Iterable[Variant]:
         """The variants of the table; where wild types are windows, those that the model sees at once."""
@@ -203,7 +203,7 @@ class VariantsTask(Task[VariantsConfig, Variant]):
         if self.field.windows and config.measured is None:
             return records
         self.listed = list(records)
-        if config.next and len({one.wildtype for one in self.listed}) > 1:
+        if config.next and len({variant.wildtype for variant in self.listed}) > 1:
             raise UsageError("--next needs variants of one wild type, and these have several")
         if config.measured is not None and self.listed:
             self.measured = Measurements.of(
@@ -220,7 +220,7 @@ class VariantsTask(Task[VariantsConfig, Variant]):
         return self.listed
 
     def _costs(self, problems: Problems) -> Iterable[float]:
-        """Of the variants that were read, or of a stream of the first ones."""
+        """The costs of the variants that were read, or else of all in the file."""
         return map(self.cost, self.listed or self.records(problems))
 
     def cost(self, item: Variant) -> float:
@@ -228,17 +228,19 @@ class VariantsTask(Task[VariantsConfig, Variant]):
 
     def rows(self, items: Sequence[Variant]) -> Iterator[list[Row]]:
         """A row for each variant: its effect, and every convention."""
-        return judged(self.scorer, self.field, items, self.config.convention)
+        return variant_rows(self.scorer, self.field, items, self.config.convention)
 
     def line(self, row: Row) -> str:
-        """The variant, its effect, and what the field shows beside it."""
+        """A variant on a terminal: its place, its effect, and the columns that the field adds."""
         effect = "no effect" if row["effect"] is None else f"{row['effect']:+.2f} ({row['convention']})"
-        found = [(name, row[name]) for name in self.field.display_columns if row.get(name) not in (None, "")]
-        beside = (one if isinstance(one, str) else f"{name} {one:+.2f}" for name, one in found)
-        return "  ".join([*where(row), effect, *beside])
+        columns = [
+            (name, row[name]) for name in self.field.display_columns if row.get(name) not in (None, "")
+        ]
+        cells = (cell if isinstance(cell, str) else f"{name} {cell:+.2f}" for name, cell in columns)
+        return "  ".join([*row_location(row), effect, *cells])
 
-    def written(self, rows: Iterator[Row]) -> Iterable[str]:
-        """The copy of the table."""
+    def native_text(self, rows: Iterator[Row]) -> Iterable[str]:
+        """The pieces of a copy of the input table, with the effects of each variant."""
         config = self.config
         length = config.convention if config.convention in WHOLE else "pll_excess"
         note = (
@@ -251,15 +253,15 @@ class VariantsTask(Task[VariantsConfig, Variant]):
     @cached_property
     def grid(self) -> Grid | None:
         """Every substitution of the wild type; None where there are several."""
-        if self.field.windows or len({one.wildtype for one in self.listed}) != 1:
+        if self.field.windows or len({variant.wildtype for variant in self.listed}) != 1:
             return None
-        one = self.listed[0]
-        numbers = one.numbers or range(one.first, one.first + len(one.wildtype))
-        return Grid(one.wildtype, self.field.letters, self.scorer.map(one.wildtype), numbers)
+        variant = self.listed[0]
+        numbers = variant.numbers or range(variant.first, variant.first + len(variant.wildtype))
+        return Grid(variant.wildtype, self.field.letters, self.scorer.map(variant.wildtype), numbers)
 
     def figures(self, rows: Iterable[Row]) -> Figures:
-        """How many variants were scored; how that agrees with measurements, and what to test next."""
-        scored = unscored = mixed = known = 0
+        """Counts of scored variants, agreement with measurements, and substitutions to test next."""
+        scored = unscored = mixed = bits_count = 0
         bits, places, effects, kinds = 0.0, set[float](), list[Row](), Counter[str]()
         for row in rows:
             if (kind := row.get(self.field.counted)) is not None:
@@ -268,30 +270,30 @@ class VariantsTask(Task[VariantsConfig, Variant]):
             unscored += row["effect"] is None
             mixed += row["convention"] not in (None, self.config.convention)
             if row[BITS] is not None:
-                known, bits = known + 1, bits + row[BITS]
+                bits_count, bits = bits_count + 1, bits + row[BITS]
                 if len(places) < PLACES:
                     places.add(row[BITS])  # variants of one place have the same
             if self.measured is not None:
                 effects.append({name: row[name] for name in ("line", "id", "effect")})
-        found: dict[str, Any] = {"variants": scored + unscored, "scored": scored, "mixed": mixed}
-        found |= {"convention": self.config.convention, BITS: bits / known if known else None}
-        found[BITS_LOW] = _low(sorted(places))
+        figures: dict[str, Any] = {"variants": scored + unscored, "scored": scored, "mixed": mixed}
+        figures |= {"convention": self.config.convention, BITS: bits / bits_count if bits_count else None}
+        figures[BITS_LOW] = _lower_bound(sorted(places))
         if self.field.counted in self.field.columns:
-            found["counts"] = dict(kinds.most_common())
+            figures["counts"] = dict(kinds.most_common())
         if self.measured is not None:
-            found |= self.measured.compared(effects)
+            figures |= self.measured.agreement_with(effects)
         if self.config.next and self.grid is not None:
-            found["next"] = self.grid.suggestions(self.config.next, self.measured)
-        return found
+            figures["next"] = self.grid.suggestions(self.config.next, self.measured)
+        return figures
 
     def conclusion(self, figures: Figures, items: People, rows: ReadRows) -> Conclusion:
-        told = [f"scored {said(figures['scored'])} of {number_of(items, self.output.unit)}"]
+        sentences = [f"scored {format_figure(figures['scored'])} of {number_of(items, self.output.unit)}"]
         if "counts" in figures:
-            kinds = (f"{said(number)} {name}" for name, number in figures["counts"].items())
-            told.append(f"by {self.field.counted}: {', '.join(kinds) or 'none has one'}")
+            kinds = (f"{format_figure(number)} {name}" for name, number in figures["counts"].items())
+            sentences.append(f"by {self.field.counted}: {', '.join(kinds) or 'none has one'}")
         if figures["mixed"]:
-            told.append(
-                f"{said(figures['mixed'])} of {number_of(items, self.output.unit)} are deletions or "
+            sentences.append(
+                f"{format_figure(figures['mixed'])} of {number_of(items, self.output.unit)} are deletions or "
                 "insertions: they have pll_excess, which others do not compare with; "
                 "--set convention=pll_excess gives it for all"
             )
@@ -301,16 +303,16 @@ class VariantsTask(Task[VariantsConfig, Variant]):
             windows = "these windows", "train longer, or on what they are cut out of or its like"
             remedy = "cut it as the training data are cut, such as to one of its domains"
             wildtype = "this wild type", f"{remedy}, or train on its family"
-            what, remedy = windows if self.field.windows else wildtype
-            known = f"{figures[BITS]:.2f} bits at a place, by chance {chance:.2f}"
-            told.append(f"the model does not know {what}: {known}; {remedy}")
-        return Conclusion("\n".join([*told, *agreement_sentences(figures), *suggestion_doubts(figures)]))
+            subject, remedy = windows if self.field.windows else wildtype
+            bits_text = f"{figures[BITS]:.2f} bits at a place, by chance {chance:.2f}"
+            sentences.append(f"the model does not know {subject}: {bits_text}; {remedy}")
+        return Conclusion("\n".join([*sentences, *agreement_sentences(figures), *suggestion_doubts(figures)]))
 
     def tables(self, figures: Figures) -> Iterator[Table]:
         if "agreement" in figures:
             yield Table("Agreement with the measurements", *agreement_table(figures["agreement"]))
         if "next" in figures:
-            cells = [(one["variant"], f"{one['effect']:+.3f}") for one in figures["next"]]
+            cells = [(row["variant"], f"{row['effect']:+.3f}") for row in figures["next"]]
             yield Table("To be tested next", ["test next", "effect"], cells)
 
     def page(self, page: Page, rows: ReadRows, figures: Figures) -> None:
@@ -319,14 +321,14 @@ class VariantsTask(Task[VariantsConfig, Variant]):
             self.grid.draw(page)
         columns = ("variant", "effect, nats", "convention", "line")
         for heading, best in (("Fittest", heapq.nlargest), ("Least fit", heapq.nsmallest)):
-            known = (row for row in rows() if row["effect"] is not None)
-            found = best(LISTED, known, key=lambda row: row["effect"])
+            scored_rows = (row for row in rows() if row["effect"] is not None)
+            top = best(LISTED, scored_rows, key=lambda row: row["effect"])
             page.table(
-                heading, columns, [[row[x] for x in ("id", "effect", "convention", "line")] for row in found]
+                heading, columns, [[row[x] for x in ("id", "effect", "convention", "line")] for row in top]
             )
 
 
-def _low(bits: Sequence[float]) -> float | None:
+def _lower_bound(bits: Sequence[float]) -> float | None:
     """Two standard errors below the mean; None of one place, which says little of a model."""
     if len(bits) < 2:
         return None
@@ -334,7 +336,7 @@ def _low(bits: Sequence[float]) -> float | None:
 
 
 def scorer_of(session: Session, field: Variants, convention: str) -> VariantScorer:
-    """What scores the variants of a field by a convention.
+    """A scorer of the variants of a field by a convention.
 
     Raises:
         UsageError: the model cannot be asked that way.
@@ -349,13 +351,13 @@ def scorer_of(session: Session, field: Variants, convention: str) -> VariantScor
     return scorer
 
 
-def judged(
+def variant_rows(
     scorer: VariantScorer, field: Variants, variants: Sequence[Variant], convention: str
 ) -> Iterator[list[Row]]:
     """A row for each variant; deletions and insertions have "pll_excess" where substitutions have others."""
-    for one, own in zip(variants, scorer.effects(variants), strict=True):
-        chosen = convention if one.substitutions or convention in WHOLE else "pll_excess"
-        place = {"id": one.name, "source": one.source, "line": one.line}
-        told = {"effect": own.get(chosen), "convention": chosen if own else None}
-        repeated = {name: one.fields.get(name) for name in field.columns}
-        yield [{**place, **repeated, **told, **{name: own.get(name) for name in NUMBERS}}]
+    for variant, effects in zip(variants, scorer.effects(variants), strict=True):
+        chosen = convention if variant.substitutions or convention in WHOLE else "pll_excess"
+        place = {"id": variant.name, "source": variant.source, "line": variant.line}
+        effect = {"effect": effects.get(chosen), "convention": chosen if effects else None}
+        repeated = {name: variant.fields.get(name) for name in field.columns}
+        yield [{**place, **repeated, **effect, **{name: effects.get(name) for name in NUMBERS}}]

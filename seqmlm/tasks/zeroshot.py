@@ -25,7 +25,7 @@ from seqmlm.inference.session import Session
 from seqmlm.reports.summary import Figures, Table
 from seqmlm.reports.verdict import accuracy_sentence
 from seqmlm.rows.file import Row
-from seqmlm.tasks.task import Conclusion, Output, ReadRows, Task, TaskConfig, place, read
+from seqmlm.tasks.task import Conclusion, Output, ReadRows, Task, TaskConfig, place, read_records
 
 if TYPE_CHECKING:
     from seqmlm.reports.page import Page
@@ -37,7 +37,7 @@ MEASURES = ("accuracy", "interval", "macro_f1", "majority", "calibrated_random",
 
 @dataclass(frozen=True, kw_only=True)
 class ZeroshotConfig(TaskConfig):
-    """What `seqmlm zeroshot` can be told.
+    """Settings of `seqmlm zeroshot`.
 
     Args:
         templates: text with a gap, and {text} or {COLUMN} where the data go; several are averaged. One
@@ -50,7 +50,7 @@ class ZeroshotConfig(TaskConfig):
             20 inputs or more, else pmi.
     """
 
-    shown = ("templates", "labels", "truth", *TaskConfig.shown)
+    option_fields = ("templates", "labels", "truth", *TaskConfig.option_fields)
     inputs = ("task",)
 
     templates: tuple[str, ...] = ()
@@ -89,9 +89,10 @@ class Zeroshot(Task[ZeroshotConfig, Record]):
         self.columns_read = sorted(self.classifier.fields | ({config.truth} if config.truth else set()))
 
     def records(self, problems: Problems) -> Iterable[Record]:
-        """What is read, with the columns that are needed."""
+        """The records, with the columns that templates and the truth need."""
         tables = self.columns_read and "keep" in self.session.domain.files.options()
-        return read(self.session, self.config, problems, {"keep": tuple(self.columns_read)} if tables else {})
+        options = {"keep": tuple(self.columns_read)} if tables else {}
+        return read_records(self.session, self.config, problems, options)
 
     def items(self, records: Iterable[Record], problems: Problems) -> Iterator[Record]:
         """The records that have all columns and a class with words, once these are calibrated.
@@ -112,22 +113,23 @@ class Zeroshot(Task[ZeroshotConfig, Record]):
                 yield record
 
     def _costs(self, problems: Problems) -> Iterable[float]:
-        """Without a calibration, which asks the model."""
-        return (self.cost(one) for one in self.records(problems) if self._missing(one) is None)
+        """The costs of the records, without a calibration, which asks the model."""
+        return (self.cost(record) for record in self.records(problems) if self._missing(record) is None)
 
     def _contexts(self) -> list[Record]:
         """The first records, for contextual calibration; none where it is not wanted or they are too few."""
         if self.config.calibration in ("pmi", "none") or "-" in self.config.paths:
             return []
-        every = self.records(Problems("skip"))
-        found = [*islice((one for one in every if self.classifier.fields <= one.meta.keys()), CONTEXTS)]
-        if len(found) < FEWEST and self.config.calibration == "contextual":
-            told = f"contextual calibration needs {FEWEST} inputs at least, and there are {len(found)}"
-            raise DataError(told, source=", ".join(self.config.paths), remedy="use --set calibration=pmi")
-        return found if len(found) >= FEWEST else []
+        records = self.records(Problems("skip"))
+        usable = (record for record in records if self.classifier.fields <= record.meta.keys())
+        contexts = [*islice(usable, CONTEXTS)]
+        if len(contexts) < FEWEST and self.config.calibration == "contextual":
+            reason = f"contextual calibration needs {FEWEST} inputs at least, and there are {len(contexts)}"
+            raise DataError(reason, source=", ".join(self.config.paths), remedy="use --set calibration=pmi")
+        return contexts if len(contexts) >= FEWEST else []
 
     def _missing(self, record: Record) -> DataError | None:
-        """What a record lacks, if anything."""
+        """An error that names the column or class that a record lacks; None if it lacks nothing."""
         truth, names = self.config.truth, self.classifier.verbalizer.names
         lacks = next((name for name in self.columns_read if name not in record.meta), None)
         reason, remedy = "no such column", "name a column of the table; plain text has none"
@@ -139,63 +141,65 @@ class Zeroshot(Task[ZeroshotConfig, Record]):
         return DataError(reason, source=record.source, line=record.line, field=lacks, remedy=remedy)
 
     def cost(self, item: Record) -> float:
-        """Copies of each template around the record, as many as the words take."""
+        """Forward tokens: a copy of each template around the record for each token of a word."""
         return self.classifier.cost(self.session.tokens(item.raw))
 
     def rows(self, items: Sequence[Record]) -> Iterator[list[Row]]:
         """A row for each record: the most probable class, all of them, and what each wording alone says."""
-        found, truth = self.classifier.log_probs(items), self.config.truth
+        log_probs, truth = self.classifier.log_probs(items), self.config.truth
         names = self.classifier.verbalizer.names
-        alone = self.classifier.wordings(found) if truth else {}
-        for number, own in enumerate(self.classifier.scores(found)):
-            record, scores = items[number], dict(zip(names, own.tolist(), strict=True))
-            row: dict[str, Any] = {**place(record), "prediction": names[own.argmax()], "scores": scores}
+        wordings = self.classifier.wordings(log_probs) if truth else {}
+        for number, fits in enumerate(self.classifier.scores(log_probs)):
+            record, scores = items[number], dict(zip(names, fits.tolist(), strict=True))
+            row: dict[str, Any] = {**place(record), "prediction": names[fits.argmax()], "scores": scores}
             row |= {"truth": str(record.meta[truth])} if truth else {}
-            yield [row | ({"wordings": {name: one[number] for name, one in alone.items()}} if alone else {})]
+            if wordings:
+                row["wordings"] = {name: picks[number] for name, picks in wordings.items()}
+            yield [row]
 
     def figures(self, rows: Iterable[Row]) -> Figures:
-        """How many were called what; where `truth` is known, how often that is right, by each wording too."""
+        """Counts of predicted classes; where `truth` is known, the share that is right, by wording too."""
         names, counts, right = self.classifier.verbalizer.names, Counter[tuple[str, str]](), Counter[str]()
         for row in rows:
             counts[row.get("truth", ""), row["prediction"]] += 1
-            right.update({name: own == row["truth"] for name, own in row.get("wordings", {}).items()})
-        n, said = counts.total(), dict.fromkeys(names, 0)
-        for (_, one), own in counts.items():
-            said[one] += own
-        found = {"n": n, "predicted": said, "calibration": self.calibration, **dict.fromkeys(MEASURES)}
+            right.update({name: answer == row["truth"] for name, answer in row.get("wordings", {}).items()})
+        n, predicted = counts.total(), dict.fromkeys(names, 0)
+        for (_, prediction), count in counts.items():
+            predicted[prediction] += count
+        figures = {"n": n, "predicted": predicted, "calibration": self.calibration, **dict.fromkeys(MEASURES)}
         if self.config.truth is not None:
-            found |= class_measures(counts, names)
-        if alone := {name: own / n for name, own in right.items()}:
-            worst, best = min(alone, key=alone.__getitem__), max(alone, key=alone.__getitem__)
-            spread = {"min": alone[worst], "max": alone[best], "worst": worst, "best": best}
-            found["sensitivity"] = {**spread, "wordings": alone}
-        return found
+            figures |= class_measures(counts, names)
+        if shares := {name: count / n for name, count in right.items()}:
+            worst, best = min(shares, key=shares.__getitem__), max(shares, key=shares.__getitem__)
+            spread = {"min": shares[worst], "max": shares[best], "worst": worst, "best": best}
+            figures["sensitivity"] = {**spread, "wordings": shares}
+        return figures
 
     def conclusion(self, figures: Figures, items: People, rows: ReadRows) -> Conclusion:
-        told = f"{number_of(figures['n'], 'record')} classified (calibration {figures['calibration']})"
-        name, most = max(figures["predicted"].items(), key=lambda one: (isinstance(one[1], int), one[1]))
-        if items >= FEWEST and isinstance(most, int) and most > ONE_CLASS * items:
-            told += f", {most / items:.0%} of them {name!r}: these words may not fit this model"
+        text = f"{number_of(figures['n'], 'record')} classified (calibration {figures['calibration']})"
+        name, count = max(figures["predicted"].items(), key=lambda pair: (isinstance(pair[1], int), pair[1]))
+        if items >= FEWEST and isinstance(count, int) and count > ONE_CLASS * items:
+            text += f", {count / items:.0%} of them {name!r}: these words may not fit this model"
         if figures["accuracy"] is None:
             return Conclusion(
-                f"{told}; no true classes were given, so nothing is known of how often it is right"
+                f"{text}; no true classes were given, so nothing is known of how often it is right"
             )
         spread = figures["sensitivity"]
         by_wording = f"; by wording {spread['min']:.1%} to {spread['max']:.1%}" if spread else ""
-        return Conclusion(f"{told}: {accuracy_sentence(figures)}{by_wording}")
+        return Conclusion(f"{text}: {accuracy_sentence(figures)}{by_wording}")
 
     def tables(self, figures: Figures) -> Iterator[Table]:
         if confusion := figures["confusion"]:
-            cells = [(name, *own.values()) for name, own in confusion.items()]
+            cells = [(name, *counts.values()) for name, counts in confusion.items()]
             yield Table("True class (rows) and prediction", ["class", *confusion], cells)
         if spread := figures["sensitivity"]:
-            alone = [(name, f"{own:.1%}") for name, own in spread["wordings"].items()]
-            yield Table("Each wording alone", ["wording", "accuracy"], alone)
+            wording_rows = [(name, f"{accuracy:.1%}") for name, accuracy in spread["wordings"].items()]
+            yield Table("Each wording alone", ["wording", "accuracy"], wording_rows)
         yield Table("Predictions", ["class", "records"], [*figures["predicted"].items()])
 
     def page(self, page: Page, rows: ReadRows, figures: Figures) -> None:
         super().page(page, rows, figures)
         words = self.classifier.verbalizer
-        owners = [(word, words.names[own]) for word, own in zip(words.words, words.owner, strict=True)]
+        owners = [(word, words.names[number]) for word, number in zip(words.words, words.owner, strict=True)]
         page.table("Words", ["word", "class"], owners)
         page.section("Templates", "\n\n".join(self.classifier.templates))

@@ -44,7 +44,7 @@ from seqmlm.evaluation.bits import (
 )
 from seqmlm.inference import model_folder
 from seqmlm.inference.model_folder import load_tokenizer, make_masker
-from seqmlm.tasks.deadline import Afterwards
+from seqmlm.tasks.deadline import TimeAfterTraining
 from seqmlm.tokenizers.base import Growing
 from seqmlm.training.best import BEST, CHECKPOINTS, Best, Evaluate, run_loop
 from seqmlm.training.config import PretrainConfig
@@ -272,7 +272,7 @@ class Evaluator:
         """The evaluation during training."""
         return self._measure(rows, self.records)
 
-    def final(self, rows: MaskedRows | LinearRows, after: Afterwards) -> dict[str, float]:
+    def final(self, rows: MaskedRows | LinearRows, after: TimeAfterTraining) -> dict[str, float]:
         """The evaluation after training, on more sequences, for as long as the time limit lets it."""
         # Static masks are measured on training sequences too, twice.
         phase = after.phase("evaluation", _SHARE if self.corruptor.config.dynamic else _SHARE / 3)
@@ -282,10 +282,10 @@ class Evaluator:
         for batch in _batches([some[place] for place in nested(len(some))], held.lengths, self.tokens):
             parts.append(self._bits(ask, batch))
             sequences, tokens = sequences + len(batch), tokens + int(held.lengths[batch].sum())
-            if phase.over(sequences / len(some)):
+            if phase.ends_after(sequences / len(some)):
                 break
         facts = phase.settle("the final evaluation", speed=tokens / max(phase.seconds, 1e-9))
-        after.measured(facts["speed"])
+        after.set_speed(facts["speed"])
         return self._values(rows, concatenate_bits(parts).report(), sequences)
 
     def _measure(self, rows: MaskedRows | LinearRows, records: int) -> dict[str, float]:

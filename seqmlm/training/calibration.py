@@ -11,7 +11,7 @@ from seqmlm.inference.calibrations import calibration_summary, store, store_back
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.session import Session
 from seqmlm.scoring.calibrate import MOST_RECORDS, Calibrator, Records, default_modes
-from seqmlm.tasks.deadline import Afterwards
+from seqmlm.tasks.deadline import TimeAfterTraining
 from seqmlm.training.corpus import Corpus
 from seqmlm.training.normal_rows import counted_rows
 from seqmlm.training.observers import Console
@@ -20,7 +20,7 @@ _COUNTED_SHARE = 0.3  # of the time that is left
 
 
 def calibrate_trained(
-    model: LoadedModel, corpus: Corpus, after: Afterwards, console: Console
+    model: LoadedModel, corpus: Corpus, after: TimeAfterTraining, console: Console
 ) -> dict[str, float]:
     """Calibrate a model just trained with the records set aside, and write into its folder what it needs.
 

@@ -30,7 +30,7 @@ from seqmlm.evaluation.intervals import bootstrap_weights, percentile_interval
 from seqmlm.inference.arrays import HEADER, encode_arrays
 from seqmlm.inference.batches import forward_tokens
 from seqmlm.inference.model_folder import COUNTS, LoadedModel, data_rules, put_file
-from seqmlm.tasks.deadline import Afterwards
+from seqmlm.tasks.deadline import TimeAfterTraining
 
 SUBJECTS = 10
 """Records that whatever is counted of sensitive data must occur in."""
@@ -57,7 +57,7 @@ def fit_expert(
     tokens: int,
     seed: int,
     notify: Callable[[str], None],
-    after: Afterwards,
+    after: TimeAfterTraining,
 ) -> CountExpert | None:
     """Count a training split, learn the mixture on validation records, and keep both with the model.
 
@@ -88,7 +88,7 @@ def fit_expert(
     return expert
 
 
-def _asked_tokens(tokens: int, after: Afterwards) -> int:
+def _asked_tokens(tokens: int, after: TimeAfterTraining) -> int:
     """Forward tokens for units that are asked, of a training on so many tokens."""
     usual = max(_FLOOR, int(_SHARE * tokens))
     budget = after.budget("units beside counts", _ASKED_SHARE)
@@ -117,7 +117,7 @@ class _Counter:
             min_records=self._least,
         )
 
-    def sequences(self, tokens: int, after: Afterwards) -> int:
+    def sequences(self, tokens: int, after: TimeAfterTraining) -> int:
         """Sequences to count after a training on so many tokens: fewer where the time would not suffice."""
         readings = 1 if self._rule.facts.strands is None else 2
         wanted = int(min(max(tokens, _FEWEST), _MOST) / self._mean / readings) + 1
@@ -125,8 +125,8 @@ class _Counter:
         return after.affordable(
             "the counts",
             self.expert,
-            wanted=wanted,
-            probed=int(_PROBED / self._mean) + 1,
+            count=wanted,
+            probe=int(_PROBED / self._mean) + 1,
             share=_COUNTED_SHARE,
         )
 
@@ -145,7 +145,7 @@ class _Learner:
         budget: int,
         seed: int,
         want: tuple[Reduction, ...],
-        after: Afterwards,
+        after: TimeAfterTraining,
     ) -> None:
         self._rule = model.tokenizer.units
         indices, self._records = _whole_records(validation)
@@ -184,7 +184,9 @@ class _Learner:
         stop = int(ends[min(int(np.searchsorted(ends, windows)), len(ends) - 1)]) if len(ends) else 0
         self._encodings, self._records = self._encodings[:stop], self._records[:stop]
 
-    def _scored(self, scorer: Scorer, asked: Sequence[Bools], after: Afterwards) -> list[SequenceScore]:
+    def _scored(
+        self, scorer: Scorer, asked: Sequence[Bools], after: TimeAfterTraining
+    ) -> list[SequenceScore]:
         """Scores of the asked units of the first windows: of whole records, until the time is over."""
         ends = np.flatnonzero(np.diff(self._records, append=-1)) + 1
         done = np.cumsum([np.count_nonzero(owned) for owned in asked])
@@ -196,8 +198,8 @@ class _Learner:
         for stop in stops.tolist():
             some = range(len(scores), stop)
             scores += scorer.windows((self._encodings[number], asked[number]) for number in some)
-            phase.least += int(done[stop - 1] < 3 * _LEAST_UNITS)
-            if phase.over(stop / len(asked)):
+            phase.min_units += int(done[stop - 1] < 3 * _LEAST_UNITS)
+            if phase.ends_after(stop / len(asked)):
                 break
         phase.settle("the units that weigh the counts")
         return scores

@@ -24,7 +24,7 @@ from seqmlm.registry.database import UnreachableError, patiently
 from seqmlm.registry.entries import ModelEntry
 from seqmlm.registry.store import Registry
 from seqmlm.reports.verdict import HeldOutBits, counts_sentences, training_sentences
-from seqmlm.tasks.deadline import Afterwards
+from seqmlm.tasks.deadline import TimeAfterTraining
 from seqmlm.tasks.register import register_calibrations, track_model
 from seqmlm.tracking import DESCRIPTION, METRICS, TrackedRun, read_metrics
 from seqmlm.training.assemble import Evaluator
@@ -52,7 +52,7 @@ def finalize(
     model: LoadedModel,
     corpus: Corpus,
     evaluator: Evaluator,
-    after: Afterwards,
+    after: TimeAfterTraining,
     tracked: TrackedRun,
     console: Console,
 ) -> Finished:
@@ -102,7 +102,7 @@ def finalize(
 
 
 def _counts(
-    model: LoadedModel, corpus: Corpus, after: Afterwards, say: Callable[[str], None]
+    model: LoadedModel, corpus: Corpus, after: TimeAfterTraining, say: Callable[[str], None]
 ) -> tuple[dict[str, float], HeldOutBits | None]:
     """Put counts beside the model; what they are worth, by name, and as sentences about the scores of the
     default level need it."""

@@ -58,7 +58,7 @@ def counted_rows(
             never = frozenset(value for value, times in own.items() if records[value] == times)
             chosen = Subset(corpus.train, others)
             of_parts[number] = [*_judged(level, session, [pairs[at] for at in mine], chosen, seed, never)]
-        if phase.over(done / parts):
+        if phase.ends_after(done / parts):
             break
     phase.settle("the training records that judge what is counted")
     found = [one for _, rows in sorted(of_parts.items()) for one in rows]

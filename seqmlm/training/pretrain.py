@@ -21,7 +21,7 @@ from seqmlm.engine.loop import LoopResult, Observer
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.privacy import handling_sensitive_data
 from seqmlm.scoring.calibrate import few_held_out
-from seqmlm.tasks.deadline import CUTS, Afterwards, Cuts, Deadline, Start, seconds
+from seqmlm.tasks.deadline import CUTS, Cuts, Deadline, Start, TimeAfterTraining, seconds
 from seqmlm.tracking import TrackedRun
 from seqmlm.training.assemble import Training
 from seqmlm.training.config import LIMITS
@@ -167,7 +167,7 @@ class Pretraining:
                 card=training.card(run.name, tracked.run_id, outcome.steps),
                 path=str(run.version_folder(outcome.steps)),
             )
-            after = Afterwards(
+            after = TimeAfterTraining(
                 outcome=outcome,
                 deadline=self.deadline,
                 start=start,
@@ -201,7 +201,7 @@ class Pretraining:
             cuts = Cuts(self.run.directory / CUTS, {"limit": limit})
             if (recorded := cuts.get("start")) is None:
                 recorded = asdict(self.deadline.start())
-                cuts.put("start", **recorded)
+                cuts.write("start", **recorded)
             else:
                 self.deadline.carry(recorded["elapsed"])
             text = json.dumps(recorded)
@@ -213,7 +213,7 @@ class Pretraining:
         )
         return start, cuts
 
-    def _cut_short(self, after: Afterwards) -> str:
+    def _cut_short(self, after: TimeAfterTraining) -> str:
         """What the time limit cut, and the commands that complete it."""
         if not after.reports:
             return ""

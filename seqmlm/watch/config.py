@@ -37,9 +37,9 @@ class WatchConfig(ScoringRequest):
         metrics_host: ADDRESS: address of this machine that --metrics-port is on. Default: 127.0.0.1.
     """
 
-    shown: ClassVar[tuple[str, ...]] = (
+    option_fields: ClassVar[tuple[str, ...]] = (
         *("out", "fpr", "max_latency", "ignore", "webhook", "webhook_format", "metrics_port"),
-        *(name for name in ScoringRequest.shown if name != "on_error"),
+        *(name for name in ScoringRequest.option_fields if name != "on_error"),
     )
 
     on_error: ClassVar[Literal["skip"]] = "skip"  # type: ignore[misc]

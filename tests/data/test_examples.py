@@ -19,7 +19,7 @@ from seqmlm.data.readers.tables import read_csv, read_jsonl
 from seqmlm.data.record import Record
 from seqmlm.domains.logs import LOGS
 from seqmlm.errors import DataError, UsageError
-from seqmlm.tasks.columns import Labelling, reading
+from seqmlm.tasks.columns import Labelling, reader_options
 
 WORDS = {"words": ["a", "b", "c"], "spans": [(0, 3), (0, 3), None]}
 LETTERS = [(n, n + 1, letter) for n, letter in enumerate("HHHHHCEEE")]
@@ -318,7 +318,7 @@ def test_sessions_of_hdfs_with_a_label_of_another_name(real_data: Path, tmp_path
     path = written(tmp_path / "s.jsonl", text.replace('"label":', '"fault":'))
 
     def options(name: str) -> dict[str, Any]:
-        return reading(LOGS, Labelling(labels=(name,)), str(path))
+        return reader_options(LOGS, Labelling(labels=(name,)), str(path))
 
     records = LOGS.read([path], Problems(), **options("fault"))
     found = Counter(one.label for one in examples(records, Problems(), LabelSource(columns=["fault"])))
@@ -335,7 +335,7 @@ def test_a_session_of_several_lines_has_the_label_in_which_they_agree(tmp_path: 
         for name, own in told.items()
     ]
     path = jsonl(tmp_path / "s.jsonl", lines)
-    options = reading(LOGS, Labelling(labels=("anomaly",)), str(path))
+    options = reader_options(LOGS, Labelling(labels=("anomaly",)), str(path))
     problems, source = Problems("skip"), LabelSource(columns=["anomaly"])
     found = {
         one.record.id: one.label for one in examples(LOGS.read([path], problems, **options), problems, source)

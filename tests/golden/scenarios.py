@@ -266,7 +266,7 @@ def export(name: str, seqmlm: Seqmlm, out: Path) -> None:
     folder = Path("exported")
     contents = {file.name: steady(json.loads(file.read_text())) for file in sorted(folder.glob("*.json"))}
     contents["seqmlm.json"].pop("checksum")  # of all files
-    contents["seqmlm.json"]["files"].pop(f"{SALTED}.safetensors")
+    contents["seqmlm.json"]["files"].pop(f"{SALTED}.safetensors", None)
     tokenizer = json.dumps(contents.pop("tokenizer.json", None), sort_keys=True)
     contents["tokenizer"] = hashlib.sha256(tokenizer.encode()).hexdigest()
     written(out / "export.json", json.dumps({**contents, **tensors(folder)}))

@@ -16,7 +16,7 @@ from seqmlm.data.record import Record
 from seqmlm.domains.protein.tokenizer import ResidueTokenizer
 from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.inference.batches import BATCH_RECORDS, Budget, Encoded, batches, tokenized
-from seqmlm.tasks.reading import Part, ahead, can_read_ahead, parts
+from seqmlm.tasks.reading import Part, can_read_ahead, parts, parts_read_ahead
 
 DOMAIN = plugins.domain("protein")
 TOKENIZER = ResidueTokenizer()
@@ -24,7 +24,7 @@ MANY = 3 * BATCH_RECORDS + 5
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a fork")
 
-WAYS = pytest.mark.parametrize("reading", [parts, ahead])
+WAYS = pytest.mark.parametrize("reading", [parts, parts_read_ahead])
 Reading = Callable[..., Iterator[Part]]
 
 
@@ -61,7 +61,7 @@ def named(part: Part) -> list[tuple[str, list[int], int]]:
 def test_both_ways_give_the_same(tmp_path: Path, on_error: OnError) -> None:
     task = of_file(tmp_path, 3, 300, 301)
     found, told, aside = [], [], []
-    for reading in (parts, ahead):
+    for reading in (parts, parts_read_ahead):
         file = tmp_path / f"bad-{reading.__name__}.jsonl"
         with Problems(on_error, quarantine=file) as problems:
             found.append([named(part) for part in reading(task, problems)])
@@ -102,7 +102,7 @@ def test_a_reader_that_dies_is_noticed() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     with pytest.raises(StateError, match="died"):
-        list(ahead(Spelling(killed), Problems()))
+        list(parts_read_ahead(Spelling(killed), Problems()))
 
 
 def test_nobody_reads_on_when_nobody_listens() -> None:
@@ -112,7 +112,7 @@ def test_nobody_reads_on_when_nobody_listens() -> None:
             number += 1
             yield Record(id=str(os.getpid()), raw="MKT" * 100, source="x", line=number)
 
-    found = ahead(Spelling(endless), Problems())
+    found = parts_read_ahead(Spelling(endless), Problems())
     reader = int(next(found).items[0].record.id)
     assert reader != os.getpid()
     os.kill(reader, 0)

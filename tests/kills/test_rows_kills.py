@@ -18,7 +18,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError
 from seqmlm.rows.file import Rows
-from seqmlm.tasks.reading import Part, ahead, parts
+from seqmlm.tasks.reading import Part, parts, parts_read_ahead
 
 RECORDS = 1200
 
@@ -70,7 +70,7 @@ def work(reading: Callable[..., Iterator[Part]], out: Path, pause: float) -> Non
 @pytest.mark.kills
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
-@pytest.mark.parametrize("reading", [parts, ahead])
+@pytest.mark.parametrize("reading", [parts, parts_read_ahead])
 def test_no_row_is_lost_or_doubled(
     tmp_path: Path, reading: Callable[..., Iterator[Part]], suffix: str
 ) -> None:

@@ -9,14 +9,15 @@ import pytest
 
 from seqmlm.engine.loop import LoopResult
 from seqmlm.tasks import deadline
-from seqmlm.tasks.deadline import Afterwards, Deadline, Phase
+from seqmlm.tasks.deadline import Deadline, Phase, TimeAfterTraining
 
 
 class FakeTime:
     """Stands for the module `time`: each reading of the clock is `tick` seconds after the one before."""
 
     def __init__(self, tick: float = 1.0, processor: float = 1.0) -> None:
-        self.now, self.tick, self.processor = time.monotonic(), tick, processor
+        self.now = float(int(time.monotonic()))  # whole seconds: sums and differences are exact
+        self.tick, self.processor = tick, processor
 
     def monotonic(self) -> float:
         self.now += self.tick
@@ -48,9 +49,9 @@ def finished(*, steps: int = 1, tokens: int = 0, seconds: float = 1.0) -> LoopRe
     )
 
 
-def unlimited() -> Afterwards:
+def unlimited() -> TimeAfterTraining:
     """The time after a training without a limit."""
-    return Afterwards(outcome=finished(), deadline=Deadline())
+    return TimeAfterTraining(outcome=finished(), deadline=Deadline())
 
 
 def endless() -> Phase:

@@ -16,7 +16,7 @@ from seqmlm.domains.protein.tokenizer import STANDARD
 from seqmlm.domains.variants import Assay, VariantTable
 from seqmlm.inference.session import Session
 from seqmlm.inference.variants import VariantScorer
-from seqmlm.tasks.assays import summed_up
+from seqmlm.tasks.assays import benchmark_means
 
 WILDTYPES = {"ONE": "MKTAYIAKQRQISFVKSHFSRQ", "TWO": "ACDEFGHIKLMNPQRSTVWY"}
 
@@ -102,7 +102,7 @@ def test_subjects_and_kinds_count_alike():
         name: {"model": dict.fromkeys(("spearman", "ndcg", "auc", "mcc"), value)}
         for name, _, _, value in facts
     }
-    overall = summed_up(assays, found)["model"]["spearman"]
+    overall = benchmark_means(assays, found)["model"]["spearman"]
     assert overall.value == pytest.approx((np.mean([0.2, 0.4]) + 0.9) / 2)
     assert overall.low < overall.value < overall.high
 

@@ -19,7 +19,7 @@ from seqmlm.errors import StateError
 from seqmlm.inference.calibrations import CALIBRATION
 from seqmlm.inference.model_folder import COUNTS
 from seqmlm.tasks import deadline
-from seqmlm.tasks.deadline import AFTERWARDS, CUTS, Afterwards, Cuts, Deadline, Start
+from seqmlm.tasks.deadline import AFTERWARDS, CUTS, Cuts, Deadline, Start, TimeAfterTraining
 from seqmlm.training.launch import TrainRequest
 from seqmlm.training.observers import SilentConsole
 from seqmlm.training.pretrain import pretrain
@@ -33,13 +33,13 @@ def limited(limit: float) -> Deadline:
     return made
 
 
-def after_of(folder: Path, limit: float = 100.0, **changes: Any) -> Afterwards:
+def after_of(folder: Path, limit: float = 100.0, **changes: Any) -> TimeAfterTraining:
     """The time after a training that took half of its limit."""
     made = limited(limit)
     made.carry(limit / 2)
     start = Start(limit=limit, elapsed=limit / 10, steps=limit / 2, slowness=1.0)
     cuts = Cuts(folder / CUTS, {"limit": limit})
-    return Afterwards(outcome=finished(**changes), deadline=made, start=start, cuts=cuts)
+    return TimeAfterTraining(outcome=finished(**changes), deadline=made, start=start, cuts=cuts)
 
 
 # Division of the time
@@ -88,20 +88,20 @@ def test_reading_may_take_half_of_the_limit(reading: float, longer: float, monke
     made = limited(100.0)
     clock.now += reading
     text = made.extend(reading)
-    assert made.left() == pytest.approx(100.0 - reading + longer)
+    assert made.seconds_left() == pytest.approx(100.0 - reading + longer)
     assert made.wall() == pytest.approx(reading)
     assert ("reading took 80 s" in text) == bool(longer)
 
 
 def test_without_a_limit_nothing_ends(tmp_path: Path) -> None:
     made = Deadline()
-    assert made.left() == math.inf
+    assert made.seconds_left() == math.inf
     assert made.extend(1e9) == ""
     phase = endless()
-    assert not any(phase.over(n / 100) for n in range(100))
+    assert not any(phase.ends_after(n / 100) for n in range(100))
     assert phase.settle("all", speed=2.0) == {"speed": 2.0}
-    whole = Afterwards(outcome=finished(tokens=10**9), deadline=Deadline())
-    assert whole.affordable("work", lambda number: 1 / 0, wanted=9, probed=1, share=1.0) == 9
+    whole = TimeAfterTraining(outcome=finished(tokens=10**9), deadline=Deadline())
+    assert whole.affordable("work", lambda number: 1 / 0, count=9, probe=1, share=1.0) == 9
     assert whole.budget("work", 1.0) is None
     assert whole.calibration == int(AFTERWARDS * 3 * 10**9)
 
@@ -113,7 +113,7 @@ def test_a_phase_stops_where_its_next_unit_would_end_late(fake_time: FakeTime, t
     """Each unit takes a second; a tenth of the 48 s that are left is 4.8 s."""
     after = after_of(tmp_path)
     phase = after.phase("work", 0.1)
-    units = next(n for n in range(1, 99) if phase.over(n / 100))
+    units = next(n for n in range(1, 99) if phase.ends_after(n / 100))
     assert 1 < units <= 5
     phase.settle("the work")
     assert after.reports == [f"{units}% of the work"]
@@ -122,15 +122,15 @@ def test_a_phase_stops_where_its_next_unit_would_end_late(fake_time: FakeTime, t
 def test_a_phase_does_the_least_however_late_it_is(fake_time: FakeTime, tmp_path: Path) -> None:
     after = after_of(tmp_path)
     fake_time.now += 1000.0
-    phase = after.phase("work", 0.5, least=3)
-    assert [phase.over(n / 9) for n in (1, 2, 3)] == [False, False, True]
+    phase = after.phase("work", 0.5, min_units=3)
+    assert [phase.ends_after(n / 9) for n in (1, 2, 3)] == [False, False, True]
 
 
 def test_what_is_complete_is_not_reported(fake_time: FakeTime, tmp_path: Path) -> None:
     after = after_of(tmp_path)
     fake_time.now += 1000.0
     phase = after.phase("work")
-    phase.over(1.0)
+    phase.ends_after(1.0)
     phase.settle("the work")
     assert after.reports == []
 
@@ -140,13 +140,13 @@ def test_a_cut_is_repeated_by_the_next_process_whatever_the_clock_says(
 ) -> None:
     first = after_of(tmp_path)
     phase = first.phase("work", 0.1)
-    units = next(n for n in range(1, 99) if phase.over(n / 100))
+    units = next(n for n in range(1, 99) if phase.ends_after(n / 100))
     recorded = phase.settle("the work", speed=7.0)
     amount = first.amount("more", lambda: 41.9)
     fake_time.tick = 100.0
     again = after_of(tmp_path)
     phase = again.phase("work", 0.1)
-    assert next(n for n in range(1, 99) if phase.over(n / 100)) == units
+    assert next(n for n in range(1, 99) if phase.ends_after(n / 100)) == units
     assert phase.settle("the work", speed=8.0) == recorded
     assert again.amount("more", lambda: 1 / 0) == amount == 41
     assert again.reports == first.reports
@@ -161,7 +161,7 @@ def test_other_limits_and_steps_decide_anew(fake_time: FakeTime, tmp_path: Path)
 def test_as_much_is_done_as_a_small_part_says_is_affordable(fake_time: FakeTime, tmp_path: Path) -> None:
     """Ten items take a second; a fifth of some 48 s, less a margin, suffices for about 77."""
     after, probed = after_of(tmp_path), list[int]()
-    number = after.affordable("work", probed.append, wanted=1000, probed=10, share=0.2)
+    number = after.affordable("work", probed.append, count=1000, probe=10, share=0.2)
     assert probed == [10]
     assert 60 < number < 90
     assert after.reports == [f"{number / 1000:.0%} of work"]
@@ -183,8 +183,8 @@ class Killed(BaseException):
 class DyingCuts(Cuts):
     """Ends the process after it has written one cut."""
 
-    def put(self, name: str, **values: Any) -> None:
-        super().put(name, **values)
+    def write(self, name: str, **values: Any) -> None:
+        super().write(name, **values)
         raise Killed
 
 

@@ -13,7 +13,7 @@ from text_models import TEXTS
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.errors import UsageError
 from seqmlm.inference.model_folder import make_masker
-from seqmlm.tasks.lexicon import ranked
+from seqmlm.tasks.lexicon import rank_words
 from seqmlm.tokenizers.subword import WordPieceTokenizer
 
 
@@ -43,14 +43,14 @@ def test_coefficients_are_those_of_the_regression() -> None:
         return float(np.logaddexp(0, -margins).sum() + (values[:3] ** 2).sum() / 2)
 
     best = minimize(loss, np.zeros(4), tol=1e-10).x
-    found = {word: (size, kind) for word, size, kind in ranked(texts, labels, 1)}
+    found = {word: (size, kind) for word, size, kind in rank_words(texts, labels, 1)}
     for word, weight in zip("abc", best, strict=False):
         assert found[word] == (pytest.approx(abs(weight), abs=1e-3), "y" if weight > 0 else "x")
 
 
 def test_three_classes() -> None:
     texts, labels = ["red"] * 3 + ["green"] * 3 + ["blue"] * 3, ["r"] * 3 + ["g"] * 3 + ["b"] * 3
-    assert {(word, kind) for word, _, kind in ranked(texts, labels, 1)} == {
+    assert {(word, kind) for word, _, kind in rank_words(texts, labels, 1)} == {
         *(("red", "r"), ("green", "g"), ("blue", "b"))
     }
 

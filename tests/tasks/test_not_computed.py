@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from seqmlm.evaluation.effects import METRICS, agreement
 from seqmlm.evaluation.intervals import bounds_text
 from seqmlm.tasks.measurements import agreement_table, fit_from, intervals, not_computed
-from seqmlm.tasks.task import NOT_COMPUTED, defined, said
+from seqmlm.tasks.task import NOT_COMPUTED, drop_undefined, format_figure
 
 NAMES = st.sampled_from(["auc", "low", "auroc_high", "model", "n"])
 VALUES = st.one_of(st.integers(), st.none(), st.text(), st.just(math.nan), st.floats(allow_nan=False))
@@ -34,7 +34,7 @@ def paths(figures: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 @given(FIGURES)
 def test_what_is_not_defined_is_absent_with_its_reason(figures: dict[str, Any]) -> None:
-    whole = defined(figures)
+    whole = drop_undefined(figures)
     absent = whole.pop(NOT_COMPUTED, {})
     before, after = paths(figures), paths(whole)
     undefined = {name for name, one in before.items() if isinstance(one, float) and math.isnan(one)}
@@ -69,4 +69,4 @@ def test_every_metric_is_a_number_or_has_a_reason(measured: list[float], predict
 def test_bounds_that_are_not_defined_are_not_said(low: float) -> None:
     assert "nan" not in bounds_text(low, 0.5, ".2f")
     assert (bounds_text(low, 0.5, ".2f") == "") == math.isnan(low)
-    assert said(low) == ("-" if math.isnan(low) else "0.1")
+    assert format_figure(low) == ("-" if math.isnan(low) else "0.1")

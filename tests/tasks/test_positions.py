@@ -15,7 +15,7 @@ from tiny_models import dna_model, random_model, saved
 from written import rows as rows_of
 
 from seqmlm.domains.protein.tokenizer import ResidueTokenizer
-from seqmlm.tasks.task import counted_from_one
+from seqmlm.tasks.task import one_based_fields
 
 PLANTED = {
     "protein": (">p\nMKTAYIAWQRLAGV\n", "W"),
@@ -111,7 +111,7 @@ def test_a_pair_of_gaps_has_the_positions_of_its_units(tmp_path: Path, seqmlm: R
     sequence = text.split()[1]
     assert sequence[row["position_i"] - 1] == row["first"]
     assert sequence[row["position_j"] - 1] == row["second"]
-    assert {"i", "j"}.isdisjoint(counted_from_one(row))
+    assert {"i", "j"}.isdisjoint(one_based_fields(row))
 
 
 @pytest.mark.parametrize(
@@ -126,4 +126,4 @@ def test_a_pair_of_gaps_has_the_positions_of_its_units(tmp_path: Path, seqmlm: R
     ],
 )
 def test_fields_for_people_count_from_one(row: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert counted_from_one(row) == expected
+    assert one_based_fields(row) == expected

@@ -31,7 +31,7 @@ from seqmlm.domains.code.source import (
 from seqmlm.domains.code.worktree import read_worktree
 from seqmlm.errors import DataError, UsageError
 from seqmlm.inference.session import Session
-from seqmlm.tasks.columns import Labelling, reading
+from seqmlm.tasks.columns import Labelling, reader_options
 
 STDLIB = Path(sysconfig.get_paths()["stdlib"])
 CODE = "def f(x):\n    return x + 1\n"
@@ -468,5 +468,5 @@ def test_a_table_is_not_read_as_one_source_file(name: str, tmp_path: Path) -> No
         list(DOMAIN.read([table], Problems()))
     assert met.value.source == str(table)
     with pytest.raises(DataError, match="not from such tables"):
-        reading(DOMAIN, Labelling(labels=("kind",)), str(table))
+        reader_options(DOMAIN, Labelling(labels=("kind",)), str(table))
     assert [one.id for one in DOMAIN.read([folder], Problems())] == ["a.py"]
