@@ -16,15 +16,15 @@ LOADED_LINES = {
     "score": 17_710,  # 15,000
     "structure": 18_314,  # 15,000
     "embed": 17_688,  # 15,000
-    "train": 32_403,
-    "finetune": 32_452,  # training and 3,000
+    "train": 32_478,
+    "finetune": 32_550,  # training and 3,000
 }
 REACHABLE_LINES = {
     "score": 27_485,
     "structure": 27_638,
     "embed": 26_690,
-    "train": 33_802,
-    "finetune": 34_099,
+    "train": 33_877,
+    "finetune": 34_197,
 }
 """With imports inside of functions: moving an import into a function is no progress."""
 WATCH_MODULES = 15

@@ -137,11 +137,11 @@ engine/checkpoint.py write_tensors open
 """,
     "a record of a run, in its folder, whose name no other run may have": """
 tasks/deadline.py Cuts.write replace_file
-training/finalize.py _artifacts write_text
-training/best.py Best.__call__ replace_file
+training/finalize.py _publish write_text
+training/objective.py Best.__call__ replace_file
 finetuning/teaching.py Teacher.train replace_file
 finetuning/predictions.py write_predictions write_table
-training/pretrain.py Pretraining._tracked unlink write_bytes
+training/pretrain.py Pretraining._open_run unlink write_bytes
 training/run.py TrainingRun.finish replace_file
 training/corpus.py CorpusReader.prepared unlink
 training/run.py TrainingRun._describe replace_file replace_file

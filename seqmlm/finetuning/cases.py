@@ -20,7 +20,7 @@ from seqmlm.data.tags import entities, scheme_of, tagged
 from seqmlm.engine.types import Encoding, Floats
 from seqmlm.engine.units import unit_symbols
 from seqmlm.errors import DataError
-from seqmlm.finetuning.labelled import group_of, is_alone
+from seqmlm.finetuning.labelled import group_of, has_entities_only
 from seqmlm.inference.batches import batches, encoded
 from seqmlm.inference.pieces import HeadCard, Piece, pieces, pieces_of_pair, pieces_read_together, unit_bounds
 from seqmlm.inference.session import Session
@@ -51,30 +51,32 @@ class Case:
     units: list[str]
 
 
-def cases(
+def spelled_cases(
     session: Session,
     card: HeadCard,
-    found: Sequence[Example],
+    examples: Sequence[Example],
     problems: Problems,
     prompts: Prompts | None = None,
     *,
     units: bool = True,
 ) -> list[Case]:
-    """Spell examples in tokens, with `units` where rivals will see them; those that cannot be go to
-    `problems`."""
-    made: list[Case] = []
-    own = [replace(one.record) for one in found]  # a record may be in several pairs
-    example_of = {id(record): one for record, one in zip(own, found, strict=True)}
-    for some in batches(own):
-        for record, encoding in encoded(session.domain, session.tokenizer, some, problems):
+    """Examples in tokens, with `units` where rivals will see them.
+
+    `problems` receives those that cannot be spelled in tokens.
+    """
+    cases: list[Case] = []
+    records = [replace(example.record) for example in examples]  # a record may be in several pairs
+    example_of = {id(record): example for record, example in zip(records, examples, strict=True)}
+    for batch in batches(records):
+        for record, encoding in encoded(session.domain, session.tokenizer, batch, problems):
             example = example_of[id(record)]
             try:
                 case = _case(session, card, example, encoding, problems, prompts)
-                made.append(case if units else replace(case, units=[]))
+                cases.append(case if units else replace(case, units=[]))
             except DataError as error:
                 place: dict[str, Any] = {"source": record.source, "line": record.line}
                 problems.bad(DataError(error.reason, **place, remedy=error.remedy), str(record.raw))
-    return made
+    return cases
 
 
 def has_types(session: Session) -> bool:
@@ -99,31 +101,31 @@ def _case(
         if not card.of_parts:
             raise DataError("labels of parts, where others have one of the record", remedy="correct it")
         if card.kind == "entities":
-            alone = is_alone(example)
-            spans = _dense(spans, _own_units(record, encoding)) if alone else _in_bio(spans, problems)
-        where, kept = pieces(encoding, space, card, spans.bounds)
-        if not kept.all():
-            problems.note("a label of a place without a token, left out", int((~kept).sum()))
-            labels = tuple(name for name, has in zip(spans.labels, kept, strict=True) if has)
-            spans = Spans(bounds=spans.bounds[kept], labels=labels)
-            where, _ = pieces(encoding, space, card, spans.bounds)
-        if not where:
+            only = has_entities_only(example)
+            spans = _dense_tags(spans, _own_units(record, encoding)) if only else _bio_tags(spans, problems)
+        windows, has_token = pieces(encoding, space, card, spans.bounds)
+        if not has_token.all():
+            problems.note("a label of a place without a token, left out", int((~has_token).sum()))
+            labels = tuple(name for name, has in zip(spans.labels, has_token, strict=True) if has)
+            spans = Spans(bounds=spans.bounds[has_token], labels=labels)
+            windows, _ = pieces(encoding, space, card, spans.bounds)
+        if not windows:
             raise DataError("no label of a place with a token", remedy="correct it, or leave it out")
-        targets = _numbers(card, spans.labels, problems.sensitive)[:, None]
-        shown = [text[start:end] for start, end in spans.bounds.tolist()]
+        targets = _class_indices(card, spans.labels, problems.sensitive)[:, None]
+        unit_texts = [text[start:end] for start, end in spans.bounds.tolist()]
     else:
         if card.of_parts:
             raise DataError("no labels of parts", remedy="give a label for each unit")
         if example.second is not None:
-            other = session.tokenizer.encode(example.second.raw)
+            second = session.tokenizer.encode(example.second.raw)
             tokenizer = session.tokenizer
-            shown = units_of(tokenizer, encoding) + [f"2:{unit}" for unit in units_of(tokenizer, other)]
-            where = pieces_of_pair(encoding, other, space, card, has_types(session))
+            unit_texts = units_of(tokenizer, encoding) + [f"2:{unit}" for unit in units_of(tokenizer, second)]
+            windows = pieces_of_pair(encoding, second, space, card, has_types(session))
         else:
-            shown = units_of(session.tokenizer, encoding)
-            where = pieces(encoding, space, card)[0] if prompts is None else prompts.pieces(record)
+            unit_texts = units_of(session.tokenizer, encoding)
+            windows = pieces(encoding, space, card)[0] if prompts is None else prompts.pieces(record)
         targets = target(card, example.label, problems.sensitive)
-    return Case(replace(record, raw=""), group_of(session, example), where, targets, shown)
+    return Case(replace(record, raw=""), group_of(session, example), windows, targets, unit_texts)
 
 
 def units_of(tokenizer: Tokenizer, encoding: Encoding) -> list[str]:
@@ -136,8 +138,8 @@ def units_of(tokenizer: Tokenizer, encoding: Encoding) -> list[str]:
     return ["".join(map(spell, symbols)) for symbols in unit_symbols(rule, encoding) if symbols]
 
 
-def _numbers(card: HeadCard, labels: Sequence[str], sensitive: bool) -> Floats:
-    """(N,) the outputs that labels are."""
+def _class_indices(card: HeadCard, labels: Sequence[str], sensitive: bool) -> Floats:
+    """(N,) numbers of the outputs that labels are."""
     if (unknown := next((name for name in labels if name not in card.names), None)) is not None:
         if sensitive:
             raise DataError("a label that is in no training example", remedy="correct it, or leave it out")
@@ -147,25 +149,25 @@ def _numbers(card: HeadCard, labels: Sequence[str], sensitive: bool) -> Floats:
 
 
 def target(card: HeadCard, label: Any, sensitive: bool) -> Floats:
-    """(1, K) what the head is to give for a record."""
+    """(1, K) output that the head is to give for a record."""
     if card.kind == "value":
         values: Floats = (np.asarray(label) - np.array(card.center)) / np.array(card.scale)
         return values[None].astype(np.float32)
     if card.kind == "multilabel":
-        _numbers(card, label, sensitive)
+        _class_indices(card, label, sensitive)
         return np.array([[name in label for name in card.names]], dtype=np.float32)
-    return _numbers(card, [label], sensitive)[None]
+    return _class_indices(card, [label], sensitive)[None]
 
 
 def _own_units(record: Record, encoding: Encoding) -> NDArray[np.int32]:
     """(U, 2) the units of a record, but none that is shown beside it: that is another one's."""
-    found = unit_bounds(encoding)
+    bounds = unit_bounds(encoding)
     first, stop = record.meta.get("own", (0, len(str(record.raw))))
-    own: NDArray[np.int32] = found[(found[:, 0] >= first) & (found[:, 0] < stop)]
-    return own
+    own_bounds: NDArray[np.int32] = bounds[(bounds[:, 0] >= first) & (bounds[:, 0] < stop)]
+    return own_bounds
 
 
-def _dense(spans: Spans, units: Any) -> Spans:
+def _dense_tags(spans: Spans, units: Any) -> Spans:
     """A tag for each unit, from the spans of entities alone."""
     tags = ["O"] * len(units)
     for (start, end), name in zip(spans.bounds.tolist(), spans.labels, strict=True):
@@ -175,34 +177,34 @@ def _dense(spans: Spans, units: Any) -> Spans:
     return Spans(bounds=units, labels=tuple(tags))
 
 
-def _in_bio(spans: Spans, problems: Problems) -> Spans:
+def _bio_tags(spans: Spans, problems: Problems) -> Spans:
     """Tags of any scheme as B-, I- and O; entities that begin with I- are counted."""
-    found, repaired = entities(spans.labels, scheme=scheme_of(spans.labels) or "bio")
+    entity_spans, repaired = entities(spans.labels, scheme=scheme_of(spans.labels) or "bio")
     problems.note("an entity whose tags do not follow from each other, repaired", repaired)
-    return Spans(bounds=spans.bounds, labels=tuple(tagged(found, len(spans.labels), "bio")))
+    return Spans(bounds=spans.bounds, labels=tuple(tagged(entity_spans, len(spans.labels), "bio")))
 
 
-def truth_of(card: HeadCard, found: Sequence[Case]) -> Any:
+def truth_of(card: HeadCard, cases: Sequence[Case]) -> Any:
     """The true labels, as `seqmlm.evaluation.predictions.measures` takes them."""
     if card.kind == "entities":
-        return [[card.names[int(one)] for one in case.targets[:, 0]] for case in found]
-    every = np.concatenate([case.targets for case in found])
+        return [[card.names[int(tag)] for tag in case.targets[:, 0]] for case in cases]
+    targets = np.concatenate([case.targets for case in cases])
     if card.kind == "value":
-        return every * np.array(card.scale) + np.array(card.center)
-    return (every if card.kind == "multilabel" else every[:, 0]).astype(np.int64)
+        return targets * np.array(card.scale) + np.array(card.center)
+    return (targets if card.kind == "multilabel" else targets[:, 0]).astype(np.int64)
 
 
-def items_of(card: HeadCard, found: Sequence[Case]) -> list[Case]:
+def items_of(card: HeadCard, cases: Sequence[Case]) -> list[Case]:
     """The case of each item that `truth_of` gives."""
-    return [case for case in found for _ in range(len(case.targets) if card.kind == "tags" else 1)]
+    return [case for case in cases for _ in range(len(case.targets) if card.kind == "tags" else 1)]
 
 
 class CaseRows:
     """The windows of cases as packed rows, for `Loop`."""
 
-    def __init__(self, own: Sequence[Case], card: HeadCard) -> None:
-        self._pieces = [(case, some) for case in own for some in pieces_read_together(case.pieces, card)]
-        lengths = [sum(len(piece.encoding) for piece in some) for _, some in self._pieces]
+    def __init__(self, cases: Sequence[Case], card: HeadCard) -> None:
+        self._pieces = [(case, group) for case in cases for group in pieces_read_together(case.pieces, card)]
+        lengths = [sum(len(piece.encoding) for piece in group) for _, group in self._pieces]
         self.lengths = np.array(lengths, dtype=np.int32)
 
     def __getitem__(self, row: PackedRow) -> PackedBatch:
@@ -210,33 +212,33 @@ class CaseRows:
 
         documents = []
         for sample in row.samples:
-            case, some = self._pieces[sample]
-            for piece in some:
+            case, group = self._pieces[sample]
+            for piece in group:
                 labels = piece.labels._replace(targets=case.targets[piece.numbers])
                 documents.append(labels.document(piece.encoding, sample))
         return pack(documents)
 
 
-def outputs_of(labeller: Labeller, own: Sequence[Case]) -> Iterator[Floats]:
-    """(N, K) outputs of each case."""
-    return labeller.outputs((one.pieces for one in own), [len(one.targets) for one in own])
+def outputs_of(labeller: Labeller, cases: Sequence[Case]) -> Iterator[Floats]:
+    """(N, K) outputs of the head for each case."""
+    return labeller.outputs((case.pieces for case in cases), [len(case.targets) for case in cases])
 
 
-def predicted(labeller: Labeller, own: Sequence[Case]) -> Any:
+def predictions_of(labeller: Labeller, cases: Sequence[Case]) -> Any:
     """Predictions of cases, as `measures` takes them."""
-    each = list(outputs_of(labeller, own))
+    outputs = list(outputs_of(labeller, cases))
     if labeller.card.kind == "entities":
-        return [labeller.chain(one) for one in each]
-    return labeller.probabilities(np.concatenate(each))
+        return [labeller.chain(logits) for logits in outputs]
+    return labeller.probabilities(np.concatenate(outputs))
 
 
-def drawn(card: HeadCard, train: Sequence[Case], shots: int | None, seed: int) -> list[Case]:
-    """So many training cases, of each class alike where they are classes; all for None."""
+def few_shot_cases(card: HeadCard, train: Sequence[Case], shots: int | None, seed: int) -> list[Case]:
+    """Training cases of a few shots, of each class alike where there are classes; all for None."""
     if shots is None or shots >= len(train):
         return list(train)
     queues: dict[float, list[Case]] = {}
     for number in np.random.default_rng(seed).permutation(len(train)).tolist():
         name = float(train[number].targets[0, 0]) if card.kind == "class" else 0.0
         queues.setdefault(name, []).append(train[number])
-    turns = (one for own in zip_longest(*queues.values()) for one in own if one is not None)
+    turns = (case for turn in zip_longest(*queues.values()) for case in turn if case is not None)
     return list(islice(turns, shots))

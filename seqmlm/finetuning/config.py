@@ -48,7 +48,7 @@ class Teaching:
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneConfig(Lesson, Teaching, CommandConfig):
-    """What `seqmlm finetune` can be told.
+    """Settings of `seqmlm finetune`.
 
     Args:
         seeds: so many trainings; the best by validation is kept.

@@ -47,7 +47,7 @@ _NUMBERS = 20  # different numbers from which on they are values, not classes
 
 @dataclass(frozen=True, kw_only=True)
 class Lesson(Labelling):
-    """What is to be learnt, and from which examples.
+    """Settings of the labels to learn, and of the examples to learn them from.
 
     Args:
         train: PATH: labelled data to train on: files, folders or Hugging Face data sets; repeatable.
@@ -75,53 +75,56 @@ class Lesson(Labelling):
     crf: bool = False
 
 
-def read_parts(session: Session, asked: Lesson, problems: Problems) -> tuple[Parts, HeadCard]:
-    """Read what is labelled, divide it, and say what is to be predicted.
+def read_parts(session: Session, lesson: Lesson, problems: Problems) -> tuple[Parts, HeadCard]:
+    """Labelled examples of training, validation and test, and the card of the head that will predict labels.
 
     Raises:
         UsageError: labels that exclude each other, or a task that they cannot be of.
         DataError: what cannot be read or learnt from; test data that training has, too.
     """
-    files: dict[Part, Sequence[str]] = {"train": asked.train, "validation": asked.valid, "test": asked.test}
-    read: Parts = {}
-    for part, paths in files.items():
-        own = asked if part == "train" else replace(asked, classes=())
-        read[part] = list(read_examples(session, own, paths, problems))
-    if not any(read.values()):
+    paths = {"train": lesson.train, "validation": lesson.valid, "test": lesson.test}
+    file_parts: Parts = {}
+    for part in PARTS:
+        labelling = lesson if part == "train" else replace(lesson, classes=())
+        file_parts[part] = list(read_examples(session, labelling, paths[part], problems))
+    if not any(file_parts.values()):
         raise problems.nothing()
-    if asked.task is None and is_numeric(read["train"]):
-        read = {part: as_values(own, problems) for part, own in read.items()}
-    read["train"] = _without_rare(read["train"], problems)
-    parts = divided(read, session, asked.seed)
-    if asked.shots is not None and asked.shots < MANY and not asked.valid:
+    if lesson.task is None and is_numeric(file_parts["train"]):
+        file_parts = {part: as_values(examples, problems) for part, examples in file_parts.items()}
+    file_parts["train"] = train = _without_rare(file_parts["train"], problems)
+    parts = divide_examples(file_parts, session, lesson.seed)
+    if lesson.shots is not None and lesson.shots < MANY and not lesson.valid:
         parts["validation"] = []  # whoever has so few labels has none to validate with
     length, sensitive = min(session.card.max_length, 512), session.card.sensitive
-    card = card_of(read["train"], parts["train"], asked, length=length, sensitive=sensitive)
+    card = card_of(train, parts["train"], lesson, length=length, sensitive=sensitive)
     if card.kind == "class":
         alike = len(card.names) - len({name.casefold() for name in card.names})
         problems.note("a class that differs from another one in case only", Things(alike))
-    if read["validation"] and not asked.allow_overlap:
-        _apart(overlap(parts, session, "validation"), parts, "validation", session)
-    shared = [] if asked.allow_overlap else overlap(parts, session)
-    if shared and not read["test"] and not any(one.part == "test" for one in read["train"]):
+    if file_parts["validation"] and not lesson.allow_overlap:
+        _refuse_overlap(overlapping_examples(parts, session, "validation"), parts, "validation", session)
+    shared = [] if lesson.allow_overlap else overlapping_examples(parts, session)
+    if shared and not file_parts["test"] and not any(example.part == "test" for example in train):
         problems.note("a record held out to test that training has, too, left out", len(shared))
-        parts["test"] = [one for one in parts["test"] if one not in set(shared)]
+        parts["test"] = [example for example in parts["test"] if example not in set(shared)]
     else:
-        _apart(shared, parts, "test", session)
+        _refuse_overlap(shared, parts, "test", session)
     return parts, card
 
 
-def _apart(shared: Sequence[Example], parts: Parts, part: Part, session: Session) -> None:
+def _refuse_overlap(shared: Sequence[Example], parts: Parts, part: Part, session: Session) -> None:
     """Refuse examples that an earlier part has, with the places of the first ones."""
     if not shared:
         return
     sensitive = session.card.sensitive
     many = f"{len(shared):,} of {len(parts[part]):,}"
-    told = "some" if sensitive and len(shared) < SMALLEST else many
+    amount = "some" if sensitive and len(shared) < SMALLEST else many
     first = shared[: 1 if sensitive else _MOST_NAMED]  # how many there are is not told of people
-    places = [f"{place_of(one.record)} repeats {_earlier(one, parts, part, session)}" for one in first]
+    places = [
+        f"{place_of(example.record)} repeats {_earlier_place(example, parts, part, session)}"
+        for example in first
+    ]
     raise DataError(
-        f"{told} {part} examples are in training, or of a group that is (such as {'; '.join(places)})",
+        f"{amount} {part} examples are in training, or of a group that is (such as {'; '.join(places)})",
         remedy="take them out, or --set allow_overlap=true",
     )
 
@@ -131,95 +134,98 @@ def place_of(record: Record) -> str:
     return record.source if record.line is None else f"{record.source}:{record.line}"
 
 
-def _earlier(example: Example, parts: Parts, part: Part, session: Session) -> str:
+def _earlier_place(example: Example, parts: Parts, part: Part, session: Session) -> str:
     """The place of the first example of an earlier part that is the same, or of the same group."""
     names = _overlap_names(session, example)
-    earlier = (other for before in PARTS[: PARTS.index(part)] for other in parts[before])
-    return next(place_of(other.record) for other in earlier if names & _overlap_names(session, other))
+    earlier = (twin for prior_part in PARTS[: PARTS.index(part)] for twin in parts[prior_part])
+    return next(place_of(twin.record) for twin in earlier if names & _overlap_names(session, twin))
 
 
 def read_examples(
-    session: Session, asked: Labelling, paths: Sequence[str], problems: Problems
+    session: Session, labelling: Labelling, paths: Sequence[str], problems: Problems
 ) -> Iterator[Example]:
     """The examples of some files; UsageError where sources of labels exclude each other."""
-    of_class = dict(_class_file(one) for one in asked.classes)
-    if len(of_class) < len(asked.classes):
+    of_class = dict(_file_and_class(class_text) for class_text in labelling.classes)
+    if len(of_class) < len(labelling.classes):
         raise UsageError("--class names a file twice: the records of a file are of one class")
     source = LabelSource(
-        columns=asked.labels,
-        numeric=asked.task == "value",
-        letters=asked.task in ("tags", "entities"),
-        dense=asked.task == "tags",
-        labels=asked.label_file,
-        mask=asked.mask,
+        columns=labelling.labels,
+        numeric=labelling.task == "value",
+        letters=labelling.task in ("tags", "entities"),
+        dense=labelling.task == "tags",
+        labels=labelling.label_file,
+        mask=labelling.mask,
         classes=of_class,
-        pair=asked.pair,
-        raw=lambda text, fields: session.domain.text.of_text(text, {**asked.options, **fields}),
+        pair=labelling.pair,
+        raw=lambda text, fields: session.domain.text.of_text(text, {**labelling.options, **fields}),
         until=past_reader(session.domain),
     )
     if files := [*paths, *of_class]:
-        yield from examples(labelled_records(session, asked, files, problems), problems, source)
+        yield from examples(labelled_records(session, labelling, files, problems), problems, source)
 
 
-def _class_file(text: str) -> tuple[str, str]:
+def _file_and_class(text: str) -> tuple[str, str]:
+    """The file and the class of a text NAME=FILE."""
     name, equals, path = text.partition("=")
     if not equals or not name or not path:
         raise UsageError(f"--class takes NAME=FILE, not {text!r}")
     return path, name
 
 
-def divided(read: Mapping[Part, Sequence[Example]], session: Session, seed: int) -> Parts:
+def divide_examples(file_parts: Mapping[Part, Sequence[Example]], session: Session, seed: int) -> Parts:
     """Examples by part: as the files or the data say, else whole groups by their hash; none twice.
 
     Few examples all train, and nothing is held out. Where a field's records are in an order of time, the
     latest groups are held out, as its trainings do.
     """
-    found: Parts = {part: list(read.get(part, ())) for part in PARTS}
-    told, train = Counter(one.part for one in found["train"]), found["train"]
-    if told["test"] or told["validation"]:
-        found["train"] = [one for one in train if one.part in (None, "train")]
+    parts: Parts = {part: list(file_parts.get(part, ())) for part in PARTS}
+    part_counts, train = Counter(example.part for example in parts["train"]), parts["train"]
+    if part_counts["test"] or part_counts["validation"]:
+        parts["train"] = [example for example in train if example.part in (None, "train")]
         for part in PARTS[1:]:
-            found[part] += [one for one in train if one.part == part]
-    given = len(found["train"])
+            parts[part] += [example for example in train if example.part == part]
+    count = len(parts["train"])
     shares: dict[Part, tuple[float, int]] = {"test": (0.2, FEW), "validation": (0.1, MANY)}
-    for part, (share, least) in shares.items():
-        if not found[part] and given >= least:
-            keys = _together(session, found["train"])
-            held = _held(session, keys, share, seed)
-            found[part] = [one for one, key in keys.items() if key in held]
-            found["train"] = [one for one, key in keys.items() if key not in held]
-    return found
+    for part, (share, fewest) in shares.items():
+        if not parts[part] and count >= fewest:
+            keys = _group_keys(session, parts["train"])
+            held_groups = _held_out_groups(session, keys, share, seed)
+            parts[part] = [example for example, key in keys.items() if key in held_groups]
+            parts["train"] = [example for example, key in keys.items() if key not in held_groups]
+    return parts
 
 
 def why_untested(parts: Mapping[Part, Sequence[Example]]) -> str:
-    """Why `divided` held nothing out to test."""
+    """The reason for which `divide_examples` held nothing out to test."""
     return f"fewer than {FEW} examples" if len(parts["train"]) < FEW else "all examples are of one document"
 
 
-def _held(session: Session, keys: Mapping[Example, str], share: float, seed: int) -> set[str]:
+def _held_out_groups(session: Session, keys: Mapping[Example, str], share: float, seed: int) -> set[str]:
     """Groups with a share of the examples, about: the latest, else by their hash, without the largest."""
-    sizes, (order, in_time) = Counter(keys.values()), _order(session, keys, seed)
-    wanted, count, held = max(1, round(share * len(keys))), 0, set[str]()
+    sizes, (order, in_time) = Counter(keys.values()), _group_order(session, keys, seed)
+    target, count, groups = max(1, round(share * len(keys))), 0, set[str]()
     for key in order[:-1]:
-        if count < wanted and (in_time or count + sizes[key] <= 2 * wanted):
-            held.add(key)
+        if count < target and (in_time or count + sizes[key] <= 2 * target):
+            groups.add(key)
             count += sizes[key]
-    return held or set(order[:1] if len(order) > 1 else ())
+    return groups or set(order[:1] if len(order) > 1 else ())
 
 
-def _order(session: Session, keys: Mapping[Example, str], seed: int) -> tuple[list[str], bool]:
-    """Groups, those that are held out first: the latest, else by their hash; and whether it is by time."""
+def _group_order(session: Session, keys: Mapping[Example, str], seed: int) -> tuple[list[str], bool]:
+    """Groups, those to hold out at first: the latest, else by their hash; and whether it is by time."""
     if session.domain.defaults.split == "chronological":
-        times: dict[str, Any] = {key: session.domain.keys.order(one.record) for one, key in keys.items()}
+        order = session.domain.keys.order
+        times: dict[str, Any] = {key: order(example.record) for example, key in keys.items()}
         if None not in times.values():
             return sorted(times, key=times.__getitem__, reverse=True), True
     return sorted(dict.fromkeys(keys.values()), key=lambda key: hash64(key, seed)), False
 
 
-def _together(session: Session, found: Sequence[Example]) -> dict[Example, str]:
-    """Examples by what keeps them on one side: their group, and that of any equal record."""
+def _group_keys(session: Session, examples: Sequence[Example]) -> dict[Example, str]:
+    """The key of each example; those of a group, and those of equal records, have the same one."""
+    identity_of = session.domain.keys.identity
     names = {
-        one: (f"g{group_of(session, one)}", f"i{session.domain.keys.identity(one.record)}") for one in found
+        example: (f"g{group_of(session, example)}", f"i{identity_of(example.record)}") for example in examples
     }
     parent: dict[str, str] = {}
 
@@ -231,37 +237,39 @@ def _together(session: Session, found: Sequence[Example]) -> dict[Example, str]:
 
     for group, identity in names.values():
         parent[root(identity)] = root(group)
-    return {one: root(group) for one, (group, _) in names.items()}
+    return {example: root(group) for example, (group, _) in names.items()}
 
 
 def group_of(session: Session, example: Example) -> str:
-    """What must stay together: patient, document, package; else equal sequences; pairs in any order."""
-    own = session.domain.keys.split(example.record)
-    return own if example.second is None else min(own, session.domain.keys.split(example.second))
+    """The group to keep together: patient, document, package; else equal sequences; pairs in any order."""
+    group = session.domain.keys.split(example.record)
+    return group if example.second is None else min(group, session.domain.keys.split(example.second))
 
 
-def overlap(parts: Mapping[Part, Sequence[Example]], session: Session, part: Part = "test") -> list[Example]:
-    """Examples whose record, or what must stay with it, is in a part before, too; pairs in any order."""
-    before = PARTS[: PARTS.index(part)]
-    seen = {name for earlier in before for one in parts[earlier] for name in _overlap_names(session, one)}
-    return [one for one in parts[part] if _overlap_names(session, one) & seen]
+def overlapping_examples(
+    parts: Mapping[Part, Sequence[Example]], session: Session, part: Part = "test"
+) -> list[Example]:
+    """Examples whose record or group is in an earlier part, too; pairs in any order."""
+    earlier = (example for prior_part in PARTS[: PARTS.index(part)] for example in parts[prior_part])
+    prior_names = {name for example in earlier for name in _overlap_names(session, example)}
+    return [example for example in parts[part] if _overlap_names(session, example) & prior_names]
 
 
 def _overlap_names(session: Session, example: Example) -> set[tuple[str, ...]]:
-    """What two examples of different parts must not have in common."""
+    """Names of the record and the group of an example; two parts must have none in common."""
     keys = session.domain.keys
     if example.second is not None:
         return {tuple(sorted((keys.identity(example.record), keys.identity(example.second))))}
     return {("record", keys.identity(example.record)), ("group", group_of(session, example))}
 
 
-def resembling(parts: Mapping[Part, Sequence[Example]], session: Session) -> int:
-    """Test records that are in a cluster with a training record; 0 where a field has no clusters."""
+def resembling_count(parts: Mapping[Part, Sequence[Example]], session: Session) -> int:
+    """Number of test records in a cluster with a training record; 0 where a field has no clusters."""
     if session.domain.keys.clusters is None:
         return 0
     cluster = session.domain.keys.clusters()
-    seen = {cluster(one.record) for one in parts["train"]}
-    return sum(cluster(one.record) in seen for one in parts["test"])
+    train_clusters = {cluster(example.record) for example in parts["train"]}
+    return sum(cluster(example.record) in train_clusters for example in parts["test"])
 
 
 def _stem(path: str | Path) -> str:
@@ -271,14 +279,14 @@ def _stem(path: str | Path) -> str:
 
 
 def card_of(
-    every: Sequence[Example],
+    examples: Sequence[Example],
     train: Sequence[Example],
-    asked: Lesson,
+    lesson: Lesson,
     *,
     length: int = 512,
     sensitive: bool = False,
 ) -> HeadCard:
-    """What is to be predicted, from labels.
+    """The card of the head that predicts these labels.
 
     Args:
         every: all examples of the training files, what is held out of them, too.
@@ -292,70 +300,74 @@ def card_of(
     """
     if not train:
         raise DataError("no example to train on", remedy="give records with labels")
-    kind, names = _outputs(every, asked, sensitive)
+    kind, names = _kind_and_names(examples, lesson, sensitive)
     center, scale = standardized(_values(train)) if kind == "value" else ((), ())
     of_parts = kind in ("tags", "entities")
-    if asked.pair is not None and of_parts:
+    if lesson.pair is not None and of_parts:
         raise UsageError("--pair is for one label of two sequences, and these are labels of parts")
-    if asked.crf and kind != "entities":
+    if lesson.crf and kind != "entities":
         raise UsageError("a CRF joins the tags of entities; other labels do not depend on each other")
-    if asked.head == "prompt" and kind != "class":
+    if lesson.head == "prompt" and kind != "class":
         raise UsageError("--head prompt has a word for each class, and predicts classes")
     return HeadCard(
         kind=kind,
-        label=",".join(asked.labels) or _stem(asked.label_file or "label"),
+        label=",".join(lesson.labels) or _stem(lesson.label_file or "label"),
         names=tuple(names),
-        pool=asked.head or ("start" if of_parts else "mean"),
-        crf=asked.crf,
+        pool=lesson.head or ("start" if of_parts else "mean"),
+        crf=lesson.crf,
         center=center,
         scale=scale,
-        pair=asked.pair,
-        pairing=asked.pairing,
+        pair=lesson.pair,
+        pairing=lesson.pairing,
         length=length,
-        template=asked.template if asked.head == "prompt" else "",
-        words=_words_of(asked.words, names, sensitive) if asked.head == "prompt" else (),
+        template=lesson.template if lesson.head == "prompt" else "",
+        words=_class_words(lesson.words, names, sensitive) if lesson.head == "prompt" else (),
     )
 
 
-def _values(found: Sequence[Example]) -> Floats:
+def _values(examples: Sequence[Example]) -> Floats:
     """(N, K) the numbers of examples."""
-    values = [one.label for one in found]
-    if len({len(one) if isinstance(one, tuple) else 0 for one in values}) > 1:
+    values = [example.label for example in examples]
+    if len({len(numbers) if isinstance(numbers, tuple) else 0 for numbers in values}) > 1:
         raise DataError("different numbers of values", remedy="give every record as many")
     return np.array(values, dtype=np.float32)
 
 
-def _outputs(every: Sequence[Example], asked: Labelling, sensitive: bool) -> tuple[Kind, Sequence[str]]:
-    """What kind of labels there are, and the names of what is predicted."""
-    labels = [one.label for one in every]
-    first = next((one for one in labels if isinstance(one, Spans)), labels[0])
+def _kind_and_names(
+    examples: Sequence[Example], labelling: Labelling, sensitive: bool
+) -> tuple[Kind, Sequence[str]]:
+    """The kind of the labels, and the names of the outputs of the head."""
+    labels = [example.label for example in examples]
+    first = next((label for label in labels if isinstance(label, Spans)), labels[0])
     if isinstance(first, Spans):
-        given = [name for one in labels if isinstance(one, Spans) for name in one.labels]
-        names, alone = sorted(set(given)), any(map(is_alone, every))
-        if asked.task == "entities" or (asked.task is None and (alone or scheme_of(names) is not None)):
-            kinds = names if alone else sorted({name.partition("-")[2] for name in names} - {""})
+        label_names = [name for label in labels if isinstance(label, Spans) for name in label.labels]
+        names, entities_only = sorted(set(label_names)), any(map(has_entities_only, examples))
+        are_entities = entities_only or scheme_of(names) is not None
+        if labelling.task == "entities" or (labelling.task is None and are_entities):
+            kinds = names if entities_only else sorted({name.partition("-")[2] for name in names} - {""})
             return "entities", ["O", *(f"{at}-{name}" for name in kinds for at in "BI")]
-        _check_names(names, given, sensitive)
+        _check_names(names, label_names, sensitive)
         return "tags", names
-    if asked.task in ("tags", "entities"):
-        raise UsageError(f"--task {asked.task} needs a label for each unit, and a record has one")
+    if labelling.task in ("tags", "entities"):
+        raise UsageError(f"--task {labelling.task} needs a label for each unit, and a record has one")
     if isinstance(first, tuple) and first and isinstance(first[0], float):
-        one_each = len(asked.labels) == len(first)
-        return "value", asked.labels if one_each else [f"value_{n}" for n in range(len(first))]
+        one_each = len(labelling.labels) == len(first)
+        return "value", labelling.labels if one_each else [f"value_{n}" for n in range(len(first))]
     if isinstance(first, tuple):
-        known = {str(name) for one in labels if isinstance(one, tuple) for name in one}
-        return "multilabel", asked.labels if len(asked.labels) > 1 else sorted(known)
-    given = [str(one) for one in labels]
-    _check_names(sorted(set(given)), given, sensitive)
-    return "class", sorted(set(given))
+        classes = {str(name) for label in labels if isinstance(label, tuple) for name in label}
+        return "multilabel", labelling.labels if len(labelling.labels) > 1 else sorted(classes)
+    label_names = [str(label) for label in labels]
+    _check_names(sorted(set(label_names)), label_names, sensitive)
+    return "class", sorted(set(label_names))
 
 
-def is_alone(example: Example) -> bool:
+def has_entities_only(example: Example) -> bool:
     """Whether entities alone are labelled, not what is between them."""
     return isinstance(example.label, Spans) and example.label.alone
 
 
 def _check_names(names: Sequence[str], labels: Sequence[str], sensitive: bool) -> None:
+    """Refuse classes that nothing can be learnt of; `labels` has the class of each example."""
     counts = Counter(labels)
     if len(names) == 1:
         which = "" if sensitive else f": {names[0]!r}"
@@ -380,25 +392,26 @@ def _check_names(names: Sequence[str], labels: Sequence[str], sensitive: bool) -
         )
 
 
-def _without_rare(found: list[Example], problems: Problems) -> list[Example]:
+def _without_rare(examples: list[Example], problems: Problems) -> list[Example]:
     """Without examples that are alone of their class, where bad records are left out; not if all are."""
-    counts = Counter(one.label for one in found if isinstance(one.label, str))
-    rare = [one for one in found if isinstance(one.label, str) and counts[one.label] == 1]
+    counts = Counter(example.label for example in examples if isinstance(example.label, str))
+    rare = [example for example in examples if isinstance(example.label, str) and counts[example.label] == 1]
     if problems.on_error == "raise" or len(rare) == counts.total():
-        return found
-    for one in rare:
-        at: dict[str, Any] = {"source": one.record.source, "line": one.record.line}
-        problems.bad(DataError("a class of one example", **at, remedy="give it more"), str(one.record.raw))
-    return [one for one in found if one not in {*rare}]
+        return examples
+    for example in rare:
+        record = example.record
+        at: dict[str, Any] = {"source": record.source, "line": record.line}
+        problems.bad(DataError("a class of one example", **at, remedy="give it more"), str(record.raw))
+    return [example for example in examples if example not in {*rare}]
 
 
-def primary(card: HeadCard, parts: Mapping[Part, Sequence[Example]]) -> str:
+def primary_measure(card: HeadCard, parts: Mapping[Part, Sequence[Example]]) -> str:
     """The measure that decides: `PRIMARY`, but AUROC of two classes of which one is rare.
 
     To say the other one, always, is then nearly always right, and no training would seem to teach anything.
     """
-    counts = [Counter(one.label for one in parts[part]) for part in PARTS if parts[part]]
-    two = card.kind == "class" and all(len(own) == 2 for own in counts)
+    counts = [Counter(example.label for example in parts[part]) for part in PARTS if parts[part]]
+    two = card.kind == "class" and all(len(classes) == 2 for classes in counts)
     rare = two and min(counts[0].values()) < RARE * counts[0].total()
     return "auroc" if rare else PRIMARY[card.kind]
 
@@ -408,32 +421,32 @@ def is_numeric(train: Sequence[Example]) -> bool:
 
     Some may be missing (`ODD`). Whole numbers that come again and again (`AGAIN`) are codes of classes.
     """
-    texts = [one.label for one in train if isinstance(one.label, str)]
-    numbers = [one for one in map(number, texts) if not math.isnan(one)]
+    texts = [example.label for example in train if isinstance(example.label, str)]
+    numbers = [numeral for numeral in map(number, texts) if not math.isnan(numeral)]
     if not numbers or len(texts) - len(numbers) > ODD * len(texts):
         return False
     different = set(numbers)
-    if any(one != int(one) for one in different):
+    if any(numeral != int(numeral) for numeral in different):
         return len(different) > 2
     return len(different) > _NUMBERS and len(numbers) < AGAIN * len(different)
 
 
-def as_values(found: Sequence[Example], problems: Problems) -> list[Example]:
+def as_values(examples: Sequence[Example], problems: Problems) -> list[Example]:
     """Examples with the numbers that their labels are; `problems` receives others."""
-    made = []
-    for one in found:
-        value = number(one.label)
+    converted = []
+    for example in examples:
+        value = number(example.label)
         if not math.isnan(value):
-            made.append(replace(one, label=(value,)))
+            converted.append(replace(example, label=(value,)))
             continue
         remedy = "correct it, or predict it as a class: --task class"
-        record = one.record
+        record = example.record
         error = DataError("a label that is no number", source=record.source, line=record.line, remedy=remedy)
         problems.bad(error, str(record.raw))
-    return made
+    return converted
 
 
-def doubt(card: HeadCard, task: Kind | None) -> str:
+def reading_note(card: HeadCard, task: Kind | None) -> str:
     """How labels that are numbers were read where nobody said it, and how to change that."""
     if task is None and card.kind == "value" and len(card.names) == 1:
         return "read as values: --task class for classes"
@@ -441,10 +454,10 @@ def doubt(card: HeadCard, task: Kind | None) -> str:
     return "read as classes: --task value for values" if task is None and codes else ""
 
 
-def _words_of(texts: Sequence[str], names: Sequence[str], sensitive: bool = False) -> tuple[str, ...]:
+def _class_words(texts: Sequence[str], names: Sequence[str], sensitive: bool = False) -> tuple[str, ...]:
     """The word of each class, of texts CLASS=WORD; UsageError for one that is none, or of no class."""
-    given = dict(text.partition("=")[::2] for text in texts)
-    if unknown := sorted(given.keys() - set(names)):
+    words_by_class = dict(text.partition("=")[::2] for text in texts)
+    if unknown := sorted(words_by_class.keys() - set(names)):
         there = "there is no such class" if sensitive else f"the classes are {', '.join(names)}"
         raise UsageError(f"a word for the class {unknown[0]!r}, and {there}")
-    return tuple(given[name] for name in names if name in given)
+    return tuple(words_by_class[name] for name in names if name in words_by_class)

@@ -59,7 +59,7 @@ TAUGHT = "a record that the model was taught with: its prediction says little of
 
 @dataclass(frozen=True, kw_only=True)
 class PredictConfig(TaskConfig):
-    """What `seqmlm predict` can be told.
+    """Settings of `seqmlm predict`.
 
     Args:
         level: of entities: entity (a row for each that is found) or unit (a row for each unit, with its tag).
@@ -78,7 +78,7 @@ class PredictConfig(TaskConfig):
 
     @classmethod
     def native(cls, domain: str | None = None) -> Mapping[str, Sequence[str]]:
-        packed = [f"{one}{more}" for one in BEDGRAPH for more in PACKED]
+        packed = [f"{suffix}{compression}" for suffix in BEDGRAPH for compression in PACKED]
         return {"conll": (".conll",), "bedgraph": (*BEDGRAPH, *packed)}
 
     inputs = ("labels",)
@@ -107,7 +107,7 @@ class Predict(Task[PredictConfig, Record]):
 
         super().__init__(config, session)
         formats = config.native()
-        writers = {"conll": conll, "bedgraph": self._bedgraph}
+        writers = {"conll": conll, "bedgraph": self._bedgraph_lines}
         self.native = native_format(config, formats)
         self.output = Output(
             native={name: NativeFormat(endings, writers[name]) for name, endings in formats.items()},
@@ -121,48 +121,48 @@ class Predict(Task[PredictConfig, Record]):
             raise UsageError(f"{self.native} is of tags and entities; the model predicts of records")
         if config.truth and self.card.of_parts:
             raise UsageError("--truth is of records; of units a fine-tuning's --test has figures")
-        self.classes = self._positive() if self.native == "bedgraph" else []
+        self.classes = self._positive_outputs() if self.native == "bedgraph" else []
         self.problems = Problems()
 
-    def _positive(self) -> list[str]:
+    def _positive_outputs(self) -> list[str]:
         """The outputs that a bedgraph adds up: of an entity its beginning and its inside."""
         entities = self.card.kind == "entities"
         names = {name: name.partition("-")[2] if entities else name for name in self.card.names}
-        known = sorted({*names.values()} - {"", "none"})
-        usual = known[0] if len(known) == 1 else known[1] if len(known) == 2 and not entities else None
-        chosen = self.config.positive or usual
-        if chosen not in known:
-            raise UsageError(f"a bedgraph is of one class: --set positive=NAME, of {', '.join(known[:20])}")
+        classes = sorted({*names.values()} - {"", "none"})
+        has_default = len(classes) == 1 or (len(classes) == 2 and not entities)
+        chosen = self.config.positive or (classes[-1] if has_default else None)
+        if chosen not in classes:
+            raise UsageError(f"a bedgraph is of one class: --set positive=NAME, of {', '.join(classes[:20])}")
         return [name for name, kind in names.items() if kind == chosen]
 
-    def _bedgraph(self, rows: Iterator[Row]) -> Iterable[str]:
+    def _bedgraph_lines(self, rows: Iterator[Row]) -> Iterable[str]:
         out = self.config.out
         packed = out is not None and ending(out).endswith(PACKED)
         return bedgraph(rows, self.classes, self.classes[0].removeprefix("B-"), indexed=packed)
 
     def records(self, problems: Problems) -> Iterable[Record]:
-        """What is read, with the columns of the other sequence of pairs and of the truth."""
+        """The records, with the columns of the other sequence of pairs and of the truth."""
         config = self.config
-        own = tuple(one for one in (*config.truth, self.card.pair) if one and config.labels is None)
-        if not own:
+        columns = tuple(column for column in (*config.truth, self.card.pair) if column)
+        if not columns or config.labels is not None:
             return super().records(problems)
-        asked = Labelling(labels=own, format=config.format, options=config.options)
-        return labelled_records(self.session, asked, config.paths, problems)
+        labelling = Labelling(labels=columns, format=config.format, options=config.options)
+        return labelled_records(self.session, labelling, config.paths, problems)
 
     def items(self, records: Iterable[Record], problems: Problems) -> Iterator[Record]:
         """The records that are asked about; those that taught the model are counted."""
         self.problems, identity = problems, self.session.domain.keys.identity
         taught = stored_trained_on(Path(self.session.model.path))
-        for record in self._asked(records, problems):
+        for record in self._records_to_predict(records, problems):
             if taught is not None and identity(record) in taught:
                 problems.note(TAUGHT, source=record.source, line=record.line)
             yield record
 
-    def _asked(self, records: Iterable[Record], problems: Problems) -> Iterable[Record]:
+    def _records_to_predict(self, records: Iterable[Record], problems: Problems) -> Iterable[Record]:
         """The records, each as it was known at its times, with its others and with its truth."""
         config, pair = self.config, self.card.pair
         if self.native == "bedgraph":
-            records = self._distinct(records, problems)
+            records = self._unique_records(records, problems)
         file, until = (
             None if config.labels is None else str(config.labels),
             past_reader(self.session.domain),
@@ -182,24 +182,25 @@ class Predict(Task[PredictConfig, Record]):
             pair=None if file is None else pair,
             until=until,
         )
-        return self._completed(examples(records, problems, source), problems)
+        return self._labelled_records(examples(records, problems, source), problems)
 
-    def _distinct(self, records: Iterable[Record], problems: Problems) -> Iterator[Record]:
+    def _unique_records(self, records: Iterable[Record], problems: Problems) -> Iterator[Record]:
         """The records but those that a bedGraph, which has each place of a name once, has no room for.
 
         Parts of a sequence may overlap; a part of another one of the same name begins with other letters.
         """
         first: dict[str, tuple[Any, str]] = {}
-        others = set[tuple[str, str, int]]()  # of which the first part showed what they are
+        ambiguous = set[tuple[str, str, int]]()  # of which the first part showed what they are
         for record in records:
-            at, raw = self._place(record, 0, 0), str(record.raw)
-            name, begin = at.get("document", record.id), (at.get("document_start"), record.meta.get("strand"))
+            location, raw = self._part_location(record, 0, 0), str(record.raw)
+            name = location.get("document", record.id)
+            begin = (location.get("document_start"), record.meta.get("strand"))
             where, letters = first.setdefault(name, (begin, raw))
             reason = "a name with white space, which a bedGraph cannot have" if name.split() != [name] else ""
             part = begin[0] is not None and (raw.startswith(letters) or letters.startswith(raw))
             if begin == where and raw != letters and not part:
-                others.add((name, record.source, record.line))
-            if (name, record.source, record.line) in others:
+                ambiguous.add((name, record.source, record.line))
+            if (name, record.source, record.line) in ambiguous:
                 reason = "a name that another sequence has, of which a bedGraph has one"
             if not reason:
                 yield record
@@ -207,57 +208,62 @@ class Predict(Task[PredictConfig, Record]):
             remedy = "give it another name, or write the rows with --level unit to a .jsonl"
             problems.bad(DataError(reason, source=record.source, line=record.line, remedy=remedy), raw)
 
-    def _completed(self, found: Iterable[Example], problems: Problems) -> Iterator[Record]:
+    def _labelled_records(self, examples: Iterable[Example], problems: Problems) -> Iterator[Record]:
         """Records with the other one of a pair, and their true labels."""
-        for one in found:
-            more: dict[str, Any] = {} if one.second is None else {str(self.card.pair): one.second}
+        for example in examples:
+            fields: dict[str, Any] = {} if example.second is None else {str(self.card.pair): example.second}
             if self.config.truth:
-                more |= {TRUTH: one.label, GROUP: group_of(self.session, one)}
+                fields |= {TRUTH: example.label, GROUP: group_of(self.session, example)}
                 try:
-                    target(self.card, one.label, problems.sensitive)
+                    target(self.card, example.label, problems.sensitive)
                 except DataError as error:
-                    problems.bad(problems.located(error, one.record), str(one.record.raw))
+                    problems.bad(problems.located(error, example.record), str(example.record.raw))
                     continue
-            yield replace(one.record, meta={**one.record.meta, **more})
+            yield replace(example.record, meta={**example.record.meta, **fields})
 
     def cost(self, item: Record) -> float:
         """One pass over the record, the other one of its pair or the words of its prompt, in windows."""
         tokens, card = self.session.tokens(item.raw), self.card
         if card.pair is not None:
             with suppress(DataError):  # an item without the other one is refused with its row
-                tokens += self.session.tokens(self._second(item, card.pair))
+                tokens += self.session.tokens(self._second_sequence(item, card.pair))
         return forward_tokens(self.session.model, ONE_PASS)(tokens)
 
     def rows(self, items: Sequence[Record]) -> Iterator[list[Row]]:
         """Rows of each record."""
         tokenizer, card = self.session.tokenizer, self.card
-        found: list[list[Piece]] = []
+        windows: list[list[Piece]] = []
         bounds: list[Any] = []
-        for record, encoding in zip(items, tokenizer.encode_batch([one.raw for one in items]), strict=True):
-            own = None
+        encodings = tokenizer.encode_batch([record.raw for record in items])
+        for record, encoding in zip(items, encodings, strict=True):
+            units = None
             if card.of_parts:
                 words = record.meta.get("spans") if "words" in record.meta else None
-                own = unit_bounds(encoding) if words is None else np.array([w for w in words if w], np.int32)
+                units = (
+                    unit_bounds(encoding) if words is None else np.array([w for w in words if w], np.int32)
+                )
             if card.pair is not None:
-                other = tokenizer.encode(self._second(record, card.pair))
-                where = pieces_of_pair(encoding, other, tokenizer.space, card, has_types(self.session))
+                second = tokenizer.encode(self._second_sequence(record, card.pair))
+                where = pieces_of_pair(encoding, second, tokenizer.space, card, has_types(self.session))
             elif self.prompts is not None:
                 where = self.prompts.pieces(record)
             else:
-                where = pieces(encoding, tokenizer.space, card, own)[0]
-            found.append(where)
-            bounds.append(own)
-        counts = [1 if own is None else len(own) for own in bounds]
-        for record, own, outputs in zip(items, bounds, self.labeller.outputs(found, counts), strict=True):
-            told = self.labeller.probabilities(outputs)
-            if own is None:
-                yield [self._row(record, told[0])]
+                where = pieces(encoding, tokenizer.space, card, units)[0]
+            windows.append(where)
+            bounds.append(units)
+        counts = [1 if units is None else len(units) for units in bounds]
+        logits = self.labeller.outputs(windows, counts)
+        for record, units, outputs in zip(items, bounds, logits, strict=True):
+            probabilities = self.labeller.probabilities(outputs)
+            if units is None:
+                yield [self._row(record, probabilities[0])]
             else:  # what is shown beside a record is another one's
                 first, stop = record.meta.get("own", (0, math.inf))
-                parts = self._parts(record, own, outputs, told)
+                parts = self._part_rows(record, units, outputs, probabilities)
                 yield [row for row in parts if first <= row["start"] < stop]
 
-    def _second(self, record: Record, pair: str) -> Any:
+    def _second_sequence(self, record: Record, pair: str) -> Any:
+        """The raw other sequence of a pair; DataError where a record lacks it."""
         second = record.meta.get(pair)
         if isinstance(second, Record):
             return second.raw
@@ -266,105 +272,107 @@ class Predict(Task[PredictConfig, Record]):
             raise DataError("a pair with an empty side", field=pair, remedy=remedy)
         return self.session.domain.text.of_text(str(second), {**self.config.options, **record.meta})
 
-    def _row(self, record: Record, told: Any) -> Row:
-        names, values = self.card.names, [round(float(one), 6) for one in told]
-        of, where = dict(zip(names, values, strict=True)), {**place(record), **time_of(record)}
+    def _row(self, record: Record, probabilities: Any) -> Row:
+        """The row of a record, with what is predicted of it as a whole."""
+        names, values = self.card.names, [round(float(number), 6) for number in probabilities]
+        by_name, where = dict(zip(names, values, strict=True)), {**place(record), **time_of(record)}
         if (truth := record.meta.get(TRUTH)) is not None and self.config.truth:
             where[TRUTH] = truth[0] if self.card.kind == "value" and len(truth) == 1 else truth
             where[GROUP] = record.meta[GROUP]
         if isinstance(second := record.meta.get(self.card.pair or ""), Record):
             where["second"] = second.id
         if self.card.kind == "value":
-            return {**where, "prediction": values[0] if len(values) == 1 else of}
+            return {**where, "prediction": values[0] if len(values) == 1 else by_name}
         if self.card.kind == "multilabel":
-            return {**where, "prediction": [name for name in names if of[name] >= 0.5], "p": of}
-        best = names[int(told.argmax())]
-        return {**where, "prediction": best, "probability": of[best], "p": of}
+            return {**where, "prediction": [name for name in names if by_name[name] >= 0.5], "p": by_name}
+        best = names[int(probabilities.argmax())]
+        return {**where, "prediction": best, "probability": by_name[best], "p": by_name}
 
-    def _parts(self, record: Record, bounds: Any, outputs: Any, told: Any) -> list[Row]:
+    def _part_rows(self, record: Record, bounds: Any, outputs: Any, probabilities: Any) -> list[Row]:
+        """Rows of the units of a record, or of the entities that are found in it."""
         names = self.card.names
-        kept = ~np.isnan(outputs[:, 0])
-        silent = [self._place(record, a, b) for a, b in bounds[~kept].tolist()]
+        has_token = ~np.isnan(outputs[:, 0])
+        silent = [self._part_location(record, a, b) for a, b in bounds[~has_token].tolist()]
         self.problems.note(
             "a unit without a token, of which nothing is predicted", len(silent), source=record.source
         )
-        bounds, told = bounds[kept], told[kept]
-        where = [self._place(record, a, b) for a, b in bounds.tolist()]
+        bounds, probabilities = bounds[has_token], probabilities[has_token]
+        where = [self._part_location(record, a, b) for a, b in bounds.tolist()]
         if self.card.kind == "tags":
-            tags = [names[one] for one in told.argmax(1)]
+            tags = [names[index] for index in probabilities.argmax(1)]
         else:
-            tags = self.labeller.chain(outputs[kept])
+            tags = self.labeller.chain(outputs[has_token])
         if self.card.kind == "entities" and not self.units:
             # That a unit begins an entity of a kind, or is inside one, is one answer.
             kinds = np.array([name.partition("-")[2] for name in names])
             return [
                 {
-                    **self._place(record, where[first]["start"], where[end - 1]["end"]),
+                    **self._part_location(record, where[first]["start"], where[end - 1]["end"]),
                     "prediction": kind,
-                    "probability": round(float(told[first:end, kinds == kind].sum(1).min()), 6),
+                    "probability": round(float(probabilities[first:end, kinds == kind].sum(1).min()), 6),
                 }
                 for first, end, kind in entities(tags)[0]
             ]
-        sure = [round(float(own[names.index(tag)]), 6) for own, tag in zip(told, tags, strict=True)]
-        rows: list[Row] = [
-            {**at, "prediction": tag, "probability": p, "p": dict(zip(names, map(float, own), strict=True))}
-            for at, tag, p, own in zip(where, tags, sure, told, strict=True)
-        ]
+        rows: list[Row] = []
+        for at, tag, of_unit in zip(where, tags, probabilities, strict=True):
+            by_name = dict(zip(names, map(float, of_unit), strict=True))
+            rows.append({**at, "prediction": tag, "probability": round(by_name[tag], 6), "p": by_name})
         if self.native == "conll":  # its lines are those of the input
             rows += [{**at, "prediction": None} for at in silent]
         return sorted(rows, key=lambda row: row["start"])
 
-    def _place(self, record: Record, start: int, end: int) -> Row:
+    def _part_location(self, record: Record, start: int, end: int) -> Row:
         """A part, and where it is in the document that the record was cut out of."""
-        found = {**place(record), "start": start, "end": end, "unit": str(record.raw)[start:end]}
+        location = {**place(record), "start": start, "end": end, "unit": str(record.raw)[start:end]}
         if record.document is None or "start" not in record.meta:
-            return found
+            return location
         begin = int(record.meta["start"])
         if record.meta.get("strand") == "-":
             start, end = len(record.raw) - end, len(record.raw) - start
         there = {"document": record.document, "document_start": begin + start, "document_end": begin + end}
-        return {**found, **there}
+        return {**location, **there}
 
     def figures(self, rows: Iterable[Row]) -> Figures:
         """How many were called what; of values their mean and range."""
         counts, values, several = Counter[str](), [], []
         for row in rows:
-            said = row["prediction"]
-            if isinstance(said, float):
-                values.append(said)
-            elif isinstance(said, Mapping):
-                several.append(list(said.values()))
-            elif isinstance(said, list):
-                counts.update(said)
-            elif isinstance(said, str):
-                counts[said] += 1
+            prediction = row["prediction"]
+            if isinstance(prediction, float):
+                values.append(prediction)
+            elif isinstance(prediction, Mapping):
+                several.append(list(prediction.values()))
+            elif isinstance(prediction, list):
+                counts.update(prediction)
+            elif isinstance(prediction, str):
+                counts[prediction] += 1
         if several:
             means = np.mean(several, axis=0).tolist()
             few = self.session.card.sensitive and len(several) < SMALLEST
-            told = {} if few else {"means": dict(zip(self.card.names, means, strict=True))}
-            return {"n": len(several), **told}
+            average = {} if few else {"means": dict(zip(self.card.names, means, strict=True))}
+            return {"n": len(several), **average}
         if values:
-            found: Figures = {"n": len(values), "mean": float(np.mean(values))}
+            spread: Figures = {"n": len(values), "mean": float(np.mean(values))}
             if self.session.card.sensitive:  # the least and the largest are each of one person
-                return found if len(values) >= SMALLEST else {"n": len(values)}
-            return {**found, "min": min(values), "max": max(values)}
-        own = dict(counts.most_common())
+                return spread if len(values) >= SMALLEST else {"n": len(values)}
+            return {**spread, "min": min(values), "max": max(values)}
+        class_counts = dict(counts.most_common())
         hidden = self.session.card.sensitive
-        return {"n": counts.total(), "predicted": redacted_counts(own, parts=True) if hidden else own}
+        shares = redacted_counts(class_counts, parts=True) if hidden else class_counts
+        return {"n": counts.total(), "predicted": shares}
 
     def conclusion(self, figures: Figures, items: People, rows: ReadRows) -> Conclusion:
         shown = released_count(items)
-        told = f"{number_of(shown, 'record')}: {self.card.label}"
+        lead = f"{number_of(shown, 'record')}: {self.card.label}"
         if "means" in figures:
             means = ", ".join(f"{n} {v:.4g}" for n, v in figures["means"].items())
-            return Conclusion(f"{told}; on average {means}")
+            return Conclusion(f"{lead}; on average {means}")
         if "mean" in figures:
-            told += f" {figures['mean']:.4g} on average"
+            lead += f" {figures['mean']:.4g} on average"
             return Conclusion(
-                told + (f" ({figures['min']:.4g} to {figures['max']:.4g})" if "min" in figures else "")
+                lead + (f" ({figures['min']:.4g} to {figures['max']:.4g})" if "min" in figures else "")
             )
         if "predicted" not in figures:
-            return Conclusion(told)
+            return Conclusion(lead)
         shares = [
             f"{name} for {count:,}"
             for name, count in [*figures["predicted"].items()][:5]
@@ -372,18 +380,18 @@ class Predict(Task[PredictConfig, Record]):
         ]
         hidden = any(isinstance(count, str) for count in figures["predicted"].values())
         nothing = "counts below 11 are not shown" if hidden else "nothing found"
-        return Conclusion(f"{told} {', '.join(shares) or nothing}")
+        return Conclusion(f"{lead} {', '.join(shares) or nothing}")
 
     def page(self, page: Page, rows: ReadRows, figures: Figures) -> None:
         super().page(page, rows, figures)
         if self.session.card.sensitive:
             return
         sure = (row for row in rows() if isinstance(row["prediction"], str) and "probability" in row)
-        least = nsmallest(LEAST_SURE, sure, key=lambda row: row["probability"])
+        least_sure = nsmallest(LEAST_SURE, sure, key=lambda row: row["probability"])
         columns = ("id", "unit", "prediction", "probability")
-        named = [name for name in columns if any(name in row for row in least)]
-        if least:
-            page.table("Least sure", named, [[row.get(name) for name in named] for row in least])
+        named = [name for name in columns if any(name in row for row in least_sure)]
+        if least_sure:
+            page.table("Least sure", named, [[row.get(name) for name in named] for row in least_sure])
 
     def tables(self, figures: Figures) -> Iterator[Table]:
         if predicted := figures.get("predicted"):

@@ -18,7 +18,7 @@ _KEY = b"seqmlm"
 
 
 class Predictions(NamedTuple):
-    """Of N items; `truth` and `predicted` as `seqmlm.evaluation.predictions.measures` takes them."""
+    """Predictions of N items; `seqmlm.evaluation.predictions.measures` takes `truth` and `predicted`."""
 
     kind: str
     names: tuple[str, ...]
@@ -27,52 +27,56 @@ class Predictions(NamedTuple):
     truth: Any
     predicted: Any
 
-    def mismatch(self, other: Predictions, *, ids: bool = False) -> str | None:
-        """In what two sets of predictions are not of the same; None where they are.
+    def mismatch(self, second: Predictions, *, ids: bool = False) -> str | None:
+        """The difference between the test data of two sets of predictions, in words; None for none.
 
         With `ids` an example of those that differ is named. Values are compared with the rounding of their
         scale, which each training has for itself.
         """
-        if self.kind != other.kind:
-            return f"one predicts {self.kind}, the other {other.kind}"
-        if self.kind != "entities" and self.names != other.names:
+        if self.kind != second.kind:
+            return f"one predicts {self.kind}, the other {second.kind}"
+        if self.kind != "entities" and self.names != second.names:
             return f"one predicts {len(self.names)} {self.kind} labels, the other has others"
-        if self.ids != other.ids:
-            many = f"{len(self.ids):,} and {len(other.ids):,} items"
-            pair = next((pair for pair in zip(self.ids, other.ids, strict=False) if pair[0] != pair[1]), None)
+        if self.ids != second.ids:
+            many = f"{len(self.ids):,} and {len(second.ids):,} items"
+            pairs = zip(self.ids, second.ids, strict=False)
+            pair = next((pair for pair in pairs if pair[0] != pair[1]), None)
             named = f"; the first ids that differ are {pair[0]!r} and {pair[1]!r}" if pair and ids else ""
             return f"they were tested on other records ({many}{named})"
         if self.kind == "entities":
-            same = self.truth == other.truth
+            same = self.truth == second.truth
         else:
-            same = np.allclose(self.truth, other.truth, rtol=1e-4, atol=1e-6)
+            same = np.allclose(self.truth, second.truth, rtol=1e-4, atol=1e-6)
         return None if same else "the true labels of the same records differ"
 
 
-def write_predictions(folder: Path, made: Predictions, records: Sequence[Mapping[str, Any]] = ()) -> None:
-    """Keep predictions in a run's folder, an item a row, with what `records` add to each."""
+def write_predictions(
+    folder: Path, predictions: Predictions, records: Sequence[Mapping[str, Any]] = ()
+) -> None:
+    """Write predictions into a run's folder, an item a row, with further fields of each from `records`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    columns: dict[str, Any] = {"id": made.ids, "group": made.groups, "truth": map(_plain, made.truth)}
-    if made.kind in ("class", "tags"):
-        columns["truth"] = [made.names[one] for one in made.truth]
-        columns["p"] = [dict(zip(made.names, map(float, one), strict=True)) for one in made.predicted]
+    kind, names, ids, groups, truth, predicted = predictions
+    columns: dict[str, Any] = {"id": ids, "group": groups, "truth": map(_plain_label, truth)}
+    if kind in ("class", "tags"):
+        columns["truth"] = [names[index] for index in truth]
+        columns["p"] = [dict(zip(names, map(float, row), strict=True)) for row in predicted]
     else:
-        columns["prediction"] = map(_plain, made.predicted)
-    rows = [dict(zip(columns, own, strict=True)) for own in zip(*columns.values(), strict=True)]
+        columns["prediction"] = map(_plain_label, predicted)
+    rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
     if records:
-        rows = [{**row, **more} for row, more in zip(rows, records, strict=True)]
-    told = json.dumps({"kind": made.kind, "names": list(made.names)})
-    table = pa.Table.from_pylist(rows).replace_schema_metadata({_KEY: told.encode()})
+        rows = [{**row, **fields} for row, fields in zip(rows, records, strict=True)]
+    header = json.dumps({"kind": kind, "names": list(names)})
+    table = pa.Table.from_pylist(rows).replace_schema_metadata({_KEY: header.encode()})
     pq.write_table(table, folder / PREDICTIONS)
 
 
-def _plain(one: Any) -> Any:
-    return one if isinstance(one, list) else one.tolist()
+def _plain_label(label: Any) -> Any:
+    return label if isinstance(label, list) else label.tolist()
 
 
-def is_stored(path: Path) -> bool:
+def is_predictions_file(path: Path) -> bool:
     """Whether a file is one that `write_predictions` kept."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -84,7 +88,7 @@ def is_stored(path: Path) -> bool:
 
 
 def read_predictions(folder: Path) -> Predictions:
-    """What `write_predictions` kept in a folder, or a file that was moved out of it; else StateError."""
+    """Predictions that `write_predictions` wrote, from a folder or a file out of it; else StateError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -93,12 +97,12 @@ def read_predictions(folder: Path) -> Predictions:
         raise StateError(f"{folder} keeps no predictions: only a fine-tuning that had test data does")
     try:
         table = pq.read_table(path)
-        told = json.loads((table.schema.metadata or {})[_KEY])
-        kind, names = told["kind"], tuple(told["names"])
+        header = json.loads((table.schema.metadata or {})[_KEY])
+        kind, names = header["kind"], tuple(header["names"])
         ids, groups, truth = (table[name].to_pylist() for name in ("id", "group", "truth"))
         if kind in ("class", "tags"):
-            predicted: Any = np.column_stack([one.to_numpy() for one in table["p"].flatten()])
-            truth = np.array([names.index(one) for one in truth])
+            predicted: Any = np.column_stack([column.to_numpy() for column in table["p"].flatten()])
+            truth = np.array([names.index(name) for name in truth])
         else:
             predicted = table["prediction"].to_pylist()
             if kind != "entities":

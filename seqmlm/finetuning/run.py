@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, fields, replace
-from functools import cached_property
+from dataclasses import fields, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,16 @@ from seqmlm.data.labels import time_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.sources import UNNAMED, combined, file_fingerprint, shown_name
 from seqmlm.engine.conditionals import Conditionals
-from seqmlm.engine.distributed import Processes
 from seqmlm.errors import StateError, UsageError, number_of
-from seqmlm.finetuning.cases import items_of, outputs_of, predicted, truth_of
+from seqmlm.finetuning.cases import items_of, outputs_of, predictions_of, truth_of
 from seqmlm.finetuning.config import FinetuneConfig
-from seqmlm.finetuning.labelled import doubt, primary, read_parts, resembling, why_untested
+from seqmlm.finetuning.labelled import (
+    primary_measure,
+    read_parts,
+    reading_note,
+    resembling_count,
+    why_untested,
+)
 from seqmlm.finetuning.predictions import Predictions, write_predictions
 from seqmlm.finetuning.table import Columns
 from seqmlm.finetuning.teaching import Teacher, Trained
@@ -37,14 +41,14 @@ from seqmlm.inference.labeller import Labeller
 from seqmlm.inference.session import Session
 from seqmlm.privacy import handling_sensitive_data
 from seqmlm.registry.entries import ModelEntry
+from seqmlm.reports.page import Page
 from seqmlm.reports.summary import Summary, Table
 from seqmlm.reports.verdict import finetuning_sentence
 from seqmlm.tasks.columns import Labelling, reader_options, text_options
-from seqmlm.tasks.deadline import CUTS, Cuts, Deadline, RemainingTime, Start, seconds
-from seqmlm.tasks.register import track_model
-from seqmlm.tracking import DESCRIPTION, METRICS, TrackedRun, read_metrics
-from seqmlm.training.observers import complete_console
-from seqmlm.training.page import PAGE, described, finetuning_page
+from seqmlm.tasks.deadline import RemainingTime
+from seqmlm.tracking import METRICS, TrackedRun, read_metrics
+from seqmlm.training.job import TrainingJob
+from seqmlm.training.page import curves, date
 from seqmlm.training.resume import (
     REQUESTS,
     check_name_is_free,
@@ -52,8 +56,7 @@ from seqmlm.training.resume import (
     resume_mode,
     saved_settings,
 )
-from seqmlm.training.run import QUARANTINE, TrainingRun
-from seqmlm.workspace import Workspace
+from seqmlm.training.run import QUARANTINE, TrainingRun, track_version
 
 COMPARED = ("accuracy", "auroc", "macro_f1", "spearman", "mean")
 """Figures beside the primary one that trainings are compared by: few."""
@@ -63,27 +66,29 @@ _FREE = ("max_time", "rivals", "table")
 """What a resumed run may change."""
 
 
-class Finetuning:
+class Finetuning(TrainingJob):
     """A fine-tuning under way."""
 
     def __init__(self, config: FinetuneConfig, console: Any) -> None:
         config.check()
-        self.config, self.console = config, complete_console(console)
-        self.deadline = Deadline(self.console.began)
-        self.deadline.limit = None if config.max_time is None else seconds(config.max_time)
-        self.processes = Processes()
-        self.workspace, self.session = Workspace.locate(), _open(config)
+        super().__init__(console)
+        self.limit(config.max_time)
+        self.config, self.session = config, _open_session(config)
         self.private = self.session.card.sensitive
         self.seeds = range(config.seed, config.seed + config.seeds)
-        self.run = self._run(config.resumed_run or str(config.run_name))
+        self.run = TrainingRun(
+            workspace=self.workspace,
+            name=config.resumed_run or str(config.run_name),
+            task="finetune",
+            domain=self.session.card.domain,
+            resume=resume_mode(config.resume) != "never",
+        )
         self.settings = self._agreed_settings()
-        aside = self.run.directory / QUARANTINE
-        self.problems = Problems(config.on_error, quarantine=aside, sensitive=self.private)
+        quarantine = self.run.directory / QUARANTINE
+        self.problems = Problems(config.on_error, quarantine=quarantine, sensitive=self.private)
         self.problems.listener = self.console.message
-        reading = self.deadline.elapsed()
-        self.parts, self.card = read_parts(self.session, config, self.problems)
-        self._say(self.deadline.extend(self.deadline.elapsed() - reading))
-        self.primary = primary(self.card, self.parts)
+        self.parts, self.card = self.load_data(lambda: read_parts(self.session, config, self.problems))
+        self.primary = primary_measure(self.card, self.parts)
         self.columns = None
         if config.table is not None and self.card.kind not in ("class", "value"):
             raise UsageError(f"--table is for classes and values, and these labels are {self.card.kind}")
@@ -92,7 +97,7 @@ class Finetuning:
 
     @cached_property
     def teacher(self) -> Teacher:
-        """What trains; it has the examples in tokens."""
+        """The teacher of this run's head, with the examples in tokens."""
         return Teacher(
             *(self.session, self.config, self.card, self.parts, self.problems),
             metric=self.primary,
@@ -100,277 +105,228 @@ class Finetuning:
             processes=self.processes,
         )
 
-    def _run(self, name: str) -> TrainingRun:
-        return TrainingRun(
-            workspace=self.workspace,
-            name=name,
-            task="finetune",
-            domain=self.session.card.domain,
-            resume=resume_mode(self.config.resume) != "never",
-        )
-
-    def _of_seed(self, seed: int) -> TrainingRun:
+    def _seed_run(self, seed: int) -> TrainingRun:
         """The run of one training: the run itself, where there are no others."""
-        return self.run if self.config.seeds == 1 else self._run(f"{self.run.name}-seed{seed}")
+        return self.run if self.config.seeds == 1 else replace(self.run, name=f"{self.run.name}-seed{seed}")
 
     @property
     def sources(self) -> tuple[str, ...]:
         """Where the examples to train on come from, as they were named."""
-        return (*self.config.train, *(one.partition("=")[2] for one in self.config.classes))
+        return (*self.config.train, *(class_file.partition("=")[2] for class_file in self.config.classes))
 
     @cached_property
     def files(self) -> list[str]:
         """All files that are read."""
         config = self.config
-        of_class = (one.partition("=")[2] for one in config.classes)
-        paths = (*config.train, *config.valid, *config.test, *of_class)
-        read = self.session.domain.files.inputs(paths, format=config.format, options=config.options)
-        return [*read, *(one for one in (config.label_file, config.mask) if one)]
+        classes = self.sources[len(config.train) :]
+        paths = (*config.train, *config.valid, *config.test, *classes)
+        data_files = self.session.domain.files.inputs(paths, format=config.format, options=config.options)
+        return [*data_files, *filter(None, (config.label_file, config.mask))]
 
     def summary(self) -> Summary:
         """Train, judge, register."""
         config, teacher, seeds = self.config, self.teacher, self.seeds
         with handling_sensitive_data(self.private):
-            if self.processes.is_main:
-                self.run.begin(self.settings)
             if not self.processes.is_main:  # it trains, and leaves the rest to the main process
-                signals = [self._trained(seed, None, seeds.stop - seed).signal for seed in seeds]
+                signals = [self._train_seed(seed, None, seeds.stop - seed).signal for seed in seeds]
                 return self._summary(stopped=next(filter(None, signals), None))
-            self.console.message(self._beginning())
-            with self._tracked(self.run) as tracked:
-                found = [self._trained(seed, tracked, seeds.stop - seed) for seed in seeds]
-                if stopped := next(filter(None, (one.signal for one in found)), None):
-                    self.console.message(self.run.stop(tracked, found[-1].steps))
+            self.run.begin(self.settings)
+            self.console.message(self._plan_sentence())
+            with self._open_run(self.run) as tracked:
+                trainings = [self._train_seed(seed, tracked, seeds.stop - seed) for seed in seeds]
+                if stopped := next(filter(None, (training.signal for training in trainings)), None):
+                    self.console.message(self.run.stop(tracked, trainings[-1].steps))
                     return self._summary(stopped=stopped)
-                best = max(found, key=lambda one: -np.inf if one.value is None else one.value)
-                labeller = teacher.restored(best.seed, self._of_seed(best.seed).directory)
+                best = max(trainings, key=lambda trained: -np.inf if trained.value is None else trained.value)
+                labeller = teacher.best_labeller(best.seed, self._seed_run(best.seed).directory)
                 if config.rivals == "on" and self.parts["test"]:
                     self.console.message("trained; now what is cheaper learns from the same examples")
-                figures, tables = self._judged(labeller, found, best)
-                entry = self._registered(labeller, figures, tracked.run_id)
-                measured = _flat(figures)
-                compared = {name: measured[name] for name in self._compared() if name in measured}
-                rest = {name: value for name, value in measured.items() if name not in compared}
-                tracked.log_metrics(best.steps, compared, rest)
-                tracked.set_numbers(rest)
-                track_model(tracked, entry, compared)
+                figures, tables = self._test_results(labeller, trainings, best)
+                entry = self._register(labeller, figures, tracked.run_id)
+                metrics = _test_metrics(figures)
+                # As a metric, each of the few is a chart with one point in MLflow.
+                compared_names = dict.fromkeys(f"test/{name}" for name in (self.primary, *COMPARED))
+                chart_metrics = {name: metrics[name] for name in compared_names if name in metrics}
+                details = {name: value for name, value in metrics.items() if name not in chart_metrics}
+                track_version(tracked, entry, best.steps, chart_metrics, details)
                 figures = released(figures)
                 model = f"{self.run.name}:{entry.version}"
-                answer, hint = self._sentence(figures, model), f"seqmlm predict {self.run.name} NEW"
-                self._page(model, answer.partition(" Use it:")[0], hint, figures, tables, best, tracked)
-        hint = f"next: {hint} --out predictions.csv"
-        return self._summary(figures=figures, tables=tables, answer=answer, hint=hint)
+                answer = self._answer(figures, model)
+                lead = answer.partition(" Use it:")[0]
+                page = self._page(model, lead, figures, tables, best)
+                self.publish(tracked, page, [lead.removesuffix(".")])
+            hint = f"next: seqmlm predict {self.run.name} NEW --out predictions.csv"
+            return self._summary(figures=figures, tables=tables, answer=answer, hint=hint)
 
-    def _beginning(self) -> str:
-        """What is learnt from how much, before it takes time."""
-        counts: dict[str, int] = {part: len(own) for part, own in self.parts.items()}
+    def _plan_sentence(self) -> str:
+        """The kind of labels and the numbers of examples, in a sentence."""
+        counts: dict[str, int] = {part: len(examples) for part, examples in self.parts.items()}
         shown = redacted_counts(counts) if self.private else counts
         several = len(self.card.names)
         many = number_of(several, "value") if self.card.kind == "value" else f"{several:,} classes"
         shots = self.config.shots
-        drawn = f"{shots} of " if shots is not None and shots < counts["train"] else ""
-        told = f"{self.card.kind}: {many}{self._classes()}; {drawn}{shown['train']} examples to train on"
-        return f"{told}, {shown['validation']} to validate, {shown['test']} to test"
+        train = f"{shots} of " if shots is not None and shots < counts["train"] else ""
+        train += f"{shown['train']} examples to train on"
+        held_out = f"{shown['validation']} to validate, {shown['test']} to test"
+        return f"{self.card.kind}: {many}{self._class_counts()}; {train}, {held_out}"
 
-    def _classes(self) -> str:
+    def _class_counts(self) -> str:
         """The classes of records with how many examples each has, where they are few; of sensitive data a
         class may say something of a person."""
         if self.private or self.card.kind != "class" or len(self.card.names) > NAMED:
             return ""
-        counts = Counter(str(one.label) for own in self.parts.values() for one in own)
+        counts = Counter(str(example.label) for examples in self.parts.values() for example in examples)
         return f" ({', '.join(f'{name!r} {counts[name]}' for name in sorted(counts))})"
 
-    def _summary(self, **found: Any) -> Summary:
+    def _summary(self, **results: Any) -> Summary:
         counts = {
             "items": sum(map(len, self.parts.values())),
             "bad": self.problems.bad_count,
             "notes": self.problems.counts,
         }
         spent = self.deadline.wall()
-        return Summary(task="finetune", **released(counts), **found, seconds=spent)
+        return Summary(task="finetune", **released(counts), **results, seconds=spent)
 
-    def _settings(self) -> dict[str, Any]:
-        """The settings that are saved with the run, and a digest of the data.
-
-        A name that is taken is refused, and so is a resumed run that other settings or data began.
-        """
+    def _agreed_settings(self) -> dict[str, Any]:
+        """The settings that are saved with the run, and a digest of the data; refused by the main process."""
         settings: dict[str, Any] = to_dict(self.config)
         del settings["resume"], settings["name"]
         settings["data"] = file_fingerprint(self.files)
+        error = None
+        try:
+            if self.processes.is_main:
+                self._check_runs(settings)
+        except StateError as raised:
+            error = raised
+        self.processes.agree(error)
+        return settings
+
+    def _check_runs(self, settings: Mapping[str, Any]) -> None:
+        """Refuse a name that is taken, and a run to resume that other settings or data began."""
         frozen = [key for key in settings if key not in _FREE]
-        for run in dict.fromkeys([self.run, *map(self._of_seed, self.seeds)]):
+        for run in dict.fromkeys([self.run, *map(self._seed_run, self.seeds)]):
             if not (run.resume and (run.directory / REQUESTS[run.task]).exists()):
                 check_name_is_free(run.name, run.task, run.directory)
                 continue
             # What a setting of a later version is by default, the run was begun with.
             saved = to_dict(FinetuneConfig()) | saved_settings(run.directory, run.task)
             check_unchanged(run.name, saved, settings, frozen=frozen, alternative="take another --name")
-        return settings
 
-    def _agreed_settings(self) -> dict[str, Any]:
-        """The settings, as the main process checks them against what runs have."""
-        settings, error = dict[str, Any](), None
-        if self.processes.is_main:
-            try:
-                settings = self._settings()
-            except StateError as raised:
-                error = raised
-        self.processes.agree(error)
-        return settings
-
-    def _tracked(self, run: TrainingRun, parent: str | None = None) -> TrackedRun:
+    def _open_run(self, run: TrainingRun, parent: str | None = None) -> TrackedRun:
+        """Open a run in MLflow with its parameters and data, below that of the id `parent`."""
         config, card = self.config, self.card
-        own = ("tune", "epochs", "seeds", "shots", "seed")
+        settings = ("tune", "epochs", "seeds", "shots", "seed")
         params = {
             "domain": run.domain,
             "init": config.model,
             **{name: getattr(card, name) for name in ("kind", "label", "pool", "pairing", "crf")},
             "classes": len(card.names),
-            **{name: getattr(config, name) for name in own},
+            **{name: getattr(config, name) for name in settings},
             "learning_rate": self.teacher.rate,
-            "data": self._shown(),
+            "data": self._data_name(),
             **released({"training_examples": len(self.parts["train"])}),
         }
         tracked = run.start(params, self.console.message, parent=parent)
         if self.session.entry is not None:
             tracked.uses(self.session.entry.name, self.session.entry.version)
         counts = released({part: len(own) for part, own in self.parts.items()})
-        source, digest = "withheld" if self.private else self.sources[0], file_fingerprint(self.files)
-        tracked.dataset(self._shown(), source, combined(files=digest), counts)
+        source = "withheld" if self.private else self.sources[0]
+        tracked.dataset(self._data_name(), source, combined(files=self.settings["data"]), counts)
         return tracked
 
-    def _shown(self) -> str:
+    def _data_name(self) -> str:
         return UNNAMED if self.private else shown_name(self.sources)
 
-    def _trained(self, seed: int, tracked: TrackedRun | None, left: int) -> Trained:
-        """One training; a child of the run, where there are several. What is done is not done again.
+    def _train_seed(self, seed: int, tracked: TrackedRun | None, trainings_left: int) -> Trained:
+        """The training of one seed, a child of the run where there are several; read where it is finished.
 
-        Args:
-            left: trainings that share what is left of the time limit, this one included.
+        It shares the time that is left with later ones; `trainings_left` counts all of them.
         """
-        run, alone = self._of_seed(seed), self.config.seeds == 1
-        if not alone and self.processes.is_main:
+        run, is_single = self._seed_run(seed), self.config.seeds == 1
+        if not is_single and self.processes.is_main:
             run.begin(self.settings)
-        trained = run.result(lambda saved: Trained(**saved))
-        if trained is not None:
-            if (start := self._recorded(run)) is not None:
-                self.deadline.carry(start.elapsed + trained.seconds)
-            return trained
-        start = self._started(run, left)
-        child = tracked is not None and not alone and self.config.tune != "none"
-        with self._tracked(run, tracked.run_id) if child and tracked else nullcontext(tracked) as own:
-            found = self.teacher.train(seed, run, own, self.console, start)
+        finished = run.result(lambda saved: Trained(**saved))
+        if finished is not None:
+            if (start := self.recorded_start(run.name)) is not None:
+                self.deadline.carry(start.elapsed + finished.seconds)
+            return finished
+        start = self.start(run.name, trainings_left)
+        child = tracked is not None and not is_single and self.config.tune != "none"
+        with self._open_run(run, tracked.run_id) if child and tracked else nullcontext(tracked) as own_run:
+            outcome = self.teacher.train(seed, run, own_run, self.console, start)
         if start is not None:  # of a resumed training, the seconds before it stopped count too
-            self.deadline.carry(max(self.deadline.elapsed(), start.elapsed + found.seconds))
-        if found.signal is None and self.processes.is_main:
-            run.finish(found._asdict())
-        return found
+            self.deadline.carry(max(self.deadline.elapsed(), start.elapsed + outcome.seconds))
+        if outcome.signal is None and self.processes.is_main:
+            run.finish(outcome._asdict())
+        return outcome
 
-    def _recorded(self, run: TrainingRun) -> Start | None:
-        """How an earlier process divided the time for a training."""
-        if self._cuts is None or (recorded := self._cuts.get(run.name)) is None:
-            return None
-        return Start(**recorded)
-
-    def _started(self, run: TrainingRun, left: int) -> Start | None:
-        """The division of the time for a training, as the main process measures it; None without a limit."""
-        if self.deadline.limit is None:
-            return None
-        text = ""
-        if self._cuts is not None:
-            if (start := self._recorded(run)) is None:
-                start = self.deadline.start(left)
-                self._cuts.write(run.name, **asdict(start))
-            else:
-                self.deadline.carry(start.elapsed)
-            text = json.dumps(asdict(start))
-        return Start(**json.loads(self.processes.text_from_main(text)))
-
-    @cached_property
-    def _cuts(self) -> Cuts | None:
-        """What the clock cut; None without a limit, and in other processes than the main one."""
-        limit = self.deadline.limit
-        if limit is None or not self.processes.is_main:
-            return None
-        return Cuts(self.run.directory / CUTS, {"limit": limit})
-
-    def _late(self, best: Trained) -> Callable[[str], bool]:
+    def _rival_deadline(self, best: Trained) -> Callable[[str], bool]:
         """Whether no time is left for a rival of a name."""
-        start = self._recorded(self._of_seed(best.seed))
-        remaining = RemainingTime(deadline=self.deadline, start=start, cuts=self._cuts, key="rivals: ")
+        start = self.recorded_start(self._seed_run(best.seed).name)
+        remaining = RemainingTime(deadline=self.deadline, start=start, cuts=self.cuts, key="rivals: ")
         return remaining.is_over
 
-    def _say(self, text: str) -> None:
-        if text and self.processes.is_main:
-            self.console.message(text)
-
-    def _judged(
-        self, labeller: Labeller, found: Sequence[Trained], best: Trained
+    def _test_results(
+        self, labeller: Labeller, trainings: Sequence[Trained], best: Trained
     ) -> tuple[dict[str, Any], list[Table]]:
-        """Figures on the test data, beside the rivals'."""
-        card, teacher, test = self.card, self.teacher, self.teacher.held["test"]
-        train = teacher.examples(best.seed)
+        """Figures on the test data beside those of rivals, and as a table; the predictions are written."""
+        card, teacher, test = self.card, self.teacher, self.teacher.cases["test"]
+        train = teacher.training_cases(best.seed)
         figures = {"kind": card.kind, "primary": self.primary, "train": len(train), "test": len(test)}
-        if alike := resembling(self.parts, self.session):
+        if alike := resembling_count(self.parts, self.session):
             figures["resembling"] = alike
         if not test:
             return figures, []
-        said = predicted(labeller, test)
-        rivals = Rivals(card, train, test, self._late(best))
+        predictions = predictions_of(labeller, test)
+        rivals = Rivals(card, train, test, self._rival_deadline(best))
         if self.config.rivals == "on":
             rivals.add_cheap()
         if self.config.rivals == "on" and self.config.tune != "none":
-            rivals.add("frozen encoder", lambda: predicted(Labeller(teacher.frozen(best.seed), card), test))
+            frozen = partial(teacher.frozen_model, best.seed)
+            rivals.add("frozen encoder", lambda: predictions_of(Labeller(frozen(), card), test))
         if self.columns is not None:
-            rivals.add_columns(self.columns, said)
-        own, table = figures_of(card, self.primary, test, said, rivals)
-        figures |= own
-        if len(found) > 1:
-            each = [self._measured(one.seed) for one in found]
-            figures["seeds"] = {str(one.seed): value for one, value in zip(found, each, strict=True)}
-            figures["mean"], figures["sd"] = float(np.mean(each)), float(np.std(each, ddof=1))
+            rivals.add_columns(self.columns, predictions)
+        test_figures, table = figures_of(card, self.primary, test, predictions, rivals)
+        figures |= test_figures
+        if len(trainings) > 1:
+            seeds = [training.seed for training in trainings]
+            seed_figures = [self._seed_figure(seed) for seed in seeds]
+            figures["seeds"] = dict(zip(map(str, seeds), seed_figures, strict=True))
+            figures["mean"], figures["sd"] = float(np.mean(seed_figures)), float(np.std(seed_figures, ddof=1))
         items = items_of(card, test)
-        ids, groups = [one.record.id for one in items], [one.group for one in items]
-        made = Predictions(card.kind, card.names, ids, groups, truth_of(card, test), said)
-        write_predictions(self.run.directory, made, [time_of(one.record) for one in items])
+        ids, groups = [case.record.id for case in items], [case.group for case in items]
+        stored = Predictions(card.kind, card.names, ids, groups, truth_of(card, test), predictions)
+        write_predictions(self.run.directory, stored, [time_of(case.record) for case in items])
         return figures, [table]
 
-    def _compared(self) -> list[str]:
-        """Figures that trainings are compared by: as a metric, each is a chart with one point in MLflow."""
-        return [f"test/{name}" for name in dict.fromkeys((self.primary, *COMPARED))]
-
     def _page(
-        self,
-        model: str,
-        lead: str,
-        hint: str,
-        figures: Mapping[str, Any],
-        tables: Sequence[Table],
-        best: Trained,
-        tracked: TrackedRun,
-    ) -> None:
-        """What the training came to, as the main artifact of its run, and as the description."""
+        self, model: str, lead: str, figures: Mapping[str, Any], tables: Sequence[Table], best: Trained
+    ) -> Page:
+        """The page of the fine-tuning, with the curves of its best training."""
         facts = {
-            "data": self._shown(),
+            "data": self._data_name(),
             "begun from": self.config.model,
             **{name: figures[name] for name in ("train", "test")},
-            "next": hint,
+            "next": f"seqmlm predict {self.run.name} NEW",
         }
-        metrics = read_metrics(self._of_seed(best.seed).directory / METRICS)
-        file = self.run.directory / PAGE
-        finetuning_page(model, lead, facts, self.primary, metrics, tables).write(file)
-        tracked.set_tag(DESCRIPTION, described([lead.removesuffix(".")]))
-        tracked.artifact(file)
+        metrics = read_metrics(self._seed_run(best.seed).directory / METRICS)
+        page = Page(f"Fine-tuning: {model}", lead)
+        page.head({**facts, **date()})
+        page.section("Loss", curves(metrics, f"valid/{self.primary}", self.primary))
+        for table in tables:
+            page.table(*table)
+        return page
 
-    def _measured(self, seed: int) -> float:
-        """What decides, of one training on the test data."""
-        labeller = self.teacher.restored(seed, self._of_seed(seed).directory)
-        found = self.teacher.measured(labeller, self.teacher.held["test"])
-        return found[self.primary].value if self.primary in found else math.nan
+    def _seed_figure(self, seed: int) -> float:
+        """The primary measure of one training on the test data; NaN where it cannot be had."""
+        labeller = self.teacher.best_labeller(seed, self._seed_run(seed).directory)
+        measures = self.teacher.measures(labeller, self.teacher.cases["test"])
+        return measures[self.primary].value if self.primary in measures else math.nan
 
-    def _sentence(self, figures: Mapping[str, Any], model: str) -> str:
+    def _answer(self, figures: Mapping[str, Any], model: str) -> str:
+        """The end of the fine-tuning in a sentence, and the command that uses its model."""
         learnt = f"{number_of(figures['train'], 'example')} taught {model} {self.card.label!r}"
-        if read_as := doubt(self.card, self.config.task):
+        if read_as := reading_note(self.card, self.config.task):
             learnt += f" ({read_as})"
         if not figures["test"]:
             why = why_untested(self.parts)
@@ -378,10 +334,10 @@ class Finetuning:
         result = finetuning_sentence(figures, self.primary)
         return f"{learnt}: {result}. Use it: seqmlm predict {self.run.name} FILE"
 
-    def _registered(self, labeller: Labeller, figures: Mapping[str, Any], run_id: str | None) -> ModelEntry:
+    def _register(self, labeller: Labeller, figures: Mapping[str, Any], run_id: str | None) -> ModelEntry:
         """Write the model's folder, load it again, compare, register."""
         session, config, run = self.session, self.config, self.run
-        labels = {one.name: to_dict(getattr(config, one.name)) for one in fields(Labelling)}
+        labels = {field.name: to_dict(getattr(config, field.name)) for field in fields(Labelling)}
         card = replace(
             session.card,
             head=labeller.card.to_dict(),
@@ -390,34 +346,36 @@ class Finetuning:
             parent=config.model,
             run_name=run.name,
             run_id=run_id,
-            dataset=combined(files=file_fingerprint(self.files), labels=labels),
+            dataset=combined(files=self.settings["data"], labels=labels),
             seed=config.seed,
-            metrics=released(_flat(figures)),
+            metrics=released(_test_metrics(figures)),
         )
         rows: Any = labeller.rows.rows
         folder = run.version_folder(card.steps)
         model = replace(session.model, rows=rows, card=card, path=str(folder))
-        taught = TrainedOn.of(session.domain.keys.identity(one.record) for one in self.parts["train"])
-        further = {**labeller.saved(), TRAINED_ON: encode_arrays(taught.to_arrays())}
-        with run.building(folder) as building:
-            model_folder.write(building, rows, session.tokenizer, card, further)
-            self._compare(building, labeller)
-        counts: dict[str, int] = {part: len(own) for part, own in self.parts.items()}
-        return run.register(model, sources=self.sources, counts=counts)
+        identity = session.domain.keys.identity
+        taught = TrainedOn.of(identity(example.record) for example in self.parts["train"])
+        head_files = {**labeller.saved(), TRAINED_ON: encode_arrays(taught.to_arrays())}
+        with run.writing(), run.building(folder) as building:
+            model_folder.write(building, rows, session.tokenizer, card, head_files)
+            self._check_reloaded(building, labeller)
+        counts: dict[str, int] = {part: len(examples) for part, examples in self.parts.items()}
+        with run.registering(folder):
+            return run.register(model, sources=self.sources, counts=counts)
 
-    def _compare(self, folder: Path, labeller: Labeller) -> None:
+    def _check_reloaded(self, folder: Path, labeller: Labeller) -> None:
         """Refuse a folder that does not predict what the trained model does."""
-        some = (self.teacher.held["test"] or self.teacher.held["train"])[:8]
+        sample = (self.teacher.cases["test"] or self.teacher.cases["train"])[:8]
         model = model_folder.load(folder, domain=self.session.card.domain)
-        again = Labeller.load(model, Conditionals(model.rows, device=labeller.ask.device))
-        ours, theirs = (np.concatenate(list(outputs_of(one, some))) for one in (labeller, again))
+        reloaded = Labeller.load(model, Conditionals(model.rows, device=labeller.ask.device))
+        ours, theirs = (np.concatenate(list(outputs_of(head, sample))) for head in (labeller, reloaded))
         if not np.allclose(ours, theirs, atol=1e-4, equal_nan=True):
             raise StateError(
                 f"{folder} does not predict what was trained ({np.abs(ours - theirs).max():.3g} off)"
             )
 
 
-def _open(config: FinetuneConfig) -> Session:
+def _open_session(config: FinetuneConfig) -> Session:
     """The model to start from; UsageError for one that has no hidden states, or is fine-tuned already."""
     session = Session.open(config.model, domain=config.domain, labels="any", precision=config.precision)
     if not session.model.rows.has_hidden_states:
@@ -429,5 +387,5 @@ def _open(config: FinetuneConfig) -> Session:
     return session
 
 
-def _flat(figures: Mapping[str, Any]) -> dict[str, float]:
+def _test_metrics(figures: Mapping[str, Any]) -> dict[str, float]:
     return {f"test/{k}": float(v) for k, v in figures.items() if isinstance(v, float)}

@@ -36,22 +36,23 @@ class Columns:
         key = next((name for name in ("id", SUBJECT) if name in names), next(iter(names), "id"))
         self.rows: dict[Any, Mapping[str, Any]] = {}
         if {SUBJECT, TIME} <= names.keys():
-            for subject, own in read_moments(rows, source, problems).items():
-                self.rows |= {(subject, time): row for time, (_, row) in own.items()}
+            for subject, moments in read_moments(rows, source, problems).items():
+                self.rows |= {(subject, time): row for time, (_, row) in moments.items()}
         else:
             for line, row in rows:
                 if self.rows.setdefault(str(row.get(key)), row) is not row:
                     twice = DataError("an id that was there", source=source, line=line, remedy="keep one")
                     problems.bad(twice, str(row))
-        told = [(one, self.row(one.record)) for part in ("train", "test") for one in parts[part]]
-        missing = sum(row is None for _, row in told)
-        if missing == len(told):
+        examples = [*parts["train"], *parts["test"]]
+        labelled_rows = [(example.label, self.row(example.record)) for example in examples]
+        missing = sum(row is None for _, row in labelled_rows)
+        if missing == len(labelled_rows):
             raise DataError("none of its ids is that of an example", source=source, remedy="compare them")
         problems.note("an example without a row in --table: its columns are missing", missing, source=source)
-        labels = [(one.label, row) for one, row in told if row is not None]
-        least = max(FEWEST, len(told) / 2)
+        labels = [(label, row) for label, row in labelled_rows if row is not None]
+        fewest = max(FEWEST, len(labelled_rows) / 2)
         self.names = [name for name in names if name not in (key, SUBJECT, TIME)]
-        for name in [name for name in self.names if _is_label(name, card, labels, least)]:
+        for name in [name for name in self.names if _is_label(name, card, labels, fewest)]:
             which = problems.quoted(f"the column {name!r}", "a column")
             problems.note(f"{which} of --table is the label, left out", Things(1), source=source)
             self.names.remove(name)
@@ -59,43 +60,43 @@ class Columns:
             raise DataError("no column beside ids and labels", source=source, remedy="add some to learn from")
 
     def row(self, record: Record) -> Mapping[str, Any] | None:
-        """What the table says of a record."""
+        """The row of a record: at its time, else by its id or its document; None where there is none."""
         if TIME in record.meta:
             time = round(datetime.fromisoformat(record.meta[TIME]).timestamp(), 6)
-            if (found := self.rows.get((record.id, time))) is not None:
-                return found
+            if (row_at_time := self.rows.get((record.id, time))) is not None:
+                return row_at_time
         return self.rows.get(record.id) or self.rows.get(record.document)
 
-    def of(self, own: Sequence[Case]) -> dict[str, list[Any]]:
+    def values_of(self, cases: Sequence[Case]) -> dict[str, list[Any]]:
         """The values of each column; None where there are none."""
-        rows = [self.row(one.record) or {} for one in own]
+        rows = [self.row(case.record) or {} for case in cases]
         return {name: [row.get(name) for row in rows] for name in self.names}
 
 
 def _is_label(
-    name: str, card: HeadCard, told: Iterable[tuple[Label, Mapping[str, Any]]], least: float
+    name: str, card: HeadCard, labelled_rows: Iterable[tuple[Label, Mapping[str, Any]]], fewest: float
 ) -> bool:
     """Whether a column has the name of the label, or its values wherever it has any, perhaps renamed.
 
-    Renamed classes are as many as the label has, one for each, in at least `least` rows.
+    Renamed classes are as many as the label has, one for each, in at least `fewest` rows.
     """
-    pairs = [(row[name], label) for label, row in told if filled(row.get(name))]
-    if name in card.label.split(",") or (pairs and all(_equal(*pair) for pair in pairs)):
+    pairs = [(row[name], label) for label, row in labelled_rows if filled(row.get(name))]
+    if name in card.label.split(",") or (pairs and all(_is_same_label(*pair) for pair in pairs)):
         return True
-    both = {(_text(value), label) for value, label in pairs}
-    sizes = {len(both), *(len(set(one)) for one in zip(*both, strict=True)), len(card.names)}
-    return card.kind == "class" and len(pairs) >= least and len(sizes) == 1
+    renamings = {(_folded_text(value), label) for value, label in pairs}
+    sizes = {len(renamings), *(len(set(side)) for side in zip(*renamings, strict=True)), len(card.names)}
+    return card.kind == "class" and len(pairs) >= fewest and len(sizes) == 1
 
 
-def _equal(value: Any, label: Label) -> bool:
+def _is_same_label(value: Any, label: Label) -> bool:
     """Whether a value is a class, 1 that which is true, or one of some numbers."""
     if isinstance(label, tuple):
-        return any(math.isclose(number(value), number(one), rel_tol=1e-5) for one in label)
+        return any(math.isclose(number(value), number(numeral), rel_tol=1e-5) for numeral in label)
     same = math.isclose(number(value), number(label), rel_tol=1e-5)
-    return same or _text(value) == _text(label)
+    return same or _folded_text(value) == _folded_text(label)
 
 
-def _text(value: Any) -> str | bool:
+def _folded_text(value: Any) -> str | bool:
     """A value as it compares with others, whatever its case and type."""
     text = str(value).strip().lower()
     return FLAGS.get(text, text)

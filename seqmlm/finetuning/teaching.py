@@ -26,7 +26,15 @@ from seqmlm.engine.schedule import LoopConfig
 from seqmlm.engine.types import Floats
 from seqmlm.evaluation.intervals import Difference
 from seqmlm.evaluation.predictions import temperature
-from seqmlm.finetuning.cases import Case, CaseRows, cases, drawn, outputs_of, predicted, truth_of
+from seqmlm.finetuning.cases import (
+    Case,
+    CaseRows,
+    few_shot_cases,
+    outputs_of,
+    predictions_of,
+    spelled_cases,
+    truth_of,
+)
 from seqmlm.finetuning.config import Teaching
 from seqmlm.finetuning.labelled import Parts
 from seqmlm.finetuning.worth import worth
@@ -38,8 +46,8 @@ from seqmlm.inference.session import Session
 from seqmlm.inference.tuning import fit_frozen, merge, tune
 from seqmlm.tasks.deadline import Start
 from seqmlm.tracking import TrackedRun
-from seqmlm.training.best import BEST, Best, run_loop
-from seqmlm.training.observers import Console, Recorder
+from seqmlm.training.objective import BEST, Best, Objective
+from seqmlm.training.observers import Console
 from seqmlm.training.run import TrainingRun
 
 FINAL = "final.safetensors"
@@ -74,7 +82,7 @@ class Teacher:
     def __init__(
         self,
         session: Session,
-        asked: Teaching,
+        config: Teaching,
         card: HeadCard,
         parts: Parts,
         problems: Problems,
@@ -83,136 +91,138 @@ class Teacher:
         rivals: bool,
         processes: Processes,
     ) -> None:
-        self.session, self.asked, self.card, self.processes = session, asked, card, processes
+        self.session, self.config, self.card, self.processes = session, config, card, processes
         self.goal = Goal(f"valid/{metric}", higher_is_better=True)
         self._features: tuple[int | None, Floats] = None, np.zeros(0, dtype=np.float32)
         self.prompts = Prompts(session, card) if card.pool == "prompt" else None
-        self.held: dict[Part, list[Case]] = {
-            part: cases(session, card, own, problems, self.prompts, units=rivals and part != "validation")
-            for part, own in parts.items()
+        self.cases: dict[Part, list[Case]] = {
+            part: spelled_cases(
+                *(session, card, examples, problems, self.prompts), units=rivals and part != "validation"
+            )
+            for part, examples in parts.items()
         }
 
     @property
     def rate(self) -> float:
         """The peak learning rate."""
         width = int(self.session.model.rows.model.config.hidden_size)
-        rate = next((own for most, own in RATES.items() if width <= most), RATE)
-        adapters = self.asked.tune.startswith("lora") and rate == RATE
-        return self.asked.learning_rate or (10 * rate if adapters else rate)
+        rate = next((peak for widest, peak in RATES.items() if width <= widest), RATE)
+        adapters = self.config.tune.startswith("lora") and rate == RATE
+        return self.config.learning_rate or (10 * rate if adapters else rate)
 
-    def examples(self, seed: int) -> list[Case]:
-        """What a training sees."""
-        return drawn(self.card, self.held["train"], self.asked.shots, seed)
+    def training_cases(self, seed: int) -> list[Case]:
+        """The training cases of a seed."""
+        return few_shot_cases(self.card, self.cases["train"], self.config.shots, seed)
 
     def train(
         self, seed: int, run: TrainingRun, tracked: TrackedRun | None, console: Console, start: Start | None
     ) -> Trained:
-        """One training, tracked if `tracked` is given; its weights lie in the run's folder if no signal
-        stopped it.
+        """One training, tracked if `tracked` is given, in the time that `start` left for its steps.
 
-        Args:
-            start: how the time limit was divided when it began; None without a limit.
+        If no signal stopped it, its weights lie in the run's folder.
         """
-        if self.asked.tune == "none":
-            rows = self.frozen(seed)
-            found = Trained(seed, self._validated(rows).get(self.goal.metric), 0, 0.0)
+        if self.config.tune == "none":
+            rows = self.frozen_model(seed)
+            trained = Trained(seed, self.validation_metrics(rows).get(self.goal.metric), 0, 0.0)
         else:
-            rows = self._new(seed, self.asked.tune)
+            rows = self._new_model(seed, self.config.tune)
             if self.card.begins_fitted:
                 self._fit(rows, seed, begins=True)
-            found = self._loop(rows, seed, run, tracked, console, start)
-        if found.signal is None and self.processes.is_main:
+            training = HeadTraining(self, rows, seed, start)
+            outcome = training.train(run, self.processes, tracked, console)
+            value = None if training.best is None else training.best.value
+            trained = Trained(seed, value, outcome.steps, outcome.seconds, outcome.signal)
+        if trained.signal is None and self.processes.is_main:
             run.directory.mkdir(parents=True, exist_ok=True)
             replace_file(run.directory / FINAL, save(module_tensors(rows)))
-        return found
+        return trained
 
-    def frozen(self, seed: int) -> LabelledRows:
+    def frozen_model(self, seed: int) -> LabelledRows:
         """The encoder as it is, with a head that is fitted to what it says."""
-        rows = self._new(seed, "none")
+        rows = self._new_model(seed, "none")
         self._fit(rows, seed)
         return rows
 
     def _fit(self, rows: LabelledRows, seed: int, *, begins: bool = False) -> None:
-        own = self.examples(seed)
+        cases = self.training_cases(seed)
         # A training that begins fitted and its rival, the frozen encoder, read the same of the same examples,
         # but for the rounding errors of adapters, which would tell a resumed run from others.
-        adapted = begins and self.asked.tune.startswith("lora")
-        seen, features = self._features
-        if adapted or seen != seed:
-            asked = [one.pieces for one in own], [len(one.targets) for one in own]
-            features = np.concatenate(list(Labeller(rows, self.card).features(*asked)))
+        adapted = begins and self.config.tune.startswith("lora")
+        features_seed, features = self._features
+        if adapted or features_seed != seed:
+            inputs = [case.pieces for case in cases], [len(case.targets) for case in cases]
+            features = np.concatenate(list(Labeller(rows, self.card).features(*inputs)))
             if not adapted and features.nbytes <= _KEPT_BYTES:
                 self._features = seed, features
-        targets = np.concatenate([one.targets for one in own])
+        targets = np.concatenate([case.targets for case in cases])
         fit_frozen(rows, self.card, features, targets, seed, begins=begins)
 
-    def restored(self, seed: int, folder: Path) -> Labeller:
+    def best_labeller(self, seed: int, folder: Path) -> Labeller:
         """The model that a training has kept: adapters merged, temperature set."""
-        rows = self._new(seed, self.asked.tune)
+        rows = self._new_model(seed, self.config.tune)
         restore_module(rows, load((folder / FINAL).read_bytes()))
         merge(rows)
-        labeller, validation = Labeller(rows, self.card), self.held["validation"]
+        labeller, validation = Labeller(rows, self.card), self.cases["validation"]
         if self.card.kind in ("class", "tags") and validation:
             logits = np.concatenate(list(outputs_of(labeller, validation)))
             warmth = temperature(logits, truth_of(self.card, validation))
             labeller = Labeller(rows, replace(self.card, temperature=warmth), labeller.ask)
         return labeller
 
-    def measured(self, labeller: Labeller, own: Sequence[Case]) -> dict[str, Difference]:
-        """What a model's predictions of some cases are worth, without intervals."""
-        return worth(self.card, own, predicted(labeller, own), draws=0)
+    def measures(self, labeller: Labeller, cases: Sequence[Case]) -> dict[str, Difference]:
+        """Measures of a model's predictions of some cases, by name, without intervals."""
+        return worth(self.card, cases, predictions_of(labeller, cases), draws=0)
 
-    def _new(self, seed: int, how: str) -> LabelledRows:
+    def _new_model(self, seed: int, mode: str) -> LabelledRows:
         """The model before its first step, with what is not trained frozen."""
         torch.manual_seed(seed)
         model = model_folder.load(self.session.model.path, domain=self.session.card.domain, head="optional")
         rows: Any = model.rows
-        made = LabelledRows(rows, self.card.config)
+        labelled = LabelledRows(rows, self.card.config)
         if self.prompts is not None:
-            self.prompts.begin(made)
-        tune(made, how)
-        return made.to(self.processes.device)
+            self.prompts.begin(labelled)
+        tune(labelled, mode)
+        return labelled.to(self.processes.device)
 
-    def _loop(
-        self,
-        rows: LabelledRows,
-        seed: int,
-        run: TrainingRun,
-        tracked: TrackedRun | None,
-        console: Console,
-        start: Start | None,
-    ) -> Trained:
-        asked, world, validates = self.asked, self.processes.world, bool(self.held["validation"])
-        dataset = CaseRows(self.examples(seed), self.card)
-        planner = RowPlanner(dataset.lengths, tokens_per_row=self._row(dataset.lengths), seed=seed)
-        each = max(1, round(planner.tokens_per_epoch / planner.tokens_per_row / world))
-        epochs = asked.epochs or float(np.clip(np.ceil(STEPS / each), 3, 60))
-        config = LoopConfig(
+    def validation_metrics(self, rows: LabelledRows) -> dict[str, float]:
+        """Measures of a model on the validation data, by name."""
+        cases = self.cases["validation"]
+        measures = self.measures(Labeller(rows, self.card), cases) if cases else {}
+        return {f"valid/{name}": measure.value for name, measure in measures.items()}
+
+
+class HeadTraining(Objective):
+    """A head and the tuned part of its encoder, trained on the labelled examples of a seed until a limit."""
+
+    def __init__(self, teacher: Teacher, rows: LabelledRows, seed: int, start: Start | None) -> None:
+        config, world, validates = teacher.config, teacher.processes.world, bool(teacher.cases["validation"])
+        self.teacher, self.rows = teacher, rows
+        self.dataset = CaseRows(teacher.training_cases(seed), teacher.card)
+        lengths = self.dataset.lengths
+        # A step sees a thirtieth of the data, between 512 and 4,096 tokens of all processes.
+        step_tokens = config.tokens_per_step or int(np.clip(lengths.sum() / 30, 512, 4096))
+        row_tokens = max(step_tokens // world, int(lengths.max()))
+        self.planner = RowPlanner(lengths, tokens_per_row=row_tokens, seed=seed)
+        epoch_steps = max(1, round(self.planner.tokens_per_epoch / self.planner.tokens_per_row / world))
+        epochs = config.epochs or float(np.clip(np.ceil(STEPS / epoch_steps), 3, 60))
+        self.loop = LoopConfig(
             epochs=epochs,
             max_seconds=None if start is None else start.limit,
             spent=0.0 if start is None else start.spent,
-            learning_rate=self.rate,
+            learning_rate=teacher.rate,
             schedule="linear",
             rows_per_batch=world,
             # Of few data an epoch is a few steps, in which nothing is learnt yet.
-            evaluate_every=max(1, each // 2, round(epochs * each / 20)) if validates else None,
-            patience=asked.patience if validates else None,
-            precision=asked.precision,
+            evaluate_every=max(1, epoch_steps // 2, round(epochs * epoch_steps / 20)) if validates else None,
+            patience=config.patience if validates else None,
+            precision=config.precision,
             seed=seed,
         )
-        writes = self.processes.is_main
-        best = Best(self._validated, run.directory / BEST, self.goal, resume=run.resume, writes=writes)
-        observer = None if tracked is None else Recorder(tracked, console, config, planner.tokens_per_epoch)
-        parts = (rows, dataset, planner, config)
-        outcome, _ = run_loop(run, *parts, observer=observer, evaluate=best if validates else None)
-        return Trained(seed, best.value, outcome.steps, outcome.seconds, outcome.signal)
 
-    def _row(self, lengths: Any) -> int:
-        """Tokens of a process's row; of a step a thirtieth of the data, between 512 and 4,096."""
-        asked = self.asked.tokens_per_step or int(np.clip(lengths.sum() / 30, 512, 4096))
-        return max(asked // self.processes.world, int(lengths.max()))
-
-    def _validated(self, rows: LabelledRows) -> dict[str, float]:
-        own = self.held["validation"]
-        found = self.measured(Labeller(rows, self.card), own) if own else {}
-        return {f"valid/{name}": one.value for name, one in found.items()}
+    def evaluation(self, run: TrainingRun, processes: Processes) -> Best | None:
+        """Keeps the weights that are best on the validation data; None without such data."""
+        teacher, file = self.teacher, run.directory / BEST
+        if not teacher.cases["validation"]:
+            return None
+        options = {"resume": run.resume, "writes": processes.is_main}
+        return Best(teacher.validation_metrics, file, teacher.goal, **options)

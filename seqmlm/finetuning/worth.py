@@ -27,11 +27,12 @@ LATE = "no time was left; the same command with --resume and a longer --max-time
 
 
 def worth(
-    card: HeadCard, own: Sequence[Case], said: Predictions, *, draws: int = 1000
+    card: HeadCard, cases: Sequence[Case], predictions: Predictions, *, draws: int = 1000
 ) -> dict[str, Difference]:
     """Measures of predictions, by name; those that cannot be had are absent."""
-    groups = [one.group for one in items_of(card, own)]
-    return measures(card.kind, truth_of(card, own), said, groups=groups, names=card.names, draws=draws)
+    groups = [case.group for case in items_of(card, cases)]
+    truth = truth_of(card, cases)
+    return measures(card.kind, truth, predictions, groups=groups, names=card.names, draws=draws)
 
 
 class Rivals:
@@ -75,12 +76,13 @@ class Rivals:
         self.add("most frequent", lambda: rivals.majority_predictions(kind, truth, sizes, names=names))
         train, test = ([case.units for case in cases] for cases in (self._train, self._test))
         if self._card.of_parts:
-            self.add("neighbouring units", lambda: self._windowed(train, test))
+            self.add("neighbouring units", lambda: self._window_predictions(train, test))
             return
         self.add("bags of units", lambda: rivals.bag_predictions(kind, train, truth, test, names=names))
         self.add(PLACES, lambda: rivals.place_predictions(kind, train, truth, test, names=names))
 
-    def _windowed(self, train: rivals.Examples, test: rivals.Examples) -> Predictions:
+    def _window_predictions(self, train: rivals.Examples, test: rivals.Examples) -> Predictions:
+        """Predictions of the units of test cases by a linear model of each unit and its neighbours."""
         kind, names = self._card.kind, self._card.names
         if kind == "entities":
             return rivals.window_predictions(kind, train, self._truth, test, names=names)
@@ -89,7 +91,7 @@ class Rivals:
 
     def add_columns(self, columns: Columns, ours: Predictions) -> None:
         """Add gradient boosting on columns of a table, and its mean with the model's predictions."""
-        train, test = columns.of(self._train), columns.of(self._test)
+        train, test = columns.values_of(self._train), columns.values_of(self._test)
         card, truth = self._card, self._truth
         self.add(
             COLUMNS, lambda: rivals.boosting_predictions(card.kind, train, truth, test, names=card.names)
@@ -103,47 +105,52 @@ class Rivals:
 def figures_of(
     card: HeadCard, primary: str, test: Sequence[Case], ours: Predictions, beaten: Rivals
 ) -> tuple[dict[str, Any], Table]:
-    """Figures of predictions of the test cases by a model, with intervals, and beside those of rivals; a
-    table.
+    """Figures of a model's predictions of the test cases, with intervals and rivals; a table of them.
 
     They are measures by name, `intervals`, those of `rivals`, why others are `unfitted`, the `lead` over the
     best rival by the `primary` measure, which decides, and, of boosted columns, differences `over_columns`.
     """
-    others = beaten.predictions
-    own, beside = worth(card, test, ours), {who: worth(card, test, said) for who, said in others.items()}
-    figures: dict[str, Any] = {name: one.value for name, one in own.items()}
-    figures["intervals"] = {name: [one.low, one.high] for name, one in own.items()}
-    figures["rivals"] = {who: {name: one.value for name, one in said.items()} for who, said in beside.items()}
+    rival_predictions = beaten.predictions
+    estimates = worth(card, test, ours)
+    rival_estimates = {who: worth(card, test, theirs) for who, theirs in rival_predictions.items()}
+    figures: dict[str, Any] = {name: estimate.value for name, estimate in estimates.items()}
+    figures["intervals"] = {name: [estimate.low, estimate.high] for name, estimate in estimates.items()}
+    figures["rivals"] = {
+        who: {name: estimate.value for name, estimate in theirs.items()}
+        for who, theirs in rival_estimates.items()
+    }
     if beaten.unfitted:
         figures["unfitted"] = beaten.unfitted
 
     def over(first: Predictions, second: Predictions) -> dict[str, float]:
-        truth, groups = truth_of(card, test), [one.group for one in items_of(card, test)]
+        truth, groups = truth_of(card, test), [case.group for case in items_of(card, test)]
         led = difference(card.kind, primary, truth, first, second, groups=groups, names=card.names)
         return led._asdict()
 
-    ranked = [(said[primary].value, who) for who, said in beside.items() if primary in said and who != BOTH]
-    if ranked and primary in own:
+    single = {who: theirs for who, theirs in rival_estimates.items() if primary in theirs and who != BOTH}
+    ranked = [(theirs[primary].value, who) for who, theirs in single.items()]
+    if ranked and primary in estimates:
         best = max(ranked)[1]
-        figures["lead"] = {"over": best, **over(ours, others[best])}
-    if primary in own and primary in beside.get(COLUMNS, {}):
-        mixed = {"this model": ours, BOTH: others[BOTH]}
-        figures["over_columns"] = {who: over(said, others[COLUMNS]) for who, said in mixed.items()}
-    every = {"this model": own, **beside}
-    names = dict.fromkeys(name for said in every.values() for name in said)
-    shown = [name for name in names if not name.startswith("f1_")]
-    cells = [[who, *(_shown(said.get(name)) for name in shown)] for who, said in every.items()]
+        figures["lead"] = {"over": best, **over(ours, rival_predictions[best])}
+    if primary in estimates and primary in rival_estimates.get(COLUMNS, {}):
+        mixed = {"this model": ours, BOTH: rival_predictions[BOTH]}
+        boosted = rival_predictions[COLUMNS]
+        figures["over_columns"] = {who: over(theirs, boosted) for who, theirs in mixed.items()}
+    lines = {"this model": estimates, **rival_estimates}
+    names = dict.fromkeys(name for line in lines.values() for name in line)
+    columns = [name for name in names if not name.startswith("f1_")]
+    cells = [[who, *(_estimate_text(line.get(name)) for name in columns)] for who, line in lines.items()]
     if over_columns := figures.get("over_columns"):
-        shown.append(f"{primary} over columns")
+        columns.append(f"{primary} over columns")
         for row in cells:
             led = over_columns.get(row[0])
             row.append(led and f"{led['difference']:+.3f}{bounds_text(led['low'], led['high'], '+.3f')}")
     cells += [[who, f"could not be fitted: {why}"] for who, why in beaten.unfitted.items()]
-    cells = [row + [None] * (len(shown) + 1 - len(row)) for row in cells]
-    return figures, Table("Figures of the test data (95 % intervals)", ["", *shown], cells)
+    cells = [row + [None] * (len(columns) + 1 - len(row)) for row in cells]
+    return figures, Table("Figures of the test data (95 % intervals)", ["", *columns], cells)
 
 
-def _shown(one: Difference | None) -> str | None:
-    if one is None:
+def _estimate_text(estimate: Difference | None) -> str | None:
+    if estimate is None:
         return None
-    return f"{one.value:.3f}{bounds_text(one.low, one.high, '.3f')}"
+    return f"{estimate.value:.3f}{bounds_text(estimate.low, estimate.high, '.3f')}"

@@ -127,7 +127,7 @@ def _reading(config: ExportConfig) -> Iterator[None]:
 def _divided(reader: CorpusReader, problems: Problems, config: ExportConfig) -> Iterator[tuple[Record, int]]:
     with _reading(config):
         for name in reader.sources:
-            yield from reader.divided(name, problems)
+            yield from reader.records_with_parts(name, problems)
 
 
 def _write(

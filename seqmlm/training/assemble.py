@@ -7,7 +7,7 @@ its process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,8 +23,9 @@ from seqmlm.engine import checkpoint
 from seqmlm.engine.backbones import build, widen_vocabulary
 from seqmlm.engine.channels import InputChannels, channels_of
 from seqmlm.engine.conditionals import Conditionals
+from seqmlm.engine.distributed import Processes
 from seqmlm.engine.linear import LinearRows, Penalty
-from seqmlm.engine.loop import Goal, LoopResult, Observer
+from seqmlm.engine.loop import Goal, LoopResult
 from seqmlm.engine.masking.base import Corruptor
 from seqmlm.engine.masking.lexicon import Lexicon
 from seqmlm.engine.masking.position import Position
@@ -46,9 +47,12 @@ from seqmlm.inference import model_folder
 from seqmlm.inference.model_folder import load_tokenizer, make_masker
 from seqmlm.tasks.deadline import TimeAfterTraining
 from seqmlm.tokenizers.base import Growing
-from seqmlm.training.best import BEST, CHECKPOINTS, Best, Evaluate, run_loop
+from seqmlm.tracking import TrackedRun
 from seqmlm.training.config import PretrainConfig
 from seqmlm.training.corpus import Corpus
+from seqmlm.training.objective import BEST, Best, Evaluate, Objective
+from seqmlm.training.observers import Console, Recorder
+from seqmlm.training.resume import CHECKPOINTS
 from seqmlm.training.run import TrainingRun
 
 if TYPE_CHECKING:
@@ -63,7 +67,7 @@ PROBED = 2000
 """Training sequences in which a masker has to hide something, at most, spread evenly."""
 
 
-class Training:
+class Training(Objective):
     """A training put together for its data; each part is made when it is asked for first.
 
     The initial model of `config`, if any, is a folder or hub id.
@@ -95,15 +99,15 @@ class Training:
         torch.manual_seed(self.config.seed)
         model, tokenizer = self.config.model, self.corpus.tokenizer
         if model.init is not None:
-            return _initial(model.init, tokenizer)
-        space, wanted = tokenizer.space, channels_of(tokenizer.channels)
+            return _initial_model(model.init, tokenizer)
+        space, inputs = tokenizer.space, channels_of(tokenizer.channels)
         body = build(model, space, unigram(self.corpus.token_counts, space))
-        channels = InputChannels(wanted, body.get_input_embeddings().embedding_dim) if wanted else None
+        channels = InputChannels(inputs, body.get_input_embeddings().embedding_dim) if inputs else None
         return MaskedRows(body, space, probability="ordinary", channels=channels)
 
     @cached_property
     def corruptor(self) -> Corruptor:
-        """What masks its sequences."""
+        """The masker, with the rates at which it hides, replaces and keeps units."""
         tokenizer, masking = self.corpus.tokenizer, self.config.masking
         frequencies = unigram(self.corpus.token_counts, tokenizer.space)
         masker = make_masker(masking, tokenizer)
@@ -111,20 +115,20 @@ class Training:
 
     @cached_property
     def planner(self) -> RowPlanner:
-        """What packs them into rows."""
+        """The plan of the packed rows, epoch by epoch."""
         train, size = self.corpus.train, self.config.row_tokens
         return RowPlanner(train.lengths, tokens_per_row=size, seed=self.config.seed, moving=train)
 
     @cached_property
     def dataset(self) -> RowDataset:
-        """The rows; where the tokenizer knows equivalent forms of a sequence, of those, too."""
+        """The packed rows with their masks; of equivalent forms too, where the tokenizer knows any."""
         tokenizer = self.corpus.tokenizer
-        other = tokenizer.units.facts.augment if self.config.train.augment else None
-        return RowDataset(self.corpus.train, self.corruptor, augmentation=other, seed=self.config.seed)
+        augmentation = tokenizer.units.facts.augment if self.config.train.augment else None
+        return RowDataset(self.corpus.train, self.corruptor, augmentation=augmentation, seed=self.config.seed)
 
     @cached_property
     def evaluator(self) -> Evaluator:
-        """What measures the model."""
+        """The measure of the model on validation sequences."""
         return Evaluator(self)
 
     def check(self, world: int) -> None:
@@ -157,29 +161,31 @@ class Training:
                 "give a lexicon words that the data have (seqmlm lexicon finds some), or take another masker"
             )
 
-    def train(
-        self, run: TrainingRun, observer: Observer, world: int, say: Callable[[str], None]
-    ) -> LoopResult:
-        """Train, from the last checkpoint of the run if it is gone on with, and keep the best weights.
+    def evaluation(self, run: TrainingRun, processes: Processes) -> Best | Evaluate:
+        """The evaluator; where the best weights by it are to be kept, in a `Best`.
 
         Masks of chosen places teach what the evaluation, by masks anywhere, does not measure: the last stay.
-        So they do where several processes (`world`) would have to agree on the best.
+        So they do where several processes would have to agree on the best.
         """
+        if processes.world > 1 or isinstance(self.corruptor.masker, Lexicon | Position):
+            return self.evaluator
+        return Best(self.evaluator, run.directory / BEST, FEWEST_BITS, worth=0.01, resume=run.resume)
+
+    def train(
+        self, run: TrainingRun, processes: Processes, tracked: TrackedRun | None, console: Console
+    ) -> LoopResult:
         if self._linear is not None:
             directory = run.directory / CHECKPOINTS
-            told: dict[str, Any] = {"directory": directory, "observer": observer, "falls": _BITS}
-            loop = LinearLoop(*self._linear, self._penalty, self.loop, evaluate=self.evaluator, **told)
+            observer = None if tracked is None else Recorder(tracked, console, self.loop, None)
+            options: dict[str, Any] = {"directory": directory, "observer": observer, "falls": _BITS}
+            loop = LinearLoop(*self._linear, self._penalty, self.loop, evaluate=self.evaluator, **options)
             return loop.run(resume=run.resume)
-        evaluate: Evaluate = self.evaluator
-        if world == 1 and not isinstance(self.corruptor.masker, Lexicon | Position):
-            evaluate = Best(self.evaluator, run.directory / BEST, FEWEST_BITS, worth=0.01, resume=run.resume)
-        parts = (self.rows, self.dataset, self.planner, self.loop)
-        outcome, last = run_loop(run, *parts, observer=observer, evaluate=evaluate)
-        if last is not None and isinstance(evaluate, Best):
-            say(
-                f"kept the weights of an earlier evaluation: {evaluate.value:.3f} bits per "
-                f"{self.corpus.unit}, {last:.3f} by the last ones, which had begun to memorize; train a "
-                "shorter time, or on more data"
+        outcome = super().train(run, processes, tracked, console)
+        if self.best is not None and self.best.replaced is not None:
+            console.message(
+                f"kept the weights of an earlier evaluation: {self.best.value:.3f} bits per "
+                f"{self.corpus.unit}, {self.best.replaced:.3f} by the last ones, which had begun to "
+                "memorize; train a shorter time, or on more data"
             )
         return outcome
 
@@ -189,7 +195,7 @@ class Training:
         restore_module(self.rows, checkpoint.open_checkpoint(path).tensors("model"))
 
     def card(self, name: str, run_id: str | None, steps: int) -> model_folder.Card:
-        """What the model's folder says of it, without its metrics."""
+        """The card of the model's folder, without its metrics."""
         config, corpus, rows = self.config, self.corpus, self.rows
         linear, cuts = self._linear is not None, plugins.domain(config.domain).reading.cuts
         return model_folder.Card(
@@ -201,7 +207,7 @@ class Training:
             sensitive=config.data.sensitive,
             channels=rows.channels.description() if rows.channels is not None else {},
             masking={} if linear else to_dict(config.masking),
-            reading={name: own for name, own in config.data.options.items() if linear or name in cuts},
+            reading={name: option for name, option in config.data.options.items() if linear or name in cuts},
             languages=_languages(config.model.init, corpus),
             seed=config.seed,
             parent=config.model.init,
@@ -212,7 +218,7 @@ class Training:
         )
 
     def sentence(self) -> str:
-        """What is to be known of the model before it is trained; nothing of one that is given."""
+        """The shape of a new model in a sentence; "" for a model that is loaded."""
         model = self.config.model
         if self._linear is not None:
             shape = self._linear[0].model.config
@@ -226,13 +232,13 @@ class Training:
 
 
 def _languages(init: str | None, corpus: Corpus) -> tuple[str, ...]:
-    """Those of a model's data and of its parent's; none where nobody knows what its parent was trained on."""
+    """Languages of a model's data and of its parent's; none where nobody knows the parent's."""
     parent = None if init is None else model_folder.read_card(Path(init))
-    before: Sequence[str] = () if parent is None else parent.languages
-    return () if init is not None and not before else tuple(sorted(corpus.languages.union(before)))
+    inherited: Sequence[str] = () if parent is None else parent.languages
+    return () if init is not None and not inherited else tuple(sorted(corpus.languages.union(inherited)))
 
 
-def _initial(init: str, tokenizer: Tokenizer) -> MaskedRows:
+def _initial_model(init: str, tokenizer: Tokenizer) -> MaskedRows:
     """The initial model, in the probability space it was trained in; an imported one has the full softmax.
 
     Where its tokenizer has grown, the weights of the new ids begin as those of what it did not know.
@@ -243,11 +249,11 @@ def _initial(init: str, tokenizer: Tokenizer) -> MaskedRows:
             f"{init} was fine-tuned: its masked-LM head has not changed with its body; --init its parent"
         )
     grows = isinstance(tokenizer, Growing)
-    before = load_tokenizer(init) if grows else tokenizer
-    model = model_folder.load_weights(init, before.space)
+    parent_tokenizer = load_tokenizer(init) if grows else tokenizer
+    model = model_folder.load_weights(init, parent_tokenizer.space)
     if grows:
-        size, known = tokenizer.space.size, len(before.tokens)
-        model = widen_vocabulary(model, size, trained_ids=known, like=tokenizer.units.facts.unfamiliar[0])
+        size, known_ids = tokenizer.space.size, len(parent_tokenizer.tokens)
+        model = widen_vocabulary(model, size, trained_ids=known_ids, like=tokenizer.units.facts.unfamiliar[0])
     space: Probability = "full" if card is None else card.probability
     channels = model_folder.load_channels(init, model)
     return MaskedRows(model, tokenizer.space, probability=space, channels=channels)
@@ -270,33 +276,34 @@ class Evaluator:
 
     def __call__(self, rows: MaskedRows | LinearRows) -> dict[str, float]:
         """The evaluation during training."""
-        return self._measure(rows, self.records)
+        return self._metrics(rows, self.records)
 
-    def final(self, rows: MaskedRows | LinearRows, after: TimeAfterTraining) -> dict[str, float]:
+    def final(self, rows: MaskedRows | LinearRows, time_left: TimeAfterTraining) -> dict[str, float]:
         """The evaluation after training, on more sequences, for as long as the time limit lets it."""
         # Static masks are measured on training sequences too, twice.
-        phase = after.phase("evaluation", _SHARE if self.corruptor.config.dynamic else _SHARE / 3)
-        ask, held = self.ask(rows), self.corpus.validation
-        some = evenly(len(held), FINAL_FACTOR * self.records)
+        phase = time_left.phase("evaluation", _SHARE if self.corruptor.config.dynamic else _SHARE / 3)
+        ask, validation = self.ask(rows), self.corpus.validation
+        indices = evenly(len(validation), FINAL_FACTOR * self.records)
         parts, sequences, tokens = list[UnitBits](), 0, 0
-        for batch in _batches([some[place] for place in nested(len(some))], held.lengths, self.tokens):
+        order = [indices[place] for place in nested(len(indices))]
+        for batch in _batches(order, validation.lengths, self.tokens):
             parts.append(self._bits(ask, batch))
-            sequences, tokens = sequences + len(batch), tokens + int(held.lengths[batch].sum())
-            if phase.ends_after(sequences / len(some)):
+            sequences, tokens = sequences + len(batch), tokens + int(validation.lengths[batch].sum())
+            if phase.ends_after(sequences / len(indices)):
                 break
         facts = phase.settle("the final evaluation", speed=tokens / max(phase.seconds, 1e-9))
-        after.set_speed(facts["speed"])
-        return self._values(rows, concatenate_bits(parts).report(), sequences)
+        time_left.set_speed(facts["speed"])
+        return self._report(rows, concatenate_bits(parts).report(), sequences)
 
-    def _measure(self, rows: MaskedRows | LinearRows, records: int) -> dict[str, float]:
+    def _metrics(self, rows: MaskedRows | LinearRows, records: int) -> dict[str, float]:
         bits = self._bits(self.ask(rows), evenly(len(self.corpus.validation), records))
-        return self._values(rows, bits.report(), records)
+        return self._report(rows, bits.report(), records)
 
     def _bits(self, ask: Conditionals, indices: Sequence[int]) -> UnitBits:
-        held, units = self.corpus.validation, self.corpus.tokenizer.units
-        return unit_bits(ask, held, indices, unigram=self._unigram, seed=self.seed, units=units)
+        validation, units = self.corpus.validation, self.corpus.tokenizer.units
+        return unit_bits(ask, validation, indices, unigram=self._unigram, seed=self.seed, units=units)
 
-    def _values(self, rows: MaskedRows | LinearRows, bits: BitsReport, records: int) -> dict[str, float]:
+    def _report(self, rows: MaskedRows | LinearRows, bits: BitsReport, records: int) -> dict[str, float]:
         """Metrics by name; the memorization gap of static masks is of as many training sequences."""
         values = {
             "eval/loss": bits.loss,
@@ -305,12 +312,12 @@ class Evaluator:
         }
         if not self.corruptor.config.dynamic:
             ask, train = self.ask(rows), self.corpus.train
-            seen = evenly(len(train), records)
-            values["train/memorization_gap"] = memorization_gap(ask, train, seen, self.corruptor)
+            indices = evenly(len(train), records)
+            values["train/memorization_gap"] = memorization_gap(ask, train, indices, self.corruptor)
         return values
 
     def ask(self, rows: MaskedRows | LinearRows) -> Conditionals:
-        """What answers for the model, with the training's budget of a forward pass."""
+        """The conditionals of a model, with as many tokens in a forward pass as a row of the training has."""
         return Conditionals(rows, tokens_per_batch=self.tokens)
 
 

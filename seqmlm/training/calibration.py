@@ -20,7 +20,7 @@ _COUNTED_SHARE = 0.3  # of the time that is left
 
 
 def calibrate_trained(
-    model: LoadedModel, corpus: Corpus, after: TimeAfterTraining, console: Console
+    model: LoadedModel, corpus: Corpus, time_left: TimeAfterTraining, console: Console
 ) -> dict[str, float]:
     """Calibrate a model just trained with the records set aside, and write into its folder what it needs.
 
@@ -33,33 +33,33 @@ def calibrate_trained(
         session=Session(model),
         problems=Problems("skip"),
         seed=model.card.seed,
-        budget=after.calibration,
+        budget=time_left.calibration,
         notify=notify,
         progress=console.calibration,
-        clock=after,
+        clock=time_left,
     )
     records = list(corpus.calibrating(MOST_RECORDS))
     normal = Records(records=records, of=corpus.held_out, source=corpus.fingerprint)
     try:
         if not normal.records:
             raise DataError("no records were set aside for calibration")
-        background, rest = calibrator.background(level, normal, corpus.train)
+        background, calibration_records = calibrator.background(level, normal, corpus.train)
         if background is not None:
             store_backgrounds(folder, {level.name: background})
-        if not rest.records:
+        if not calibration_records.records:
             raise DataError("too few records were set aside")
-        judging = after.phase("calibration counts", _COUNTED_SHARE)
+        judging = time_left.phase("calibration counts", _COUNTED_SHARE)
         counted = counted_rows(level, calibrator.session, corpus, calibrator.seed, judging)
         modes = default_modes(calibrator.session)
-        made = calibrator.calibrate(level, modes, rest, background, counted)
+        calibrations = calibrator.calibrate(level, modes, calibration_records, background, counted)
     except DataError as error:
         notify(f"not calibrated: {error.reason}; calibrate with normal data by 'seqmlm calibrate'")
         return {}
-    if made:
-        store(folder, made)
-        notify(f"{calibration_summary(made)}; {time.monotonic() - began:.0f} s")
+    if calibrations:
+        store(folder, calibrations)
+        notify(f"{calibration_summary(calibrations)}; {time.monotonic() - began:.0f} s")
     return {
         f"calibration/{mode}_{name}": float(value)
-        for (_, mode), one in made.items()
-        for name, value in (("rows", one.rows), ("smallest_rate", one.fitted.smallest_rate))
+        for (_, mode), calibration in calibrations.items()
+        for name, value in (("rows", calibration.rows), ("smallest_rate", calibration.fitted.smallest_rate))
     }

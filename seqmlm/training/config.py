@@ -62,7 +62,7 @@ def _at_least_one(section: str, config: object, *names: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Which files, how they are read, and how they are divided.
+    """Settings of the data: files, how they are read, and how they are divided.
 
     Args:
         paths: files or folders; NAME=PATH makes a named corpus, and several names are mixed by mixture_alpha.
@@ -115,7 +115,7 @@ class DataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerConfig:
-    """Which tokenizer; subword ones are trained on the data.
+    """Settings of the tokenizer; a subword one is trained on the data.
 
     Args:
         name: of the tokenizer, by domain.
@@ -224,8 +224,7 @@ class PretrainConfig:
 
         train = self.train
         limit = None if train.max_time is None else seconds(train.max_time)
-        same = {one.name: getattr(train, one.name) for one in fields(LoopConfig) if hasattr(train, one.name)}
-        LoopConfig(**{**same, "max_seconds": limit})
+        LoopConfig(**{**_same_fields(train, LoopConfig), "max_seconds": limit})
 
     @property
     def batch_tokens(self) -> int:
@@ -252,12 +251,12 @@ class PretrainConfig:
         from seqmlm.engine.schedule import LoopConfig
 
         train = self.train
-        rate, every = train.learning_rate, train.evaluate_every
+        rate, evaluate_every = train.learning_rate, train.evaluate_every
         if rate is None:
             rate = SECOND_STAGE_LEARNING_RATE if self.model.init else LEARNING_RATES[self.model.size]
-        if every is None:
-            every = max(1, train.max_steps // 10) if train.max_steps else 100
-            every = min(every, LINEAR_EVERY) if self.model.is_linear else every
+        if evaluate_every is None:
+            evaluate_every = max(1, train.max_steps // 10) if train.max_steps else 100
+            evaluate_every = min(evaluate_every, LINEAR_EVERY) if self.model.is_linear else evaluate_every
         limit = None if train.max_time is None else seconds(train.max_time)
         spent = AFTERWARDS * (limit or 0.0) if spent is None else spent
         settled = {
@@ -265,11 +264,15 @@ class PretrainConfig:
             "spent": 0.0 if limit is None else spent,
             "learning_rate": rate,
             "rows_per_batch": max(1, round(self.batch_tokens / self.row_tokens)),
-            "evaluate_every": every,
+            "evaluate_every": evaluate_every,
             "seed": self.seed,
         }
-        same = {one.name: getattr(train, one.name) for one in fields(LoopConfig) if hasattr(train, one.name)}
-        return LoopConfig(**{**same, **settled})
+        return LoopConfig(**{**_same_fields(train, LoopConfig), **settled})
+
+
+def _same_fields(config: object, kind: type[Any]) -> dict[str, Any]:
+    """The values of a config for those fields of a dataclass that it has, too."""
+    return {field.name: getattr(config, field.name) for field in fields(kind) if hasattr(config, field.name)}
 
 
 def resolve_config(domain: Field, *layers: Mapping[str, Any]) -> PretrainConfig:
@@ -278,14 +281,14 @@ def resolve_config(domain: Field, *layers: Mapping[str, Any]) -> PretrainConfig:
     Raises:
         UsageError: an unknown key or name, or values that exclude each other.
     """
-    asked = merge({}, *layers)
-    values = merge(_domain_defaults(domain, asked), asked)
+    user_settings = merge({}, *layers)
+    values = merge(_domain_defaults(domain, user_settings), user_settings)
     for section, key, kind in PLUGGED:
         if isinstance(values[section], dict) and isinstance(values[section].get(key), str):
             values[section][key] = plugins.versioned(kind, values[section][key])
-    for key, known in NAMED.items():
+    for key, table in NAMED.items():
         if isinstance(values["model"], dict) and isinstance(values["model"].get(key), str):
-            values["model"][key] = plugins.newest(known, values["model"][key])
+            values["model"][key] = plugins.newest(table, values["model"][key])
     config = from_dict(PretrainConfig, values)
     data, masking, tokenizer, train = config.data, config.masking, config.tokenizer, config.train
     if domain.sensitive and not data.sensitive:
@@ -303,39 +306,40 @@ def resolve_config(domain: Field, *layers: Mapping[str, Any]) -> PretrainConfig:
 def _masker_options(config: MaskingConfig) -> dict[str, Any]:
     """The options of a masker, of the kinds that it takes; UsageError for others."""
     kind = plugins.load("maskers", config.masker)
-    known = {*options_of(kind), *(("words_file",) if "words" in options_of(kind) else ())}
-    check_options(config, known)
-    given = {key: value for key, value in config.options.items() if key != "words"}  # ids, or words as text
-    return {**config.options, **arguments_of(kind.__init__, given, "masking.options")}
+    names = {*options_of(kind), *(("words_file",) if "words" in options_of(kind) else ())}
+    check_options(config, names)
+    options = {key: value for key, value in config.options.items() if key != "words"}  # ids, or words as text
+    return {**config.options, **arguments_of(kind.__init__, options, "masking.options")}
 
 
 def _tokenizer_options(config: TokenizerConfig, data: DataConfig, domain: Field) -> dict[str, Any]:
     """The options of a tokenizer that is made for the data, of the kinds that it takes."""
     kind = plugins.tokenizer_class(config.name)
     discreet = kind.traits.sensitive_options if data.sensitive else {}
-    given = {**config.options, **discreet, **config.options}
+    options = {**config.options, **discreet, **config.options}
     if config.path is not None:
-        return given
-    given = merge(given, domain.reading.tokenizer(data.options))
-    given = arguments_of(kind.train if kind.traits.trainable else kind.__init__, given, "tokenizer.options")
+        return options
+    options = merge(options, domain.reading.tokenizer(data.options))
+    maker = kind.train if kind.traits.trainable else kind.__init__
+    options = arguments_of(maker, options, "tokenizer.options")
     if kind.traits.trainable:
         try:
-            kind.train(iter(()), **given)
+            kind.train(iter(()), **options)
         except Exception as error:
             # It looks at its options first; then, without a text, it has nothing to learn from.
             if isinstance(error, UsageError):
                 raise
     else:
-        known = inspect.signature(kind).parameters
-        anything = any(one.kind is one.VAR_KEYWORD for one in known.values())
-        for key in given:
-            if key not in known and not anything:
-                near = nearest(key, known) if known else "; it takes none"
+        parameters = inspect.signature(kind).parameters
+        anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+        for key in options:
+            if key not in parameters and not anything:
+                near = nearest(key, parameters) if parameters else "; it takes none"
                 raise UsageError(f"{kind.name} has no option {key!r}{near}")
-    return given
+    return options
 
 
-def _domain_defaults(domain: Field, asked: Mapping[str, Any]) -> dict[str, Any]:
+def _domain_defaults(domain: Field, user_settings: Mapping[str, Any]) -> dict[str, Any]:
     """The domain's settings; options of its tokenizer and masker only where `asked` names no other one."""
     defaults = domain.defaults
     base: dict[str, Any] = {
@@ -349,15 +353,15 @@ def _domain_defaults(domain: Field, asked: Mapping[str, Any]) -> dict[str, Any]:
             "sensitive": domain.sensitive,
         },
     }
-    model = asked.get("model")
+    model = user_settings.get("model")
     if isinstance(model, dict) and model.get("size") == LINEAR and model.get("init") is None:
         base["model"]["max_length"] = LONGEST_ROW
         base["data"] |= {"join_documents": False, "cuts": "fixed.v1"}
     options = {"tokenizer": defaults.tokenizer_options, "masking": defaults.masking.options}
     for section, key, kind in PLUGGED:
-        name = asked[section].get(key) if isinstance(asked.get(section), dict) else None
-        same = not isinstance(name, str) or plugins.versioned(kind, name) == base[section][key]
-        base[section]["options"] = dict(options[section]) if same else {}
+        name = user_settings[section].get(key) if isinstance(user_settings.get(section), dict) else None
+        is_default = not isinstance(name, str) or plugins.versioned(kind, name) == base[section][key]
+        base[section]["options"] = dict(options[section]) if is_default else {}
     return base
 
 

@@ -58,7 +58,7 @@ def draw_sample(domain: str, out: Path, *, n: int | None = None, seed: int = 0) 
         UsageError: an unknown domain, or a folder with links, pipes or devices in it, or that is one.
         StateError: the folder cannot be written.
     """
-    found = plugins.domain(domain)
+    field = plugins.domain(domain)
     for path in (out, *out.rglob("*")):
         if irregular_kind(path) not in (None, "a folder"):
             raise UsageError(
@@ -67,26 +67,27 @@ def draw_sample(domain: str, out: Path, *, n: int | None = None, seed: int = 0) 
     try:
         out.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".sample-", dir=out) as building:
-            drawn = found.sample.draw(Path(building), n=n, seed=seed)
-            made = {path: out / path.relative_to(building) for path in Path(building).rglob("*")}
-            new = {
-                path: target for path, target in made.items() if path.is_file() and not _same(path, target)
-            }
-            for target in new.values():
+            sample = field.sample.draw(Path(building), n=n, seed=seed)
+            targets = {path: out / path.relative_to(building) for path in Path(building).rglob("*")}
+            files = {path: target for path, target in targets.items() if path.is_file()}
+            updates = {path: target for path, target in files.items() if not _equal_files(path, target)}
+            for target in updates.values():
                 refuse_foreign(target, "the file")
-            for path, target in new.items():
+            for path, target in updates.items():
                 target.parent.mkdir(parents=True, exist_ok=True)
                 move_into_place(path, target)
                 remember(target)
-        data, apart = (tuple(made[path] for path in paths) for paths in (drawn.files, drawn.extra_files))
-        return Sample(files=data, truth=made[drawn.truth], extra_files=apart)
+        data, extra_files = (
+            tuple(targets[path] for path in paths) for paths in (sample.files, sample.extra_files)
+        )
+        return Sample(files=data, truth=targets[sample.truth], extra_files=extra_files)
     except OSError as error:
         raise StateError(
             f"cannot write the sample to {out}: {error.strerror}; choose another --out"
         ) from None
 
 
-def _same(path: Path, target: Path) -> bool:
+def _equal_files(path: Path, target: Path) -> bool:
     """Whether there is a file already, with the same contents."""
     return target.is_file() and filecmp.cmp(path, target, shallow=False)
 
@@ -111,8 +112,8 @@ class CorpusReader:
         self._parts: dict[str, Parts] = {}
         self.sources: dict[str, list[str]] = {}
         if not config.data.paths:
-            drawn = cached_sample(domain.name, workspace, config.seed)
-            self.sources["sample"] = [str(path) for path in drawn.files]
+            sample = cached_sample(domain.name, workspace, config.seed)
+            self.sources["sample"] = [str(path) for path in sample.files]
         for text in config.data.paths:
             name, path = split_source(text)
             self.sources.setdefault(name or UNNAMED, []).append(path)
@@ -159,22 +160,20 @@ class CorpusReader:
         with FileLock(folder.with_suffix(".lock")):
             if not (folder / TOKENIZER_CARD).exists():
                 say(f"training a {kind.name} tokenizer")
-                made = load_or_train(config, self.texts)
+                trained_tokenizer = load_or_train(config, self.texts)
                 folder.mkdir(parents=True, exist_ok=True)
-                made.save(folder)
+                trained_tokenizer.save(folder)
         return kind.load(folder)
 
     def _announce(self, name: str, statistics: Mapping[str, Any], say: Callable[[str], None]) -> None:
         facts = released(statistics)
-        train, validation = _count(facts["train"]["records"]), _count(facts["validation"]["records"])
+        train, validation = _text(facts["train"]["records"]), _text(facts["validation"]["records"])
         unit = self.domain.unit if facts["units"] == 1 else plural(self.domain.unit)
-        say(
-            f"{name}: {_count(facts['units'])} {unit} in {train} training and {validation} validation records"
-        )
-        if aside := facts["calibration"]["records"]:
-            say(f"{name}: records held out to calibrate scores: {_count(aside)}")
+        say(f"{name}: {_text(facts['units'])} {unit} in {train} training and {validation} validation records")
+        if held_out := facts["calibration"]["records"]:
+            say(f"{name}: records held out to calibrate scores: {_text(held_out)}")
         for reason, count in facts["problems"].items():
-            say(f"{name}: {reason}: {_count(count)}")
+            say(f"{name}: {reason}: {_text(count)}")
 
     def fingerprint(self, name: str) -> str:
         """Hash of a corpus's files and of how they are read."""
@@ -203,7 +202,7 @@ class CorpusReader:
         kind = plugins.tokenizer_class(self.config.tokenizer.name)
 
         def texts_of(name: str) -> Iterator[Any]:
-            return (one.raw for one in self._readable(self._trained_on(name), kind))
+            return (record.raw for record in self._readable_records(self._training_records(name), kind))
 
         if len(self.sources) == 1:
             return texts_of(next(iter(self.sources)))
@@ -214,7 +213,7 @@ class CorpusReader:
             resample(texts_of(name), rate, seed=seed) for name, rate in zip(self.sources, often, strict=True)
         )
 
-    def divided(self, name: str, problems: Problems | None = None) -> Iterator[tuple[Record, int]]:
+    def records_with_parts(self, name: str, problems: Problems | None = None) -> Iterator[tuple[Record, int]]:
         """The records of a corpus, each with its part: the place of its name in `PARTS`.
 
         Without `problems`, what cannot be read is counted elsewhere.
@@ -223,17 +222,17 @@ class CorpusReader:
             DataError: there is no record.
         """
         if name not in self._parts:
-            split, met = self.split(), self._uncounted()
-            marks = map(split.mark, self._quietly(name, met))
+            split, problem_counts = self.split(), self._silent_problems()
+            marks = map(split.mark, self._corpus_records(name, problem_counts))
             parts = split.parts(np.fromiter(marks, dtype=_TWO_NUMBERS))
             if not len(parts):
-                raise met.nothing()
+                raise problem_counts.nothing()
             self._parts[name] = parts
-        yield from zip(self._quietly(name, problems), self._parts[name].tolist(), strict=True)
+        yield from zip(self._corpus_records(name, problems), self._parts[name].tolist(), strict=True)
 
-    def _trained_on(self, name: str) -> Iterator[Record]:
+    def _training_records(self, name: str) -> Iterator[Record]:
         """The training records of a corpus, by the same rule that divides the prepared ones."""
-        return (record for record, part in self.divided(name) if part == TRAIN)
+        return (record for record, part in self.records_with_parts(name) if part == TRAIN)
 
     def reread(self, name: str, places: Sequence[Place]) -> Iterator[tuple[int, Record]]:
         """Read some records of a corpus again, with their numbers.
@@ -241,41 +240,41 @@ class CorpusReader:
         Data of the same content are prepared once, so their files may have had other names then: where none
         of the records is found by name, they are by the number of their file, and their line.
         """
-        found = False
-        named = [((one.id, one.source, one.line), one.number) for one in places]
-        for pair in self._these(
-            name, named, lambda one: (encodable(one.id), encodable(one.source), one.line)
+        matches_names = False
+        named = [((at.id, at.source, at.line), at.number) for at in places]
+        for pair in self._records_at(
+            name, named, lambda record: (encodable(record.id), encodable(record.source), record.line)
         ):
-            found = True
+            matches_names = True
             yield pair
-        if not found:
+        if not matches_names:
             files: dict[str, int] = {}
-            yield from self._these(
+            yield from self._records_at(
                 name,
-                [((_unnamed(one.id, one.source), one.file, one.line), one.number) for one in places],
-                lambda one: (
-                    encodable(_unnamed(one.id, one.source)),
-                    files.setdefault(one.source, len(files)),
-                    one.line,
+                [((_id_without_file(at.id, at.source), at.file, at.line), at.number) for at in places],
+                lambda record: (
+                    encodable(_id_without_file(record.id, record.source)),
+                    files.setdefault(record.source, len(files)),
+                    record.line,
                 ),
             )
 
-    def _these(
-        self, name: str, places: Sequence[tuple[Hashable, int]], place: Callable[[Record], Hashable]
+    def _records_at(
+        self, name: str, places: Sequence[tuple[Hashable, int]], place_of: Callable[[Record], Hashable]
     ) -> Iterator[tuple[int, Record]]:
         """The records of a corpus at some places, which have numbers; several may be at one place."""
-        wanted: dict[Hashable, list[int]] = {}
+        numbers_by_place: dict[Hashable, list[int]] = {}
         for key, number in reversed(places):
-            wanted.setdefault(key, []).append(number)
-        for record in self._quietly(name) if wanted else ():
-            if numbers := wanted.get(key := place(record)):
+            numbers_by_place.setdefault(key, []).append(number)
+        for record in self._corpus_records(name) if numbers_by_place else ():
+            if numbers := numbers_by_place.get(key := place_of(record)):
                 yield numbers.pop(), record
                 if not numbers:
-                    del wanted[key]
-                if not wanted:
+                    del numbers_by_place[key]
+                if not numbers_by_place:
                     return
 
-    def _readable(self, records: Iterator[Record], kind: type[Tokenizer]) -> Iterator[Record]:
+    def _readable_records(self, records: Iterator[Record], kind: type[Tokenizer]) -> Iterator[Record]:
         """The records; a first one that the tokenizer cannot read is a UsageError."""
         for number, record in enumerate(records):
             if not number and not kind.traits.reads(record.raw):
@@ -285,12 +284,13 @@ class CorpusReader:
                 )
             yield record
 
-    def _quietly(self, name: str, problems: Problems | None = None) -> Iterator[Record]:
+    def _corpus_records(self, name: str, problems: Problems | None = None) -> Iterator[Record]:
         """The records that will be prepared; bad ones are counted and quarantined in that pass only."""
-        records = self.records(name, problems or self._uncounted())
+        records = self.records(name, problems or self._silent_problems())
         return distinct(records) if self.config.data.deduplicate else records
 
-    def _uncounted(self) -> Problems:
+    def _silent_problems(self) -> Problems:
+        """Problems of a pass that neither counts nor quarantines bad records."""
         data = self.config.data
         policy: OnError = "raise" if data.on_error == "raise" else "skip"
         return Problems(policy, sensitive=data.sensitive)
@@ -313,26 +313,27 @@ class CorpusReader:
             seed=config.seed,
         )
         cache = self.workspace.cache / "prepared"
-        aside = cache / f"{fingerprint}.{QUARANTINE}"
+        bad_records = cache / f"{fingerprint}.{QUARANTINE}"
         # Next to the cache entry, so that a run that finds the data prepared has the bad records too.
         with FileLock(cache / f"{fingerprint}.lock"):
             if not (cache / fingerprint).exists():
-                aside.unlink(missing_ok=True)
-            with Problems(data.on_error, quarantine=aside, sensitive=data.sensitive) as problems:
-                made = prepare(
-                    self._readable(self.records(name, problems), type(tokenizer)),
+                bad_records.unlink(missing_ok=True)
+            with Problems(data.on_error, quarantine=bad_records, sensitive=data.sensitive) as problems:
+                corpus = prepare(
+                    self._readable_records(self.records(name, problems), type(tokenizer)),
                     of_length(tokenizer) if linear else tokenizer,
-                    self._plan(tokenizer),
+                    self._prepare_plan(tokenizer),
                     cache=cache,
                     fingerprint=fingerprint,
                     problems=problems,
                     progress=progress,
                 )
-        if aside.exists():
-            self.quarantined.append(aside)
-        return made
+        if bad_records.exists():
+            self.quarantined.append(bad_records)
+        return corpus
 
-    def _plan(self, tokenizer: Tokenizer) -> Plan:
+    def _prepare_plan(self, tokenizer: Tokenizer) -> Plan:
+        """The plan by which records are divided, encoded and cut to windows."""
         config, data = self.config, self.config.data
         return Plan(
             space=tokenizer.space,
@@ -401,7 +402,7 @@ class Corpus:
             self.validation = Mixture(validated, alpha=1.0, seed=seed)
         self.token_counts: NDArray[np.int64] = np.sum([part.token_counts for part in parts], axis=0)
         self.statistics = {name: part.statistics for name, part in prepared.items()}
-        self._calibrate = {n: int(one["calibration"]["records"]) for n, one in self.statistics.items()}
+        self._calibrate = {n: int(counts["calibration"]["records"]) for n, counts in self.statistics.items()}
         self.held_out = sum(self._calibrate.values())
         self.trained_on = TrainedOn.of_prepared(part.folder for part in parts)
         folders = [part.folder.name for part in parts]
@@ -414,7 +415,7 @@ class Corpus:
     @property
     def languages(self) -> set[str]:
         """Languages of the records, where these have some."""
-        return {language for one in self.statistics.values() for language in one.get("languages", ())}
+        return {language for counts in self.statistics.values() for language in counts.get("languages", ())}
 
     @property
     def unigram(self) -> NDArray[np.float64]:
@@ -430,31 +431,33 @@ class Corpus:
             yield from (record for _, record in self._reader.reread(name, places))
 
     def training(self, limit: int) -> Iterator[tuple[int, Record]]:
-        """The same of the training split, each with the number that `train.records` has for it; of several
-        corpora none, for numbers of a mixture say nothing of one."""
+        """At most so many training records, each with its number in `train.records`; none of several corpora.
+
+        Numbers of a mixture of corpora say nothing of one of them.
+        """
         if len(self._prepared) == 1:
-            ((name, one),) = self._prepared.items()
-            yield from self._reader.reread(name, one.places("train", limit))
+            ((name, prepared),) = self._prepared.items()
+            yield from self._reader.reread(name, prepared.places("train", limit))
 
 
 FEWEST_TRAINED = 20
 """Training records, or windows of long ones, below which a training warns."""
 
 
-def few_trained_on(corpus: Corpus) -> str:
+def few_records_warning(corpus: Corpus) -> str:
     """A warning of a training on few records; "" for enough. Records that are cut count as their windows."""
-    records = sum(int(one["train"]["records"]) for one in corpus.statistics.values())
+    records = sum(int(counts["train"]["records"]) for counts in corpus.statistics.values())
     number = max(records, len(corpus.train))
     if number >= FEWEST_TRAINED:
         return ""
-    some = f"only {number_of(released_count(number), 'training record')}"
+    amount = f"only {number_of(released_count(number), 'training record')}"
     return (
-        f"warning: there are {some}, fewer than {FEWEST_TRAINED}: a model learns so few by heart, and its "
+        f"warning: there are {amount}, fewer than {FEWEST_TRAINED}: a model learns so few by heart, and its "
         "figures on held-out records say little; give more data"
     )
 
 
-def _unnamed(id: str, source: str) -> str:
+def _id_without_file(id: str, source: str) -> str:
     """An id without the name of the file, with which many begin."""
     return id.removeprefix(Path(source).name)
 
@@ -476,16 +479,16 @@ def load_or_train(
     if config.path is not None:
         return load_tokenizer(config.path, domain)
     if init is not None:
-        made = load_tokenizer(init, domain)
-        if not isinstance(made, Growing):
-            return made
-        options = made.traits.sensitive_options.items()
-        if sensitive and any((made.options.get(name) or 0) < least for name, least in options):
+        tokenizer = load_tokenizer(init, domain)
+        if not isinstance(tokenizer, Growing):
+            return tokenizer
+        options = tokenizer.traits.sensitive_options.items()
+        if sensitive and any((tokenizer.options.get(name) or 0) < least for name, least in options):
             say("nothing is added to what the initial model knows: it would keep what is rare in these data")
-            return made
-        grown = made.grown(texts())
-        more = number_of(len(grown.tokens) - len(made.tokens), "new template")
-        say(f"{more}; all those that the initial model knows keep their ids")
+            return tokenizer
+        grown = tokenizer.grown(texts())
+        new_templates = number_of(len(grown.tokens) - len(tokenizer.tokens), "new template")
+        say(f"{new_templates}; all those that the initial model knows keep their ids")
         return grown
     kind = plugins.tokenizer_class(config.name)
     if not kind.traits.trainable:
@@ -494,11 +497,12 @@ def load_or_train(
 
 
 def _calibrate_on(data: DataConfig) -> list[str]:
-    """What a fingerprint has of the setting: nothing where it is as it always was, or has no effect."""
+    """The setting as part of a fingerprint; left out where it is as it always was, or has no effect."""
     return [data.calibrate_on] if data.split == "chronological" and data.calibrate_on != "latest" else []
 
 
 def _progress(name: str, say: Callable[[str], None]) -> Callable[[int, int], None]:
+    """A function that reports a corpus's records and tokens so far, once for each million of records."""
     reported = 0
 
     def progress(records: int, tokens: int) -> None:
@@ -510,5 +514,5 @@ def _progress(name: str, say: Callable[[str], None]) -> Callable[[int, int], Non
     return progress
 
 
-def _count(count: Cell) -> str:
+def _text(count: Cell) -> str:
     return f"{count:,}" if isinstance(count, int) else count

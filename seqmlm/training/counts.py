@@ -57,7 +57,7 @@ def fit_expert(
     tokens: int,
     seed: int,
     notify: Callable[[str], None],
-    after: TimeAfterTraining,
+    time_left: TimeAfterTraining,
 ) -> CountExpert | None:
     """Count a training split, learn the mixture on validation records, and keep both with the model.
 
@@ -75,23 +75,23 @@ def fit_expert(
         The expert; None where the held-out data are too few to learn a mixture.
     """
     rule = model.tokenizer.units
-    want = (Rows(),) if multiplies_experts(rule, unigram) else ()
-    learner = _Learner(model, validation, _asked_tokens(tokens, after), seed, want, after)
+    reductions = (Rows(),) if multiplies_experts(rule, unigram) else ()
+    learner = _Learner(model, validation, _query_tokens(tokens, time_left), seed, reductions, time_left)
     if min(learner.learns.sum(), (~learner.learns).sum()) < _LEAST_UNITS:
         notify("no counts beside the model: too few validation units to learn a mixture from")
         return None
     counter = _Counter(train, rule, unigram, SUBJECTS if model.card.sensitive else 1)
-    expert = learner.learnt(counter.expert(counter.sequences(tokens, after)))
+    expert = learner.weighted_expert(counter.expert(counter.sequences(tokens, time_left)))
     header = {HEADER: json.dumps(expert.description())}
     with data_rules(model.card):  # the folder has no card yet, which `put_file` would ask
         put_file(Path(model.path) / COUNTS, encode_arrays(expert.arrays(), header))
     return expert
 
 
-def _asked_tokens(tokens: int, after: TimeAfterTraining) -> int:
+def _query_tokens(tokens: int, time_left: TimeAfterTraining) -> int:
     """Forward tokens for units that are asked, of a training on so many tokens."""
     usual = max(_FLOOR, int(_SHARE * tokens))
-    budget = after.budget("units beside counts", _ASKED_SHARE)
+    budget = time_left.budget("units beside counts", _ASKED_SHARE)
     return usual if budget is None else min(usual, budget)
 
 
@@ -102,8 +102,8 @@ class _Counter:
         least: records that whatever is kept must occur in.
     """
 
-    def __init__(self, train: Windows, rule: Units, unigram: Doubles, least: int) -> None:
-        self._train, self._rule, self._unigram, self._least = train, rule, unigram, least
+    def __init__(self, train: Windows, rule: Units, unigram: Doubles, fewest_records: int) -> None:
+        self._train, self._rule, self._unigram, self._fewest_records = train, rule, unigram, fewest_records
         self._mean = float(np.mean(train.lengths)) if len(train) else 1.0
 
     def expert(self, number: int) -> CountExpert:
@@ -113,19 +113,19 @@ class _Counter:
             (self._train[index] for index in chosen),
             self._rule,
             self._unigram,
-            records=self._train.records(chosen).tolist() if self._least > 1 else None,
-            min_records=self._least,
+            records=self._train.records(chosen).tolist() if self._fewest_records > 1 else None,
+            min_records=self._fewest_records,
         )
 
-    def sequences(self, tokens: int, after: TimeAfterTraining) -> int:
+    def sequences(self, tokens: int, time_left: TimeAfterTraining) -> int:
         """Sequences to count after a training on so many tokens: fewer where the time would not suffice."""
         readings = 1 if self._rule.facts.strands is None else 2
-        wanted = int(min(max(tokens, _FEWEST), _MOST) / self._mean / readings) + 1
-        wanted = min(wanted, max(1, len(self._train)))
-        return after.affordable(
+        count = int(min(max(tokens, _FEWEST), _MOST) / self._mean / readings) + 1
+        count = min(count, max(1, len(self._train)))
+        return time_left.affordable(
             "the counts",
             self.expert,
-            count=wanted,
+            count=count,
             probe=int(_PROBED / self._mean) + 1,
             share=_COUNTED_SHARE,
         )
@@ -144,94 +144,98 @@ class _Learner:
         validation: Windows,
         budget: int,
         seed: int,
-        want: tuple[Reduction, ...],
-        after: TimeAfterTraining,
+        reductions: tuple[Reduction, ...],
+        time_left: TimeAfterTraining,
     ) -> None:
         self._rule = model.tokenizer.units
-        indices, self._records = _whole_records(validation)
+        indices, self._records = _spread_windows(validation)
         self._encodings = [validation[index] for index in indices]
         cost = forward_tokens(model)
-        each = np.mean([cost(len(one)) / max(1, len(one)) for one in self._encodings] or [1.0])
-        units = min(_ASKED, max(int(budget / max(1.0, float(each))), 3 * _LEAST_UNITS))
+        lengths = [len(encoding) for encoding in self._encodings]
+        cost_per_token = np.mean([cost(length) / max(1, length) for length in lengths] or [1.0])
+        units = min(_ASKED, max(int(budget / max(1.0, float(cost_per_token))), 3 * _LEAST_UNITS))
         self._tuned = TUNED
-        if after.cuts is not None:  # smoothing is learnt on as much as the time lets units be asked of
+        if time_left.cuts is not None:  # smoothing is learnt on as much as the time lets units be asked of
             self._tuned = int(np.clip(_TUNED_OF_UNIT * units, _LEAST_TUNED, TUNED))
-            self._take(max(2 * _RECORDS, units // _UNITS_OF_WINDOW))
-        asked = self._asked(units, seed)
-        bits = self._scored(Scorer(Conditionals(model.rows), self._rule, want=want), asked, after)
+            self._keep_windows(max(2 * _RECORDS, units // _UNITS_OF_WINDOW))
+        query_masks = self._query_masks(units, seed)
+        scorer = Scorer(Conditionals(model.rows), self._rule, want=reductions)
+        bits = self._window_scores(scorer, query_masks, time_left)
         self._encodings, self._records = self._encodings[: len(bits)], self._records[: len(bits)]
-        places, found, owner = [], [], []
-        values: dict[str, list[NDArray[Any]]] = {one.name: [] for one in want}
+        places, log2_probs, windows = [], [], []
+        values: dict[str, list[NDArray[Any]]] = {reduction.name: [] for reduction in reductions}
         for number, (encoding, score) in enumerate(zip(self._encodings, bits, strict=True)):
             groups, nats = score.units
             places.append(np.searchsorted(self._rule.numbers(encoding), groups))
-            found.append(nats / np.log(2))
-            owner.append(np.full(len(groups), number))
-            for name, some in values.items():
-                some += [score.values[name]] if len(groups) else []
-        self._window, self._unit = np.concatenate(owner), np.concatenate(places)
-        self._model = np.concatenate(found)
-        self._values = {name: np.concatenate(some) for name, some in values.items() if some}
+            log2_probs.append(nats / np.log(2))
+            windows.append(np.full(len(groups), number))
+            for name, arrays in values.items():
+                arrays += [score.values[name]] if len(groups) else []
+        self._window, self._unit = np.concatenate(windows), np.concatenate(places)
+        self._model = np.concatenate(log2_probs)
+        self._values = {name: np.concatenate(arrays) for name, arrays in values.items() if arrays}
         record = self._records[self._window]
         # Of a few long records windows must do, though neighbours are alike.
         several = len(np.unique(record)) >= _RECORDS
         self._group = np.unique(record if several else self._window, return_inverse=True)[1]
         self.learns = self._group % 2 == 0
 
-    def _take(self, windows: int) -> None:
+    def _keep_windows(self, windows: int) -> None:
         """Keep the first windows: at least so many, of whole records."""
         ends = np.flatnonzero(np.diff(self._records, append=-1)) + 1
         stop = int(ends[min(int(np.searchsorted(ends, windows)), len(ends) - 1)]) if len(ends) else 0
         self._encodings, self._records = self._encodings[:stop], self._records[:stop]
 
-    def _scored(
-        self, scorer: Scorer, asked: Sequence[Bools], after: TimeAfterTraining
+    def _window_scores(
+        self, scorer: Scorer, query_masks: Sequence[Bools], time_left: TimeAfterTraining
     ) -> list[SequenceScore]:
-        """Scores of the asked units of the first windows: of whole records, until the time is over."""
+        """Scores of the units to query in the first windows: of whole records, until the time is over."""
         ends = np.flatnonzero(np.diff(self._records, append=-1)) + 1
-        done = np.cumsum([np.count_nonzero(owned) for owned in asked])
+        done = np.cumsum([np.count_nonzero(owned) for owned in query_masks])
         portions = np.linspace(0, done[-1] if len(done) else 0, _PORTIONS + 1)[1:]
         # The first end of a record at which so many tokens are asked.
         stops = np.unique(ends[np.minimum(np.searchsorted(done[ends - 1], portions), len(ends) - 1)])
-        phase = after.phase("counts", _ASKED_SHARE)
+        phase = time_left.phase("counts", _ASKED_SHARE)
         scores: list[SequenceScore] = []
         for stop in stops.tolist():
-            some = range(len(scores), stop)
-            scores += scorer.windows((self._encodings[number], asked[number]) for number in some)
+            numbers = range(len(scores), stop)
+            scores += scorer.windows((self._encodings[number], query_masks[number]) for number in numbers)
             phase.min_units += int(done[stop - 1] < 3 * _LEAST_UNITS)
-            if phase.ends_after(stop / len(asked)):
+            if phase.ends_after(stop / len(query_masks)):
                 break
         phase.settle("the units that weigh the counts")
         return scores
 
-    def _asked(self, units: int, seed: int) -> list[Bools]:
+    def _query_masks(self, units: int, seed: int) -> list[Bools]:
         """(L,) for each window, True at the tokens of the units that are asked."""
-        each = np.diff(np.linspace(0, units, len(self._encodings) + 1).astype(np.int64))
-        found = []
-        for number, (encoding, count) in enumerate(zip(self._encodings, each.tolist(), strict=True)):
+        counts = np.diff(np.linspace(0, units, len(self._encodings) + 1).astype(np.int64))
+        masks = []
+        for number, (encoding, count) in enumerate(zip(self._encodings, counts.tolist(), strict=True)):
             numbers = unit_numbers(encoding)
-            known = np.unique(numbers[numbers >= 0])
-            drawn = rng(seed, 0, number, EVALUATION).permutation(known)[:count]
-            found.append(np.isin(numbers, drawn))
-        return found
+            unit_ids = np.unique(numbers[numbers >= 0])
+            chosen = rng(seed, 0, number, EVALUATION).permutation(unit_ids)[:count]
+            masks.append(np.isin(numbers, chosen))
+        return masks
 
-    def learnt(self, expert: CountExpert) -> CountExpert:
+    def weighted_expert(self, expert: CountExpert) -> CountExpert:
         """The expert with smoothing and weights, and what they are worth."""
-        half = np.unique(self._window[self.learns])
+        fit_windows = np.unique(self._window[self.learns])
         units = expert.hash_units(self._encodings, self._records.tolist())
-        learnt = expert.hash_units([self._encodings[i] for i in half], self._records[half].tolist())
-        expert = expert.with_best_smoothing(learnt, self._tuned)
+        fit_units = expert.hash_units(
+            [self._encodings[i] for i in fit_windows], self._records[fit_windows].tolist()
+        )
+        expert = expert.with_best_smoothing(fit_units, self._tuned)
         priced = expert.count_log_probs(units)
         first = np.searchsorted(units.sequence, np.arange(len(self._encodings)))
         at = first[self._window] + self._unit
-        mine, rest = priced.take(at[self.learns]), priced.take(at[~self.learns])
-        told = expert.model_log_probs(self._model, self._values)
-        with_model = fit_weights(told[self.learns], mine)
-        expert = replace(expert, weights={str(EXACT): with_model, COUNTS_ALONE: fit_weights(None, mine)})
+        fit_half, test_half = priced.take(at[self.learns]), priced.take(at[~self.learns])
+        model_log2_probs = expert.model_log_probs(self._model, self._values)
+        with_model = fit_weights(model_log2_probs[self.learns], fit_half)
+        expert = replace(expert, weights={str(EXACT): with_model, COUNTS_ALONE: fit_weights(None, fit_half)})
         bits = {
             "model": -self._model[~self.learns],
-            "counts": -expert.count_mixture(rest),
-            "mixture": -expert.mixture(told[~self.learns], rest, str(EXACT))[0],
+            "counts": -expert.count_mixture(test_half),
+            "mixture": -expert.mixture(model_log2_probs[~self.learns], test_half, str(EXACT))[0],
             "frequencies": -units.log2_unigram[at[~self.learns]],
         }
         return replace(expert, facts=self._facts(bits))
@@ -244,14 +248,18 @@ class _Learner:
         """
         group = self._group[~self.learns]
         weights = bootstrap_weights(group, _DRAWS, 0)
-        drawn = np.array([weights(draw) for draw in range(_DRAWS)])
-        sizes = drawn.sum(axis=1)
+        resamples = np.array([weights(draw) for draw in range(_DRAWS)])
+        sizes = resamples.sum(axis=1)
 
         def gain(first: str, second: str) -> dict[str, float]:
             saved = bits[second] - bits[first]
             value = float(saved.mean())
             bounded = len(np.unique(group)) >= _LEAST_GROUPS
-            return percentile_interval(value, drawn @ saved / sizes).bounds() if bounded else {"value": value}
+            return (
+                percentile_interval(value, resamples @ saved / sizes).bounds()
+                if bounded
+                else {"value": value}
+            )
 
         gains: dict[str, dict[str, dict[str, float]]] = {}
         for first, second in combinations(_RANKS, 2):
@@ -272,7 +280,7 @@ _RANKS = ("mixture", "counts", "model", "frequencies")
 _DRAWS = 500
 
 
-def _whole_records(validation: Windows) -> tuple[list[int], Longs]:
+def _spread_windows(validation: Windows) -> tuple[list[int], Longs]:
     """Some validation windows, and their records: evenly spread ones, of at most so many windows each.
 
     Every beginning of them is spread evenly.
@@ -280,11 +288,11 @@ def _whole_records(validation: Windows) -> tuple[list[int], Longs]:
     owners = validation.records(range(len(validation)))
     distinct, first, counts = np.unique(owners, return_index=True, return_counts=True)
     indices: list[int] = []
-    taken = np.minimum(counts, _OF_RECORD)
-    share = min(1.0, _WINDOWS / max(1, int(taken.sum())))
-    some = evenly(len(distinct), max(1, int(share * len(distinct))))
-    for number in (some[place] for place in nested(len(some))):
+    window_counts = np.minimum(counts, _OF_RECORD)
+    share = min(1.0, _WINDOWS / max(1, int(window_counts.sum())))
+    spread = evenly(len(distinct), max(1, int(share * len(distinct))))
+    for number in (spread[place] for place in nested(len(spread))):
         start = int(first[number])
-        windows = range(start, start + int(taken[number]))
+        windows = range(start, start + int(window_counts[number]))
         indices += [index for index in windows if owners[index] == distinct[number]]
     return indices, owners[indices]

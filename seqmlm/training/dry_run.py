@@ -8,17 +8,15 @@ from typing import Any
 import psutil
 import torch
 
-from seqmlm import plugins
 from seqmlm.engine.backbones import parameter_count
-from seqmlm.engine.distributed import Processes
 from seqmlm.engine.loop import measured_speed
 from seqmlm.errors import UsageError
 from seqmlm.training.assemble import Training
 from seqmlm.training.corpus import CorpusReader
-from seqmlm.training.launch import TrainRequest, agreed_plan
-from seqmlm.training.observers import Console, complete_console, expected_steps
-from seqmlm.training.sizing import sized
-from seqmlm.workspace import Workspace
+from seqmlm.training.launch import TrainRequest
+from seqmlm.training.observers import Console, expected_steps
+from seqmlm.training.pretrain import Pretraining
+from seqmlm.training.sizing import sized_plan
 
 MEBIBYTE = 2**20
 # AdamW keeps two moments beside the weight and its gradient.
@@ -31,52 +29,50 @@ def dry_run(request: TrainRequest, console: Console) -> dict[str, Any]:
     Gives statistics of data and tokens, fill of the packed rows, parameters, the measured seconds of a step,
     and estimates of memory and time.
     """
-    console = complete_console(console)
-    workspace, processes = Workspace.locate(), Processes()
-    agreed = agreed_plan(request, workspace, processes)
-    if agreed.config.model.is_linear:
+    job = Pretraining(request, console)
+    if job.plan.config.model.is_linear:
         raise UsageError(
             "a linear model has no batch that --dry-run could measure: train it with --max-time, and go on "
             "with --resume and a longer one"
         )
-    domain = plugins.domain(agreed.config.domain)
-    corpus = CorpusReader(agreed.config, domain, workspace).corpus(console.message)
-    training = Training(sized(agreed, corpus, processes, console.message).config, corpus)
+    corpus = CorpusReader(job.plan.config, job.domain, job.workspace).corpus(job.console.message)
+    training = Training(sized_plan(job.plan, corpus, job.processes, job.console.message).config, corpus)
     model = training.config.model
     size = {"size": model.size if model.init is None else "as loaded"}
-    report = _data_report(training) | size | _batch_report(training, processes.device)
+    report = _data_report(training) | size | _batch_report(training, job.processes.device)
     step = report["seconds_per_step"]
     steps = round(expected_steps(training.loop, step=step, epoch=report["steps_per_epoch"]))
     return report | {"steps": steps, "estimated_minutes": round(steps * step / 60, 1)}
 
 
 def _data_report(training: Training) -> dict[str, Any]:
+    """Counts of the data, of the vocabulary and of the parameters."""
     statistics = training.corpus.statistics
     return {
         "corpora": ", ".join(statistics),
-        **{name: sum(one[name] for one in statistics.values()) for name in ("records", "tokens", "units")},
+        **{name: sum(part[name] for part in statistics.values()) for name in ("records", "tokens", "units")},
         "length_quantiles": next(iter(statistics.values()))["length_quantiles"],
         "vocabulary": training.corpus.tokenizer.space.size,
         "parameters": parameter_count(training.rows.model),
     }
 
 
-def _batch_report(training: Training, where: torch.device) -> dict[str, Any]:
+def _batch_report(training: Training, device: torch.device) -> dict[str, Any]:
     """Train on the rows of one batch without learning, twice; the memory that this takes is measured."""
     batches = [training.dataset[training.planner.next_row()] for _ in range(training.loop.rows_per_batch)]
-    before, peak = psutil.Process().memory_info().rss, 0
+    idle_bytes, peak_bytes = psutil.Process().memory_info().rss, 0
 
-    def look(*_: Any) -> None:
-        nonlocal peak
-        peak = max(peak, psutil.Process().memory_info().rss - before)
+    def measure_memory(*_: Any) -> None:
+        nonlocal peak_bytes
+        peak_bytes = max(peak_bytes, psutil.Process().memory_info().rss - idle_bytes)
 
     # Between forward and backward all activations are there, in the second step both moments too.
-    hook = training.rows.register_forward_hook(look)
-    speed = measured_speed(training.rows, [*batches, *batches], training.loop, where, seconds=math.inf)
+    hook = training.rows.register_forward_hook(measure_memory)
+    speed = measured_speed(training.rows, [*batches, *batches], training.loop, device, seconds=math.inf)
     hook.remove()
     weights = 4 * parameter_count(training.rows.model)
-    needed = max(weights * COPIES_OF_WEIGHTS, weights + peak)
-    if where.type == "cuda":
+    needed = max(weights * COPIES_OF_WEIGHTS, weights + peak_bytes)
+    if device.type == "cuda":
         needed = torch.cuda.max_memory_allocated()
     tokens = sum(batch.tokens for batch in batches)
     epoch_tokens = int(training.corpus.train.lengths.sum())
@@ -86,7 +82,7 @@ def _batch_report(training: Training, where: torch.device) -> dict[str, Any]:
         "masked_per_step": sum(len(batch.asked) for batch in batches),
         "fill": round(tokens / capacity, 3),
         "steps_per_epoch": max(1, round(epoch_tokens / max(1, tokens))),
-        "device": str(where),
+        "device": str(device),
         "seconds_per_step": round(tokens / speed, 3),
         "tokens_per_second": round(speed),
         "estimated_memory_mib": round(needed / MEBIBYTE),

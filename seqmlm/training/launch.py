@@ -49,7 +49,7 @@ _OF_ENCODERS = {"model": ("dropout", "layers", "initialization"), "train": ("lea
 
 @dataclass(frozen=True, kw_only=True)
 class TrainRequest:
-    """What the user requested, unresolved.
+    """A training as a person asks for it, with settings that are not resolved yet.
 
     Args:
         domain: its name; may be left out when a run is resumed or the config file names it.
@@ -68,12 +68,12 @@ class TrainRequest:
     settings: tuple[str, ...] = ()
 
     @cached_property
-    def asked(self) -> dict[str, Any]:
+    def user_settings(self) -> dict[str, Any]:
         """The settings that it names, nested."""
         from_file = read_yaml(self.config) if self.config else {}
-        asked = merge(from_file, _given(self.flags), parse_assignments(self.settings))
-        _check(asked)
-        return asked
+        user_settings = merge(from_file, _named_flags(self.flags), parse_assignments(self.settings))
+        _refuse_determined(user_settings)
+        return user_settings
 
     def check(self) -> None:
         """Refuse settings that make no sense, without loading torch.
@@ -81,30 +81,30 @@ class TrainRequest:
         Raises:
             UsageError: an unknown key or name, a value out of range, or values that exclude each other.
         """
-        asked = self.asked
-        if self.resume == "never" and (self.domain or asked.get("domain")):
-            self.resolved({}).check()
+        user_settings = self.user_settings
+        if self.resume == "never" and (self.domain or user_settings.get("domain")):
+            self.resolved_config({}).check()
 
     def leaves_size(self, config: PretrainConfig) -> bool:
         """Whether there is a limit of time, and neither size, shape nor weights of the model are named."""
         model = config.model
-        named = "size" in self.asked.get("model", {}) or model.init or SHAPE_KEYS & set(model.overrides)
-        return config.train.max_time is not None and not named
+        has_size = "size" in self.user_settings.get("model", {}) or SHAPE_KEYS & set(model.overrides)
+        return config.train.max_time is not None and not (has_size or model.init)
 
-    def resolved(self, saved: Mapping[str, Any]) -> PretrainConfig:
+    def resolved_config(self, saved: Mapping[str, Any]) -> PretrainConfig:
         """The settings, resolved; `saved` are those of the run that is resumed."""
-        asked, train = self.asked, self.asked.get("train")
+        user_settings, train = self.user_settings, self.user_settings.get("train")
         if saved and isinstance(train, Mapping) and any(limit in train for limit in LIMITS):
             # A new limit replaces the old ones: the first limit reached would stop the training.
             saved = merge(saved, {"train": dict.fromkeys(LIMITS)})
-        domain = self.domain or asked.get("domain") or saved.get("domain")
+        domain = self.domain or user_settings.get("domain") or saved.get("domain")
         if domain is None:
-            known = ", ".join(plugins.names("domains"))
-            raise UsageError(f"name the field of the sequences with --domain (known: {known})")
-        for other in (asked.get("domain"), saved.get("domain")):
-            if other not in (None, domain):
-                raise UsageError(f"--domain {domain} contradicts {other!r} in the settings")
-        return resolve_config(plugins.domain(domain), saved, asked)
+            fields = ", ".join(plugins.names("domains"))
+            raise UsageError(f"name the field of the sequences with --domain (known: {fields})")
+        for domain_setting in (user_settings.get("domain"), saved.get("domain")):
+            if domain_setting not in (None, domain):
+                raise UsageError(f"--domain {domain} contradicts {domain_setting!r} in the settings")
+        return resolve_config(plugins.domain(domain), saved, user_settings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,8 +128,8 @@ def request_config(request: TrainRequest) -> Any:
     The size is not among them where it is measured: as a setting it would be named. What depends on it is
     null then, and else a number.
     """
-    config = request.resolved({})
-    settled = _settled(config)
+    config = request.resolved_config({})
+    settled = _numeric_config(config)
     if not request.leaves_size(config):
         return to_dict(settled)
     values = to_dict(config)
@@ -162,36 +162,37 @@ def plan(request: TrainRequest, workspace: Workspace, processes: int = 1) -> Pla
     if name is not None:
         directory = workspace.run_dir(name)
         saved = saved_settings(directory, "pretrain")
-        config = complete(request.resolved(saved), workspace)
+        config = complete(request.resolved_config(saved), workspace)
         alternative = f"start a new run from its model with --init {name}"
         check_unchanged(name, saved, to_dict(config), frozen=FROZEN, alternative=alternative)
         return Plan(config=config, name=name, directory=directory, resume=True)
     now = time.strftime("%Y%m%d-%H%M%S")
-    own = request.resolved({})
-    configs = [complete(own, workspace)]
-    for size in SIZES if request.leaves_size(own) else ():
+    new_config = request.resolved_config({})
+    configs = [complete(new_config, workspace)]
+    for size in SIZES if request.leaves_size(new_config) else ():
         # What was read is kept: standard input, say, is empty now.
-        of_size = replace(configs[0], model=replace(own.model, size=size), train=own.train)
-        configs.append(complete(_divided(of_size, processes), workspace))
+        resized = replace(configs[0], model=replace(new_config.model, size=size), train=new_config.train)
+        configs.append(complete(_short_row_config(resized, processes), workspace))
     first, *candidates = (
-        _new(request.name or f"{one.domain}-{one.model.size}-{now}", one, workspace) for one in configs
+        _new_plan(request.name or f"{config.domain}-{config.model.size}-{now}", config, workspace)
+        for config in configs
     )
     return replace(first, candidates=tuple(candidates))
 
 
-def _new(name: str, config: PretrainConfig, workspace: Workspace) -> Plan:
+def _new_plan(name: str, config: PretrainConfig, workspace: Workspace) -> Plan:
     """The plan of a new run, whose name must not be taken."""
     directory = workspace.run_dir(name)
-    check_name_is_free(name, "pretrain", directory, longer=longer(name))
+    check_name_is_free(name, "pretrain", directory, longer=longer_command(name))
     return Plan(config=config, name=name, directory=directory, resume=False)
 
 
-def longer(name: str) -> str:
+def longer_command(name: str) -> str:
     """The command that goes on with a finished run."""
     return f"{resume_command(name, 'pretrain')} with a higher --max-time (of all its training) or --max-steps"
 
 
-def _divided(config: PretrainConfig, processes: int) -> PretrainConfig:
+def _short_row_config(config: PretrainConfig, processes: int) -> PretrainConfig:
     """The settings with rows so short that each process has one of a batch, unless their length is named."""
     if config.train.tokens_per_row is not None or config.loop().rows_per_batch >= processes:
         return config
@@ -199,26 +200,26 @@ def _divided(config: PretrainConfig, processes: int) -> PretrainConfig:
     return replace(config, train=replace(config.train, tokens_per_row=length))
 
 
-def _check(asked: Mapping[str, Any]) -> None:
+def _refuse_determined(user_settings: Mapping[str, Any]) -> None:
     """Refuse settings that the initial model determines, and those of encoders for a linear one."""
-    sections = {name: own for name, own in asked.items() if isinstance(own, Mapping)}
+    sections = {name: section for name, section in user_settings.items() if isinstance(section, Mapping)}
     model = sections.get("model", {})
-    known: Mapping[str, Iterable[str]] = {}
+    refused: Mapping[str, Iterable[str]] = {}
     why = "with --size linear, which has nothing of the kind"
     if model.get("init") is not None:
-        known, why = _OF_INITIAL, "together with --init: the initial model determines them"
-        known = {**known, "tokenizer": sections.get("tokenizer", {})}
+        refused, why = _OF_INITIAL, "together with --init: the initial model determines them"
+        refused = {**refused, "tokenizer": sections.get("tokenizer", {})}
     elif model.get("size") == LINEAR:
-        known = _OF_ENCODERS
-    named = [f"{name}.{key}" for name in known for key in known[name] if key in sections.get(name, {})]
+        refused = _OF_ENCODERS
+    named = [f"{name}.{key}" for name in refused for key in refused[name] if key in sections.get(name, {})]
     if named:
         raise UsageError(f"{', '.join(named)} cannot be set {why}")
 
 
-def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+def _named_flags(values: Mapping[str, Any]) -> dict[str, Any]:
     """Nested flags without those that were not given (None)."""
-    kept = {key: _given(own) if isinstance(own, Mapping) else own for key, own in values.items()}
-    return {key: own for key, own in kept.items() if own is not None and own != {}}
+    flags = {key: _named_flags(flag) if isinstance(flag, Mapping) else flag for key, flag in values.items()}
+    return {key: flag for key, flag in flags.items() if flag is not None and flag != {}}
 
 
 def complete(config: PretrainConfig, workspace: Workspace) -> PretrainConfig:
@@ -231,11 +232,12 @@ def complete(config: PretrainConfig, workspace: Workspace) -> PretrainConfig:
         UsageError: durations, limits or word lists that cannot be used.
         StateError: the initial model does not exist.
     """
-    config = _settled(config)  # what cannot be used is refused before anything is read, standard input too
+    # Settings that cannot be used are refused before anything is read, standard input too.
+    config = _numeric_config(config)
     model, data, tokenizer = config.model, config.data, config.tokenizer
     if model.init is not None:
         model = replace(model, init=resolve(model.init, workspace).location)
-    data = replace(data, paths=tuple(_kept(path, workspace) for path in data.paths))
+    data = replace(data, paths=tuple(_lasting_source(path, workspace) for path in data.paths))
     if tokenizer.path is not None:
         tokenizer = replace(tokenizer, path=str(Path(tokenizer.path).expanduser().resolve()))
     masking: MaskingConfig = replace(config.masking, options=inline_words(config.masking.options))
@@ -243,20 +245,20 @@ def complete(config: PretrainConfig, workspace: Workspace) -> PretrainConfig:
     return replace(config, train=replace(config.train, tokens_per_row=config.row_tokens))
 
 
-def _settled(config: PretrainConfig) -> PretrainConfig:
+def _numeric_config(config: PretrainConfig) -> PretrainConfig:
     """The settings with numbers for those that the model's size decides where they are not given."""
     rate, batch = config.loop().learning_rate, config.batch_tokens
     return replace(config, train=replace(config.train, learning_rate=rate, tokens_per_batch=batch))
 
 
-def _kept(source: str, workspace: Workspace) -> str:
+def _lasting_source(source: str, workspace: Workspace) -> str:
     """The source as an absolute path; standard input is saved to a file first."""
     name, path = split_source(source)
     # Not in the cache, which may be deleted: this is the only copy.
     if path == "-":
-        kept = str(save_stdin(workspace.runs / KEPT_INPUTS))
+        location = str(save_stdin(workspace.runs / KEPT_INPUTS))
     elif is_reference(path):
-        kept = str(Reference.parse(path).fixed())
+        location = str(Reference.parse(path).fixed())
     else:
-        kept = str(Path(path).expanduser().resolve())
-    return f"{name}={kept}" if name else kept
+        location = str(Path(path).expanduser().resolve())
+    return f"{name}={location}" if name else location

@@ -51,37 +51,37 @@ def counted_rows(
     records = Counter(chain.from_iterable(values))
     of_parts: dict[int, list[CountedRows]] = {}
     for done, number in enumerate(nested(parts), start=1):
-        mine = [at for at, own in enumerate(of_part) if own == number]
-        others = np.flatnonzero(part != number)
-        if mine and len(others):
-            own = Counter(chain.from_iterable(values[at] for at in mine))
-            never = frozenset(value for value, times in own.items() if records[value] == times)
-            chosen = Subset(corpus.train, others)
-            of_parts[number] = [*_judged(level, session, [pairs[at] for at in mine], chosen, seed, never)]
+        judged = [pair for pair, its_part in enumerate(of_part) if its_part == number]
+        other_windows = np.flatnonzero(part != number)
+        if judged and len(other_windows):
+            times = Counter(chain.from_iterable(values[pair] for pair in judged))
+            never = frozenset(value for value, count in times.items() if records[value] == count)
+            chosen = Subset(corpus.train, other_windows)
+            own_pairs = [pairs[pair] for pair in judged]
+            of_parts[number] = [*_part_rows(level, session, own_pairs, chosen, seed, never)]
         if phase.ends_after(done / parts):
             break
     phase.settle("the training records that judge what is counted")
-    found = [one for _, rows in sorted(of_parts.items()) for one in rows]
-    if not found:
+    tables = [table for _, rows in sorted(of_parts.items()) for table in rows]
+    if not tables:
         return None
-    statistics = {
-        name: np.concatenate([one.statistics[name] for one in found]) for name in level.statistics.counted
-    }
-    return CountedRows(statistics, *(np.concatenate([one[at] for one in found]) for at in (1, 2)))
+    names = level.statistics.counted
+    statistics = {name: np.concatenate([table.statistics[name] for table in tables]) for name in names}
+    return CountedRows(statistics, *(np.concatenate([table[n] for table in tables]) for n in (1, 2)))
 
 
-def _judged(
+def _part_rows(
     level: Level,
     session: Session,
     pairs: Iterable[tuple[int, Record]],
-    others: Sequences,
+    other_windows: Sequences,
     seed: int,
     never: frozenset[str],
 ) -> Iterator[CountedRows]:
     """Rows of numbered records by what is counted in other sequences, which never have some values."""
     assert level.background is not None
     assert level.counting is not None
-    background = level.background.fit(others, session.tokenizer, seed=seed)
+    background = level.background.fit(other_windows, session.tokenizer, seed=seed)
     random, numbers = np.random.default_rng(seed), list[int]()
 
     def parts() -> Iterator[Record]:
@@ -92,6 +92,6 @@ def _judged(
 
     done = 0
     for batch in batches(parts()):
-        some = encoded(session.domain, session.tokenizer, batch, Problems())
-        own, done = numbers[done : done + len(batch)], done + len(batch)
-        yield CountedRows(*level.counting.columns(some, background, never), np.array(own, dtype=np.int64))
+        encodings = encoded(session.domain, session.tokenizer, batch, Problems())
+        records, done = np.array(numbers[done : done + len(batch)], dtype=np.int64), done + len(batch)
+        yield CountedRows(*level.counting.columns(encodings, background, never), records)

@@ -113,10 +113,10 @@ class Recorder(Observer):
         steps, seconds = report.step - first.step, report.seconds - first.seconds
         if steps >= SPEED_STEPS and seconds >= SPEED_SECONDS:
             self._is_expected = True
-            left = (1 + AFTERWARDS) * (total - report.step) * seconds / steps
+            seconds_left = (1 + AFTERWARDS) * (total - report.step) * seconds / steps
             self.console.message(
-                f"{total:,.0f} steps, evaluation, counts and calibration are expected to take {about(left)} "
-                "(--max-time sets a limit)"
+                f"{total:,.0f} steps, evaluation, counts and calibration are expected to take "
+                f"{about(seconds_left)} (--max-time sets a limit)"
             )
 
     def on_evaluation(self, step: int, values: Mapping[str, float]) -> None:
@@ -159,6 +159,6 @@ def sample_predictions(
             continue
         answer = next(conditionals.ask([query], [TopIds(1)]))
         best = answer.values[TopIds.name][:, 0].astype(np.int32)
-        shown = model.domain.text.show(tokenizer, raw, replace(encoding, spans=spans), query.asked, best)
-        blocks.append(printable(shown, lines=True))
+        text = model.domain.text.show(tokenizer, raw, replace(encoding, spans=spans), query.asked, best)
+        blocks.append(printable(text, lines=True))
     return "\n\n".join(blocks) + "\n"

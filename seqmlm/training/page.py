@@ -16,7 +16,6 @@ from seqmlm.inference.model_folder import Card
 from seqmlm.privacy import sensitive_data
 from seqmlm.reports.drawing import HEIGHT, MARK, THRESHOLD, WIDTH, page_style, picture
 from seqmlm.reports.page import Page
-from seqmlm.reports.summary import Table
 
 PAGE = "training.html"
 """The main artifact of a training."""
@@ -49,7 +48,7 @@ def training_page(
     metrics: Sequence[Mapping[str, Any]],
     examples: str,
 ) -> Page:
-    """The page.
+    """The page of a training: its end in sentences, loss curves, calibrations and examples filled.
 
     Args:
         model: name and version. facts: further ones for the head. metrics: lines of metrics.jsonl.
@@ -61,56 +60,35 @@ def training_page(
     page = Page(f"Training: {model}", lead)
     page.warnings(warnings)
     command = score_command(model.partition(":")[0], values)
-    page.head({**facts, **_date(), "next": command})
+    page.head({**facts, **date(), "next": command})
     hidden = f"bits per {card.unit}, 15 % of them hidden"
-    held = "eval/bits_per_unit", hidden, "eval/unigram_bits_per_unit"
-    page.section("Loss", _curves(metrics, *held))
-    modes = [found[1] for key in values if (found := _CALIBRATED.fullmatch(key))]
+    curve = "eval/bits_per_unit", hidden, "eval/unigram_bits_per_unit"
+    page.section("Loss", curves(metrics, *curve))
+    modes = [match[1] for key in values if (match := _CALIBRATED.fullmatch(key))]
     if modes:
         rows = [
-            (one, int(values[f"calibration/{one}_rows"]), values.get(f"calibration/{one}_smallest_rate"))
-            for one in modes
+            (mode, int(values[f"calibration/{mode}_rows"]), values.get(f"calibration/{mode}_smallest_rate"))
+            for mode in modes
         ]
         page.table("Calibration", ("mode", "normal rows", "smallest --fpr"), rows)
     if examples:
-        told = "Sequences held out, as they are, with a part hidden, and as the model fills it."
-        text = Markup('<p>{}</p><div class="coloured">{}</div>').format(told, examples)
+        caption = "Sequences held out, as they are, with a part hidden, and as the model fills it."
+        text = Markup('<p>{}</p><div class="coloured">{}</div>').format(caption, examples)
         page.section("Examples filled", text)
     return page
 
 
-def described(sentences: Iterable[str]) -> str:
-    """What MLflow says of a training."""
-    return " ".join([*(f"{one}." for one in sentences), f"See {PAGE} among the artifacts."])
+def description(sentences: Iterable[str]) -> str:
+    """The description of a training in MLflow: its sentences, and where its page is."""
+    return " ".join([*(f"{sentence}." for sentence in sentences), f"See {PAGE} among the artifacts."])
 
 
-def finetuning_page(
-    model: str,
-    lead: str,
-    facts: Mapping[str, Any],
-    primary: str,
-    metrics: Sequence[Mapping[str, Any]],
-    tables: Iterable[Table],
-) -> Page:
-    """The page of a fine-tuning.
-
-    Args:
-        model: name and version. lead: what it came to. facts: for the head.
-        primary: the measure that decides. metrics: lines of metrics.jsonl. tables: of the test data.
-    """
-    page = Page(f"Fine-tuning: {model}", lead)
-    page.head({**facts, **_date()})
-    page.section("Loss", _curves(metrics, f"valid/{primary}", primary))
-    for table in tables:
-        page.table(*table)
-    return page
-
-
-def _date() -> dict[str, str]:
+def date() -> dict[str, str]:
+    """When the page was made, and by which version, for its head."""
     return {"date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, seqmlm {__version__}"}
 
 
-def _curves(metrics: Sequence[Mapping[str, Any]], held: str, label: str, floor: str | None = None) -> Markup:
+def curves(metrics: Sequence[Mapping[str, Any]], metric: str, label: str, floor: str | None = None) -> Markup:
     """Training loss, and what is measured on data held out beside its floor, against steps.
 
     Of what was not measured there is no picture, and of nothing none at all.
@@ -118,23 +96,23 @@ def _curves(metrics: Sequence[Mapping[str, Any]], held: str, label: str, floor: 
     from matplotlib.figure import Figure
 
     losses = [(line["step"], line["train/loss"]) for line in metrics if _is_number(line.get("train/loss"))]
-    evaluations = [line for line in metrics if _is_number(line.get(held))]
-    drawn = sum(map(bool, (losses, evaluations)))
-    if not drawn:
+    evaluations = [line for line in metrics if _is_number(line.get(metric))]
+    panels = sum(map(bool, (losses, evaluations)))
+    if not panels:
         return Markup()
     nats = "loss, nats per masked token" if floor else "loss"
     with page_style():
         figure = Figure(figsize=(WIDTH / 72, 1.3 * HEIGHT / 72))
-        axes = figure.subplots(1, drawn, squeeze=False)[0]
+        axes = figure.subplots(1, panels, squeeze=False)[0]
         figure.subplots_adjust(left=0.06, right=0.99, bottom=0.18, top=0.9, wspace=0.16)
         if losses:
             _draw_losses(axes[0], losses)
             axes[0].set(xlabel="optimizer step", ylabel=nats, title="training")
         if evaluations:
-            _draw_evaluations(axes[-1], evaluations, held, floor)
+            _draw_evaluations(axes[-1], evaluations, metric, floor)
             axes[-1].set(xlabel="optimizer step", ylabel=label, title="held out")
-        shown = [name for name, lines in (("loss", losses), (label, evaluations)) if lines]
-        return picture(figure, f"{' and '.join(shown)} against steps")
+        names = [name for name, lines in (("loss", losses), (label, evaluations)) if lines]
+        return picture(figure, f"{' and '.join(names)} against steps")
 
 
 def _is_number(value: Any) -> bool:
@@ -151,14 +129,14 @@ def _draw_losses(axes: Any, losses: Sequence[tuple[int, float]]) -> None:
 
 
 def _draw_evaluations(
-    axes: Any, evaluations: Sequence[Mapping[str, Any]], held: str, floor: str | None
+    axes: Any, evaluations: Sequence[Mapping[str, Any]], metric: str, floor: str | None
 ) -> None:
     if floor is not None:
         axes.axhline(evaluations[-1][floor], label="frequencies alone", **THRESHOLD)
     if floor is not None and len(evaluations) > 1:  # the last one of a pretraining is of more records
         last, evaluations = evaluations[-1], evaluations[:-1]
         at_end = "model, at the end: of more data"
-        axes.plot(last["step"], last[held], "D", color=MARK, markersize=5, label=at_end)
-    steps, values = zip(*((line["step"], line[held]) for line in evaluations), strict=True)
+        axes.plot(last["step"], last[metric], "D", color=MARK, markersize=5, label=at_end)
+    steps, values = zip(*((line["step"], line[metric]) for line in evaluations), strict=True)
     axes.plot(steps, values, "o-", color=MARK, markersize=3, label="model")
     axes.legend(frameon=False)

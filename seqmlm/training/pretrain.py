@@ -6,34 +6,31 @@ a crash at any moment, `--resume` reaches the same model.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
 from seqmlm import plugins
 from seqmlm.config import to_dict
 from seqmlm.data.counts import released
 from seqmlm.engine.backbones import parameter_count
-from seqmlm.engine.distributed import Processes
-from seqmlm.engine.loop import LoopResult, Observer
+from seqmlm.engine.loop import LoopResult
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.privacy import handling_sensitive_data
 from seqmlm.scoring.calibrate import few_held_out
-from seqmlm.tasks.deadline import CUTS, Cuts, Deadline, Start, TimeAfterTraining, seconds
+from seqmlm.tasks.deadline import Start, TimeAfterTraining
 from seqmlm.tracking import TrackedRun
 from seqmlm.training.assemble import Training
 from seqmlm.training.config import LIMITS
-from seqmlm.training.corpus import CorpusReader, few_trained_on
-from seqmlm.training.finalize import finalize
-from seqmlm.training.launch import Plan, TrainRequest, agreed_plan, longer
-from seqmlm.training.observers import Console, Recorder, complete_console
+from seqmlm.training.corpus import CorpusReader, few_records_warning
+from seqmlm.training.finalize import Finished, finalize
+from seqmlm.training.job import TrainingJob
+from seqmlm.training.launch import TrainRequest, agreed_plan, longer_command
+from seqmlm.training.observers import Console
 from seqmlm.training.page import PAGE, score_command
 from seqmlm.training.resume import FINISHED
 from seqmlm.training.run import QUARANTINE, TrainingRun
-from seqmlm.training.sizing import sized
-from seqmlm.workspace import Workspace
+from seqmlm.training.sizing import sized_plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,92 +69,74 @@ def pretrain(request: TrainRequest, console: Console) -> PretrainResult:
         StateError: the name is taken, a checkpoint is corrupt, the disk is full, or the registry not ready.
         TrainingError: too many non-finite steps in a row, or out of memory at the smallest batch.
     """
-    console = complete_console(console)
-    deadline = Deadline(console.began)
-    workspace, processes = Workspace.locate(), Processes()
-    agreed = agreed_plan(request, workspace, processes)
-    if agreed.config.train.max_time is not None:
-        deadline.limit = seconds(agreed.config.train.max_time)
-    limits = {limit: to_dict(agreed.config.train)[limit] for limit in LIMITS}
-    with handling_sensitive_data(agreed.config.data.sensitive):
-        done = _run_of(agreed, workspace).result(_same_limits(limits)) if agreed.resume else None
-        if done is not None:
-            if processes.is_main:
-                console.message(f"run {agreed.name} is finished; train it longer by {longer(agreed.name)}")
-            return replace(done, is_main=processes.is_main)
-        training = Pretraining(agreed, workspace, processes, console, deadline)
-        result = training.result()
-        # What has its result is not opened again: killed before its run has ended, it would be RUNNING for
-        # ever.
-        if result.version is not None:
-            training.run.finish({"limits": limits, "result": asdict(result)})
-    return result
+    return Pretraining(request, console).result()
 
 
-def _run_of(plan: Plan, workspace: Workspace) -> TrainingRun:
-    return TrainingRun(
-        workspace=workspace,
-        name=plan.name,
-        task="pretrain",
-        domain=plan.config.domain,
-        resume=plan.resume,
-    )
+class Pretraining(TrainingJob):
+    """The training of a masked language model: its data, what trains on them, and its run."""
 
+    def __init__(self, request: TrainRequest, console: Console) -> None:
+        super().__init__(console)
+        self.plan = agreed_plan(request, self.workspace, self.processes)
+        config = self.plan.config
+        self.limit(config.train.max_time)
+        self.domain = plugins.domain(config.domain)
+        self.run = TrainingRun(
+            workspace=self.workspace,
+            name=self.plan.name,
+            task="pretrain",
+            domain=config.domain,
+            resume=self.plan.resume,
+        )
 
-class Pretraining:
-    """A training that is not finished: its data, what trains on them, and its run.
+    def result(self) -> PretrainResult:
+        """The result of a run that is finished, else of its training."""
+        limits = {limit: to_dict(self.plan.config.train)[limit] for limit in LIMITS}
+        with handling_sensitive_data(self.plan.config.data.sensitive):
+            finished = self.run.result(_finished_parser(limits)) if self.run.resume else None
+            if finished is not None:
+                how = longer_command(self.run.name)
+                self.say(f"run {self.run.name} is finished; train it longer by {how}")
+                return replace(finished, is_main=self.processes.is_main)
+            self._prepare()
+            result = self._train()
+            # A run with a result is not opened again: killed before its end, it would be RUNNING for ever.
+            if result.version is not None:
+                self.run.finish({"limits": limits, "result": asdict(result)})
+        return result
 
-    The size of the `agreed` plan is measured here, if there is a choice.
-    """
-
-    def __init__(
-        self,
-        agreed: Plan,
-        workspace: Workspace,
-        processes: Processes,
-        console: Console,
-        deadline: Deadline,
-    ) -> None:
-        self.processes, self.console, self.deadline = processes, console, deadline
-        self.domain, data = plugins.domain(agreed.config.domain), agreed.config.data
-        reader = CorpusReader(agreed.config, self.domain, workspace)
-        reading = self.deadline.wall()
-        self.corpus = corpus = reader.corpus(self.say)
-        self.say(self.deadline.extend(self.deadline.wall() - reading))
+    def _prepare(self) -> None:
+        """Read the data, and make what trains on them; its size is measured if there is a choice."""
+        plan, data = self.plan, self.plan.config.data
+        reader = CorpusReader(plan.config, self.domain, self.workspace)
+        self.corpus = corpus = self.load_data(lambda: reader.corpus(self.say))
         level = self.domain.level(None)
         if data.calibration and level.row_per_record:
             counted = bool(level.statistics.counted) and len(corpus.sources) == 1  # as `Corpus.training`
-            self.say(few_held_out(corpus.held_out, agreed.name, counted=counted))
-        self.few = few_trained_on(corpus)
+            self.say(few_held_out(corpus.held_out, plan.name, counted=counted))
+        self.few = few_records_warning(corpus)
         self.say(self.few)
-        spent = None if deadline.limit is None else deadline.start().spent
-        plan = sized(agreed, corpus, processes, self.say, spent=spent)
+        spent = None if self.deadline.limit is None else self.deadline.start().spent
+        plan = sized_plan(plan, corpus, self.processes, self.say, spent=spent)
         self.training = Training(plan.config, corpus)
-        self.training.check(processes.world)
+        self.training.check(self.processes.world)
         if plan.config.model.is_linear or not plan.resume:
             self.say(self.training.sentence())
-        self.run = _run_of(plan, workspace)
+        self.run = replace(self.run, name=plan.name)
 
-    def say(self, text: str) -> None:
-        """Report, if there is something to be said; only the main process does."""
-        if text and self.processes.is_main:
-            self.console.message(text)
-
-    def result(self) -> PretrainResult:
+    def _train(self) -> PretrainResult:
         """Train, finish the model, register it."""
-        training, world, run = self.training, self.processes.world, self.run
-        if not self.processes.is_main:
-            self._begin()
-            return self._told(training.train(run, Observer(), world, self.say), is_main=False)
-        epoch = None if training.config.model.is_linear else training.planner.tokens_per_epoch
-        with self._tracked() as tracked:
-            start, cuts = self._begin()
-            observer = Recorder(tracked, self.console, training.loop, epoch)
-            outcome = training.train(run, observer, world, self.say)
+        training, processes, run = self.training, self.processes, self.run
+        if not processes.is_main:
+            self._divide_time()
+            return self._outcome(training.train(run, processes, None, self.console))
+        with self._open_run() as tracked:
+            start = self._divide_time()
+            outcome = training.train(run, processes, tracked, self.console)
             if outcome.status == "killed":
                 self.say(run.stop(tracked, outcome.steps))
-                return self._told(outcome, tracked.run_id)
-            if training.loop.sharding != "none" and world > 1:
+                return self._outcome(outcome, tracked.run_id)
+            if training.loop.sharding != "none" and processes.world > 1:
                 assert outcome.checkpoint is not None
                 training.gather(outcome.checkpoint)
             model = LoadedModel(
@@ -167,63 +146,42 @@ class Pretraining:
                 card=training.card(run.name, tracked.run_id, outcome.steps),
                 path=str(run.version_folder(outcome.steps)),
             )
-            after = TimeAfterTraining(
+            time_left = TimeAfterTraining(
                 outcome=outcome,
                 deadline=self.deadline,
                 start=start,
-                cuts=cuts,
+                cuts=self.cuts,
                 progress=self.console.phase,
             )
-            made = (run, model, self.corpus, training.evaluator, after)
-            version, values, (lead, *warnings) = finalize(*made, tracked, self.console)
-            lines = (
-                f"model {run.name}:{version}, {lead}",
-                *warnings,
-                self.few,
-                f"page: {run.directory / PAGE}",
+            finished = finalize(self, model, self.corpus, training.evaluator, time_left, tracked)
+            lead, *warnings = finished.sentences
+            lead, page = f"model {run.name}:{finished.version}, {lead}", f"page: {run.directory / PAGE}"
+            for line in (lead, *warnings, self.few, page, self._cut_sentence(time_left)):
+                self.say(line)
+            return self._outcome(outcome, tracked.run_id, finished)
+
+    def _divide_time(self) -> Start | None:
+        """Divide the time limit, and give the steps their share."""
+        start = self.start("start")
+        if start is not None:
+            self.training.loop = self.training.config.loop(start.spent)
+            self.say(
+                f"{start.elapsed:.0f} of {start.limit:g} s are over before the first step; steps may take "
+                f"{start.steps:.0f} s"
             )
-            for one in lines:
-                self.say(one)
-            self.say(self._cut_short(after))
-            return self._told(outcome, tracked.run_id, version, values)
+        return start
 
-    def _begin(self) -> tuple[Start | None, Cuts | None]:
-        """Divide the time limit, as the main process measures it, and give the steps their share.
-
-        A resumed run has the division of its first process. The cuts are None without a limit, and in other
-        processes.
-        """
-        limit = self.deadline.limit
-        if limit is None:
-            return None, None
-        cuts, text = None, ""
-        if self.processes.is_main:
-            cuts = Cuts(self.run.directory / CUTS, {"limit": limit})
-            if (recorded := cuts.get("start")) is None:
-                recorded = asdict(self.deadline.start())
-                cuts.write("start", **recorded)
-            else:
-                self.deadline.carry(recorded["elapsed"])
-            text = json.dumps(recorded)
-        start = Start(**json.loads(self.processes.text_from_main(text)))
-        self.training.loop = self.training.config.loop(start.spent)
-        self.say(
-            f"{start.elapsed:.0f} of {limit:g} s are over before the first step; steps may take "
-            f"{start.steps:.0f} s"
-        )
-        return start, cuts
-
-    def _cut_short(self, after: TimeAfterTraining) -> str:
-        """What the time limit cut, and the commands that complete it."""
-        if not after.reports:
+    def _cut_sentence(self, time_left: TimeAfterTraining) -> str:
+        """A sentence with the parts that the time limit cut, and the commands that complete them."""
+        if not time_left.reports:
             return ""
-        name, cut = self.run.name, ", ".join(after.reports)
+        name, cut = self.run.name, ", ".join(time_left.reports)
         return (
             f"cut short by --max-time {self.deadline.limit:g}s: {cut}. To calibrate fully: "
-            f"seqmlm calibrate {name} NORMAL. To evaluate and count more: {longer(name)}"
+            f"seqmlm calibrate {name} NORMAL. To evaluate and count more: {longer_command(name)}"
         )
 
-    def _tracked(self) -> TrackedRun:
+    def _open_run(self) -> TrackedRun:
         """Make the run's folder, and open its MLflow run."""
         run, corpus = self.run, self.corpus
         settings = run.begin(to_dict(self.training.config))
@@ -232,28 +190,24 @@ class Pretraining:
             path = run.directory / QUARANTINE
             path.touch(mode=0o600)
             path.chmod(0o600)  # touch does not change the mode of an existing file
-            path.write_bytes(b"".join(aside.read_bytes() for aside in corpus.quarantined))
-        tracked = run.start(_params(self.training), self.console.message)
+            path.write_bytes(b"".join(bad_records.read_bytes() for bad_records in corpus.quarantined))
+        tracked = run.start(_tracked_params(self.training), self.console.message)
         tracked.artifact(settings)
         for name, paths in corpus.sources.items():
             counts = released(corpus.statistics[name])
             tracked.dataset(corpus.shown[name], paths[0], corpus.fingerprint, counts)
         return tracked
 
-    def _told(
-        self,
-        outcome: LoopResult,
-        run_id: str | None = None,
-        version: int | None = None,
-        values: Mapping[str, float] = MappingProxyType({}),
-        is_main: bool = True,
+    def _outcome(
+        self, outcome: LoopResult, run_id: str | None = None, finished: Finished | None = None
     ) -> PretrainResult:
-        """The result; `values` are the final evaluation's, none of a training that was stopped."""
+        """The result of a training that has finished, or was stopped."""
+        values: Mapping[str, float] = {} if finished is None else finished.values
         return PretrainResult(
             run_id=run_id,
             run_name=self.run.name,
-            model=self.run.name if version is not None else None,
-            version=version,
+            model=None if finished is None else self.run.name,
+            version=None if finished is None else finished.version,
             domain=self.domain.name,
             steps=outcome.steps,
             resumed_from=outcome.resumed_from,
@@ -265,13 +219,13 @@ class Pretraining:
             tokens_per_second=outcome.tokens / outcome.seconds if outcome.seconds else 0.0,
             wall_seconds=self.deadline.wall(),
             checkpoint=str(outcome.checkpoint) if outcome.checkpoint else None,
-            next=None if version is None else score_command(self.run.name, values),
+            next=None if finished is None else score_command(self.run.name, values),
             signal=outcome.signal,
-            is_main=is_main,
+            is_main=self.processes.is_main,
         )
 
 
-def _params(training: Training) -> dict[str, Any]:
+def _tracked_params(training: Training) -> dict[str, Any]:
     """The parameters that MLflow shows and `runs compare` compares."""
     config, corpus, body = training.config, training.corpus, training.rows.model
     train, model, masking = config.train, config.model, config.masking
@@ -308,7 +262,7 @@ _TRACKED = (
 )
 
 
-def _same_limits(limits: Mapping[str, Any]) -> Callable[[Any], PretrainResult | None]:
+def _finished_parser(limits: Mapping[str, Any]) -> Callable[[Any], PretrainResult | None]:
     """Reads a saved result; None where the limits have been raised since."""
 
     def parse(saved: Any) -> PretrainResult | None:

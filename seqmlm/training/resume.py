@@ -20,7 +20,7 @@ TrainingTask = Literal["pretrain", "finetune"]
 REQUESTS: Mapping[TrainingTask, str] = {"pretrain": "config.yaml", "finetune": "finetune.yaml"}
 """The file of a run's folder that has its settings; its name says which kind of training the run is."""
 COMMANDS: Mapping[TrainingTask, str] = {"pretrain": "train", "finetune": "finetune"}
-NOUNS: Mapping[TrainingTask, str] = {"pretrain": "training", "finetune": "fine-tuning"}
+NOUNS: Mapping[TrainingTask, str] = {"pretrain": "a training run", "finetune": "a fine-tuning run"}
 FINISHED = "result.json"
 MODEL_FOLDER = "model"
 CHECKPOINTS = "checkpoints"
@@ -29,7 +29,7 @@ _MISSING = object()
 
 
 def resume_mode(value: str | bool) -> str:
-    """never, auto or the name of a run; a truth value stands for auto or never."""
+    """The mode of resuming: never, auto or the name of a run; a truth value stands for auto or never."""
     return value if isinstance(value, str) else "auto" if value else "never"
 
 
@@ -65,11 +65,11 @@ def run_to_resume(
     if name not in (None, resume):
         raise UsageError(f"--resume {resume} and --name {name} name two different runs; give one of them")
     if resume not in runs:
-        for other in REQUESTS.keys() - {task}:
-            if (workspace.run_dir(resume) / REQUESTS[other]).is_file():
+        for other_task in REQUESTS.keys() - {task}:
+            if (workspace.run_dir(resume) / REQUESTS[other_task]).is_file():
                 raise StateError(
-                    f"run {resume!r} is a {NOUNS[other]}, no {NOUNS[task]}: go on with it by "
-                    f"{resume_command(resume, other)}"
+                    f"run {resume!r} is {NOUNS[other_task]}, not {NOUNS[task]}: go on with it by "
+                    f"{resume_command(resume, other_task)}"
                 )
         raise StateError(f"there is no run {resume!r} to resume{nearest(resume, runs)}")
     return resume
@@ -99,7 +99,7 @@ def check_name_is_free(name: str, task: TrainingTask, directory: Path, *, longer
             how = f"train it longer by {longer}"
         raise StateError(f"run {name!r} exists ({directory}): {how}, or take another --name")
     if any((directory / part).exists() for part in _PARTS):
-        raise StateError(f"{name!r} is another run, no {NOUNS[task]} ({directory}): take another --name")
+        raise StateError(f"{name!r} is another run, not {NOUNS[task]} ({directory}): take another --name")
 
 
 def check_unchanged(
@@ -120,7 +120,7 @@ def check_unchanged(
     changed = [
         key
         for key in frozen
-        if (before := _setting(saved, key)) is not _MISSING and before != _setting(settings, key)
+        if (begun := _setting(saved, key)) is not _MISSING and begun != _setting(settings, key)
     ]
     if changed:
         raise StateError(

@@ -20,8 +20,9 @@ from seqmlm.engine.durable import move_into_place, replace_file
 from seqmlm.errors import StateError
 from seqmlm.inference.model_folder import LoadedModel, read_card
 from seqmlm.parsing import read_json
+from seqmlm.registry.database import UnreachableError
 from seqmlm.registry.entries import ModelEntry
-from seqmlm.tasks.register import origin_of, register_model
+from seqmlm.tasks.register import origin_of, register_model, track_model
 from seqmlm.tracking import LEDGER, TrackedRun, Tracker
 from seqmlm.training.resume import FINISHED, MODEL_FOLDER, REQUESTS, TrainingTask, resume_command
 from seqmlm.workspace import Workspace
@@ -57,11 +58,12 @@ SIGNATURE = {
 
 
 R = TypeVar("R")
+Numbers = Mapping[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRun:
-    """What `train` and `finetune` leave behind, each under the name of its run.
+    """A run of `train` or `finetune`: its folder, its run in MLflow and its registered model, of one name.
 
     Args:
         name: of the run, of its folder and of its model.
@@ -140,6 +142,14 @@ class TrainingRun:
                 f"cannot write {self.directory}: {error}; free space, then `{self.remedy}`"
             ) from None
 
+    @contextmanager
+    def registering(self, folder: Path) -> Iterator[None]:
+        """Raise StateError with the command that registers the model, where the registry is out of reach."""
+        try:
+            yield
+        except UnreachableError as error:
+            raise StateError(f"{error}; the model is in {folder}: then `{self.remedy}`") from None
+
     def version_folder(self, steps: int) -> Path:
         """The folder of the model; a run that was extended keeps the folder of its earlier version."""
         first = self.directory / MODEL_FOLDER
@@ -149,24 +159,24 @@ class TrainingRun:
     @contextmanager
     def building(self, folder: Path) -> Iterator[Path]:
         """A folder that takes the place of the model's when it is complete."""
-        made = self.directory / f"{MODEL_FOLDER}.tmp"
-        shutil.rmtree(made, ignore_errors=True)
-        yield made
-        self._describe(made)
+        draft = self.directory / f"{MODEL_FOLDER}.tmp"
+        shutil.rmtree(draft, ignore_errors=True)
+        yield draft
+        self._describe(draft)
         shutil.rmtree(folder, ignore_errors=True)
-        move_into_place(made, folder)
+        move_into_place(draft, folder)
 
-    def _describe(self, made: Path) -> None:
+    def _describe(self, draft: Path) -> None:
         """Write what MLflow reads of a model: how it is loaded, and where records are texts, an example."""
-        domain, told = plugins.domain(self.domain), dict[str, Any](PYFUNC)
+        domain, description = plugins.domain(self.domain), dict[str, Any](PYFUNC)
         if domain.text.columns == TEXTS:
-            told["signature"] = SIGNATURE
+            description["signature"] = SIGNATURE
             if domain.text.example:
-                told["saved_input_example_info"] = EXAMPLE
+                description["saved_input_example_info"] = EXAMPLE
                 table = {"columns": [*TEXTS], "data": [[domain.text.example]]}
                 for name, value in {"": table, "serving_": {"dataframe_split": table}}.items():
-                    replace_file(made / f"{name}input_example.json", json.dumps(value).encode())
-        replace_file(made / "MLmodel", yaml.safe_dump(told, sort_keys=False).encode())
+                    replace_file(draft / f"{name}input_example.json", json.dumps(value).encode())
+        replace_file(draft / "MLmodel", yaml.safe_dump(description, sort_keys=False).encode())
 
     def register(
         self, model: LoadedModel, *, sources: Sequence[str], counts: Mapping[str, Any]
@@ -180,3 +190,12 @@ class TrainingRun:
         counts = released(counts)
         origin = origin_of(model.card, model.tokenizer, sources=sources, counts=counts)
         return register_model(Path(model.path), self.name, origin)
+
+
+def track_version(
+    run: TrackedRun, entry: ModelEntry, steps: int, metrics: Numbers, tags: Numbers, data: str | None = None
+) -> None:
+    """Tell MLflow a registered version, its metrics, as measured on `data`, and further numbers, as tags."""
+    run.log_metrics(steps, metrics, tags)
+    run.set_numbers(tags)
+    track_model(run, entry, metrics, dataset=data)

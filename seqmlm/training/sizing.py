@@ -63,7 +63,7 @@ class Candidate:
     parameters: int
     batch: int
     epoch: float
-    most: float = math.inf
+    most_tokens: float = math.inf
 
     @classmethod
     def of(cls, config: PretrainConfig, corpus: Corpus) -> Candidate:
@@ -79,26 +79,26 @@ class Candidate:
             parameters=parameters,
             batch=config.batch_tokens,
             epoch=epoch,
-            most=min(limits, default=math.inf),
+            most_tokens=min(limits, default=math.inf),
         )
 
     @property
-    def enough(self) -> float:
+    def tokens_needed(self) -> float:
         """Tokens below which a smaller size is better."""
         return max(TOKENS_PER_PARAMETER * self.parameters, STEPS * self.batch)
 
     @property
-    def repeats(self) -> bool:
+    def repeats_data(self) -> bool:
         """Whether the data are too few for this size, for how long it may train."""
-        return PASSES * self.epoch < self.enough
+        return PASSES * self.epoch < self.tokens_needed
 
-    def sees(self, tokens: float) -> float:
+    def tokens_trained(self, tokens: float) -> float:
         """How many of so many tokens it trains on before another limit ends the training."""
-        return min(tokens, self.most)
+        return min(tokens, self.most_tokens)
 
     def suits(self, tokens: float) -> bool:
         """Whether it would see enough in the time for so many tokens."""
-        return not self.repeats and self.sees(tokens) >= self.enough
+        return not self.repeats_data and self.tokens_trained(tokens) >= self.tokens_needed
 
 
 @dataclass(frozen=True)
@@ -120,8 +120,8 @@ class Choice:
         if larger is not None and not self.larger_sees:
             why = f"{larger.size} does not fit in memory"
         elif larger is not None:
-            passes = f" in {PASSES} passes over the data" if larger.repeats else ""
-            why = f"{larger.size} needs {larger.enough:,.0f}{passes}"
+            passes = f" in {PASSES} passes over the data" if larger.repeats_data else ""
+            why = f"{larger.size} needs {larger.tokens_needed:,.0f}{passes}"
         sees = f"it sees about {self.sees:,.0f} tokens within {limit}"
         return f"size: {self.size} ({sees}, and {why}; --size names another)"
 
@@ -133,20 +133,20 @@ def choose(candidates: Sequence[Candidate], time: float, speed: Callable[[str], 
         candidates: at least one, the smallest first.
         speed: tokens per second of a size; not asked of sizes too large even at the speed of a smaller one.
     """
-    taken, *others = candidates
-    tokens = time * speed(taken.size)
-    sees = taken.sees(tokens)
-    for larger in others:
+    largest, *larger_sizes = candidates
+    tokens = time * speed(largest.size)
+    sees = largest.tokens_trained(tokens)
+    for larger in larger_sizes:
         # No larger model is faster: where even this is not enough, nothing need be measured.
         if larger.suits(tokens):
             tokens = min(tokens, time * speed(larger.size))
         if not larger.suits(tokens):
-            return Choice(taken.size, sees, larger, larger.sees(tokens))
-        taken, sees = larger, larger.sees(tokens)
-    return Choice(taken.size, sees)
+            return Choice(largest.size, sees, larger, larger.tokens_trained(tokens))
+        largest, sees = larger, larger.tokens_trained(tokens)
+    return Choice(largest.size, sees)
 
 
-def sized(
+def sized_plan(
     agreed: Plan,
     corpus: Corpus,
     processes: Processes,
@@ -167,7 +167,7 @@ def sized(
     if not agreed.candidates:
         return agreed
     plans = {plan.config.model.size: plan for plan in agreed.candidates}
-    taken = ""
+    size_name = ""
     if processes.is_main:
         limit = str(agreed.config.train.max_time).strip()
         time = agreed.config.loop(spent).training_seconds
@@ -175,9 +175,9 @@ def sized(
         with random_state_kept(processes.device):
             candidates = [Candidate.of(plan.config, corpus) for plan in plans.values()]
             choice = choose(candidates, time, lambda size: _speed(plans[size].config, corpus, processes))
-        taken = choice.size
+        size_name = choice.size
         say(choice.sentence(limit if limit[-1].isalpha() else f"{limit}s"))
-    return plans[processes.text_from_main(taken)]
+    return plans[processes.text_from_main(size_name)]
 
 
 def _speed(config: PretrainConfig, corpus: Corpus, processes: Processes) -> float:
@@ -185,13 +185,13 @@ def _speed(config: PretrainConfig, corpus: Corpus, processes: Processes) -> floa
     training = Training(config, corpus)
     batches = (training.dataset[training.planner.next_row()] for _ in count())
     try:
-        own = measured_speed(
+        tokens_per_second = measured_speed(
             training.rows, batches, training.loop, processes.device, seconds=MEASURED_SECONDS / len(SIZES)
         )
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        own = 0.0
+        tokens_per_second = 0.0
     del training, batches
     release_memory(processes.device)
-    return own * processes.world
+    return tokens_per_second * processes.world

@@ -113,7 +113,7 @@ def test_a_run_that_cannot_be_resumed_is_named(training: Training) -> None:
     training("--resume", "theirs").refused(4, f"go on with it by seqmlm {other} --resume theirs")
     training("--resume", "nobody").refused(4, "there is no run 'nobody' to resume")
     training("--resume=nobody", "--name", "theirs").refused(2, "two different runs")
-    training(*training.words, "--name", "theirs").refused(4, "is another run, no ")
+    training(*training.words, "--name", "theirs").refused(4, "is another run, not a ")
     assert [path.name for path in folder.iterdir()] == [REQUESTS[TASKS[other]]]
 
 

@@ -67,7 +67,7 @@ def _fitted(
         tokens=100,
         seed=0,
         notify=said.append,
-        after=unlimited(),
+        time_left=unlimited(),
     )
     assert not said
     return model
@@ -255,7 +255,7 @@ def test_too_few_held_out_units_give_no_counts(tmp_path: Path) -> None:
     said: list[str] = []
     records = Whole(model, [residues(10)] * 2)
     unigram = model.tokenizer.units.frequencies(np.ones(model.tokenizer.space.size))
-    told = {"notify": said.append, "after": unlimited()}
+    told = {"notify": said.append, "time_left": unlimited()}
     found = fit_expert(model, records, records, unigram=unigram, tokens=9, seed=0, **told)
     assert found is None
     assert "too few validation units" in said[0]

@@ -17,11 +17,10 @@ from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.optimizer import module_tensors
 from seqmlm.errors import StateError
 from seqmlm.inference.model_folder import read_card, seal
-from seqmlm.training import assemble
-from seqmlm.training import best as best_module
+from seqmlm.training import assemble, objective
 from seqmlm.training.assemble import FEWEST_BITS
-from seqmlm.training.best import Best
 from seqmlm.training.launch import TrainRequest
+from seqmlm.training.objective import Best
 from seqmlm.training.observers import SilentConsole
 from seqmlm.training.pretrain import pretrain
 
@@ -104,7 +103,7 @@ def test_a_full_disk_is_said(rows: MaskedRows, tmp_path: Path, monkeypatch: pyte
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(best_module, "replace_file", full)
+    monkeypatch.setattr(objective, "replace_file", full)
     with pytest.raises(StateError, match="No space left"):
         Best(scripted(2.0), tmp_path / "best", FEWEST_BITS, worth=0.01, resume=False)(rows)
 

@@ -224,7 +224,7 @@ def test_a_training_that_is_killed_after_each_decision_comes_to_the_same_bytes(
     assert any(cut.get("cut") for cut in saved["cuts"].values()), "the clock has cut something"
     kills = 0
     with monkeypatch.context() as patch:
-        patch.setattr("seqmlm.training.pretrain.Cuts", DyingCuts)
+        patch.setattr("seqmlm.training.job.Cuts", DyingCuts)
         while True:
             request = TrainRequest(domain="protein", name="killed", resume="auto", flags=flags)
             try:

@@ -62,7 +62,7 @@ def test_what_a_system_says_of_an_input_is_no_fault_of_the_output(
     def broken(*_: Any, **__: Any) -> Any:
         raise OSError(5, "Input/output error", "p.fasta")
 
-    monkeypatch.setattr("seqmlm.management.export.CorpusReader.divided", broken)
+    monkeypatch.setattr("seqmlm.management.export.CorpusReader.records_with_parts", broken)
     with pytest.raises(DataError, match=r"p\.fasta: cannot be read: Input/output error"):
         export(ExportConfig(domain="protein", out=workspace / "out"))
     monkeypatch.undo()

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from seqmlm.privacy import handling_sensitive_data
-from seqmlm.training.page import _curves, described, score_command
+from seqmlm.training.page import curves, description, score_command
 
 STEPS = [{"step": n, "train/loss": 5.0 - n / 10, "bits": 9.0 - n, "floor": 9.5} for n in range(4)]
 
 
 @pytest.mark.parametrize(("floor", "ends"), [("floor", 1), (None, 0)])
 def test_the_last_evaluation_of_a_pretraining_stands_apart(floor: str | None, ends: int) -> None:
-    drawn = _curves(STEPS, "bits", "bits per word", floor)
+    drawn = curves(STEPS, "bits", "bits per word", floor)
     assert drawn.count("model, at the end: of more data") == ends
     assert drawn.count("frequencies alone") == ends
     assert ("loss, nats per masked token" in drawn) == bool(ends)
@@ -24,21 +24,21 @@ def test_the_last_evaluation_of_a_pretraining_stands_apart(floor: str | None, en
     "metrics", [[], [{"step": 1}], [{"step": 1, "bits": float("nan"), "train/loss": None}]]
 )
 def test_of_nothing_there_is_no_picture(metrics: list[dict[str, Any]]) -> None:
-    assert _curves(metrics, "bits", "bits per word", "floor") == ""
+    assert curves(metrics, "bits", "bits per word", "floor") == ""
 
 
 def test_what_was_not_measured_has_no_axes() -> None:
     losses = [{"step": n, "train/loss": 5.0 - n / 10} for n in range(4)]
-    drawn = _curves(losses, "valid/accuracy", "accuracy")
+    drawn = curves(losses, "valid/accuracy", "accuracy")
     assert "training<" in drawn
     assert "held out" not in drawn
-    drawn = _curves([{"step": 3, "valid/accuracy": 0.5}], "valid/accuracy", "accuracy")
+    drawn = curves([{"step": 3, "valid/accuracy": 0.5}], "valid/accuracy", "accuracy")
     assert "held out<" in drawn
     assert "training<" not in drawn
 
 
 def test_a_description_is_of_sentences() -> None:
-    assert described(["one", "two"]) == "one. two. See training.html among the artifacts."
+    assert description(["one", "two"]) == "one. two. See training.html among the artifacts."
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def test_the_headline_is_of_what_scores_of_the_default_level_use(
     corpus: Any = SimpleNamespace(train=None, validation=None, unigram=None)
     after: Any = SimpleNamespace(outcome=SimpleNamespace(tokens=1))
     told = list[str]()
-    _, held_out = finalize._counts(model, corpus, after, told.append)
+    _, held_out = finalize._fit_counts(model, corpus, after, told.append)
     assert held_out is not None
     lead, *warnings = training_sentences(held_out, 1)
     bits, used = ("1.000", "model and counts together")

@@ -17,15 +17,15 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.protein.tokenizer import ResidueTokenizer
 from seqmlm.errors import DataError
-from seqmlm.finetuning.cases import cases
+from seqmlm.finetuning.cases import spelled_cases
 from seqmlm.finetuning.labelled import (
     Lesson,
     as_values,
     card_of,
-    divided,
-    doubt,
+    divide_examples,
     is_numeric,
     read_examples,
+    reading_note,
     why_untested,
 )
 from seqmlm.inference.session import Session
@@ -40,7 +40,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
 @pytest.mark.parametrize(("n", "why"), [(39, "fewer than 40 examples"), (40, "of one document")])
 def test_it_is_said_why_nothing_is_held_out(n: int, why: str, session: Session) -> None:
     records = [Record(id=str(k), raw=f"cat {k}", source="a", line=k, document="d") for k in range(n)]
-    parts = divided({"train": [Example(record=one, label="x") for one in records]}, session, 0)
+    parts = divide_examples({"train": [Example(record=one, label="x") for one in records]}, session, 0)
     assert not parts["test"]
     assert why in why_untested(parts)
 
@@ -50,7 +50,7 @@ def test_of_200_examples_a_tenth_of_those_not_tested_is_held_out(
     n: int, validated: int, session: Session
 ) -> None:
     records = [Record(id=str(k), raw=f"cat {k}", source="a", line=k) for k in range(n)]
-    parts = divided({"train": [Example(record=one, label="x") for one in records]}, session, 0)
+    parts = divide_examples({"train": [Example(record=one, label="x") for one in records]}, session, 0)
     assert len(parts["validation"]) == validated
 
 
@@ -63,7 +63,7 @@ def test_a_fifth_of_the_examples_is_tested_whatever_the_groups(
         Record(id=str(n), raw=f"cat {n}", source="a", line=n, document=f"d{group}")
         for n, group in enumerate(owners)
     ]
-    parts = divided({"train": [Example(record=one, label="x") for one in records]}, session, 0)
+    parts = divide_examples({"train": [Example(record=one, label="x") for one in records]}, session, 0)
     assert len(parts["test"]) == tested
     documents = {part: {one.record.document for one in own} for part, own in parts.items()}
     assert not documents["test"] & documents["train"]
@@ -79,10 +79,10 @@ def test_what_is_between_spans_is_outside_in_every_column(
     found = list(read_examples(session, asked, [str(jsonl(tmp_path / "t.jsonl", rows))], Problems()))
     card = card_of(found, found, asked)
     assert (card.kind, card.names) == ("entities", ("O", "B-ANIMAL", "I-ANIMAL"))
-    tags = [one.targets[:, 0].tolist() for one in cases(session, card, found, Problems())]
+    tags = [one.targets[:, 0].tolist() for one in spelled_cases(session, card, found, Problems())]
     assert tags == [[0, 0, 0], [0, 1, 0]]
     beside = [replace(one, record=replace(one.record, meta={"own": (2, 6)})) for one in found]
-    tags = [one.targets[:, 0].tolist() for one in cases(session, card, beside, Problems())]
+    tags = [one.targets[:, 0].tolist() for one in spelled_cases(session, card, beside, Problems())]
     assert tags == [[0], [1]], "words beside them are other records' own"
 
 
@@ -245,7 +245,7 @@ def test_it_is_said_how_numbers_were_read(values: list[Any], task: Any, said: st
         for one in classes(*values)
     ]
     card = card_of(found, found, Lesson(labels=("y",), task=task))
-    assert doubt(card, task) == said
+    assert reading_note(card, task) == said
 
 
 @pytest.mark.parametrize("labels", [["HIV"] * 3, ["HIV", "a", "a"]])
@@ -262,7 +262,7 @@ def test_no_unknown_label_is_named_where_data_are_sensitive(session: Session) ->
     card = card_of(found, found, Lesson(labels=("y",)))
     for sensitive in (False, True):
         with pytest.raises(DataError, match="in no training example") as told:
-            cases(session, card, classes("HIV"), Problems(sensitive=sensitive))
+            spelled_cases(session, card, classes("HIV"), Problems(sensitive=sensitive))
         assert ("HIV" in str(told.value)) is not sensitive
 
 

@@ -18,7 +18,7 @@ from seqmlm.training import sizing
 from seqmlm.training.assemble import Training
 from seqmlm.training.corpus import CorpusReader
 from seqmlm.training.launch import TrainRequest, agreed_plan, plan
-from seqmlm.training.sizing import PASSES, STEPS, TOKENS_PER_PARAMETER, Candidate, choose, sized
+from seqmlm.training.sizing import PASSES, STEPS, TOKENS_PER_PARAMETER, Candidate, choose, sized_plan
 from seqmlm.workspace import Workspace
 
 LITTLE, MORE, MOST = 1_000, 10_000, 100_000  # parameters
@@ -27,7 +27,8 @@ LITTLE, MORE, MOST = 1_000, 10_000, 100_000  # parameters
 def candidates(batch: int = 1, epoch: float = math.inf, most: float = math.inf) -> list[Candidate]:
     known = {"tiny": LITTLE, "small": MORE, "base": MOST}
     return [
-        Candidate(size=size, parameters=n, batch=batch, epoch=epoch, most=most) for size, n in known.items()
+        Candidate(size=size, parameters=n, batch=batch, epoch=epoch, most_tokens=most)
+        for size, n in known.items()
     ]
 
 
@@ -176,13 +177,13 @@ def test_the_size_taken_decides_what_depends_on_it(
     monkeypatch.setattr(Training, "new_model", lambda training: None)  # its speed is made up
     monkeypatch.setattr(sizing, "PASSES", 10**9)
     said: list[str] = []
-    own = sized(agreed, corpus, Processes("cpu"), said.append)
+    own = sized_plan(agreed, corpus, Processes("cpu"), said.append)
     assert own == plan(
         TrainRequest(domain="protein", name="x", flags={**flags, "model": {"size": size}}), place
     )
     assert len(said) == 1
     monkeypatch.setattr(sizing, "measured_speed", raising(AssertionError))
     second: Any = SimpleNamespace(is_main=False, world=1, text_from_main=lambda text: size)
-    assert sized(agreed, corpus, second, said.append) == own
+    assert sized_plan(agreed, corpus, second, said.append) == own
     assert len(said) == 1
-    assert sized(own, corpus, second, said.append) is own
+    assert sized_plan(own, corpus, second, said.append) is own

@@ -1,11 +1,12 @@
-"""The loop of a training, and the best weights on its way: of few data the last ones have memorized.
+"""The objective of a training, its loop, and the best weights on its way: the last ones may have memorized.
 
-Pretraining and fine-tuning differ in the model, its rows and what is measured; this is the same in both.
+Pretraining and fine-tuning are two objectives: they differ in the model, its rows and the measure.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,16 +16,18 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 from torch import nn
 
+from seqmlm.engine.distributed import Processes
 from seqmlm.engine.durable import replace_file
-from seqmlm.engine.loop import Goal, Loop, LoopResult, Observer
+from seqmlm.engine.loop import Goal, Loop, LoopResult
 from seqmlm.engine.optimizer import module_tensors, restore_module
-from seqmlm.engine.packing import RowPlanner, Rows
 from seqmlm.engine.schedule import LoopConfig
 from seqmlm.errors import StateError
+from seqmlm.tracking import TrackedRun
+from seqmlm.training.observers import Console, Recorder
+from seqmlm.training.resume import CHECKPOINTS
 from seqmlm.training.run import TrainingRun
 
 BEST = "best.safetensors"
-CHECKPOINTS = "checkpoints"
 
 Evaluate = Callable[[Any], dict[str, float]]
 """Measures a model; metrics by name."""
@@ -42,6 +45,10 @@ class Best:
         worth: by which share earlier weights must be better to be taken: evaluations are of few records.
         resume: whether the training goes on, so that what is kept there counts.
         writes: whether this process writes the file; all see the same metrics.
+
+    Attributes:
+        value: the metric of the weights that are kept, or that were restored.
+        replaced: the metric of the last weights, where earlier ones took their place.
     """
 
     def __init__(
@@ -57,9 +64,10 @@ class Best:
         self._evaluator, self._file, self.goal, self._worth = evaluator, file, goal, worth
         self._writes = writes
         self.value: float | None = None
+        self.replaced: float | None = None
         if resume and file.is_file():
-            with suppress(SafetensorError, ValueError, TypeError), safe_open(file, "pt") as kept:
-                self.value = float((kept.metadata() or {})["value"])
+            with suppress(SafetensorError, ValueError, TypeError), safe_open(file, "pt") as stored:
+                self.value = float((stored.metadata() or {})["value"])
 
     def __call__(self, rows: nn.Module) -> dict[str, float]:
         values = self._evaluator(rows)
@@ -90,33 +98,47 @@ class Best:
             self.value = last
             return None
         restore_module(rows, load(self._file.read_bytes()))
+        self.replaced = last
         return last
 
 
-def run_loop(
-    run: TrainingRun,
-    rows: nn.Module,
-    dataset: Rows,
-    planner: RowPlanner,
-    config: LoopConfig,
-    *,
-    observer: Observer | None,
-    evaluate: Best | Evaluate | None,
-) -> tuple[LoopResult, float | None]:
-    """Train a model in the folder of a run, from its last checkpoint where the run is resumed.
+class Objective(ABC):
+    """A model, the packed rows it is trained on, and how it is measured.
 
-    Args:
-        evaluate: measures the model on the way; with a `Best`, the model gets the best weights at the end.
-
-    Returns:
-        How training ended; the metric of the last weights, where earlier ones took their place.
+    Attributes:
+        rows: the model.
+        loop: settings of the loop.
+        best: keeps the best weights; None before the first step, and where the last ones stay.
     """
-    best = evaluate if isinstance(evaluate, Best) else None
-    goal = None if best is None or config.patience is None else best.goal
-    told: dict[str, Any] = {"observer": observer, "evaluate": evaluate, "goal": goal}
-    loop = Loop(rows, dataset, planner, config, directory=run.directory / CHECKPOINTS, **told)
-    result = loop.run(resume=run.resume)
-    if best is None or result.status == "killed":
-        return result, None
-    with run.writing():
-        return result, best.restore(rows)
+
+    rows: Any
+    dataset: Any
+    planner: Any
+    loop: LoopConfig
+    best: Best | None = None
+
+    @abstractmethod
+    def evaluation(self, run: TrainingRun, processes: Processes) -> Best | Evaluate | None:
+        """Measures the model on the way; with a `Best`, the model gets the best weights at the end."""
+
+    def train(
+        self, run: TrainingRun, processes: Processes, tracked: TrackedRun | None, console: Console
+    ) -> LoopResult:
+        """Train in the folder of a run, from its last checkpoint where it is resumed; report to `tracked`."""
+        evaluate = self.evaluation(run, processes)
+        self.best = best = evaluate if isinstance(evaluate, Best) else None
+        observer = None
+        if tracked is not None:
+            observer = Recorder(tracked, console, self.loop, self.planner.tokens_per_epoch)
+        loop = Loop(
+            *(self.rows, self.dataset, self.planner, self.loop),
+            directory=run.directory / CHECKPOINTS,
+            observer=observer,
+            evaluate=evaluate,
+            goal=None if best is None or self.loop.patience is None else best.goal,
+        )
+        outcome = loop.run(resume=run.resume)
+        if best is not None and outcome.status != "killed":
+            with run.writing():
+                best.restore(self.rows)
+        return outcome
