@@ -9,22 +9,22 @@ import house
 import pytest
 
 MEMBERS = {"Task": 16, "Level": 18, "Units": 18, "Field": 20}  # 16, 18, 18, 20
-PRIVACY_FILES = 55  # 50
+PRIVACY_FILES = 50
 PRIVACY_OPTIONS = {"cli/data.py"}
 """Files of commands that have an option --sensitive, and know nothing else of privacy."""
 LOADED_LINES = {
-    "score": 17_710,  # 15,000
-    "structure": 18_314,  # 15,000
-    "embed": 17_688,  # 15,000
-    "train": 32_478,
-    "finetune": 32_550,  # training and 3,000
+    "score": 17_715,  # 15,000
+    "structure": 18_319,  # 15,000
+    "embed": 17_693,  # 15,000
+    "train": 32_483,
+    "finetune": 32_552,  # training and 3,000
 }
 REACHABLE_LINES = {
-    "score": 27_485,
-    "structure": 27_638,
-    "embed": 26_690,
-    "train": 33_877,
-    "finetune": 34_197,
+    "score": 27_490,
+    "structure": 27_643,
+    "embed": 26_695,
+    "train": 33_882,
+    "finetune": 34_199,
 }
 """With imports inside of functions: moving an import into a function is no progress."""
 WATCH_MODULES = 15

@@ -13,8 +13,7 @@ import pytest
 FINAL = 4.0
 """Percent of bound names that may be empty words, once all packages are renamed."""
 
-BUDGETS = {
-}
+BUDGETS = {}
 SLACK = 1.0
 """Percentage points that a package may lie below its budget before the budget has to be lowered."""
 

@@ -8,7 +8,7 @@ says so by the type `Things` where it is counted. What a sentence states about p
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from seqmlm.privacy import sensitive_data
@@ -120,6 +120,11 @@ def redacted_counts(counts: Mapping[str, int], *, parts: bool = False) -> dict[s
 def released_counts(counts: Mapping[str, int], *, parts: bool = False) -> dict[str, Cell]:
     """Counts as they may leave the process: `redacted_counts` of sensitive data."""
     return redacted_counts(counts, parts=parts) if sensitive_data() else dict(counts)
+
+
+def released_extremes(values: Sequence[float]) -> dict[str, float]:
+    """The least and the largest value, "min" and "max"; none of sensitive data: each is one person's."""
+    return {} if sensitive_data() else {"min": min(values), "max": max(values)}
 
 
 _EXTREMES = ("0.0", "1.0")

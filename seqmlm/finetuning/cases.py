@@ -111,7 +111,7 @@ def _case(
             windows, _ = pieces(encoding, space, card, spans.bounds)
         if not windows:
             raise DataError("no label of a place with a token", remedy="correct it, or leave it out")
-        targets = _class_indices(card, spans.labels, problems.sensitive)[:, None]
+        targets = _class_indices(card, spans.labels, problems)[:, None]
         unit_texts = [text[start:end] for start, end in spans.bounds.tolist()]
     else:
         if card.of_parts:
@@ -124,7 +124,7 @@ def _case(
         else:
             unit_texts = units_of(session.tokenizer, encoding)
             windows = pieces(encoding, space, card)[0] if prompts is None else prompts.pieces(record)
-        targets = target(card, example.label, problems.sensitive)
+        targets = target(card, example.label, problems)
     return Case(replace(record, raw=""), group_of(session, example), windows, targets, unit_texts)
 
 
@@ -138,25 +138,24 @@ def units_of(tokenizer: Tokenizer, encoding: Encoding) -> list[str]:
     return ["".join(map(spell, symbols)) for symbols in unit_symbols(rule, encoding) if symbols]
 
 
-def _class_indices(card: HeadCard, labels: Sequence[str], sensitive: bool) -> Floats:
+def _class_indices(card: HeadCard, labels: Sequence[str], problems: Problems) -> Floats:
     """(N,) numbers of the outputs that labels are."""
     if (unknown := next((name for name in labels if name not in card.names), None)) is not None:
-        if sensitive:
-            raise DataError("a label that is in no training example", remedy="correct it, or leave it out")
-        remedy = f"known are {', '.join(card.names[:20])}"
-        raise DataError(f"the label {unknown!r} is in no training example", remedy=remedy)
+        label = problems.quoted(f"the label {unknown!r}", "a label that")
+        remedy = problems.quoted(f"known are {', '.join(card.names[:20])}", "correct it, or leave it out")
+        raise DataError(f"{label} is in no training example", remedy=remedy)
     return np.array([card.names.index(name) for name in labels], dtype=np.float32)
 
 
-def target(card: HeadCard, label: Any, sensitive: bool) -> Floats:
+def target(card: HeadCard, label: Any, problems: Problems) -> Floats:
     """(1, K) output that the head is to give for a record."""
     if card.kind == "value":
         values: Floats = (np.asarray(label) - np.array(card.center)) / np.array(card.scale)
         return values[None].astype(np.float32)
     if card.kind == "multilabel":
-        _class_indices(card, label, sensitive)
+        _class_indices(card, label, problems)
         return np.array([[name in label for name in card.names]], dtype=np.float32)
-    return _class_indices(card, [label], sensitive)[None]
+    return _class_indices(card, [label], problems)[None]
 
 
 def _own_units(record: Record, encoding: Encoding) -> NDArray[np.int32]:

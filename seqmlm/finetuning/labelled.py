@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from seqmlm.data.counts import SMALLEST, Things
+from seqmlm.data.counts import People, Things
 from seqmlm.data.examples import Example, LabelSource, Part, Spans, examples
 from seqmlm.data.files import COMPRESSED
 from seqmlm.data.problems import Problems
@@ -95,8 +95,8 @@ def read_parts(session: Session, lesson: Lesson, problems: Problems) -> tuple[Pa
     parts = divide_examples(file_parts, session, lesson.seed)
     if lesson.shots is not None and lesson.shots < MANY and not lesson.valid:
         parts["validation"] = []  # whoever has so few labels has none to validate with
-    length, sensitive = min(session.card.max_length, 512), session.card.sensitive
-    card = card_of(train, parts["train"], lesson, length=length, sensitive=sensitive)
+    length = min(session.card.max_length, 512)
+    card = card_of(train, parts["train"], lesson, problems, length=length)
     if card.kind == "class":
         alike = len(card.names) - len({name.casefold() for name in card.names})
         problems.note("a class that differs from another one in case only", Things(alike))
@@ -115,10 +115,9 @@ def _refuse_overlap(shared: Sequence[Example], parts: Parts, part: Part, session
     """Refuse examples that an earlier part has, with the places of the first ones."""
     if not shared:
         return
-    sensitive = session.card.sensitive
-    many = f"{len(shared):,} of {len(parts[part]):,}"
-    amount = "some" if sensitive and len(shared) < SMALLEST else many
-    first = shared[: 1 if sensitive else _MOST_NAMED]  # how many there are is not told of people
+    withheld = People(len(shared)).withheld
+    amount = "some" if withheld else f"{len(shared):,} of {len(parts[part]):,}"
+    first = shared[: 1 if withheld else _MOST_NAMED]  # several places would tell how many there are
     places = [
         f"{place_of(example.record)} repeats {_earlier_place(example, parts, part, session)}"
         for example in first
@@ -282,17 +281,17 @@ def card_of(
     examples: Sequence[Example],
     train: Sequence[Example],
     lesson: Lesson,
+    problems: Problems,
     *,
     length: int = 512,
-    sensitive: bool = False,
 ) -> HeadCard:
     """The card of the head that predicts these labels.
 
     Args:
         every: all examples of the training files, what is held out of them, too.
         train: what is trained on, by which values are scaled.
+        problems: decide whether messages may name labels.
         length: of the longest window.
-        sensitive: name no labels in messages.
 
     Raises:
         DataError: labels that nothing can be learnt from.
@@ -300,7 +299,7 @@ def card_of(
     """
     if not train:
         raise DataError("no example to train on", remedy="give records with labels")
-    kind, names = _kind_and_names(examples, lesson, sensitive)
+    kind, names = _kind_and_names(examples, lesson, problems)
     center, scale = standardized(_values(train)) if kind == "value" else ((), ())
     of_parts = kind in ("tags", "entities")
     if lesson.pair is not None and of_parts:
@@ -321,7 +320,7 @@ def card_of(
         pairing=lesson.pairing,
         length=length,
         template=lesson.template if lesson.head == "prompt" else "",
-        words=_class_words(lesson.words, names, sensitive) if lesson.head == "prompt" else (),
+        words=_class_words(lesson.words, names, problems) if lesson.head == "prompt" else (),
     )
 
 
@@ -334,7 +333,7 @@ def _values(examples: Sequence[Example]) -> Floats:
 
 
 def _kind_and_names(
-    examples: Sequence[Example], labelling: Labelling, sensitive: bool
+    examples: Sequence[Example], labelling: Labelling, problems: Problems
 ) -> tuple[Kind, Sequence[str]]:
     """The kind of the labels, and the names of the outputs of the head."""
     labels = [example.label for example in examples]
@@ -346,7 +345,7 @@ def _kind_and_names(
         if labelling.task == "entities" or (labelling.task is None and are_entities):
             kinds = names if entities_only else sorted({name.partition("-")[2] for name in names} - {""})
             return "entities", ["O", *(f"{at}-{name}" for name in kinds for at in "BI")]
-        _check_names(names, label_names, sensitive)
+        _check_names(names, label_names, problems)
         return "tags", names
     if labelling.task in ("tags", "entities"):
         raise UsageError(f"--task {labelling.task} needs a label for each unit, and a record has one")
@@ -357,7 +356,7 @@ def _kind_and_names(
         classes = {str(name) for label in labels if isinstance(label, tuple) for name in label}
         return "multilabel", labelling.labels if len(labelling.labels) > 1 else sorted(classes)
     label_names = [str(label) for label in labels]
-    _check_names(sorted(set(label_names)), label_names, sensitive)
+    _check_names(sorted(set(label_names)), label_names, problems)
     return "class", sorted(set(label_names))
 
 
@@ -366,11 +365,11 @@ def has_entities_only(example: Example) -> bool:
     return isinstance(example.label, Spans) and example.label.alone
 
 
-def _check_names(names: Sequence[str], labels: Sequence[str], sensitive: bool) -> None:
+def _check_names(names: Sequence[str], labels: Sequence[str], problems: Problems) -> None:
     """Refuse classes that nothing can be learnt of; `labels` has the class of each example."""
     counts = Counter(labels)
     if len(names) == 1:
-        which = "" if sensitive else f": {names[0]!r}"
+        which = problems.quoted(f": {names[0]!r}")
         raise DataError(f"one class only{which}", remedy="give examples of another one")
     rare = [name for name in names if counts[name] == 1]
     points = [number(name.replace(",", ".")) for name in names]
@@ -385,7 +384,7 @@ def _check_names(names: Sequence[str], labels: Sequence[str], sensitive: bool) -
             f"{len(names):,} classes, more than {MOST_CLASSES:,}", remedy="is it a number: --task value"
         )
     if rare:
-        which = "" if sensitive else f": {rare[0]!r}"
+        which = problems.quoted(f": {rare[0]!r}")
         raise DataError(
             f"a class of one example{which}",
             remedy="give it more, or leave it out (--on-error skip): it could not be tested",
@@ -454,10 +453,10 @@ def reading_note(card: HeadCard, task: Kind | None) -> str:
     return "read as classes: --task value for values" if task is None and codes else ""
 
 
-def _class_words(texts: Sequence[str], names: Sequence[str], sensitive: bool = False) -> tuple[str, ...]:
+def _class_words(texts: Sequence[str], names: Sequence[str], problems: Problems) -> tuple[str, ...]:
     """The word of each class, of texts CLASS=WORD; UsageError for one that is none, or of no class."""
     words_by_class = dict(text.partition("=")[::2] for text in texts)
     if unknown := sorted(words_by_class.keys() - set(names)):
-        there = "there is no such class" if sensitive else f"the classes are {', '.join(names)}"
+        there = problems.quoted(f"the classes are {', '.join(names)}", "there is no such class")
         raise UsageError(f"a word for the class {unknown[0]!r}, and {there}")
     return tuple(words_by_class[name] for name in names if name in words_by_class)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from seqmlm.data.compressed import PACKED, ending
-from seqmlm.data.counts import SMALLEST, People, redacted_counts, released_count
+from seqmlm.data.counts import People, released_counts, released_extremes
 from seqmlm.data.examples import Example, LabelSource, examples
 from seqmlm.data.labels import SUBJECT, TIME, at_moments, read_moments, time_of
 from seqmlm.data.problems import Problems
@@ -215,7 +215,7 @@ class Predict(Task[PredictConfig, Record]):
             if self.config.truth:
                 fields |= {TRUTH: example.label, GROUP: group_of(self.session, example)}
                 try:
-                    target(self.card, example.label, problems.sensitive)
+                    target(self.card, example.label, problems)
                 except DataError as error:
                     problems.bad(problems.located(error, example.record), str(example.record.raw))
                     continue
@@ -347,22 +347,18 @@ class Predict(Task[PredictConfig, Record]):
                 counts[prediction] += 1
         if several:
             means = np.mean(several, axis=0).tolist()
-            few = self.session.card.sensitive and len(several) < SMALLEST
+            few = People(len(several)).withheld
             average = {} if few else {"means": dict(zip(self.card.names, means, strict=True))}
             return {"n": len(several), **average}
         if values:
-            spread: Figures = {"n": len(values), "mean": float(np.mean(values))}
-            if self.session.card.sensitive:  # the least and the largest are each of one person
-                return spread if len(values) >= SMALLEST else {"n": len(values)}
-            return {**spread, "min": min(values), "max": max(values)}
+            if People(len(values)).withheld:
+                return {"n": len(values)}
+            return {"n": len(values), "mean": float(np.mean(values)), **released_extremes(values)}
         class_counts = dict(counts.most_common())
-        hidden = self.session.card.sensitive
-        shares = redacted_counts(class_counts, parts=True) if hidden else class_counts
-        return {"n": counts.total(), "predicted": shares}
+        return {"n": counts.total(), "predicted": released_counts(class_counts, parts=True)}
 
     def conclusion(self, figures: Figures, items: People, rows: ReadRows) -> Conclusion:
-        shown = released_count(items)
-        lead = f"{number_of(shown, 'record')}: {self.card.label}"
+        lead = f"{number_of(items, 'record')}: {self.card.label}"
         if "means" in figures:
             means = ", ".join(f"{n} {v:.4g}" for n, v in figures["means"].items())
             return Conclusion(f"{lead}; on average {means}")
@@ -384,7 +380,7 @@ class Predict(Task[PredictConfig, Record]):
 
     def page(self, page: Page, rows: ReadRows, figures: Figures) -> None:
         super().page(page, rows, figures)
-        if self.session.card.sensitive:
+        if not page.draws_records:
             return
         sure = (row for row in rows() if isinstance(row["prediction"], str) and "probability" in row)
         least_sure = nsmallest(LEAST_SURE, sure, key=lambda row: row["probability"])

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from seqmlm.config import to_dict
-from seqmlm.data.counts import redacted_counts, released
+from seqmlm.data.counts import released, released_counts
 from seqmlm.data.identity import TrainedOn
 from seqmlm.data.labels import time_of
 from seqmlm.data.problems import Problems
-from seqmlm.data.sources import UNNAMED, combined, file_fingerprint, shown_name
+from seqmlm.data.sources import combined, file_fingerprint, shown_name
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.errors import StateError, UsageError, number_of
 from seqmlm.finetuning.cases import items_of, outputs_of, predictions_of, truth_of
@@ -39,7 +39,6 @@ from seqmlm.inference.arrays import encode_arrays
 from seqmlm.inference.calibrations import TRAINED_ON
 from seqmlm.inference.labeller import Labeller
 from seqmlm.inference.session import Session
-from seqmlm.privacy import handling_sensitive_data
 from seqmlm.registry.entries import ModelEntry
 from seqmlm.reports.page import Page
 from seqmlm.reports.summary import Summary, Table
@@ -74,7 +73,6 @@ class Finetuning(TrainingJob):
         super().__init__(console)
         self.limit(config.max_time)
         self.config, self.session = config, _open_session(config)
-        self.private = self.session.card.sensitive
         self.seeds = range(config.seed, config.seed + config.seeds)
         self.run = TrainingRun(
             workspace=self.workspace,
@@ -85,9 +83,10 @@ class Finetuning(TrainingJob):
         )
         self.settings = self._agreed_settings()
         quarantine = self.run.directory / QUARANTINE
-        self.problems = Problems(config.on_error, quarantine=quarantine, sensitive=self.private)
-        self.problems.listener = self.console.message
-        self.parts, self.card = self.load_data(lambda: read_parts(self.session, config, self.problems))
+        with self.session.data_rules():
+            self.problems = Problems(config.on_error, quarantine=quarantine)
+            self.problems.listener = self.console.message
+            self.parts, self.card = self.load_data(lambda: read_parts(self.session, config, self.problems))
         self.primary = primary_measure(self.card, self.parts)
         self.columns = None
         if config.table is not None and self.card.kind not in ("class", "value"):
@@ -126,7 +125,7 @@ class Finetuning(TrainingJob):
     def summary(self) -> Summary:
         """Train, judge, register."""
         config, teacher, seeds = self.config, self.teacher, self.seeds
-        with handling_sensitive_data(self.private):
+        with self.session.data_rules():
             if not self.processes.is_main:  # it trains, and leaves the rest to the main process
                 signals = [self._train_seed(seed, None, seeds.stop - seed).signal for seed in seeds]
                 return self._summary(stopped=next(filter(None, signals), None))
@@ -161,7 +160,7 @@ class Finetuning(TrainingJob):
     def _plan_sentence(self) -> str:
         """The kind of labels and the numbers of examples, in a sentence."""
         counts: dict[str, int] = {part: len(examples) for part, examples in self.parts.items()}
-        shown = redacted_counts(counts) if self.private else counts
+        shown = released_counts(counts)
         several = len(self.card.names)
         many = number_of(several, "value") if self.card.kind == "value" else f"{several:,} classes"
         shots = self.config.shots
@@ -171,12 +170,12 @@ class Finetuning(TrainingJob):
         return f"{self.card.kind}: {many}{self._class_counts()}; {train}, {held_out}"
 
     def _class_counts(self) -> str:
-        """The classes of records with how many examples each has, where they are few; of sensitive data a
-        class may say something of a person."""
-        if self.private or self.card.kind != "class" or len(self.card.names) > NAMED:
+        """The classes of records with how many examples each has, where classes are few and may be named."""
+        if self.card.kind != "class" or len(self.card.names) > NAMED:
             return ""
         counts = Counter(str(example.label) for examples in self.parts.values() for example in examples)
-        return f" ({', '.join(f'{name!r} {counts[name]}' for name in sorted(counts))})"
+        text = ", ".join(f"{name!r} {counts[name]}" for name in sorted(counts))
+        return self.problems.quoted(f" ({text})")  # a class may say something of a person
 
     def _summary(self, **results: Any) -> Summary:
         counts = {
@@ -230,12 +229,12 @@ class Finetuning(TrainingJob):
         if self.session.entry is not None:
             tracked.uses(self.session.entry.name, self.session.entry.version)
         counts = released({part: len(own) for part, own in self.parts.items()})
-        source = "withheld" if self.private else self.sources[0]
+        source = self.sources[0]
         tracked.dataset(self._data_name(), source, combined(files=self.settings["data"]), counts)
         return tracked
 
     def _data_name(self) -> str:
-        return UNNAMED if self.private else shown_name(self.sources)
+        return shown_name(self.sources)
 
     def _train_seed(self, seed: int, tracked: TrackedRun | None, trainings_left: int) -> Trained:
         """The training of one seed, a child of the run where there are several; read where it is finished.

@@ -72,7 +72,7 @@ def watch_files(
 
     Raises:
         UsageError: a request that makes no sense, a port that is taken, a field whose files cannot be
-            followed, or no `out` for sensitive data.
+            followed, or no `out` where rows may not be shown.
         DataError: `ignore` cannot be read.
         StateError: no such model, no calibration where one is needed, the database or the output cannot be
             written, or the stream of this output has other settings.
@@ -126,7 +126,7 @@ class Watching:
         config, model, out = self.config, self.model, self.config.out
         assert out is not None
         patterns = [absolute(path) for path in config.sources]
-        origin = Origin(output=absolute(str(out)), sensitive=self.problems.sensitive)
+        origin = Origin.of(absolute(str(out)), self.problems)
         self.outbox = Outbox(
             out,
             self.registry,

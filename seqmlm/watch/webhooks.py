@@ -26,6 +26,7 @@ from http.client import responses
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
+from seqmlm.data.problems import Problems
 from seqmlm.errors import StateError, UsageError, nearest
 from seqmlm.watch.store import LONGEST, Change, Incident, Notice, NoticeQueue, now
 
@@ -127,6 +128,16 @@ class Origin:
     output: str
     sensitive: bool = False
     host: str = field(default_factory=socket.gethostname)
+
+    @classmethod
+    def of(cls, output: str, problems: Problems) -> Origin:
+        """The origin of the incidents of a stream.
+
+        Args:
+            output: absolute path of the file of its rows.
+            problems: of the stream; they know whether its data may be quoted.
+        """
+        return cls(output=output, sensitive=problems.sensitive)
 
 
 def notices(webhook: Webhook | None, origin: Origin) -> Callable[[Sequence[Change]], list[Notice]]:

@@ -77,7 +77,7 @@ def test_what_is_between_spans_is_outside_in_every_column(
     rows = [{"text": "a dog barks", column: []}, {"text": "the cat sees", column: [span]}]
     asked = Lesson(labels=(column,))
     found = list(read_examples(session, asked, [str(jsonl(tmp_path / "t.jsonl", rows))], Problems()))
-    card = card_of(found, found, asked)
+    card = card_of(found, found, asked, Problems())
     assert (card.kind, card.names) == ("entities", ("O", "B-ANIMAL", "I-ANIMAL"))
     tags = [one.targets[:, 0].tolist() for one in spelled_cases(session, card, found, Problems())]
     assert tags == [[0, 0, 0], [0, 1, 0]]
@@ -162,7 +162,7 @@ def test_a_file_of_labels_is_about_all_files(session: Session, tmp_path: Path) -
 )
 def test_what_is_predicted_is_called_by_its_column_or_its_file(asked: Lesson, label: str) -> None:
     found = classes("a", "b", "a", "b")
-    assert card_of(found, found, asked).label == label
+    assert card_of(found, found, asked, Problems()).label == label
 
 
 def test_a_model_finds_its_text_where_training_did(tmp_path: Path, seqmlm: Any) -> None:
@@ -244,7 +244,7 @@ def test_it_is_said_how_numbers_were_read(values: list[Any], task: Any, said: st
         replace(one, label=(one.label,) if isinstance(one.label, float) else one.label)
         for one in classes(*values)
     ]
-    card = card_of(found, found, Lesson(labels=("y",), task=task))
+    card = card_of(found, found, Lesson(labels=("y",), task=task), Problems())
     assert reading_note(card, task) == said
 
 
@@ -253,13 +253,13 @@ def test_no_label_is_named_where_data_are_sensitive(labels: list[str]) -> None:
     found, asked = classes(*labels), Lesson(labels=("y",))
     for sensitive in (False, True):
         with pytest.raises(DataError, match="class") as told:
-            card_of(found, found, asked, sensitive=sensitive)
+            card_of(found, found, asked, Problems(sensitive=sensitive))
         assert ("HIV" in str(told.value)) is not sensitive
 
 
 def test_no_unknown_label_is_named_where_data_are_sensitive(session: Session) -> None:
     found = classes("a", "b", "a", "b")
-    card = card_of(found, found, Lesson(labels=("y",)))
+    card = card_of(found, found, Lesson(labels=("y",)), Problems())
     for sensitive in (False, True):
         with pytest.raises(DataError, match="in no training example") as told:
             spelled_cases(session, card, classes("HIV"), Problems(sensitive=sensitive))
