@@ -225,11 +225,7 @@ class Streams(Registry):
     schemas: ClassVar[tuple[Schema, ...]] = (*Registry.schemas, tables.STREAMS)
 
     def protect(self, request: Mapping[str, Any]) -> None:
-        """Let only the owner read a database file, if a stream's request says that its rows are sensitive.
-
-        Raises:
-            StateError: the file is somebody else's.
-        """
+        """Let only the owner read a database file with sensitive rows; StateError: it is somebody else's."""
         if not request.get("sensitive"):
             return
         file = self.engine.url.database

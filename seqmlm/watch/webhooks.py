@@ -131,12 +131,7 @@ class Origin:
 
     @classmethod
     def of(cls, output: str, problems: Problems) -> Origin:
-        """The origin of the incidents of a stream.
-
-        Args:
-            output: absolute path of the file of its rows.
-            problems: of the stream; they know whether its data may be quoted.
-        """
+        """The origin of a stream with these rows; its problems know whether its data may be quoted."""
         return cls(output=output, sensitive=problems.sensitive)
 
 
