@@ -35,11 +35,11 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.types import Encoding
 from seqmlm.engine.units import unit_symbols
-from seqmlm.inference.batches import Encoded
 from seqmlm.inference.calibrations import stored_background
 from seqmlm.inference.detector import Detector
 from seqmlm.inference.expert import stored_expert
 from seqmlm.inference.model_folder import LoadedModel
+from seqmlm.inference.record_batches import Encoded
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.scoring.calibrate import Calibrator, Records

@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from seqmlm.anomaly.judge import Fusion, Judgement, Normal, fuse
 from seqmlm.anomaly.levels import Background, Level
 from seqmlm.anomaly.values import ScoredRecord
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.inference import model_folder
-from seqmlm.inference.batches import batches
 from seqmlm.inference.detector import Detector as ModelDetector
 from seqmlm.inference.detector import table
 from seqmlm.inference.model_folder import LoadedModel
+from seqmlm.inference.record_batches import batches
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
-from seqmlm.rows.judge import Fusion, Judgement, Normal, fuse
 from seqmlm.training.launch import TrainRequest
 from seqmlm.training.observers import SilentConsole
 from seqmlm.training.pretrain import pretrain

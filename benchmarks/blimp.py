@@ -37,9 +37,9 @@ from seqmlm.errors import UsageError
 from seqmlm.evaluation.intervals import Difference, percentile_interval
 from seqmlm.evaluation.pairs import Metric, accuracy, comparison_signs, metric_scores
 from seqmlm.inference import model_folder
-from seqmlm.inference.batches import BATCH_RECORDS
 from seqmlm.inference.expert import Use, stored_expert
 from seqmlm.inference.pairs import PairScorer
+from seqmlm.inference.record_batches import BATCH_RECORDS
 from seqmlm.inference.session import Session
 from seqmlm.training.corpus import Corpus, CorpusReader
 from seqmlm.training.launch import TrainRequest, plan

@@ -45,6 +45,7 @@ from calibration_data import KINDS, Items, Kind, Stream, drawn, streams
 from numpy.typing import NDArray
 from scipy.stats import betabinom
 
+from seqmlm.anomaly.judge import Normal
 from seqmlm.data.problems import Problems
 from seqmlm.engine.units import Mode
 from seqmlm.errors import SeqmlmError, UsageError
@@ -54,7 +55,6 @@ from seqmlm.inference.estimate import work_of
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
-from seqmlm.rows.judge import Normal
 from seqmlm.scoring.calibrate import CalibrateConfig, calibrate_files
 from seqmlm.scoring.config import ScoreConfig
 from seqmlm.scoring.output import warnings

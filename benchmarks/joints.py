@@ -57,7 +57,7 @@ from seqmlm.engine.query import Query
 from seqmlm.engine.reductions import TargetLogProb
 from seqmlm.engine.types import Encoding
 from seqmlm.evaluation.intervals import bootstrap_intervals, ratio
-from seqmlm.inference.batches import encoded
+from seqmlm.inference.record_batches import encoded
 from seqmlm.inference.session import Session
 from seqmlm.reports.summary import NoProgress
 from seqmlm.structure.joints import (

@@ -87,6 +87,7 @@ def write(path: Path, windows: int, share: float, seed: int) -> None:
 
 def calibrated(model: Any, path: Path) -> tuple[Any, Any]:
     """What the session level knows of normal windows, and its calibration."""
+    from seqmlm.anomaly.judge import Normal
     from seqmlm.data.problems import Problems
     from seqmlm.domains.logs.counts import counts_of
     from seqmlm.domains.logs.levels import LogBackground
@@ -94,7 +95,6 @@ def calibrated(model: Any, path: Path) -> tuple[Any, Any]:
     from seqmlm.inference.detector import Detector, table
     from seqmlm.inference.scorer import RecordScorer
     from seqmlm.inference.session import Session
-    from seqmlm.rows.judge import Normal
 
     records = list(model.domain.read([path], Problems(), **READER))
     half = len(records) // 2
@@ -113,8 +113,8 @@ def row(asked: dict[str, Any]) -> dict[str, Any]:
     from seqmlm.data.problems import Problems
     from seqmlm.engine.units import ONE_PASS
     from seqmlm.inference import model_folder
-    from seqmlm.inference.batches import Budget, batches
     from seqmlm.inference.detector import Detector
+    from seqmlm.inference.record_batches import Budget, batches
     from seqmlm.inference.scorer import RecordScorer
     from seqmlm.inference.session import Session
     from seqmlm.scoring.output import line

@@ -31,7 +31,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.masking.base import Corruptor, MaskingConfig, make_masker
 from seqmlm.engine.units import EXACT
-from seqmlm.inference.batches import Encoded
+from seqmlm.inference.record_batches import Encoded
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.training.config import resolve_config

@@ -33,7 +33,7 @@ from seqmlm.domains.protein.tokenizer import ResidueTokenizer
 from seqmlm.engine.durable import FileLock
 from seqmlm.errors import DataError
 from seqmlm.inference import model_folder
-from seqmlm.inference.batches import PART_SECONDS
+from seqmlm.inference.record_batches import PART_SECONDS
 from seqmlm.inference.session import Session
 from seqmlm.rows.file import Rows, columns_of
 from seqmlm.streams.sinks import write_error
@@ -371,9 +371,9 @@ class Work:
         """Make the model seem so slow, and begin to count anew."""
         self.tokens.clear()
         self.commits = 0
-        for module in ("inference.batches", "tasks.structure", "scoring.plan", "tasks.pace"):
+        for module in ("inference.record_batches", "tasks.structure", "scoring.plan", "tasks.pace"):
             self.patch.setattr(f"seqmlm.{module}.tokens_per_second", lambda model: tokens_per_second)
-        self.patch.setattr("seqmlm.inference.batches._LEAST", {False: 1, True: 1})
+        self.patch.setattr("seqmlm.inference.record_batches._LEAST", {False: 1, True: 1})
 
 
 @pytest.fixture

@@ -91,8 +91,8 @@ data/problems.py Problems.cut_quarantine truncate
 """,
     "a new folder, whose name has random digits; `out` itself is new or empty": """
 streams/outputs.py new_folder rmtree rmtree move_into_place
-management/export.py _save save_to_disk
-management/export.py _write write_table unlink
+management/export_data.py _save save_to_disk
+management/export_data.py _write write_table unlink
 management/models.py export_model copyfile write_text
 """,
     "a new temporary file or folder": """

@@ -40,9 +40,9 @@ from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.packing import Document, PackedBatch, pack
 from seqmlm.engine.units import Mode
 from seqmlm.evaluation.pairs import accuracy, metric_scores
-from seqmlm.inference.batches import tokenized
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.pairs import PairScorer
+from seqmlm.inference.record_batches import tokenized
 from seqmlm.inference.session import Session
 from seqmlm.structure.joints import (
     METHODS,

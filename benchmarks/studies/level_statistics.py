@@ -38,7 +38,9 @@ from anomaly_sessions import hdfs, hdfs_raw, records_of, write_raw, write_sessio
 from numpy.typing import NDArray
 
 from seqmlm import plugins
+from seqmlm.anomaly.judge import FUSIONS, HARMONIC, Fusion, fuse
 from seqmlm.anomaly.levels import Level
+from seqmlm.anomaly.ranks import Ranks, length_edges
 from seqmlm.anomaly.values import Row
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
@@ -47,8 +49,6 @@ from seqmlm.inference.detector import Detector, table
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
-from seqmlm.rows.judge import FUSIONS, HARMONIC, Fusion, fuse
-from seqmlm.rows.ranks import Ranks, length_edges
 from seqmlm.scoring.calibrate import Calibrator, Records
 
 Doubles = NDArray[np.float64]

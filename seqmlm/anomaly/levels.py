@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.anomaly.reasons import Reasons
-from seqmlm.anomaly.statistics import Statistics
+from seqmlm.anomaly.statistic_names import Statistics
 from seqmlm.anomaly.values import ALONE, Bools, Doubles, Longs, Row, ScoredRecord
 from seqmlm.data.compressed import PACKED
 from seqmlm.data.record import Record

@@ -84,8 +84,8 @@ def export(
 
     Example: seqmlm data export --domain protein my_proteins.fasta.gz --out proteins
     """
-    from seqmlm.management.export import ExportConfig
-    from seqmlm.management.export import export as write
+    from seqmlm.management.export_data import ExportConfig
+    from seqmlm.management.export_data import export as write
 
     settings: dict[str, Any] = {
         "domain": domain,

@@ -79,7 +79,7 @@ def read_holes(text: str, forms: Sequence[str]) -> tuple[str, list[Hole]]:
 def escape_holes(text: str, forms: Sequence[str]) -> str:
     r"""A text of data with its gap-like parts escaped: `read_holes` gives this text again, and no gap.
 
-    >>> escaped("[MASK] is a word", ["[MASK]"])
+    >>> escape_holes("[MASK] is a word", ["[MASK]"])
     '\\[MASK] is a word'
     """
     pattern = "|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True))
@@ -120,7 +120,7 @@ def fields_in(template: str) -> set[str]:
 def fill_holes(text: str, holes: Sequence[Hole], texts: Sequence[str]) -> tuple[str, list[Hole]]:
     """The text with its gaps filled, and the new places of the gaps.
 
-    >>> put("a _ b _", [Hole(2, 3), Hole(6, 7)], ["xx", "y"])
+    >>> fill_holes("a _ b _", [Hole(2, 3), Hole(6, 7)], ["xx", "y"])
     ('a xx b y', [Hole(start=2, end=4, tokens=1), Hole(start=7, end=8, tokens=1)])
     """
     pieces, new_holes, last_end, size = [], list[Hole](), 0, 0

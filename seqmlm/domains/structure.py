@@ -180,7 +180,7 @@ def unit_spans(text: str, units: Sequence[str]) -> list[tuple[int, int]] | None:
 
     Only white space may be between units; a unit of white space alone is looked for as it is.
 
-    >>> placed("a b.", ["a", "b", "."])
+    >>> unit_spans("a b.", ["a", "b", "."])
     [(0, 1), (2, 3), (3, 4)]
     """
     spans: list[tuple[int, int]] = []

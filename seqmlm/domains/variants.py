@@ -166,7 +166,7 @@ def additive_prediction(worth: Callable[[str, int, str], float], letters: str) -
         worth: (wild type, place, new letter) -> effect of one exchange.
         letters: that may be exchanged.
 
-    >>> predict = summed(lambda wildtype, place, new: float(place), "ACGT")
+    >>> predict = additive_prediction(lambda wildtype, place, new: float(place), "ACGT")
     >>> edits = (Edit(1, 2, "A"), Edit(3, 4, "G"))
     >>> predict(Variant(name="", wildtype="ACGT", edits=edits, source="", line=0))
     4.0

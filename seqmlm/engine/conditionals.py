@@ -37,9 +37,9 @@ __all__ = ["Answer", "Conditionals", "Query", "Statistics", "evaluation_mode"]
 # Elements of one forward's logits (256 MiB of fp32), and of what is kept of one look-ahead.
 LOGITS = 1 << 26
 # Tokens of one forward: enough to keep a GPU busy, and on a CPU (True) few enough to stay in its caches.
-TOKENS = {False: 16384, True: 4096}
+TOKENS_PER_BATCH = {False: 16384, True: 4096}
 # The same where hidden states are all that is asked: nearly as fast, in less memory.
-STATES = {False: 16384, True: 2048}
+STATE_TOKENS_PER_BATCH = {False: 16384, True: 2048}
 # Token ids of the masked copies laid out at once (16 MiB).
 WINDOW_TOKENS = 1 << 22
 
@@ -119,7 +119,7 @@ class Conditionals:
         self.device = next(rows.parameters()).device
         self.precision = resolve_precision(precision, self.device)
         self.dtype = compute_dtype(self.precision, self.device)
-        self.tokens_per_batch = tokens_per_batch or TOKENS[self.device.type == "cpu"]
+        self.tokens_per_batch = tokens_per_batch or TOKENS_PER_BATCH[self.device.type == "cpu"]
         self.lookahead = lookahead
         self.statistics = Statistics()
         self.on_forward: Callable[[], object] = lambda: None
@@ -202,7 +202,7 @@ class Conditionals:
             per={"hidden": "row"},
             rows_limit=max(1, LOGITS // width),
             width=width,
-            tokens=STATES[self.device.type == "cpu"],
+            tokens=STATE_TOKENS_PER_BATCH[self.device.type == "cpu"],
         )
         return (answer.values["hidden"] for answer in self._answers(queries(), request))
 

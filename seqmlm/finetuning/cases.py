@@ -21,8 +21,8 @@ from seqmlm.engine.types import Encoding, Floats
 from seqmlm.engine.units import unit_symbols
 from seqmlm.errors import DataError
 from seqmlm.finetuning.labelled import group_of, has_entities_only
-from seqmlm.inference.batches import batches, encoded
 from seqmlm.inference.pieces import HeadCard, Piece, pieces, pieces_of_pair, pieces_read_together, unit_bounds
+from seqmlm.inference.record_batches import batches, encoded
 from seqmlm.inference.session import Session
 from seqmlm.tokenizers.base import Tokenizer
 

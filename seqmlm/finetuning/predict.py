@@ -27,10 +27,10 @@ from seqmlm.errors import DataError, UsageError, number_of
 from seqmlm.finetuning.cases import has_types, target
 from seqmlm.finetuning.labelled import group_of
 from seqmlm.finetuning.predictions import GROUP, TRUTH
-from seqmlm.inference.batches import forward_tokens
 from seqmlm.inference.calibrations import stored_trained_on
 from seqmlm.inference.pieces import HeadCard, Piece, pieces, pieces_of_pair, unit_bounds
 from seqmlm.inference.prompts import Prompts
+from seqmlm.inference.record_batches import forward_tokens
 from seqmlm.inference.session import Session
 from seqmlm.reports.summary import Figures, Table
 from seqmlm.rows.file import Row

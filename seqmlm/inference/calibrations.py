@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from seqmlm.anomaly.judge import Calibration, TwoPopulations, calibration_from_state
 from seqmlm.anomaly.levels import Background, Level
 from seqmlm.data.counts import released_count
 from seqmlm.data.identity import TrainedOn
@@ -24,7 +25,6 @@ from seqmlm.inference.arrays import HEADER, UNFIT, Arrays, damaged_file, encode_
 from seqmlm.inference.model_folder import CALIBRATION as CALIBRATION
 from seqmlm.inference.model_folder import LoadedModel, changing, put_file
 from seqmlm.parsing import parse_json
-from seqmlm.rows.judge import Calibration, TwoPopulations, calibration_from_state
 
 BACKGROUND, TRAINED_ON = "background.safetensors", "trained_on.safetensors"
 

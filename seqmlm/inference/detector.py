@@ -8,15 +8,15 @@ from itertools import islice
 
 import numpy as np
 
+from seqmlm.anomaly.judge import Calibration, Judgement
 from seqmlm.anomaly.levels import Background, Level, judged_rows
 from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, ScoredRecord
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.reductions import Reduction, union
 from seqmlm.engine.units import EXACT, Mode
-from seqmlm.inference.batches import Encoded, batches
+from seqmlm.inference.record_batches import Encoded, batches
 from seqmlm.inference.scorer import RecordScorer
-from seqmlm.rows.judge import Calibration, Judgement
 
 SMALL = 0.05
 """p-value of a statistic up to which it says that something is wrong."""

@@ -19,7 +19,7 @@ from seqmlm.data.spans import Span
 from seqmlm.engine.types import Bools, Encoding, Floats, Longs
 from seqmlm.engine.windows import central_windows
 from seqmlm.errors import UsageError
-from seqmlm.inference.batches import Encoded
+from seqmlm.inference.record_batches import Encoded
 from seqmlm.tokenizers.base import Tokenizer
 
 if TYPE_CHECKING:

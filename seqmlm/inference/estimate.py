@@ -16,7 +16,7 @@ from seqmlm.data.record import Record
 from seqmlm.engine.types import Encoding
 from seqmlm.engine.units import Mode
 from seqmlm.errors import SeqmlmError
-from seqmlm.inference.batches import batches, characters, encoded, forward_tokens, input_bytes
+from seqmlm.inference.record_batches import batches, characters, encoded, forward_tokens, input_bytes
 from seqmlm.inference.session import Session, digest
 
 LOOK = 1 << 21

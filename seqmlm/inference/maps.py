@@ -22,7 +22,7 @@ from seqmlm.engine.types import Encoding
 from seqmlm.engine.units import unit_symbols
 from seqmlm.engine.windows import central_windows
 from seqmlm.errors import DataError, UsageError
-from seqmlm.inference.batches import encoded
+from seqmlm.inference.record_batches import encoded
 from seqmlm.inference.session import Session, digest
 from seqmlm.structure.base import StructureSettings, with_names
 from seqmlm.structure.estimators import PairCounts, estimator

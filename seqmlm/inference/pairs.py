@@ -15,7 +15,7 @@ from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding
 from seqmlm.engine.units import EXACT, Mode, Units
 from seqmlm.errors import UsageError
 from seqmlm.evaluation.pairs import Metric, comparison_signs, metric_scores, pair_figures
-from seqmlm.inference.batches import encoded_texts, forward_tokens, unknown_tokens
+from seqmlm.inference.record_batches import encoded_texts, forward_tokens, unknown_tokens
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.tokenizers.base import Tokenizer

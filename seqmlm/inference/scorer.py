@@ -22,8 +22,8 @@ from seqmlm.engine.scoring import Scorer, SequenceScore
 from seqmlm.engine.types import Encoding
 from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.errors import NotFiniteError
-from seqmlm.inference.batches import Encoded, encoded
 from seqmlm.inference.expert import mixed, mixed_sequences
+from seqmlm.inference.record_batches import Encoded, encoded
 from seqmlm.inference.session import Session
 
 

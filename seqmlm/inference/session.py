@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from seqmlm.domains.field import Field
     from seqmlm.engine.conditionals import Conditionals
     from seqmlm.engine.expert import CountExpert
-    from seqmlm.inference.batches import Budget
     from seqmlm.inference.embedder import Embedder, Of, Pool
+    from seqmlm.inference.record_batches import Budget
     from seqmlm.registry.entries import ModelEntry
 
 CACHED_UNITS = 1 << 18
@@ -248,7 +248,7 @@ class Session:
         Raises:
             DataError: a record that cannot be spelled in the model's units.
         """
-        from seqmlm.inference.batches import batches, encoded
+        from seqmlm.inference.record_batches import batches, encoded
 
         embedder = self.embedder(**how)
         for batch in batches(records):
@@ -262,7 +262,7 @@ class Session:
     @cached_property
     def budget(self) -> Budget:
         """Forward tokens of a batch and of a part, and what an exact score takes of them."""
-        from seqmlm.inference.batches import Budget
+        from seqmlm.inference.record_batches import Budget
 
         return Budget.of(self.model)
 

@@ -16,8 +16,8 @@ from seqmlm.evaluation.geometry import (
     neighbour_plane,
     principal_plane,
 )
-from seqmlm.inference.batches import BATCH_RECORDS
 from seqmlm.inference.embedder import Embedder, Item
+from seqmlm.inference.record_batches import BATCH_RECORDS
 
 if TYPE_CHECKING:
     from seqmlm.reports.page import Cell, Page

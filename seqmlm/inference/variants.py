@@ -43,7 +43,7 @@ from seqmlm.engine.types import Encoding, Longs
 from seqmlm.engine.units import QUERY_TOKENS
 from seqmlm.engine.windows import window_around
 from seqmlm.errors import UsageError
-from seqmlm.inference.batches import Encoded, encoded_texts
+from seqmlm.inference.record_batches import Encoded, encoded_texts
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import NO_RECORD, Session
 from seqmlm.tokenizers.base import encode_symbols

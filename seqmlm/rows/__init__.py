@@ -1,1 +1,1 @@
-"""Rows of results: the file they grow in, and what is made of a finished one."""
+"""Rows of results: the file they grow in, their vectors, and tracks along time. P-values are in `anomaly`."""

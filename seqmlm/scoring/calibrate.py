@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from seqmlm.anomaly.judge import Calibration, Normal, TwoPopulations
 from seqmlm.anomaly.levels import Background, Level
 from seqmlm.anomaly.values import Bools, Longs, ScoredRecord
 from seqmlm.data.counts import SMALLEST, released, released_count
@@ -30,7 +31,6 @@ from seqmlm.engine.units import ONE_PASS, Mode
 from seqmlm.engine.windows import windows
 from seqmlm.errors import DataError, UsageError, number_of
 from seqmlm.evaluation.incidents import rows_per_day
-from seqmlm.inference.batches import Budget, Encoded, batches, encoded
 from seqmlm.inference.calibrations import (
     CALIBRATION,
     USUAL_RATE,
@@ -47,11 +47,11 @@ from seqmlm.inference.detector import Detector, JudgedRow, table
 from seqmlm.inference.estimate import cost_of
 from seqmlm.inference.expert import Use
 from seqmlm.inference.model_folder import LoadedModel
+from seqmlm.inference.record_batches import Budget, Encoded, batches, encoded
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.parsing import Share
 from seqmlm.registry.store import Registry
-from seqmlm.rows.judge import Calibration, Normal, TwoPopulations
 from seqmlm.scoring.sampling import (
     ENOUGH_ROWS,
     CountedRows,

@@ -25,8 +25,8 @@ from seqmlm.data.files import Source
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.errors import UsageError, p_value_text
-from seqmlm.inference.batches import encoded
 from seqmlm.inference.detector import JudgedRow
+from seqmlm.inference.record_batches import encoded
 from seqmlm.parsing import magnitude
 from seqmlm.reports.summary import Summary, problem_counts
 from seqmlm.scoring.config import ScoringRequest

@@ -16,9 +16,9 @@ from seqmlm.data.counts import Cell, Things
 from seqmlm.data.problems import Problems
 from seqmlm.errors import number_of, p_value_text, per_second, plural
 from seqmlm.evaluation.incidents import Incidents
-from seqmlm.inference.batches import Encoded
 from seqmlm.inference.calibrations import stored_trained_on
 from seqmlm.inference.detector import SMALL, JudgedRow
+from seqmlm.inference.record_batches import Encoded
 from seqmlm.reports import reasons
 from seqmlm.scoring.plan import ScoringPlan
 from seqmlm.scoring.shift import FEWEST_TOLD, detect_shift

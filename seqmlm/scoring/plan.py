@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from seqmlm import plugins
+from seqmlm.anomaly.judge import TwoPopulations
 from seqmlm.anomaly.levels import WHOLE, Background, Level
 from seqmlm.data.counts import released_count
 from seqmlm.engine.reductions import Entropy, Rank, top
 from seqmlm.engine.units import ONE_PASS, Mode
 from seqmlm.errors import StateError, UsageError, number_of
 from seqmlm.evaluation.incidents import rate_for
-from seqmlm.inference.batches import Budget, tokens_per_second
 from seqmlm.inference.calibrations import (
     USUAL_RATE,
     Stored,
@@ -28,10 +28,10 @@ from seqmlm.inference.calibrations import (
 from seqmlm.inference.detector import Detector
 from seqmlm.inference.estimate import about, work_of
 from seqmlm.inference.model_folder import read_card
+from seqmlm.inference.record_batches import Budget, tokens_per_second
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.registry.references import resolve
-from seqmlm.rows.judge import TwoPopulations
 from seqmlm.scoring.config import ScoringRequest
 
 PATIENCE = 600.0
@@ -58,8 +58,8 @@ class ScoringPlan:
         alpha: share of normal rows that may raise an alarm, or None.
         per_unit: entropy and rank of every unit are wanted.
         notes: what a person should know about the choice.
-        characters: of all records, as `inference.batches.characters` counts them, by estimate; None where it
-            was not looked at.
+        characters: of all records by estimate, as `inference.record_batches.characters` counts them; None
+            where it was not looked at.
     """
 
     session: Session

@@ -17,8 +17,8 @@ from seqmlm.data.files import expand
 from seqmlm.data.problems import Problems
 from seqmlm.domains.field import FileChange
 from seqmlm.errors import UsageError
-from seqmlm.inference.batches import Encoded
 from seqmlm.inference.detector import JudgedRow
+from seqmlm.inference.record_batches import Encoded
 from seqmlm.inference.session import Session
 from seqmlm.reports.findings import Baseline, write_sarif
 from seqmlm.reports.summary import Figures

@@ -19,8 +19,8 @@ from seqmlm.anomaly.values import Bools, Doubles, Longs
 from seqmlm.data.splits import hash64
 from seqmlm.engine.types import Encoding, Sequences
 from seqmlm.engine.units import Units
-from seqmlm.inference.batches import Encoded
 from seqmlm.inference.estimate import Cost
+from seqmlm.inference.record_batches import Encoded
 
 ENOUGH_ROWS = 1_000
 """Rows that a training calibrates a mode with, if it can pay for them: they guarantee rates of .001."""

@@ -15,8 +15,8 @@ from seqmlm.data.files import Source
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.errors import number_of, p_value_text, span_text
-from seqmlm.inference.batches import Encoded, batches, characters, tokenized
 from seqmlm.inference.detector import JudgedRow
+from seqmlm.inference.record_batches import Encoded, batches, characters, tokenized
 from seqmlm.inference.session import Session
 from seqmlm.reports.summary import Figures
 from seqmlm.rows.file import Row

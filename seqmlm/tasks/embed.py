@@ -21,15 +21,6 @@ from seqmlm.errors import DataError, StateError, UsageError, number_of, span_tex
 from seqmlm.evaluation.cosines import cosine, cosine_agreement
 from seqmlm.evaluation.neighbours import Index, RowNeighbours
 from seqmlm.evaluation.senses import one_sense, sense_figures, word_key
-from seqmlm.inference.batches import (
-    BATCH_CHARACTERS,
-    BATCH_RECORDS,
-    Budget,
-    Encoded,
-    batches,
-    characters,
-    tokenized,
-)
 from seqmlm.inference.embedder import (
     Embedder,
     Item,
@@ -41,6 +32,15 @@ from seqmlm.inference.embedder import (
     unit_ranges,
 )
 from seqmlm.inference.normalization import Normal, Normalization
+from seqmlm.inference.record_batches import (
+    BATCH_CHARACTERS,
+    BATCH_RECORDS,
+    Budget,
+    Encoded,
+    batches,
+    characters,
+    tokenized,
+)
 from seqmlm.inference.senses import Senses
 from seqmlm.inference.session import Session
 from seqmlm.inference.survey import MOST, add_layers, by_layer, survey

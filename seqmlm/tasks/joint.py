@@ -30,8 +30,8 @@ from seqmlm.engine.units import unit_numbers
 from seqmlm.engine.windows import central_windows
 from seqmlm.errors import DataError, UsageError, number_of
 from seqmlm.evaluation.intervals import Difference, bootstrap_intervals, bounds_text
-from seqmlm.inference.batches import batches, tokenized
 from seqmlm.inference.maps import candidates
+from seqmlm.inference.record_batches import batches, tokenized
 from seqmlm.inference.session import Session
 from seqmlm.reports.summary import Figures, Table
 from seqmlm.reports.verdict import nearest_sentence

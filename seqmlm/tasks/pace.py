@@ -14,8 +14,8 @@ from seqmlm.data.counts import People
 from seqmlm.data.files import metered
 from seqmlm.data.problems import Problems
 from seqmlm.errors import SeqmlmError
-from seqmlm.inference.batches import BATCH_RECORDS, input_bytes, tokens_per_second
 from seqmlm.inference.estimate import about
+from seqmlm.inference.record_batches import BATCH_RECORDS, input_bytes, tokens_per_second
 from seqmlm.rows.file import Rows
 from seqmlm.tasks import shards
 from seqmlm.tasks.task import Live, Task

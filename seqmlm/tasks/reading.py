@@ -26,7 +26,7 @@ from typing import Any
 from seqmlm.data.files import Source
 from seqmlm.data.problems import ProblemCounts, Problems
 from seqmlm.errors import SeqmlmError, StateError
-from seqmlm.inference.batches import BATCH_RECORDS, input_bytes
+from seqmlm.inference.record_batches import BATCH_RECORDS, input_bytes
 
 READ_AHEAD_BYTES = 4 << 20
 """Input from which a second process reads; starting one takes longer than reading less."""

@@ -26,9 +26,9 @@ from seqmlm.domains.structure import LAYERS, Decoded, Decoder, Pair, Truth, draw
 from seqmlm.engine.durable import replace_file
 from seqmlm.errors import DataError, StateError, UsageError, number_of
 from seqmlm.evaluation.edges import MEASURES, RANKED, Rankings
-from seqmlm.inference.batches import input_bytes, tokens_per_second
 from seqmlm.inference.estimate import about
 from seqmlm.inference.maps import Maps, Subject, candidates, row_options
+from seqmlm.inference.record_batches import input_bytes, tokens_per_second
 from seqmlm.inference.session import Session
 from seqmlm.reports.summary import Figures, Table
 from seqmlm.reports.verdict import links_warnings

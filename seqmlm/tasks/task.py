@@ -42,8 +42,8 @@ from seqmlm.domains.field import missing_capability
 from seqmlm.engine.types import Precision
 from seqmlm.engine.units import Mode
 from seqmlm.errors import SeqmlmError, UsageError, number_of, span_text
-from seqmlm.inference.batches import BATCH_CHARACTERS, BATCH_RECORDS, characters, is_pipe
 from seqmlm.inference.model_folder import read_card
+from seqmlm.inference.record_batches import BATCH_CHARACTERS, BATCH_RECORDS, characters, is_pipe
 from seqmlm.inference.session import Session
 from seqmlm.registry.references import resolve
 from seqmlm.reports.summary import Figures, Table

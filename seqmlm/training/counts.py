@@ -28,8 +28,8 @@ from seqmlm.engine.types import Bools, Longs, Windows
 from seqmlm.engine.units import EXACT, Units, unit_numbers
 from seqmlm.evaluation.intervals import bootstrap_weights, percentile_interval
 from seqmlm.inference.arrays import HEADER, encode_arrays
-from seqmlm.inference.batches import forward_tokens
 from seqmlm.inference.model_folder import COUNTS, LoadedModel, data_rules, put_file
+from seqmlm.inference.record_batches import forward_tokens
 from seqmlm.tasks.deadline import TimeAfterTraining
 
 SUBJECTS = 10

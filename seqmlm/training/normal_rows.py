@@ -18,7 +18,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.splits import nested
 from seqmlm.engine.types import Sequences
-from seqmlm.inference.batches import batches, encoded
+from seqmlm.inference.record_batches import batches, encoded
 from seqmlm.inference.session import Session
 from seqmlm.scoring.sampling import CountedRows, Subset
 from seqmlm.tasks.deadline import Phase

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tiny_models import protein_model, random_model, residues
 
 from seqmlm.anomaly import levels
+from seqmlm.anomaly.judge import Normal
 from seqmlm.anomaly.levels import UNKNOWN, Frequencies, Level
 from seqmlm.anomaly.values import Doubles, ScoredRecord
 from seqmlm.data.problems import Problems
@@ -25,7 +26,6 @@ from seqmlm.engine.units import unit_symbols
 from seqmlm.inference.detector import Detector, JudgedRow
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
-from seqmlm.rows.judge import Normal
 from seqmlm.scoring.output import reason
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.subword import BpeTokenizer, WordPieceTokenizer

@@ -12,6 +12,7 @@ import pytest
 from tiny_models import protein_model, random_model, residues
 
 from seqmlm import plugins
+from seqmlm.anomaly.judge import Normal
 from seqmlm.anomaly.levels import Frequencies, Level, RecordLevel, UnitLevel
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
@@ -26,7 +27,6 @@ from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.reports.page import Page
 from seqmlm.reports.report import ScoreReport
-from seqmlm.rows.judge import Normal
 from seqmlm.scoring.calibrate import Calibrator, Records
 from seqmlm.scoring.labels import ranked_by
 from seqmlm.scoring.output import Tally, line, warnings

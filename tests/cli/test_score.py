@@ -16,6 +16,7 @@ from fork_server import Finished, ForkServer, Run
 from tiny_models import protein_model, proteins, random_model, saved
 from written import rows
 
+from seqmlm.anomaly.judge import Normal
 from seqmlm.data.counts import redacted
 from seqmlm.data.problems import Problems
 from seqmlm.domains.dna.bases import BaseTokenizer
@@ -23,7 +24,6 @@ from seqmlm.inference.calibrations import Stored, store
 from seqmlm.inference.detector import Detector, table
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
-from seqmlm.rows.judge import Normal
 from seqmlm.scoring.config import ScoreConfig
 from seqmlm.scoring.output import Tally
 from seqmlm.scoring.score import Score

@@ -21,7 +21,7 @@ from seqmlm.domains.protein import PROTEIN
 from seqmlm.domains.protein.tokenizer import ResidueTokenizer
 from seqmlm.domains.text import TEXT
 from seqmlm.errors import DataError, UsageError
-from seqmlm.inference.batches import check
+from seqmlm.inference.record_batches import check
 
 
 def read_words(path, problems, *, upper: bool = False) -> Iterator[Record]:

@@ -20,7 +20,7 @@ from seqmlm.domains.protein import PROTEIN
 from seqmlm.domains.protein.tokenizer import ResidueTokenizer
 from seqmlm.domains.text import TEXT
 from seqmlm.engine.units import unit_symbols
-from seqmlm.inference.batches import check
+from seqmlm.inference.record_batches import check
 
 
 def test_the_proteome_of_e_coli(real_data: Path):

@@ -9,7 +9,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.layout import exact_cost
 from seqmlm.engine.units import Mode
-from seqmlm.inference.batches import Budget, forward_tokens, tokens_per_second
+from seqmlm.inference.record_batches import Budget, forward_tokens, tokens_per_second
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 

@@ -8,17 +8,17 @@ import pytest
 from tiny_domain_models import patients, patients_model
 from tiny_models import residues
 
+from seqmlm.anomaly.judge import Normal
 from seqmlm.anomaly.levels import RecordLevel, UnitLevel
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.types import InMemory
 from seqmlm.engine.units import ONE_PASS
-from seqmlm.inference.batches import encoded
 from seqmlm.inference.detector import Detector, table
 from seqmlm.inference.model_folder import LoadedModel
+from seqmlm.inference.record_batches import encoded
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
-from seqmlm.rows.judge import Normal
 from seqmlm.scoring.output import Tally, line
 from seqmlm.scoring.plan import EXPECTED
 

@@ -19,11 +19,11 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.dna.bases import BaseTokenizer
 from seqmlm.engine.units import EXACT, ONE_PASS, Mode
-from seqmlm.inference import batches, estimate
-from seqmlm.inference.batches import forward_tokens
+from seqmlm.inference import estimate, record_batches
 from seqmlm.inference.detector import Detector
 from seqmlm.inference.estimate import Work, work_of
 from seqmlm.inference.model_folder import LoadedModel
+from seqmlm.inference.record_batches import forward_tokens
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 
@@ -72,7 +72,7 @@ def repetitive(path: Path, form: str) -> float:
 def test_the_rest_of_a_large_input_is_taken_to_be_like_its_beginning_however_it_is_stored(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "BATCH_RECORDS", 64)
+    monkeypatch.setattr(record_batches, "BATCH_RECORDS", 64)
     monkeypatch.setattr(files, "_BLOCK", 1 << 14)
     monkeypatch.setattr("seqmlm.data.compressed._BLOCK", 1 << 14)
     monkeypatch.setattr("seqmlm.data.compressed._INPUT", 1 << 11)
@@ -89,7 +89,7 @@ def test_the_rest_of_a_large_input_is_taken_to_be_like_its_beginning_however_it_
 
 
 def test_no_more_is_read_than_is_needed(fasta: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "BATCH_RECORDS", 4)
+    monkeypatch.setattr(record_batches, "BATCH_RECORDS", 4)
     monkeypatch.setattr(estimate, "LOOK", 300)
     session = Session(protein_model(100))
     read: list[Record] = []

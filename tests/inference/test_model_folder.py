@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from tiny_models import saved
 
+from seqmlm.anomaly.judge import Normal
 from seqmlm.engine import durable
 from seqmlm.errors import StateError
 from seqmlm.inference import model_folder
 from seqmlm.inference.calibrations import Stored, store, stored_calibrations
 from seqmlm.inference.model_folder import CARD, LOCK, LoadedModel, check_files, put_file, read_card
 from seqmlm.management.models import export_model
-from seqmlm.rows.judge import Normal
 
 EXTRA = "log_templates.json"
 

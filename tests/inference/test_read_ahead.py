@@ -15,7 +15,7 @@ from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.protein.tokenizer import ResidueTokenizer
 from seqmlm.errors import DataError, StateError, UsageError
-from seqmlm.inference.batches import BATCH_RECORDS, Budget, Encoded, batches, tokenized
+from seqmlm.inference.record_batches import BATCH_RECORDS, Budget, Encoded, batches, tokenized
 from seqmlm.tasks.reading import Part, can_read_ahead, parts, parts_read_ahead
 
 DOMAIN = plugins.domain("protein")

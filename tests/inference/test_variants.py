@@ -195,8 +195,8 @@ def test_what_variants_take_is_estimated_before_they_are_asked(kind: str, pll: b
 
 def test_what_variants_share_is_asked_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A variant costs what was not asked for others before it, in about two seconds of work at a time."""
-    monkeypatch.setattr("seqmlm.inference.batches.tokens_per_second", lambda model: 100.0)
-    monkeypatch.setattr("seqmlm.inference.batches._LEAST", {False: 1, True: 1})
+    monkeypatch.setattr("seqmlm.inference.record_batches.tokens_per_second", lambda model: 100.0)
+    monkeypatch.setattr("seqmlm.inference.record_batches._LEAST", {False: 1, True: 1})
     variants = [variant((place, "W" if place != 12 else "C")) for place in range(len(WILDTYPE))]
     found, batches = [], [variants[:1], variants[1:9], variants[9:]]
     session = Session(random_model("protein", ResidueTokenizer(), max_length=100))

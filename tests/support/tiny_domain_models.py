@@ -11,6 +11,7 @@ from plain_git import git
 from tiny_models import random_model, saved
 from written import written
 
+from seqmlm.anomaly.judge import Normal
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.code.levels import ClassNorms, LineLevel
@@ -22,7 +23,6 @@ from seqmlm.inference.detector import table
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
-from seqmlm.rows.judge import Normal
 from seqmlm.tokenizers.base import Tokenizer
 
 MODULE = '''"""Stacks."""

@@ -15,7 +15,7 @@ from tiny_models import RESIDUES, protein_model, random_model
 
 from seqmlm import plugins
 from seqmlm.anomaly.levels import UNKNOWN, Background, Level, RecordLevel, UnitLevel, mean, record_row
-from seqmlm.anomaly.statistics import Statistics
+from seqmlm.anomaly.statistic_names import Statistics
 from seqmlm.anomaly.values import Row, ScoredRecord
 from seqmlm.data.identity import TrainedOn
 from seqmlm.data.problems import Problems

@@ -14,7 +14,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.inference.model_folder import load_tokenizer
-from seqmlm.management.export import TOKENIZER, ExportConfig, export
+from seqmlm.management.export_data import TOKENIZER, ExportConfig, export
 from seqmlm.training.corpus import cached_sample
 from seqmlm.workspace import Workspace
 
@@ -62,12 +62,12 @@ def test_what_a_system_says_of_an_input_is_no_fault_of_the_output(
     def broken(*_: Any, **__: Any) -> Any:
         raise OSError(5, "Input/output error", "p.fasta")
 
-    monkeypatch.setattr("seqmlm.management.export.CorpusReader.records_with_parts", broken)
+    monkeypatch.setattr("seqmlm.management.export_data.CorpusReader.records_with_parts", broken)
     with pytest.raises(DataError, match=r"p\.fasta: cannot be read: Input/output error"):
         export(ExportConfig(domain="protein", out=workspace / "out"))
     monkeypatch.undo()
     monkeypatch.setenv("SEQMLM_HOME", str(workspace))
-    monkeypatch.setattr("seqmlm.management.export._save", broken)
+    monkeypatch.setattr("seqmlm.management.export_data._save", broken)
     with pytest.raises(StateError, match=r"cannot write .*out: Input/output error"):
         export(ExportConfig(domain="protein", out=workspace / "out"))
     assert [path.name for path in workspace.iterdir() if "out" in path.name] == []

@@ -20,8 +20,8 @@ from seqmlm.engine.scoring import SequenceScore
 from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.errors import DataError, NotFiniteError, UsageError
 from seqmlm.inference import model_folder
-from seqmlm.inference.batches import encoded_texts
 from seqmlm.inference.pairs import PairScorer, common_tokens
+from seqmlm.inference.record_batches import encoded_texts
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 

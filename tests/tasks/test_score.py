@@ -23,7 +23,7 @@ from seqmlm.data.files import Source
 from seqmlm.data.problems import Problems
 from seqmlm.domains.logs.templates import TemplateTokenizer
 from seqmlm.errors import DataError, SeqmlmError, StateError, UsageError
-from seqmlm.inference import batches, model_folder
+from seqmlm.inference import model_folder, record_batches
 from seqmlm.inference.detector import Detector, JudgedRow
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
@@ -58,7 +58,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def fasta(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Forty sequences, scored four at a time; a commit after every second batch."""
-    monkeypatch.setattr(batches, "BATCH_RECORDS", 4)
+    monkeypatch.setattr(record_batches, "BATCH_RECORDS", 4)
     monkeypatch.setattr(score, "COMMIT_RECORDS", 8)
     file = workspace / "p.fasta"
     file.write_text("".join(f">p{n}\n{residues(70)[n : n + 3 + n % 9]}\n" for n in range(40)))

@@ -16,6 +16,7 @@ from stopped import stop_at
 from tiny_domain_models import patients_model
 from tiny_models import protein_model, random_model
 
+from seqmlm.anomaly.judge import Normal
 from seqmlm.domains.dna import DNA
 from seqmlm.domains.dna.bases import BaseTokenizer
 from seqmlm.engine.backbones import build
@@ -23,13 +24,12 @@ from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.shapes import ModelConfig
 from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.errors import DataError, StateError, UsageError, number_of
-from seqmlm.inference import batches, model_folder
-from seqmlm.inference.batches import tokens_per_second
+from seqmlm.inference import model_folder, record_batches
 from seqmlm.inference.calibrations import Stored, rate_above
 from seqmlm.inference.detector import Detector
 from seqmlm.inference.estimate import about, work_of
+from seqmlm.inference.record_batches import tokens_per_second
 from seqmlm.inference.session import Session
-from seqmlm.rows.judge import Normal
 from seqmlm.scoring import plan as score_plan
 from seqmlm.scoring.config import ScoreConfig, ScoringRequest
 from seqmlm.scoring.plan import choose, choose_mode
@@ -133,7 +133,7 @@ def test_a_genome_takes_minutes_by_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calibrated: dict[str, Stored]
 ) -> None:
     """Of 61 kb and 1.85 Mb, by a model of the default size and layers of DNA, on two cores."""
-    monkeypatch.setattr(batches, "_RATES", dict.fromkeys((False, True), batches._RATES[False]))
+    monkeypatch.setattr(record_batches, "_RATES", dict.fromkeys((False, True), record_batches._RATES[False]))
     defaults = DNA.defaults
     model = random_model("dna", BaseTokenizer(), max_length=defaults.max_length)
     shape = ModelConfig(size=defaults.size, max_length=defaults.max_length, **defaults.model)
@@ -214,7 +214,7 @@ def test_a_bad_input_is_for_the_scoring_to_refuse(tmp_path: Path, workspace: Pat
 def test_a_resumed_scoring_goes_on_in_the_mode_it_began_with(
     fasta: Path, tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "BATCH_RECORDS", 8)
+    monkeypatch.setattr(record_batches, "BATCH_RECORDS", 8)
     monkeypatch.setattr("seqmlm.scoring.score.COMMIT_RECORDS", 8)
     loaded, folder = protein_model(100), tmp_path / "model"
     model_folder.write(folder, loaded.rows, loaded.tokenizer, loaded.card)

@@ -24,9 +24,9 @@ from seqmlm import plugins
 from seqmlm.data.problems import Problems
 from seqmlm.domains.ehr.tokenizer import EventsTokenizer
 from seqmlm.errors import DataError, SeqmlmError, StateError, UsageError
-from seqmlm.inference.batches import Budget
 from seqmlm.inference.estimate import about
 from seqmlm.inference.maps import Maps
+from seqmlm.inference.record_batches import Budget
 from seqmlm.inference.session import Session
 from seqmlm.reports.summary import Summary
 from seqmlm.structure.maps import DependenceMap

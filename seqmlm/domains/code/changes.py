@@ -255,7 +255,7 @@ def _numbers(change: Change, sign: str) -> list[int]:
 def line_spans(text: str | None, numbers: Sequence[int]) -> list[tuple[int, int]]:
     """Half-open offsets of lines (1-based, ascending), line ends included; adjacent lines share one span.
 
-    >>> stretches("a\\nbc\\nd\\n", [1, 2])
+    >>> line_spans("a\\nbc\\nd\\n", [1, 2])
     [(0, 5)]
     """
     if text is None or not numbers:

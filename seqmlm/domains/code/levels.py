@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from seqmlm.anomaly.findings import Fingerprints
 from seqmlm.anomaly.levels import SURPRISAL, Background, Level, RecordLevel, Sampling, part_row
-from seqmlm.anomaly.statistics import Statistics
+from seqmlm.anomaly.statistic_names import Statistics
 from seqmlm.anomaly.values import ALONE, Doubles, Longs, Row, ScoredRecord
 from seqmlm.data.record import Record
 from seqmlm.domains.code.lexers.classes import (

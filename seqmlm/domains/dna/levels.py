@@ -28,7 +28,7 @@ from seqmlm.anomaly.levels import (
     part_row,
     record_row,
 )
-from seqmlm.anomaly.statistics import Statistics
+from seqmlm.anomaly.statistic_names import Statistics
 from seqmlm.anomaly.values import Bools, Doubles, Longs, Place, Row, ScoredRecord
 from seqmlm.data.record import Record
 from seqmlm.domains.dna.genes import overlapping_names

@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from seqmlm.anomaly.judge import HARMONIC
 from seqmlm.anomaly.levels import (
     SURPRISAL,
     UNKNOWN,
@@ -41,7 +42,7 @@ from seqmlm.anomaly.levels import (
     record_row,
 )
 from seqmlm.anomaly.reasons import Reasons
-from seqmlm.anomaly.statistics import Statistics
+from seqmlm.anomaly.statistic_names import Statistics
 from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, ScoredRecord
 from seqmlm.data.counts import SMALLEST
 from seqmlm.domains.ehr.history import iso
@@ -51,7 +52,6 @@ from seqmlm.engine.reductions import TopIds, TopLogProbs, top
 from seqmlm.engine.types import Encoding, Sequences
 from seqmlm.engine.units import EXACT, Mode, Units
 from seqmlm.errors import StateError
-from seqmlm.rows.judge import HARMONIC
 from seqmlm.tokenizers.base import Tokenizer
 
 

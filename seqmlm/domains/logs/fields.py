@@ -153,7 +153,7 @@ def _path_text(shape: Sequence[str], complete: bool) -> str:
 def duration_power(message: str) -> str | None:
     """The power of ten of the duration in seconds that a message names; None unless it names just one.
 
-    >>> lasted("Built the image in 19.5 seconds")
+    >>> duration_power("Built the image in 19.5 seconds")
     '10'
     """
     times = _LASTED.findall(message)

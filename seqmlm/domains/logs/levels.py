@@ -22,6 +22,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from seqmlm.anomaly.judge import HARMONIC
 from seqmlm.anomaly.levels import (
     SURPRISAL,
     Background,
@@ -32,7 +33,7 @@ from seqmlm.anomaly.levels import (
     record_row,
 )
 from seqmlm.anomaly.reasons import Reasons
-from seqmlm.anomaly.statistics import Statistics
+from seqmlm.anomaly.statistic_names import Statistics
 from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, ScoredRecord
 from seqmlm.data.record import Record
 from seqmlm.domains.logs.counts import Lines, LogCounts, counts_of, line_at, lines_of, multisets
@@ -42,7 +43,6 @@ from seqmlm.domains.logs.templates import TemplateTokenizer
 from seqmlm.engine.types import Encoding, Sequences
 from seqmlm.errors import StateError, number_of
 from seqmlm.parsing import magnitude
-from seqmlm.rows.judge import HARMONIC
 from seqmlm.tokenizers.base import Tokenizer
 
 # Statistics

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from seqmlm.anomaly.judge import HARMONIC
 from seqmlm.anomaly.levels import (
     BITS_PER_UNIT,
     LIFT,
@@ -31,12 +32,11 @@ from seqmlm.anomaly.levels import (
     record_row,
 )
 from seqmlm.anomaly.reasons import Reasons
-from seqmlm.anomaly.statistics import Statistics
+from seqmlm.anomaly.statistic_names import Statistics
 from seqmlm.anomaly.values import Doubles, Row, ScoredRecord
 from seqmlm.engine.reductions import Entropy
 from seqmlm.engine.types import Sequences
 from seqmlm.errors import span_text
-from seqmlm.rows.judge import HARMONIC
 from seqmlm.tokenizers.base import Tokenizer
 
 SEGMENT = 20

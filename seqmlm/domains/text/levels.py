@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from seqmlm.anomaly.judge import HARMONIC
 from seqmlm.anomaly.levels import (
     BITS_PER_UNIT,
     LIFT,
@@ -25,9 +26,8 @@ from seqmlm.anomaly.levels import (
     mean,
     record_row,
 )
-from seqmlm.anomaly.statistics import Statistics
+from seqmlm.anomaly.statistic_names import Statistics
 from seqmlm.anomaly.values import Row, ScoredRecord
-from seqmlm.rows.judge import HARMONIC
 
 _UNKNOWN = {UNKNOWN: "words that training never had"}
 _SHARES = {UNKNOWN: "{} of its words were never seen in training"}

@@ -9,7 +9,7 @@ import numpy as np
 
 from music.formats import pitch
 from seqmlm.anomaly.levels import Background, Level, part_row
-from seqmlm.anomaly.statistics import Statistics
+from seqmlm.anomaly.statistic_names import Statistics
 from seqmlm.anomaly.values import Longs, Row, ScoredRecord
 
 BAR = 4

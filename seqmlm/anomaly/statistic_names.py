@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from seqmlm.rows.judge import Fusion
+    from seqmlm.anomaly.judge import Fusion
 
 
 class Statistics(Mapping[str, str]):

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.stats import combine_pvalues, genpareto
 
-from seqmlm.errors import DataError, StateError
-from seqmlm.rows import judge, tails
-from seqmlm.rows.judge import (
+from seqmlm.anomaly import judge, p_values
+from seqmlm.anomaly.judge import (
     FUSIONS,
     Fusion,
     Normal,
@@ -25,8 +24,9 @@ from seqmlm.rows.judge import (
     fisher,
     harmonic,
 )
-from seqmlm.rows.ranks import Ranks, length_edges
-from seqmlm.rows.tails import LEAST_P, NO_TAIL, fit_tail, survival_ratio
+from seqmlm.anomaly.p_values import LEAST_P, NO_TAIL, fit_tail, survival_ratio
+from seqmlm.anomaly.ranks import Ranks, length_edges
+from seqmlm.errors import DataError, StateError
 
 NAN = float("nan")
 
@@ -431,7 +431,8 @@ def test_many_excesses_give_the_law_back(shape: float, scale: float) -> None:
 def test_no_other_tail_is_more_likely(shape: float, count: int) -> None:
     """The maximum of likelihood times prior, found without a gradient."""
     values = np.sort(genpareto.rvs(shape, size=4 * count, random_state=np.random.default_rng(count)))
-    tail = Tail(values[-count - 1], *tails._penalised_likelihood(values[-count:] - values[-count - 1]), 0.0)
+    threshold = values[-count - 1]
+    tail = Tail(threshold, *p_values._penalised_likelihood(values[-count:] - threshold), 0.0)
 
     def cost(asked: np.ndarray) -> float:
         likelihood = genpareto.logpdf(values[-count:], asked[1], loc=tail.threshold, scale=asked[0]).sum()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.rows.tails import Bools, Doubles, Longs, fit_tail, rank_p_values
+from seqmlm.anomaly.p_values import Bools, Doubles, Longs, fit_tail, rank_p_values
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -37,9 +37,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from seqmlm.anomaly.p_values import LEAST_P, NO_TAIL, Bools, Doubles, Longs, fit_tail, rank_p_values
+from seqmlm.anomaly.ranks import Arrays, Ranks, at_least, length_edges
 from seqmlm.errors import DataError, StateError
-from seqmlm.rows.ranks import Arrays, Ranks, at_least, length_edges
-from seqmlm.rows.tails import LEAST_P, NO_TAIL, Bools, Doubles, Longs, fit_tail, rank_p_values
 
 Statistics = Mapping[str, Doubles]
 Fusion = Literal["fisher", "harmonic"]

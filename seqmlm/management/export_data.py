@@ -20,7 +20,7 @@ from seqmlm.data.record import Record, encodable
 from seqmlm.data.splits import PARTS
 from seqmlm.domains.field import Field
 from seqmlm.errors import DataError, UsageError
-from seqmlm.inference.batches import check
+from seqmlm.inference.record_batches import check
 from seqmlm.streams.outputs import new_folder
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.training.config import resolve_config
