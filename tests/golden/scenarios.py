@@ -46,7 +46,7 @@ LOOK = 0.1
 LOAD = "system/"
 TIMES = {
     *("time", "seconds", "rate", "tokens_per_second", "wall_seconds", "created"),
-    *("opened", "updated", "resolved", "stream_judged"),
+    *("opened", "updated", "resolved", "stream_judged", "calibrated"),
 }
 NAMES = {"run", "run_id", "checkpoint"}
 
