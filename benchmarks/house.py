@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import inspect
 import json
 import re
 import subprocess
@@ -173,6 +174,228 @@ def riddles() -> list[str]:
                 place = f"{path.relative_to(ROOT).as_posix()}:{node.lineno}"
                 result.append(f"{place} {node.name}: {first_line}")
     return result
+
+
+Documented = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def docstrings(path: Path) -> Iterator[tuple[Documented, int, str]]:
+    """Docstrings of a file, each with its module, function or class and with its line.
+
+    A string below a field or a constant counts as one of the class or of the module.
+    """
+    for node in (tree(path), *definitions(path)):
+        for part in node.body if isinstance(node, ast.Module | ast.ClassDef) else node.body[:1]:
+            text = part.value if isinstance(part, ast.Expr) else None
+            if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                yield node, part.lineno, inspect.cleandoc(text.value)
+
+
+SECTION = re.compile(r"^(Args|Attributes):\n((?: .*\n?|\n)+)", re.MULTILINE)
+EXPLAINED = re.compile(r"(?:^    |(?<=[.;]) )(\*{0,2}[a-z_]\w*(?:, \*{0,2}[a-z_]\w*)*):(?: |$)", re.MULTILINE)
+
+
+def documented_names(docstring: str) -> Iterator[tuple[str, str]]:
+    """The names that the sections "Args" and "Attributes" of a docstring explain, each behind its section."""
+    for section, text in SECTION.findall(docstring):
+        for group in EXPLAINED.findall(text):
+            for name in group.split(","):
+                if name != "default":  # "default: ..." ends many explanations
+                    yield section, name.strip("* ")
+
+
+def stale_arguments() -> list[str]:
+    """Names below `Args:` and `Attributes:` that are no parameter, field or attribute, as path:line name."""
+    return [
+        f"{path.relative_to(ROOT).as_posix()}:{line} {name}"
+        for path in files()
+        for node, line, docstring in docstrings(path)
+        for section, name in documented_names(docstring)
+        if name not in _documentable(node, section)
+    ]
+
+
+def _documentable(node: Documented, section: str) -> frozenset[str]:
+    """The names that a section of a docstring may explain."""
+    if isinstance(node, ast.Module):
+        return frozenset()
+    if isinstance(node, ast.ClassDef):
+        makers = [part for part in node.body if isinstance(part, ast.FunctionDef) and part.name == "__init__"]
+        if section == "Attributes" or not makers:
+            return class_members(node)
+        (node,) = makers
+    return frozenset(part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg))
+
+
+@cache
+def classes() -> dict[str, list[ast.ClassDef]]:
+    """The classes of the package by name."""
+    by_name = defaultdict(list)
+    for path in files():
+        for node in definitions(path):
+            if isinstance(node, ast.ClassDef):
+                by_name[node.name].append(node)
+    return by_name
+
+
+def class_members(*definitions: ast.ClassDef) -> frozenset[str]:
+    """Fields, attributes, methods and parameters of some classes and of their bases in the package."""
+    members: set[str] = set()
+    waiting, reached = list(definitions), set()
+    while waiting:
+        node = waiting.pop()
+        if id(node) not in reached:
+            reached.add(id(node))
+            members |= _own_members(node)
+            bases = (ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in node.bases)
+            waiting += [definition for base in bases for definition in classes().get(base, ())]
+    return frozenset(members)
+
+
+def _own_members(node: ast.ClassDef) -> set[str]:
+    """The members that a class itself binds, with the parameters of its `__init__`."""
+    members = {name for statement in node.body for name in _bound_by(statement)}
+    for part in ast.walk(node):
+        if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store):
+            members |= {part.attr} if ast.unparse(part.value) in ("self", "cls") else set()
+        elif isinstance(part, ast.FunctionDef) and part.name == "__init__":
+            members |= {argument.arg for argument in ast.walk(part.args) if isinstance(argument, ast.arg)}
+    return members
+
+
+def _bound_by(statement: ast.stmt) -> set[str]:
+    """The names that a statement binds, those in its branches included."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return {statement.name}
+    names = set()
+    for part in ast.walk(statement):
+        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+            names.add(part.id)
+        elif isinstance(part, ast.alias):
+            names.add((part.asname or part.name).partition(".")[0])
+        elif isinstance(part, ast.FunctionDef | ast.ClassDef):
+            names.add(part.name)
+    return names
+
+
+@cache
+def module_names(path: Path) -> frozenset[str]:
+    """The names at the top level of a file, imported ones and, for a package, its modules included."""
+    names = {name for statement in tree(path).body for name in _bound_by(statement)}
+    if "__getattr__" in names:  # it imports lazily what its strings name
+        parts = (getattr(part, "value", None) for part in ast.walk(tree(path)))
+        names |= {part for part in parts if isinstance(part, str)}
+    if path.name == "__init__.py":
+        names |= {inner.stem for inner in path.parent.glob("*.py")}
+        names |= {inner.parent.name for inner in path.parent.glob("*/__init__.py")}
+    return frozenset(names)
+
+
+@cache
+def modules() -> dict[str, list[Path]]:
+    """The files of the package by the last part of their module's name."""
+    by_name = defaultdict(list)
+    for path in files():
+        by_name[path.parent.name if path.name == "__init__.py" else path.stem].append(path)
+    return by_name
+
+
+def resolves(name: str) -> bool:
+    """Whether a dotted name that begins with `seqmlm` is a module, or is defined in one."""
+    parts = name.split(".")
+    for end in range(len(parts), 0, -1):
+        path = source_of(".".join(parts[:end]))
+        if path is not None:
+            return end == len(parts) or (
+                parts[end] in module_names(path) and _has_members(parts[end], parts[end + 1 :])
+            )
+    return ROOT.joinpath(*parts).is_dir()
+
+
+def _has_members(class_name: str, members: list[str]) -> bool:
+    """Whether a class has a member; True for what is no class of the package."""
+    return not members or class_name not in classes() or members[0] in class_members(*classes()[class_name])
+
+
+DOTTED = re.compile(r"`(\w+(?:\.\w+)+)(?:\(\))?`|\b(seqmlm(?:\.\w+)+)\b(?!\()")
+"""A dotted name in backticks, or one that begins with the package."""
+MARKED = re.compile(r"`(_{0,2}[A-Za-z]\w*)(?:\(\))?`")
+"""A single name in backticks."""
+FILE_NAME = re.compile(r"[\w.]+\.(?:jsonl?|txt|tsv|fasta|genes|dbn|conllu|trace|db|v\d+)")
+"""Names of files, and of versions of what is plugged in."""
+SETTINGS = frozenset(("data", "model", "train", "config"))
+"""Groups of settings that are also names of modules."""
+FOREIGN = frozenset(
+    word_list(
+        """
+        AutoModelForSequenceClassification AutoModelForTokenClassification Pipeline cross_val_score drain3
+        f1_TYPE load_model mlruns NAME_end NAME_position NAME_start nonlocal seqmlm.maskers tokenize
+        tokenizers.Tokenizer
+        """
+    )
+)
+"""Names in docstrings that other libraries and languages have, that are patterns, or entry points."""
+
+
+def stale_references() -> list[str]:
+    """Names in docstrings that the package does not have, as path:line name.
+
+    Dotted names are followed where they begin with a module or a class of the package; the name of a setting
+    ("data.seed"), of a file or of another library is none of these. A single name in backticks has to occur
+    in the code of the package: as a name or as a string.
+    """
+    stale = []
+    for path in files():
+        for _, line, docstring in docstrings(path):
+            names = [marked or plain for marked, plain in DOTTED.findall(docstring)]
+            stale += [
+                f"{path.relative_to(ROOT).as_posix()}:{line} {name}"
+                for name in names
+                if name not in FOREIGN and not _exists(name, path)
+            ] + [
+                f"{path.relative_to(ROOT).as_posix()}:{line} {name}"
+                for name in MARKED.findall(docstring)
+                if name not in code_words() | FOREIGN
+            ]
+    return stale
+
+
+def _exists(name: str, path: Path) -> bool:
+    """Whether a dotted name in a docstring of a file exists, as far as it begins with a module or a class."""
+    head, *members = name.split(".")
+    if FILE_NAME.fullmatch(name):
+        return True
+    if head == PACKAGE.name:
+        return resolves(name) or name in code_words()  # a tag of MLflow, such as "seqmlm.version"
+    if head in classes():
+        return _has_members(head, members)
+    if head in set(bound_names(tree(path))) | SETTINGS:
+        return members[0] in code_words()
+    sources = modules().get(head, [])
+    return not sources or any(
+        members[0] in module_names(source) and _has_members(members[0], members[1:]) for source in sources
+    )
+
+
+@cache
+def code_words() -> frozenset[str]:
+    """The words of all names and strings of the package, docstrings excluded."""
+    words: set[str] = set()
+    for path in files():
+        words |= set(path.relative_to(ROOT).with_suffix("").parts)
+        texts = {id(part.value) for node in ast.walk(tree(path)) for part in _documentation(node)}
+        for part in ast.walk(tree(path)):
+            for name in ("id", "attr", "arg", "name", "module", "asname"):
+                words |= set(re.findall(r"\w+", str(getattr(part, name, None) or "")))
+            if isinstance(part, ast.Constant) and isinstance(part.value, str) and id(part) not in texts:
+                words |= {part.value, *re.findall(r"\w+", part.value)}
+    return frozenset(words)
+
+
+def _documentation(node: ast.AST) -> list[ast.Expr]:
+    """The expressions of a body that stand alone; docstrings are among them."""
+    body = getattr(node, "body", ())
+    return [part for part in body if isinstance(part, ast.Expr)] if isinstance(body, list) else []
 
 
 def public_members(module: str, name: str) -> list[str]:

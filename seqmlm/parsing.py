@@ -122,7 +122,8 @@ def _values_of(node: Any, counts: dict[int, int]) -> int:
     """How many values a node of YAML stands for once its aliases are spelled out; each is counted once.
 
     Args:
-        known: by node, what was counted; a node within itself has infinitely many.
+        counts: values of each node so far, by the id of the node; receives those of this node. A node within
+            itself has infinitely many.
     """
     if id(node) not in counts:
         counts[id(node)] = _MOST_VALUES + 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import re
 import shlex
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import house
 import numpy as np
 import pytest
 import torch
@@ -96,22 +96,6 @@ def _wrong(line: str) -> str | None:
     return f"{' '.join(path)} has no {', '.join(sorted(unknown))}" if unknown else None
 
 
-def _resolves(name: str) -> bool:
-    """Whether a dotted name is a module, or something in one."""
-    parts = name.split(".")
-    for end in range(len(parts), 0, -1):
-        try:
-            found: Any = importlib.import_module(".".join(parts[:end]))
-        except ModuleNotFoundError:
-            continue
-        for part in parts[end:]:
-            if not hasattr(found, part):
-                return False
-            found = getattr(found, part)
-        return True
-    return False
-
-
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_files_and_names_exist(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
@@ -121,7 +105,7 @@ def test_files_and_names_exist(path: Path) -> None:
     files = (".db", ".json")
     names = {name for name in _DOTTED.findall(text) if not name.endswith(files) and name not in groups}
     # A schema ("seqmlm.sample.text.v1") is no module either.
-    assert not [name for name in names if not name.startswith("seqmlm.sample") and not _resolves(name)]
+    assert not [name for name in names if not name.startswith("seqmlm.sample") and not house.resolves(name)]
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

@@ -44,3 +44,25 @@ def test_the_first_word_of_a_docstring_names_something() -> None:
 def test_bound_names_are_those_that_are_assigned_looped_over_or_passed() -> None:
     code = "def f(self, one, *, given=1):\n    own, x.kept = one\n    return [found for found in own]"
     assert list(house.bound_names(ast.parse(code))) == ["one", "given", "own", "found"]
+
+
+def test_docstrings_explain_only_parameters_fields_and_attributes_that_exist() -> None:
+    assert house.stale_arguments() == []
+
+
+def test_docstrings_name_only_what_exists() -> None:
+    assert house.stale_references() == []
+
+
+def test_names_in_docstrings_are_found() -> None:
+    docstring = "Args:\n    path, *rest: where. line: number; default: 1.\n\nAttributes:\n    end: of it.\n"
+    assert list(house.documented_names(docstring)) == [
+        ("Args", "path"),
+        ("Args", "rest"),
+        ("Args", "line"),
+        ("Attributes", "end"),
+    ]
+    assert house.resolves("seqmlm.load")
+    assert house.resolves("seqmlm.anomaly.levels.Level.name")
+    assert not house.resolves("seqmlm.anomaly.levels.Level.no_such_member")
+    assert not house.resolves("seqmlm.no_such_module")

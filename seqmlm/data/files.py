@@ -121,7 +121,7 @@ class Memory:
 
     Args:
         taken: the last line, from 1 on, that had reached the records of an earlier reader; 0 for none.
-        held: lines taken that wait for others to become records with, by the name of their group.
+        waiting: lines taken that wait for others to become records with, by the name of their group.
 
     Attributes:
         taken: now. before, held_before: at the beginning.

@@ -59,7 +59,7 @@ def grouped_attention(
 
     Args:
         query, key, value: (T, heads, head size) of one row.
-        plan: from `Layout.plan`, for all tokens.
+        plan: from `RowLayout.plan`, for all tokens.
         scaling: factor on the scores; None for head size ** -0.5.
         dropout: probability of dropping an attention weight.
 

@@ -3,8 +3,8 @@
 One step is: take a global batch, accumulate its gradient, clip, read the numbers (the only moment the host
 waits for the device), update or skip, report; from time to time evaluate or save. The gradient of a batch is
 the same whatever its division into micro-batches and processes. The loop prints nothing and writes only
-checkpoints: everything else is left to an `Observer`. Own loop rather than `Trainer`: it resumes bit for bit,
-and a step with a non-finite loss is skipped and reported.
+checkpoints: everything else is left to an `Observer`. It is a loop of our own rather than the Trainer of
+transformers: it resumes bit for bit, and a step with a non-finite loss is skipped and reported.
 """
 
 from __future__ import annotations

@@ -304,7 +304,7 @@ class LinearLoop:
         """Train until the optimum, a limit or a stop signal; the last state is always saved.
 
         Raises:
-            StateError: see `checkpoint.find`, `checkpoint.save`.
+            StateError: see `checkpoint.find_checkpoint`, `checkpoint.save`.
             TrainingError: the loss is no finite number.
         """
         parameters = self._start(resume)

@@ -94,7 +94,7 @@ class Reduction(ABC):
         name: of its array in `Answer.values` and in everything made of that.
         per: "row": the same for all that ask one position of one input; "target": also depends on the token
             that is asked about.
-        drawn: random, so that equal questions get answers of their own; only of a target.
+        is_random: it is drawn, so equal questions get answers of their own; only of a target.
         over_unit: what a unit of several tokens has: the sum (of nats, which becomes bits), the largest, or
             what its first token has.
     """

@@ -40,7 +40,7 @@ class Case:
         record: without its sequence.
         group: what it is resampled and divided with.
         pieces: its windows.
-        targets: (N, K) of its labels (`seqmlm.engine.heads.Labels`); values in units of the card's scale.
+        targets: (N, K) of its labels (`seqmlm.engine.labels.Labels`); values in units of the card's scale.
         units: what rivals see: of the record, or the text of each labelled part; nothing without rivals.
     """
 

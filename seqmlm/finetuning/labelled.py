@@ -56,8 +56,8 @@ class Lesson(Labelling):
         shots: train on so many examples only, drawn anew for each seed.
         allow_overlap: test on records that are in training, too.
         seed: of the first training, and of what is held out.
-        head: what is read of a record, or of a labelled part: start (its first token) or mean (over its
-            tokens); prompt: the gap of a template, where a word stands for each class.
+        head: what is read of a record, or of a labelled part: start (its first token), mean (over its
+            tokens) or prompt (the gap of a template, where a word stands for each class).
         template: of a prompt: text with a gap and {text}, as in zeroshot.
         words: CLASS=WORD: what stands in the gap for a class; a list.
         crf: entities as one chain of tags (a linear-chain CRF), not one by one.
@@ -288,7 +288,7 @@ def card_of(
     """The card of the head that predicts these labels.
 
     Args:
-        every: all examples of the training files, what is held out of them, too.
+        examples: all examples of the training files, what is held out of them, too.
         train: what is trained on, by which values are scaled.
         problems: decide whether messages may name labels.
         length: of the longest window.

@@ -88,7 +88,7 @@ def concatenate_items(first: Item, second: Item) -> Item:
 class Layers(NamedTuple):
     """Selection of hidden layers, and how their states become one vector.
 
-    text: as it was asked for. numbers: K, as `Conditionals.hidden` takes them.
+    text: as it was asked for. numbers: K, as `Conditionals.hidden_states` takes them.
     how: one, their mean, their sum, or all, one behind the other.
     """
 
@@ -143,9 +143,9 @@ class Embedder:
         max_length: tokens of a window.
         layers: whose states, as `Layers.parse` takes them.
         of: what has a vector.
-        pool: mean or max over units, of which each is the mean of its tokens; start: of a record its start
-            token, of a part its first token; tokens: of a record the mean over all tokens, special ones too,
-            as sentence-transformers has it.
+        pool: "mean" or "max" over units, each of which is the mean of its tokens; "start" for the start token
+            of a record or the first token of a part; "tokens" for the mean over all tokens of a record,
+            special ones too, as sentence-transformers has it.
 
     Raises:
         UsageError: a layer that is not there, or tokens of parts.
@@ -255,7 +255,7 @@ class Embedder:
         """(T, H) vectors of each item, in order; equal windows are computed once.
 
         Raises:
-            TrainingError, NotFiniteError: as `Conditionals.hidden`.
+            TrainingError, NotFiniteError: as `Conditionals.hidden_states`.
         """
         parts = [part for item in items for strands in item.segments for part in strands]
         states = self.ask.hidden_states(

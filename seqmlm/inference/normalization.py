@@ -112,7 +112,7 @@ class Normalization:
 
     @classmethod
     def stored(cls, folder: Path, expected: Mapping[str, Any]) -> Normalization:
-        """Normalization of a model folder; see `seqmlm.inference.calibrations.load_vector_file`."""
+        """Normalization of a model folder; see `seqmlm.inference.vector_files.load_vector_file`."""
 
         def build(arrays: Mapping[str, Floats], facts: Mapping[str, Any]) -> Normalization:
             normalization = cls(**arrays, facts=facts)

@@ -103,7 +103,7 @@ class Senses:
 
     @classmethod
     def stored(cls, folder: Path, expected: Mapping[str, Any]) -> Senses:
-        """Senses of a model folder; see `seqmlm.inference.calibrations.load_vector_file`."""
+        """Senses of a model folder; see `seqmlm.inference.vector_files.load_vector_file`."""
 
         def build(arrays: Mapping[str, Floats], described: Mapping[str, Any]) -> Senses:
             senses = cls(centroids=arrays["centroids"], **described)

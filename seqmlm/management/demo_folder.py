@@ -133,7 +133,7 @@ class DemoFolder:
         """Make the folder, and write the manifest before any other file.
 
         Args:
-            made: patterns of the files that the demo writes beside those of the workspace.
+            patterns: of the files that the demo writes beside those of the workspace.
         """
         self._made = (*_MADE, *patterns)
         self.home.mkdir(parents=True, exist_ok=True)

@@ -51,7 +51,7 @@ class Census:
         seed: of the uniform samples.
         distinct: different sequences held before the sample of hash values is thinned.
         uniform: records whose length and place in the split are held.
-        sampled_records: whole records held, of at most `characters` characters together.
+        sample_size: whole records held at most, of at most `characters` characters together.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class Census:
         *,
         distinct: int = 500_000,
         uniform: int = 100_000,
-        most_kept: int = 1_000,
+        sample_size: int = 1_000,
         characters: int = 1 << 23,
     ) -> None:
         self.records = self.characters = 0
         self._split, self._limit, self._uniform = split, distinct, uniform
-        self._kept_limit, self._room = most_kept, characters
+        self._sample_size, self._room = sample_size, characters
         self._seen: dict[bytes, list[tuple[int, int]]] = {}
         self._level = 0  # hash values with this many low bits 0 are kept
         self._lengths = np.zeros(uniform, dtype=np.int64)
@@ -95,7 +95,7 @@ class Census:
             self._thin()
 
     def _keep(self, record: Record, length: int) -> None:
-        if len(self._kept) < self._kept_limit and self._kept_characters + length <= self._room:
+        if len(self._kept) < self._sample_size and self._kept_characters + length <= self._room:
             self._kept.append(record)
             self._kept_characters += length
             return

@@ -88,7 +88,7 @@ class ScoreReport:
         pictures: that show rows and records, in this order; new ones.
         statistics: that rows were judged by, and what each means.
         unit: name of what the field counts.
-        surface: spelling of a letter of `ScoredRecord.top_ids`; None for one that is not to be named.
+        surface: spelling of an id of "top_ids", values of a `ScoredRecord`; None for one not to be named.
         meaning: of a unit with this spelling, or None.
         ids_from: number of a record's first unit in the ids of rows, 0 or 1.
     """

@@ -62,14 +62,14 @@ class Rows:
         path: the file; None for `stdout`.
         request: what decides the rows; values JSON can hold. Only the same request goes on with a file.
         problems: of the run, whose counts belong to the mark.
-        format: "jsonl", "csv", "tsv", "parquet", or "own": made by `own`.
+        format: "jsonl", "csv", "tsv", "parquet", or "own": made by `native`.
         columns: of a table: all of them, or the kind of each whose values alone do not say it.
-        own: makes the text of a file in the field's own format.
-        whole: rows are written when all are there, as `finish` makes them.
-        wanted: whether a row is written, or only counted; None for all.
+        native: makes the text of a file in the field's own format.
+        needs_all: rows are written when all are there, as `finish` makes them.
+        row_filter: whether a row is written, or only counted; None for all.
         resume: go on with an unfinished file; None for rows of which no run goes on.
         stdout: where rows go without a file; None keeps them for `read` alone.
-        kept: rows without a file are kept for `read`; else they are only shown.
+        keeps: rows without a file are kept for `read`; else they are only shown.
         line: makes lines for people of each row that goes to `stdout`, in place of JSON.
         order: what rows for people are sorted by, ascending; they are shown when all are there. None: as they
             come.

@@ -248,7 +248,7 @@ class LiveModel:
 
 def alarm_fields(judged: JudgedRow, plan: ScoringPlan) -> dict[str, Any]:
     """Further fields of an alarm, by which alarms of a file become incidents: `what` is wrong; times; of the
-    most telling unit its `message`, `template` and what was `expected`; and as `Reasons.brief` says.
+    most telling unit its `message`, `template` and what was `expected`; and as `Reasons.alarm_facts` says.
     """
     row, scored = judged.row, judged.scored_record
     if row.score is None:

@@ -188,7 +188,7 @@ def row_sample(
 class CountedRows(NamedTuple):
     """Rows of normal records, of which the model was not asked.
 
-    statistics: name -> (N,) those of `Level.counted`.
+    statistics: name -> (N,) those of `Statistics.counted`.
     lengths: (N,) units that rows are compared by.
     records: (N,) what each row is of, as numbers.
     """

@@ -137,14 +137,14 @@ def format_of(
     extra_formats: Mapping[str, Sequence[str]] = MappingProxyType({}),
     writable: Callable[[], Mapping[str, Sequence[str]]] | None = None,
 ) -> str:
-    """The format of an output: the one asked for, else what its name says; JSON lines if that has no ending.
+    """The format of an output: as requested, else by the ending of its name; JSON lines without an ending.
 
     Args:
         path: the file, or None for standard output.
-        asked: name of a format.
-        further: formats of the command beside `FORMATS`, and their endings.
+        requested: name of a format.
+        extra_formats: formats of the command beside `FORMATS`, and their endings.
         writable: called for the formats that the message about an unknown ending lists; default: the formats
-            of rows and `further`.
+            of rows and `extra_formats`.
 
     Raises:
         UsageError: an unknown format or ending, a spreadsheet, or Parquet on standard output.

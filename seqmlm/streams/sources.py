@@ -27,7 +27,7 @@ class Fed(Generic[T]):
 
     Args:
         path: what the reader is to call its input.
-        read: begins to read it.
+        reader: begins to read it.
         memory: what the reader is to keep, if anything.
 
     Attributes:

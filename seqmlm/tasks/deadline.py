@@ -185,7 +185,7 @@ class Phase:
         reports: receives how much of the work was done, where the clock cut it.
         progress: told name and share of the work that is done.
         end: seconds of the deadline at which its share is over; infinite where the clock cuts nothing.
-        least: units that are done in any case.
+        min_units: units that are done in any case.
         done: units that an earlier process settled; None for none.
     """
 

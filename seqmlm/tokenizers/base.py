@@ -47,7 +47,7 @@ class UnknownUnit(DataError):
     The tokenizer does not know the file, so `source` and `line` are None; the caller adds them with `at`.
 
     Args:
-        found: the first unknown piece.
+        unknown: the first unknown piece; the attribute is `found`.
         alphabet: the known symbols, for the remedy.
         index: number of the sequence inside the batch; 0 for `encode`.
     """

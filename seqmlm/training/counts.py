@@ -69,7 +69,7 @@ def fit_expert(
             for counts learn from all that is there in seconds, and at most 4: half a minute, a gigabyte.
         seed: of the choice of units.
         notify: told what could not be done.
-        after: the time that is left; it may suffice for less to count, and for fewer units.
+        time_left: the time that is left; it may suffice for less to count, and for fewer units.
 
     Returns:
         The expert; None where the held-out data are too few to learn a mixture.
@@ -99,7 +99,7 @@ class _Counter:
     """Counts a training split, or sequences of it that are spread evenly.
 
     Args:
-        least: records that whatever is kept must occur in.
+        fewest_records: records that whatever is kept must occur in.
     """
 
     def __init__(self, train: Windows, rule: Units, unigram: Doubles, fewest_records: int) -> None:

@@ -62,7 +62,7 @@ def finalize(
         model: with the folder that is to be made, and a card without metrics.
         corpus: what it was trained on.
         evaluator: measures it.
-        after: the time that is left for it.
+        time_left: the time that is left for it.
         tracked: gets metrics, model and pictures.
 
     Raises:

@@ -112,7 +112,7 @@ class Plan:
     """A resolved request: settings, the run's name and folder, and whether it resumes an existing run.
 
     Where the training has a limit of time and the user names no size, it is that of the domain until
-    `sizing.sized` takes one of `candidates`: the same request for every size, the smallest first.
+    `sizing.sized_plan` takes one of `candidates`: the same request for every size, the smallest first.
     """
 
     config: PretrainConfig

@@ -56,7 +56,7 @@ class Candidate:
     Args:
         parameters: of the body.
         batch, epoch: tokens of an optimizer step, and of one pass over the data.
-        most: tokens after which another limit ends the training; infinite if there is none.
+        most_tokens: tokens after which another limit ends the training; infinite if there is none.
     """
 
     size: str

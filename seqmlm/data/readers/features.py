@@ -75,8 +75,8 @@ def gff_features(
 
     Args:
         source: the file.
-        problems: receives lines that have not nine columns, and wanted features without a place.
-        wanted: says of a type whether its features are; of other ones nothing is read.
+        problems: receives lines that have not nine columns, and selected features without a place.
+        is_selected: says of a type whether its features are read; None for all types.
     """
     for number, text in lines(source, problems):
         if text.startswith(("##FASTA", ">")):

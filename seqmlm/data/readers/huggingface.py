@@ -163,7 +163,7 @@ def read_dataset(
     (tests are left out of a training); of a split that is named, as hf:NAME:train, all rows are divided.
 
     Args:
-        made: what the field makes of a record whose raw is the text of the column.
+        record_of: makes the record of the field from one whose raw is the text of the column.
         path: the file, folder or reference; standard input cannot be Parquet, whose index stands at the end.
         problems: receives data that cannot be read, a missing column, rows without text.
         text: the column with the sequence; None is "text", or the only column there is.

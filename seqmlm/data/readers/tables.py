@@ -191,7 +191,7 @@ def csv_records(
     """Read a table of text (also .gz, .zst, "-"); fields may be quoted and span lines.
 
     Args:
-        made: what the field makes of a record whose raw is the text of the column.
+        record_of: makes the record of the field from one whose raw is the text of the column.
         path: the file.
         problems: receives a missing column, rows with too few fields, rows without text.
         column: name of the sequence's column; a table with a single column needs no name.

@@ -1,6 +1,6 @@
 """The domain of patient histories: tables of a hospital or insurer in, events as units.
 
-A record is a subject, a `History` (`tokenizers.events_history`) its raw form. Every layer attends to the
+A record is a subject, a `History` (`ehr.history`) its raw form. Every layer attends to the
 whole history, for a visit is a set: "64 tokens to each side" would cut it somewhere. Codes, whole visits and
 whole families of codes are masked in turns, since chronic codes repeat and could be copied from the next
 visit.

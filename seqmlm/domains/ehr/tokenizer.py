@@ -62,7 +62,7 @@ class EventsTokenizer(Tokenizer):
 
     A code with a measured value is `LAB//2345-7//Q7`, Q1 being the lowest bin of the training data; with a
     value in words, `LAB//5778-6//=yellow`. Values are converted to one unit of their code where a factor is
-    known (`events_units`); units that remain have bins of their own, `LAB//x//Q7//=mmol/l`. A value without
+    known (`ehr.units`); units that remain have bins of their own, `LAB//x//Q7//=mmol/l`. A value without
     unit is taken to be in its code's unit where training data had only one, and else has bins apart; one in
     a unit that training data did not have is the code alone.
 

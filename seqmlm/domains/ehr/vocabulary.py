@@ -76,7 +76,7 @@ class Vocabulary:
         kinds: kept visit classes, sorted.
         edges: code to the ascending upper edges between its value bins (n edges make n + 1 bins), of values
             that have no unit.
-        units: code to the units (`events_units.unit`) that its values were seen in and that cannot be
+        units: code to the units (`ehr.units.unit`) that its values were seen in and that cannot be
             converted into each other, each with edges as those of `edges`.
         meanings: code to its description, where the data had one.
         frame: codes that are no clinical events: background, and those that open visits.

@@ -345,7 +345,7 @@ class LineReasons(Reasons):
     def alarm_facts(
         self, row: Row, scored: ScoredRecord, background: Background | None, fired: str | None
     ) -> dict[str, Any]:
-        """Facts of an alarm, as `Reasons.brief` has them.
+        """Facts of an alarm, as `Reasons.alarm_facts` has them.
 
         They are of what was never seen, else of the statistic that fired, with the template of the line that
         says most of it, and how many lines of the row have a value never seen, or else were never seen.

@@ -82,8 +82,8 @@ def origin_reader(names: Iterable[str]) -> Callable[[Mapping[str, Any]], Origin]
 
 def origin_facts(messages: Sequence[str], origins: Sequence[Origin] | None) -> dict[str, Any]:
     """Facts of the origin of lines, each where a line, its header or its fields name it: the highest
-    `severity`; the `host` and the `service` that most lines name, and of several how many there are (`hosts`,
-    `services`)."""
+    `severity`; the `host` and the `service` that most lines name, and of several how many there are (as
+    "hosts", "services")."""
     line_origins = origins_of(messages, origins)
     facts: dict[str, Any] = {}
     if worst := highest(origin[0] for origin in line_origins):
