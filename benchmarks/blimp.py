@@ -34,7 +34,7 @@ from seqmlm import plugins
 from seqmlm.data.pairs import Pair, read_pairs
 from seqmlm.engine.units import Mode, unit_symbols
 from seqmlm.errors import UsageError
-from seqmlm.evaluation.intervals import Difference, percentile_interval
+from seqmlm.evaluation.intervals import Estimate, percentile_interval
 from seqmlm.evaluation.pairs import Metric, accuracy, comparison_signs, metric_scores
 from seqmlm.inference import model_folder
 from seqmlm.inference.expert import Use, stored_expert
@@ -181,7 +181,7 @@ def mean_difference(
     draws: int = 1000,
     seed: int = 0,
     confidence: float = 0.95,
-) -> Difference:
+) -> Estimate:
     """The mean of paired differences with a bootstrap interval over groups.
 
     Args:

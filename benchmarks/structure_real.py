@@ -225,7 +225,7 @@ def independent(family: Family, penalty: Penalty) -> Doubles:
     length, states = family.columns, family.states
     flat, known = hot.reshape(len(hot), -1), hot.sum(axis=2) * weights[:, None]
     upper = np.triu_indices(length, 1)
-    couplings = penalty.weight(family.rows.model.config)
+    couplings = penalty.coupling_weight(family.rows.model.config)
 
     def cost(values: Doubles) -> tuple[float, Doubles]:
         field = values[: length * states].reshape(length, states)

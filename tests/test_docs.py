@@ -355,7 +355,7 @@ USES = {
     "CONTRIBUTING.md: # music/__init__.py, shortened": Fence(
         _use_domain,
         prelude="from music import *\n"
-        "from music import Defaults, Field, Format, MaskingConfig, Sampling, chapter, read_tunes\n"
+        "from music import Defaults, Field, Format, MaskingConfig, BuiltInSample, chapter, read_tunes\n"
         "__name__ = 'music'\n",
     ),
     TAB: Fence(_use_reader),

@@ -33,7 +33,7 @@ class Reasons:
         those that sum up many units."""
         return ()
 
-    def silence(self, seconds: float) -> dict[str, float]:
+    def pause_statistics(self, seconds: float) -> dict[str, float]:
         """The statistic of a pause of so many seconds, by name; nothing of levels that know no times."""
         return {}
 

@@ -215,7 +215,7 @@ class Chronological:
     calibrate_on: CalibrateOn = "latest"
 
     def mark(self, record: Record) -> tuple[int, int]:
-        """As `Split.mark`; a DataError for a record without a place in time."""
+        """The hash of the record's group and its place in time; DataError for a record without a time."""
         try:
             return hash64(self.key(record)), _ordered(self.order(record))
         except (ValueError, TypeError):

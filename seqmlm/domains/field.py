@@ -278,8 +278,8 @@ def shows(row: Mapping[str, Any], anomaly: Mapping[str, Any]) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sampling:
-    """The built-in sample.
+class BuiltInSample:
+    """The built-in sample of a field, and which rows show its anomalies.
 
     Args:
         write: (folder, records or None for the field's own number, seed) -> the sample and `truth.json`. What
@@ -365,7 +365,7 @@ class Field:
     variants: Callable[[], Variants] | None = None
     structure: Callable[[], Decoder] | None = None
     changes: Changes | None = None
-    sample: Sampling = field(default_factory=Sampling)
+    sample: BuiltInSample = field(default_factory=BuiltInSample)
     sensitive: bool = False
 
     def __post_init__(self) -> None:

@@ -24,7 +24,7 @@ from seqmlm.engine.device import autocast, compute_dtype, is_out_of_memory, reso
 from seqmlm.engine.layout import Layout, lay_out
 from seqmlm.engine.packing import PackedBatch
 from seqmlm.engine.query import Answer, Query
-from seqmlm.engine.reductions import Reduced, Reduction, TargetLogProb, reduce, union
+from seqmlm.engine.reductions import Reduced, Reduction, TargetLogProb, reduce_logits, union
 from seqmlm.engine.types import Encoding, Floats, Longs, Precision
 from seqmlm.errors import NotFiniteError, TrainingError, UsageError
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from seqmlm.engine.linear import LinearRows
     from seqmlm.engine.model import MaskedRows
 
-__all__ = ["Answer", "Conditionals", "Query", "Statistics", "evaluation_mode"]
+__all__ = ["Answer", "Conditionals", "ForwardStatistics", "Query", "evaluation_mode"]
 
 # Elements of one forward's logits (256 MiB of fp32), and of what is kept of one look-ahead.
 LOGITS = 1 << 26
@@ -47,7 +47,7 @@ TARGET: tuple[Reduction, ...] = (TargetLogProb(),)
 
 
 @dataclass(slots=True)
-class Statistics:
+class ForwardStatistics:
     """Counts of the queries so far, of their masked copies, and of what was computed for them.
 
     Tokens are those of documents computed whole; copies computed as differences count as so many of them as
@@ -88,8 +88,8 @@ class Conditionals:
     """Answers queries with one model.
 
     Args:
-        rows: the model; used in evaluation mode without gradients, its mode is restored after each
-            look-ahead.
+        rows: the masked or linear model, which scores rows of tokens; used in evaluation mode without
+            gradients, its mode is restored after each look-ahead.
         tokens_per_batch: token budget of one forward, None for what suits the device; halved when memory
             runs out, and kept at that.
         device: where to compute; the model is moved there. Default: where the model is.
@@ -121,7 +121,7 @@ class Conditionals:
         self.dtype = compute_dtype(self.precision, self.device)
         self.tokens_per_batch = tokens_per_batch or TOKENS_PER_BATCH[self.device.type == "cpu"]
         self.lookahead = lookahead
-        self.statistics = Statistics()
+        self.statistics = ForwardStatistics()
         self.on_forward: Callable[[], object] = lambda: None
         self._capacity = position_capacity(rows.model)
 
@@ -325,7 +325,7 @@ class Conditionals:
         for group in np.unique(groups).tolist():
             ids = layout.allowed[group]
             allowed[group] = None if ids is None else torch.from_numpy(ids.astype(np.int64)).to(self.device)
-        reduced = reduce(
+        reduced = reduce_logits(
             logits,
             groups,
             layout.pair_row[a:b] - first,

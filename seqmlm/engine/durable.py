@@ -370,7 +370,7 @@ class FileLock:
                 return False
             while True:
                 descriptor = self._open()
-                if not _lock(descriptor):
+                if not _try_lock(descriptor):
                     os.close(descriptor)
                     return False
                 if os.fstat(descriptor).st_nlink:
@@ -395,7 +395,8 @@ class FileLock:
         self.release()
 
 
-def _lock(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
+    """Lock without waiting; False if another process has it."""
     if sys.platform == "win32":
         import msvcrt
 

@@ -321,7 +321,7 @@ def stages(layout: RowLayout, tokens: Tensor, windows: Sequence[int | None]) -> 
     starts = np.cumsum(sizes) - sizes
     wanted_tokens = tokens.numpy()
     document = np.searchsorted(starts, wanted_tokens, side="right") - 1
-    spans = _spans(wanted_tokens - starts[document], document, sizes, windows)
+    spans = _row_ranges(wanted_tokens - starts[document], document, sizes, windows)
     steps: list[Stage] = []
     low, high = np.zeros_like(sizes), sizes
     for span in spans:
@@ -340,10 +340,10 @@ def stages(layout: RowLayout, tokens: Tensor, windows: Sequence[int | None]) -> 
     return steps
 
 
-def _spans(
+def _row_ranges(
     offsets: Longs, document: Longs, sizes: Longs, windows: Sequence[int | None]
 ) -> list[tuple[Longs, Longs] | None]:
-    """First and end row (D,) that each layer but the last must compute of each document; None for all."""
+    """First and end row (D,) of each document, for each layer but the last; None for all rows."""
     low, high = sizes.copy(), np.zeros_like(sizes)
     np.minimum.at(low, document, offsets)
     np.maximum.at(high, document, offsets + 1)

@@ -86,8 +86,8 @@ class Penalty:
                 values = {**values, "identity": share(identity)}
         return cls(**values)
 
-    def weight(self, shape: Shape) -> float:
-        """The weight of J for a model of this shape."""
+    def coupling_weight(self, shape: Shape) -> float:
+        """The weight of the couplings J in the penalty, for a model of this shape."""
         if self.couplings is not None:
             return self.couplings
         if self.penalty == "l2":

@@ -136,7 +136,7 @@ class Objective:
         self.dtype = self._sums if small else torch.float32
         self._states, self._weights = data.states.to(device), data.weights.to(device, self.dtype)
         self._total = float(data.weights.sum())
-        self._couplings = penalty.weight(shape)
+        self._couplings = penalty.coupling_weight(shape)
         has_state = data.states < len(shape.symbols)
         self.predicted = max(float((data.weights[:, None] * has_state).sum()), 1e-300)
 

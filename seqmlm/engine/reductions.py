@@ -319,7 +319,7 @@ class Reduced(NamedTuple):
     sound: Tensor
 
 
-def reduce(
+def reduce_logits(
     logits: Tensor,
     group: Longs,
     row: Longs,
@@ -328,7 +328,7 @@ def reduce(
     want: Sequence[Reduction],
     draw: Longs | None = None,
 ) -> list[Reduced]:
-    """Reduce one forward pass.
+    """The reductions of the logits of one forward pass: one `Reduced` for each slice of rows and group.
 
     Args:
         logits: (Q, V) fp32.

@@ -9,7 +9,7 @@ from seqmlm.evaluation.intervals import exact_rate
 
 
 def class_measures(counts: Mapping[tuple[str, str], int], names: Sequence[str]) -> dict[str, Any]:
-    """Measures of how good predicted classes are.
+    """Accuracy, macro F1, two baselines and the confusion counts of predicted classes, by name.
 
     Args:
         counts: of each (true class, predicted class); one at least.

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from seqmlm.errors import DataError
-from seqmlm.evaluation.intervals import Difference, Rate, bootstrap_intervals, exact_rate
+from seqmlm.evaluation.intervals import Estimate, Rate, bootstrap_intervals, exact_rate
 
 Bools = NDArray[np.bool_]
 Doubles = NDArray[np.float64]
@@ -177,7 +177,7 @@ class Detection:
 
     def bootstrap(
         self, measures: Mapping[str, Measure], groups: ArrayLike, *, draws: int = 1000, seed: int = 0
-    ) -> dict[str, Difference]:
+    ) -> dict[str, Estimate]:
         """Each measure with a percentile interval over groups, as a difference from 0."""
 
         def measure_resample(weights: Doubles) -> dict[str, float]:
@@ -212,7 +212,7 @@ def compare(
     *,
     draws: int = 1000,
     seed: int = 0,
-) -> dict[str, Difference]:
+) -> dict[str, Estimate]:
     """First score minus second in each measure, with a paired bootstrap over natural units.
 
     Both are measured on the same resample of whole groups. An alarm column is a score of 0 and 1: with

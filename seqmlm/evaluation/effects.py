@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from seqmlm.evaluation.intervals import Difference, bootstrap_intervals
+from seqmlm.evaluation.intervals import Estimate, bootstrap_intervals
 
 Doubles = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -37,8 +37,8 @@ class Agreement:
 
     n: int
     positive: int
-    metrics: Mapping[str, Mapping[str, Difference]]
-    gain: Difference | None = None
+    metrics: Mapping[str, Mapping[str, Estimate]]
+    gain: Estimate | None = None
     rival: str | None = None
     undefined: Mapping[str, str] = field(default_factory=dict)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from seqmlm.engine.types import Floats
 from seqmlm.evaluation.effects import correlation
-from seqmlm.evaluation.intervals import Difference, ratio
+from seqmlm.evaluation.intervals import Estimate, ratio
 
 PAIRS = 10_000
 ROGUES = 3
@@ -25,7 +25,7 @@ class Geometry(NamedTuple):
     rogues: the dimensions that most of it is of, and the share of each (Timkey and van Schijndel 2021).
     """
 
-    anisotropy: Difference
+    anisotropy: Estimate
     rogues: Sequence[tuple[int, float]]
 
 

@@ -35,11 +35,11 @@ class Rate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
-    """Difference between two methods on the same items.
+class Estimate:
+    """A figure, such as the difference between two methods on the same items, with its interval.
 
     Args:
-        value: the difference, first minus second.
+        value: the figure; of a difference, first minus second.
         low, high: percentile bootstrap bounds; NaN if no resample had a value.
         draws: resamples with a value.
     """
@@ -106,18 +106,18 @@ def bootstrap_weights(groups: ArrayLike, draws: int, seed: int) -> Callable[[int
     return weights
 
 
-def percentile_interval(value: float, resamples: Doubles, confidence: float = 0.95) -> Difference:
+def percentile_interval(value: float, resamples: Doubles, confidence: float = 0.95) -> Estimate:
     """A value of all items, with percentiles of those (B,) of resamples; NaN (one class only) is excluded."""
     good = resamples[~np.isnan(resamples)]
     low = high = float("nan")
     if len(good):
         low, high = np.quantile(good, [(1 - confidence) / 2, (1 + confidence) / 2]).tolist()
-    return Difference(value=value, low=low, high=high, draws=len(good))
+    return Estimate(value=value, low=low, high=high, draws=len(good))
 
 
 def bootstrap_intervals(
     measure: Callable[[Doubles], Mapping[Key, float]], groups: ArrayLike, *, draws: int = 1000, seed: int = 0
-) -> dict[Key, Difference]:
+) -> dict[Key, Estimate]:
     """Measures of all items, each with the percentiles of resamples of whole groups.
 
     Args:
@@ -135,7 +135,7 @@ def bootstrap_intervals(
 
 def ratio(
     numerators: ArrayLike, denominators: ArrayLike | None = None, *, draws: int = 1000, seed: int = 0
-) -> Difference:
+) -> Estimate:
     """Sum of numerators (N,) by sum of denominators (None: ones, so a mean), with a bootstrap over items (a
     record each); of a single item the interval is NaN.
     >>> found = ratio([1, 0, 1, 1], [2, 1, 1, 2])

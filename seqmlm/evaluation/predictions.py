@@ -17,12 +17,11 @@ from numpy.typing import ArrayLike, NDArray
 from seqmlm.errors import UsageError
 from seqmlm.evaluation.detection import Detection
 from seqmlm.evaluation.effects import correlation
-from seqmlm.evaluation.intervals import Difference as Interval
-from seqmlm.evaluation.intervals import bootstrap_intervals, bootstrap_weights, percentile_interval
+from seqmlm.evaluation.intervals import Estimate, bootstrap_intervals, bootstrap_weights, percentile_interval
 
 Doubles = NDArray[np.float64]
 Longs = NDArray[np.int64]
-Reader = Callable[[Doubles], float]
+WeightedMeasure = Callable[[Doubles], float]
 """A function from how often each item counts (N,) to a measure; NaN where it is not defined."""
 
 PRIMARY = MappingProxyType(
@@ -34,7 +33,7 @@ RANKED_DRAWS = 200
 BINS = 15
 
 
-class Difference(NamedTuple):
+class PairedDifference(NamedTuple):
     """First minus second, its 95 % interval, and two-sided p-values of no difference."""
 
     difference: float
@@ -53,7 +52,7 @@ def measures(
     names: Sequence[str],
     seed: int = 0,
     draws: int = 1000,
-) -> dict[str, Interval]:
+) -> dict[str, Estimate]:
     """Measures of predictions of a task, by name, with intervals.
 
     Args:
@@ -78,12 +77,12 @@ def measures(
     >>> found["accuracy"].value, found["auroc"].value, found["accuracy"].high
     (0.75, 1.0, 1.0)
     """
-    readers = _readers(task, truth, predicted, names, len(np.asarray(groups)))
-    intervals: dict[str, Interval] = {}
+    measure_of = _weighted_measures(task, truth, predicted, names, len(np.asarray(groups)))
+    intervals: dict[str, Estimate] = {}
     for ranked, max_draws in ((False, draws), (True, min(draws, RANKED_DRAWS))):
-        chosen = {name: reader for name, reader in readers.items() if (name in RANKED) == ranked}
+        chosen = {name: measure for name, measure in measure_of.items() if (name in RANKED) == ranked}
         intervals |= bootstrap_intervals(partial(_measure_all, chosen), groups, draws=max_draws, seed=seed)
-    return {name: intervals[name] for name in readers if not np.isnan(intervals[name].value)}
+    return {name: intervals[name] for name in measure_of if not np.isnan(intervals[name].value)}
 
 
 def difference(
@@ -97,7 +96,7 @@ def difference(
     names: Sequence[str],
     seed: int = 0,
     draws: int = 2000,
-) -> Difference:
+) -> PairedDifference:
     """The lead of the first predictions over the second in a measure, on the same items.
 
     The bootstrap draws groups; the randomization swaps the two predictions of whole groups (Noreen 1989).
@@ -110,16 +109,16 @@ def difference(
     Raises:
         UsageError: as `measures`; a measure that these predictions do not have.
     """
-    # Both predictions of the same items, one after the other: one reader serves every mixture of them.
+    # Both predictions of the same items, one after the other: one measure serves every mixture of them.
     doubled = (_stack(truth, truth), _stack(first, second))
-    readers = _readers(task, *doubled, names, 2 * len(np.asarray(groups)))
-    reader = readers.get(metric)
-    if reader is None:
-        raise UsageError(f"no measure {metric!r} of these predictions: one of {', '.join(readers)}")
+    measure_of = _weighted_measures(task, *doubled, names, 2 * len(np.asarray(groups)))
+    measure = measure_of.get(metric)
+    if measure is None:
+        raise UsageError(f"no measure {metric!r} of these predictions: one of {', '.join(measure_of)}")
 
     def lead(first_weights: Doubles, second_weights: Doubles) -> float:
         ours, theirs = (first_weights, second_weights), (second_weights, first_weights)
-        return reader(np.concatenate(ours)) - reader(np.concatenate(theirs))
+        return measure(np.concatenate(ours)) - measure(np.concatenate(theirs))
 
     ones, none = np.ones(len(truth)), np.zeros(len(truth))
     value = lead(ones, none)
@@ -135,7 +134,7 @@ def difference(
     side = min(int(np.sum(resamples <= 0)), int(np.sum(resamples >= 0)))
     # What is equal but for the order of a sum counts as equal.
     extreme = int(np.sum(np.abs(swapped) >= abs(value) - 1e-12))
-    return Difference(
+    return PairedDifference(
         *(value, interval.low, interval.high),
         min(1.0, 2 * (1 + side) / (1 + interval.draws)),
         (1 + extreme) / (1 + int(np.sum(~np.isnan(swapped)))),
@@ -163,9 +162,9 @@ def temperature(logits: Doubles, truth: ArrayLike) -> float:
     return float(np.exp(minimize_scalar(loss, bounds=np.log([lowest, 20.0]), method="bounded").x))
 
 
-def _measure_all(readers: Mapping[str, Reader], weights: Doubles) -> dict[str, float]:
+def _measure_all(measure_of: Mapping[str, WeightedMeasure], weights: Doubles) -> dict[str, float]:
     """All measures by name, where each item counts so often (N,)."""
-    return {name: reader(weights) for name, reader in readers.items()}
+    return {name: measure(weights) for name, measure in measure_of.items()}
 
 
 def _stack(first: Any, second: Any) -> Any:
@@ -173,10 +172,12 @@ def _stack(first: Any, second: Any) -> Any:
     return [*first, *second] if isinstance(first, list) else np.concatenate([first, second])
 
 
-def _readers(task: str, truth: Any, predicted: Any, names: Sequence[str], n: int) -> dict[str, Reader]:
-    """Readers of the measures of a task's predictions for `n` items, by name."""
-    if task not in READERS:
-        raise UsageError(f"no task {task!r}: one of {', '.join(READERS)}")
+def _weighted_measures(
+    task: str, truth: Any, predicted: Any, names: Sequence[str], n: int
+) -> dict[str, WeightedMeasure]:
+    """The measures of a task's predictions for `n` items, by name, each a function of weights (n,)."""
+    if task not in MEASURES_BY_TASK:
+        raise UsageError(f"no task {task!r}: one of {', '.join(MEASURES_BY_TASK)}")
     if task != "entities":
         truth, predicted = np.asarray(truth), np.asarray(predicted, dtype=np.float64)
         width = predicted.shape[1] if predicted.ndim == 2 else 1
@@ -186,11 +187,11 @@ def _readers(task: str, truth: Any, predicted: Any, names: Sequence[str], n: int
             raise UsageError("a truth or a prediction is not a finite number")
     if not len(truth) == len(predicted) == n:
         raise UsageError(f"{len(predicted)} predictions and {n} groups for {len(truth)} items")
-    return READERS[task](truth, predicted)
+    return MEASURES_BY_TASK[task](truth, predicted)
 
 
-def _class_readers(truth: Longs, predicted: Doubles) -> dict[str, Reader]:
-    """Readers of measures of probabilities (N, K) of classes (N,)."""
+def _class_measures(truth: Longs, predicted: Doubles) -> dict[str, WeightedMeasure]:
+    """Measures of the probabilities (N, K) of classes (N,), by name, each a function of weights (N,)."""
     n, width = predicted.shape
     top, confidence = predicted.argmax(axis=1), predicted.max(axis=1)
     right = (top == truth).astype(np.float64)
@@ -198,7 +199,7 @@ def _class_readers(truth: Longs, predicted: Doubles) -> dict[str, Reader]:
     # sum of (p - y)^2 = sum of p^2 - 2 p[truth] + 1
     brier = np.sum(predicted**2, axis=1) - 2 * predicted[np.arange(n), truth] + 1
     positives = {1} if width == 2 else set(range(width))
-    curves = _curve_readers([(truth == number, predicted[:, number]) for number in sorted(positives)])
+    curves = _curve_measures([(truth == number, predicted[:, number]) for number in sorted(positives)])
     if width > 2:
         curves.pop("auprc", None)
 
@@ -221,19 +222,19 @@ def _class_readers(truth: Longs, predicted: Doubles) -> dict[str, Reader]:
     }
 
 
-def _label_readers(truth: Longs, predicted: Doubles) -> dict[str, Reader]:
-    """Readers of measures of probabilities (N, K) of labels (N, K)."""
+def _label_measures(truth: Longs, predicted: Doubles) -> dict[str, WeightedMeasure]:
+    """Measures of probabilities (N, K) of labels (N, K)."""
     true, chosen = truth == 1, predicted >= 0.5
     cells = [cell.astype(np.float64) for cell in (true & chosen, chosen, true)]
     return {
         "micro_f1": lambda weights: float(_f1(*((weights @ cell).sum() for cell in cells))),
         "macro_f1": lambda weights: _mean(_f1(*(weights @ cell for cell in cells))),
-        **_curve_readers(zip(true.T, predicted.T, strict=True)),
+        **_curve_measures(zip(true.T, predicted.T, strict=True)),
     }
 
 
-def _value_readers(truth: Doubles, predicted: Doubles) -> dict[str, Reader]:
-    """Readers of measures of values (N,) or (N, K)."""
+def _value_measures(truth: Doubles, predicted: Doubles) -> dict[str, WeightedMeasure]:
+    """Measures of values (N,) or (N, K)."""
     from scipy.stats import rankdata
 
     columns = [np.reshape(side, (len(truth), -1)).T.astype(np.float64) for side in (truth, predicted)]
@@ -241,8 +242,8 @@ def _value_readers(truth: Doubles, predicted: Doubles) -> dict[str, Reader]:
     def r2(x: Doubles, y: Doubles) -> float:
         return float(1 - np.mean((x - y) ** 2) / x.var()) if np.ptp(x) else float("nan")
 
-    def reader(measure: Callable[[Doubles, Doubles], float]) -> Reader:
-        """A reader of the mean over columns of a measure of true and predicted values (N,)."""
+    def column_mean(measure: Callable[[Doubles, Doubles], float]) -> WeightedMeasure:
+        """The mean over columns of a measure of true and predicted values (N,)."""
 
         def mean_measure(weights: Doubles) -> float:
             rows = np.repeat(np.arange(len(weights)), weights.astype(int))
@@ -251,15 +252,15 @@ def _value_readers(truth: Doubles, predicted: Doubles) -> dict[str, Reader]:
         return mean_measure
 
     return {
-        "spearman": reader(lambda x, y: correlation(rankdata(x), rankdata(y))),
-        "pearson": reader(correlation),
-        "rmse": reader(lambda x, y: float(np.sqrt(np.mean((x - y) ** 2)))),
-        "r2": reader(r2),
+        "spearman": column_mean(lambda x, y: correlation(rankdata(x), rankdata(y))),
+        "pearson": column_mean(correlation),
+        "rmse": column_mean(lambda x, y: float(np.sqrt(np.mean((x - y) ** 2)))),
+        "r2": column_mean(r2),
     }
 
 
-def _entity_readers(truth: Any, predicted: Any) -> dict[str, Reader]:
-    """Readers of measures of entities in N lists of BIO tags."""
+def _entity_measures(truth: Any, predicted: Any) -> dict[str, WeightedMeasure]:
+    """Measures of entities in N lists of BIO tags."""
     from seqeval.scheme import IOB2, Entities
 
     def sentence_spans(tags: Any) -> list[set[tuple[str, int, int]]]:
@@ -275,30 +276,30 @@ def _entity_readers(truth: Any, predicted: Any) -> dict[str, Reader]:
                 counts[row, part, types.index(tag)] += 1
     total = counts.sum(axis=2)
 
-    def type_reader(number: int) -> Reader:
+    def type_measure(number: int) -> WeightedMeasure:
         return lambda weights: float(_f1(*(weights @ counts[:, :, number])))
 
     return {
         "f1": lambda weights: float(_f1(*(weights @ total))),
         "precision": lambda weights: float(_share(*(weights @ total)[:2])),
         "recall": lambda weights: float(_share(*(weights @ total)[::2])),
-        **{f"f1_{tag}": type_reader(number) for number, tag in enumerate(types)},
+        **{f"f1_{tag}": type_measure(number) for number, tag in enumerate(types)},
     }
 
 
-READERS: Mapping[str, Callable[[Any, Any], dict[str, Reader]]] = MappingProxyType(
+MEASURES_BY_TASK: Mapping[str, Callable[[Any, Any], dict[str, WeightedMeasure]]] = MappingProxyType(
     {
-        "class": _class_readers,
-        "tags": _class_readers,
-        "multilabel": _label_readers,
-        "value": _value_readers,
-        "entities": _entity_readers,
+        "class": _class_measures,
+        "tags": _class_measures,
+        "multilabel": _label_measures,
+        "value": _value_measures,
+        "entities": _entity_measures,
     }
 )
 
 
-def _curve_readers(columns: Iterable[tuple[Any, Any]]) -> dict[str, Reader]:
-    """Readers of the mean AUROC and average precision over pairs of truth (N,) and score (N,) that have both
+def _curve_measures(columns: Iterable[tuple[Any, Any]]) -> dict[str, WeightedMeasure]:
+    """The mean AUROC and average precision over pairs of truth (N,) and score (N,) that have both
     values."""
     curves = [Detection(truth, score).curve for truth, score in columns if 0 < truth.sum() < len(truth)]
     return {

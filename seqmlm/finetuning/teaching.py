@@ -24,7 +24,7 @@ from seqmlm.engine.optimizer import module_tensors, restore_module
 from seqmlm.engine.packing import RowPlanner
 from seqmlm.engine.schedule import LoopConfig
 from seqmlm.engine.types import Floats
-from seqmlm.evaluation.intervals import Difference
+from seqmlm.evaluation.intervals import Estimate
 from seqmlm.evaluation.predictions import temperature
 from seqmlm.finetuning.cases import (
     Case,
@@ -169,7 +169,7 @@ class Teacher:
             labeller = Labeller(rows, replace(self.card, temperature=warmth), labeller.ask)
         return labeller
 
-    def measures(self, labeller: Labeller, cases: Sequence[Case]) -> dict[str, Difference]:
+    def measures(self, labeller: Labeller, cases: Sequence[Case]) -> dict[str, Estimate]:
         """Measures of a model's predictions of some cases, by name, without intervals."""
         return worth(self.card, cases, predictions_of(labeller, cases), draws=0)
 
@@ -196,7 +196,7 @@ class HeadTraining(Objective):
 
     def __init__(self, teacher: Teacher, rows: LabelledRows, seed: int, start: Start | None) -> None:
         config, world, validates = teacher.config, teacher.processes.world, bool(teacher.cases["validation"])
-        self.teacher, self.rows = teacher, rows
+        self.teacher, self.trained_model = teacher, rows
         self.dataset = CaseRows(teacher.training_cases(seed), teacher.card)
         lengths = self.dataset.lengths
         # A step sees a thirtieth of the data, between 512 and 4,096 tokens of all processes.

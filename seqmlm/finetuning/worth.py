@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from seqmlm.evaluation import rivals
-from seqmlm.evaluation.intervals import Difference, bounds_text
+from seqmlm.evaluation.intervals import Estimate, bounds_text
 from seqmlm.evaluation.predictions import difference, measures
 from seqmlm.finetuning.cases import Case, items_of, truth_of
 from seqmlm.finetuning.table import Columns
@@ -28,7 +28,7 @@ LATE = "no time was left; the same command with --resume and a longer --max-time
 
 def worth(
     card: HeadCard, cases: Sequence[Case], predictions: Predictions, *, draws: int = 1000
-) -> dict[str, Difference]:
+) -> dict[str, Estimate]:
     """Measures of predictions, by name; those that cannot be had are absent."""
     groups = [case.group for case in items_of(card, cases)]
     truth = truth_of(card, cases)
@@ -150,7 +150,7 @@ def figures_of(
     return figures, Table("Figures of the test data (95 % intervals)", ["", *columns], cells)
 
 
-def _estimate_text(estimate: Difference | None) -> str | None:
+def _estimate_text(estimate: Estimate | None) -> str | None:
     if estimate is None:
         return None
     return f"{estimate.value:.3f}{bounds_text(estimate.low, estimate.high, '.3f')}"

@@ -114,7 +114,7 @@ class Card:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LoadedModel:
-    """A model ready to be asked: the module, its tokenizer, its domain and its card."""
+    """A model ready to be asked: the module (`rows` of tokens are its input), tokenizer, domain and card."""
 
     rows: MaskedRows | LinearRows
     tokenizer: Tokenizer

@@ -98,13 +98,14 @@ def forward_tokens(model: LoadedModel, mode: Mode = EXACT) -> Callable[[int], fl
         return lambda tokens: float(tokens * min(tokens, longest))
     lengths, costs = _exact_costs(layers, longest)
 
-    def exact(tokens: int) -> float:
+    def exact_cost(tokens: int) -> float:
+        """Forward tokens of an exact score of so many tokens."""
         if tokens <= longest:
             return float(np.interp(tokens, lengths, costs))
         # Each token is asked in one of two windows; both are computed unmasked.
         return float(costs[-1]) * tokens / longest + tokens
 
-    return exact
+    return exact_cost
 
 
 @cache

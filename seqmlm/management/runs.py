@@ -82,7 +82,7 @@ def compare_runs(references: Sequence[str], warn: Warn) -> Comparison:
 
 
 def compare_predictions(references: Sequence[str], metric: str, warn: Warn) -> dict[str, Any]:
-    """By how much the first of two fine-tunings is better, on the test data of both; see `Difference`.
+    """By how much the first of two fine-tunings is better, on the test data of both; see `PairedDifference`.
 
     Raises:
         UsageError: not two runs, runs with other test data, or no such measure.

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from seqmlm.data.counts import SMALLEST, redacted
 from seqmlm.errors import DataError, UsageError
 from seqmlm.evaluation.detection import Confusion, Curve, Detection, Measure, compare, confusion, f1_of_alarms
-from seqmlm.evaluation.intervals import Difference, Rate, exact_rate
+from seqmlm.evaluation.intervals import Estimate, Rate, exact_rate
 from seqmlm.parsing import Share
 from seqmlm.reports.drawing import page_style, picture
 from seqmlm.reports.page import Cell, Page
@@ -182,7 +182,7 @@ class Evaluation:
     interval: str
     rankings: tuple[Ranking, ...]
     alarms: tuple[Alarms, ...]
-    differences: dict[str, Difference]
+    differences: dict[str, Estimate]
     sensitive: bool
 
 
@@ -220,7 +220,7 @@ def evaluate_scores(config: EvaluateConfig) -> Evaluated:
         few = f"one class has fewer than {SMALLEST} rows"
         why = "counts that small are withheld for sensitive data"
         raise DataError(f"{few}; {why}", remedy="evaluate on more records")
-    differences: dict[str, Difference] = {}
+    differences: dict[str, Estimate] = {}
     if config.baseline is None and columns.baseline is not None:
         scores[columns.baseline] = Detection(labelled.labels, labelled.baseline)
     if config.baseline is not None:
@@ -255,7 +255,7 @@ def _evaluation(
     labelled: Labelled,
     config: EvaluateConfig,
     scores: dict[str, Detection],
-    differences: dict[str, Difference],
+    differences: dict[str, Estimate],
 ) -> Evaluation:
     grouped = config.group is not None
     counts = {
@@ -274,7 +274,7 @@ def _evaluation(
         interval="bootstrap over groups" if grouped else "DeLong",
         rankings=tuple(_ranking(name, detection, labelled, by_group) for name, detection in scores.items()),
         alarms=tuple(
-            _alarms(name, confusion_counts, config.prevalence, labelled.sensitive)
+            _alarm_figures(name, confusion_counts, config.prevalence, labelled.sensitive)
             for name, confusion_counts in confusions.items()
         ),
         differences=differences,
@@ -306,7 +306,10 @@ def _ranking(
     )
 
 
-def _alarms(name: str, confusion_counts: Confusion, prevalence: float | None, sensitive: bool) -> Alarms:
+def _alarm_figures(
+    name: str, confusion_counts: Confusion, prevalence: float | None, sensitive: bool
+) -> Alarms:
+    """The counts and rates of the alarms of a detector; withheld where a count of sensitive data is small."""
     counts: dict[str, Any] = asdict(confusion_counts)
     small = sensitive and any(0 < count < SMALLEST for count in counts.values())
     # A rate with a known denominator reveals its count: where one count is small, all rates are withheld.

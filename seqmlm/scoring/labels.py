@@ -103,7 +103,7 @@ def read_labelled(
         DataError: a missing field, a score that is not a number, ids without a partner.
     """
     planted = None if labels is None else Planted.read(labels)
-    label_of = None if labels is None or planted is not None else _labels(labels, columns, sensitive)
+    label_of = None if labels is None or planted is not None else _read_labels(labels, columns, sensitive)
     labelled, absent, joined_names = Labelled(sensitive=sensitive), list[str](), set[str]()
     for path in paths:
         for line, row in _score_rows(path):
@@ -235,7 +235,8 @@ def _truth(value: Any) -> bool | None:
     return True if text in _TRUE else False if text in _FALSE else None
 
 
-def _labels(path: str, columns: Columns, sensitive: bool) -> dict[str, bool]:
+def _read_labels(path: str, columns: Columns, sensitive: bool) -> dict[str, bool]:
+    """Whether each id of a table is an anomaly, by id; DataError for an id with two labels."""
     label_of: dict[str, bool] = {}
     for line, row in read_rows(path):
         name = str(required(row, columns.id, path, line))

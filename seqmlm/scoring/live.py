@@ -271,7 +271,7 @@ def pause_row(
     plan: ScoringPlan, path: str, line: int, *, seconds: float, last: float
 ) -> dict[str, Any] | None:
     """The alarm of a pause, judged as the longest one of a full window; see `LiveModel.pause_row`."""
-    statistics = plan.level.reasons.silence(seconds)
+    statistics = plan.level.reasons.pause_statistics(seconds)
     if plan.stored is None or plan.alpha is None or not statistics:
         return None
     normal = plan.stored.fitted

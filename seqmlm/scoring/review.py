@@ -168,6 +168,7 @@ class Review(Score):
         return sum(super(Review, self).cost(encoded) for encoded in (*item.old_records, *item.new_records))
 
     def batch_share(self, item: Any) -> float:
+        """The part of a batch that an item fills: a change fills one, a record as in `Task.batch_share`."""
         return 1.0 if self.config.changes else super().batch_share(item)
 
     def judge_items(self, items: Sequence[Any]) -> list[list[JudgedRow]]:

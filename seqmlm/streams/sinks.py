@@ -426,7 +426,7 @@ def committed_rows(lines: Path) -> Iterator[list[dict[str, Any]]]:
 def table_lines(schema: Schema, format: str) -> Callable[[Sequence[Fields]], bytes]:
     """An encoder of rows as lines of CSV or TSV; its first lines begin with the names of the columns."""
     if format == "tsv":
-        return _tab_lines(schema)
+        return _tsv_encoder(schema)
     import pyarrow.csv as pa_csv
 
     table, begun = _Table(schema, nested=False), False
@@ -441,8 +441,8 @@ def table_lines(schema: Schema, format: str) -> Callable[[Sequence[Fields]], byt
     return encode
 
 
-def _tab_lines(schema: Schema) -> Callable[[Sequence[Fields]], bytes]:
-    """The same with tabs, without Arrow, which loads pandas: 65 MB."""
+def _tsv_encoder(schema: Schema) -> Callable[[Sequence[Fields]], bytes]:
+    """An encoder of rows as lines of TSV; without Arrow, which loads pandas: 65 MB."""
     header = "\t".join(schema.flat_columns) + "\n"
 
     def encode(rows: Sequence[Fields]) -> bytes:

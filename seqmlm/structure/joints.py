@@ -198,18 +198,19 @@ def mask_predict(conditional: Conditional, tried: Candidates) -> tuple[int, int]
 # Joint distributions
 
 
-def product(conditional: Conditional) -> Doubles:
-    """The marginals while both are hidden, as if the places were independent."""
+def product_joint(conditional: Conditional) -> Doubles:
+    """(A, B) log joint distribution of two independent places, the product of the marginals."""
     return _joint(conditional, lambda rows: conditional.first[rows, None] + conditional.second)
 
 
-def mrf(conditional: Conditional) -> Doubles:
-    """A Markov random field whose potentials are the log-probabilities of both conditionals."""
+def mrf_joint(conditional: Conditional) -> Doubles:
+    """(A, B) log joint distribution of the Markov random field with conditional log-probabilities as
+    potentials."""
     return _joint(conditional, lambda rows: conditional.given_first[rows] + conditional.given_second.T[rows])
 
 
-def mrf_logits(conditional: Conditional) -> Doubles:
-    """A Markov random field whose potentials are the logits of both conditionals."""
+def logit_mrf_joint(conditional: Conditional) -> Doubles:
+    """(A, B) log joint distribution of the Markov random field whose potentials are conditional logits."""
     of_second, of_first = conditional.given_first, conditional.given_second.T
     scale_first, scale_second = conditional.scale_first[:, None], conditional.scale_second
     return _joint(
@@ -217,16 +218,16 @@ def mrf_logits(conditional: Conditional) -> Doubles:
     )
 
 
-def hcb(conditional: Conditional) -> Doubles:
-    """The joint by Hammersley, Clifford and Besag, around the symbol of the first place that is most probable
-    alone."""
+def hcb_joint(conditional: Conditional) -> Doubles:
+    """(A, B) log joint distribution by Hammersley, Clifford and Besag, around the most probable symbol of
+    the first place."""
     pivot, of_first = int(conditional.first.argmax()), conditional.given_second.T
     ratio = conditional.given_first[pivot] - of_first[pivot]
     return _joint(conditional, lambda rows: of_first[rows] + ratio)
 
 
-def chain(conditional: Conditional) -> Doubles:
-    """The mean of p(x_i) p(x_j | x_i) and p(x_j) p(x_i | x_j)."""
+def chain_joint(conditional: Conditional) -> Doubles:
+    """(A, B) log joint distribution, the mean of p(x_i) p(x_j | x_i) and p(x_j) p(x_i | x_j)."""
     first, second = conditional.first[:, None], conditional.second
     of_second, of_first = conditional.given_first, conditional.given_second.T
     return _joint(conditional, lambda rows: _log_add(first[rows] + of_second[rows], of_first[rows] + second))
@@ -298,11 +299,11 @@ def _extrapolate(state_0: Doubles, state_1: Doubles, state_2: Doubles, size: int
 
 
 METHODS: Mapping[str, Callable[[Conditional], Doubles]] = {
-    "product": product,
-    "mrf": mrf,
-    "mrf-logits": mrf_logits,
-    "hcb": hcb,
-    "chain": chain,
+    "product": product_joint,
+    "mrf": mrf_joint,
+    "mrf-logits": logit_mrf_joint,
+    "hcb": hcb_joint,
+    "chain": chain_joint,
     "ag": lambda conditional: arnold_gokhale(conditional).joint,
 }
 """Constructions by name: (A, B) log-probabilities of a `Conditional` that has all symbols of both places."""

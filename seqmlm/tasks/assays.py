@@ -21,7 +21,7 @@ from seqmlm.domains.variants import Assay, Variant
 from seqmlm.engine.durable import replace_file
 from seqmlm.errors import UsageError, number_of
 from seqmlm.evaluation.effects import DRAWS, METRICS
-from seqmlm.evaluation.intervals import Difference, bootstrap_weights, percentile_interval
+from seqmlm.evaluation.intervals import Estimate, bootstrap_weights, percentile_interval
 from seqmlm.inference.session import Session
 from seqmlm.reports.summary import Figures, Table
 from seqmlm.rows.file import Row
@@ -191,7 +191,7 @@ def _write(folder: Path, name: str, rows: Sequence[Sequence[Any]]) -> Path:
 
 def benchmark_means(
     assays: Sequence[Assay], metrics: Mapping[str, Mapping[str, Mapping[str, float]]]
-) -> dict[str, dict[str, Difference]]:
+) -> dict[str, dict[str, Estimate]]:
     """Means as the benchmark makes them: assays of a subject and kind, subjects of a kind, then kinds.
 
     Args:

@@ -29,7 +29,7 @@ from seqmlm.engine.types import Encoding, Ids
 from seqmlm.engine.units import unit_numbers
 from seqmlm.engine.windows import central_windows
 from seqmlm.errors import DataError, UsageError, number_of
-from seqmlm.evaluation.intervals import Difference, bootstrap_intervals, bounds_text
+from seqmlm.evaluation.intervals import Estimate, bootstrap_intervals, bounds_text
 from seqmlm.inference.maps import candidates
 from seqmlm.inference.record_batches import batches, tokenized
 from seqmlm.inference.session import Session
@@ -403,7 +403,7 @@ def joint_figures(rows: Sequence[Row], methods: Sequence[str]) -> Figures:
     distance_groups = np.searchsorted(DISTANCES, [row["j"] - row["i"] for row in rows], side="right") - 1
     methods_of = {
         method: {
-            key: _interval(difference, key in ("u", "p"))
+            key: _interval_figures(difference, key in ("u", "p"))
             for key in NAMES
             if (difference := differences.get(f"{method}_{key}"))
         }
@@ -414,7 +414,11 @@ def joint_figures(rows: Sequence[Row], methods: Sequence[str]) -> Figures:
         group_values = values[distance_groups == group]
         a_kl = {method: float(group_values[:, names.index(f"{method}_a_kl")].mean()) for method in methods}
         distances[_distance_text(group)] = {"pairs": len(group_values), "a_kl": a_kl}
-    return {"deviation": _interval(differences["deviation"]), "methods": methods_of, "distances": distances}
+    return {
+        "deviation": _interval_figures(differences["deviation"]),
+        "methods": methods_of,
+        "distances": distances,
+    }
 
 
 def _distance_text(group: int) -> str:
@@ -424,7 +428,8 @@ def _distance_text(group: int) -> str:
     return str(begin) if ends[0] == begin + 1 else f"{begin} to {ends[0] - 1}"
 
 
-def _interval(difference: Difference, exponential: bool = False) -> dict[str, float]:
+def _interval_figures(difference: Estimate, exponential: bool = False) -> dict[str, float]:
+    """The value of a difference and its bounds, by name, or their exponentials."""
     bounds = difference.bounds()
     return {name: float(np.exp(bound)) for name, bound in bounds.items()} if exponential else bounds
 

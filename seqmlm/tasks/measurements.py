@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from seqmlm.domains.variants import Variant, Variants
 from seqmlm.errors import DataError, StateError, nearest
 from seqmlm.evaluation.effects import DRAWS, METRICS, agreement
-from seqmlm.evaluation.intervals import Difference, bounds_text
+from seqmlm.evaluation.intervals import Estimate, bounds_text
 from seqmlm.inference.expert import stored_expert
 from seqmlm.inference.session import Session
 from seqmlm.reports.summary import Figures
@@ -131,7 +131,7 @@ def fit_from(values: Doubles) -> float:
     return float(distinct[1] if len(distinct) == 2 else np.nanmedian(values))
 
 
-def intervals(figures: Mapping[str, Mapping[str, Difference]]) -> dict[str, dict[str, dict[str, float]]]:
+def intervals(figures: Mapping[str, Mapping[str, Estimate]]) -> dict[str, dict[str, dict[str, float]]]:
     """Figures by prediction and metric, each with its interval, as JSON has them; without undefined ones."""
     return {
         name: {key: figure.bounds() for key, figure in metrics.items() if math.isfinite(figure.value)}
@@ -140,7 +140,7 @@ def intervals(figures: Mapping[str, Mapping[str, Difference]]) -> dict[str, dict
 
 
 def not_computed(
-    figures: Mapping[str, Mapping[str, Difference]], undefined: Mapping[str, str]
+    figures: Mapping[str, Mapping[str, Estimate]], undefined: Mapping[str, str]
 ) -> dict[str, str]:
     """Reasons why metrics are missing, of all predictions, or of one that is the same for all variants."""
     absent = {TITLES[metric]: why for metric, why in undefined.items()}

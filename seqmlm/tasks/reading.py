@@ -113,7 +113,9 @@ def parts_read_ahead(task: Any, problems: Problems, done: int = 0) -> Iterator[P
     """
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
-    reader = context.Process(target=_reader, args=(theirs, ours, task, problems.apart(), done), daemon=True)
+    reader = context.Process(
+        target=_send_parts, args=(theirs, ours, task, problems.apart(), done), daemon=True
+    )
     with warnings.catch_warnings():
         # Python 3.12 warns of forks beside native threads; the reader calls none of the libraries that
         # have any.
@@ -141,8 +143,8 @@ def parts_read_ahead(task: Any, problems: Problems, done: int = 0) -> Iterator[P
         reader.join()
 
 
-def _reader(pipe: Connection, parent_pipe: Connection, task: Any, problems: Problems, done: int) -> None:
-    """The second process: ends when everything is read, or when nobody listens any more."""
+def _send_parts(pipe: Connection, parent_pipe: Connection, task: Any, problems: Problems, done: int) -> None:
+    """Send the parts of a task through a pipe, in the second process; end when nobody listens any more."""
     parent_pipe.close()  # else a parent that was killed would seem to listen
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads did not survive the fork
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever listens decides

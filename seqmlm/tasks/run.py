@@ -125,7 +125,7 @@ def _resumable(task: Task[Any, Any], rows: Rows) -> Iterator[None]:
 
 
 def _finish_rows(task: Task[Any, Any], summary: Summary, rows: Rows) -> Summary:
-    """The summary with what all rows come to, once these and the report are written."""
+    """Finish the file of rows, write the report, and return the summary with figures, answer and tables."""
     config = task.config
     if config.shard is not None and not rows.asked:
         rows.finish()

@@ -90,8 +90,8 @@ class Training(Objective):
         return Penalty.from_settings(self.config.model.overrides)
 
     @cached_property
-    def rows(self) -> MaskedRows | LinearRows:
-        """The model that is trained."""
+    def trained_model(self) -> MaskedRows | LinearRows:
+        """The model that is trained: a masked model with its space and channels, or a linear one."""
         return self.new_model() if self._linear is None else self._linear[0]
 
     def new_model(self) -> MaskedRows:
@@ -140,7 +140,7 @@ class Training(Objective):
         """
         if self._linear is not None and world > 1:
             raise UsageError("a linear model is trained by one process: start seqmlm without torchrun")
-        _ = self.rows, self.dataset, self.evaluator
+        _ = self.trained_model, self.dataset, self.evaluator
         if self._linear is None:
             self._check_masks()
         rows = self.loop.rows_per_batch
@@ -191,12 +191,12 @@ class Training(Objective):
 
     def gather(self, path: Path) -> None:
         """Take the whole model from a checkpoint: of a sharded one this process has a part."""
-        self.rows = self.new_model()
-        restore_module(self.rows, checkpoint.open_checkpoint(path).tensors("model"))
+        self.trained_model = self.new_model()
+        restore_module(self.trained_model, checkpoint.open_checkpoint(path).tensors("model"))
 
     def card(self, name: str, run_id: str | None, steps: int) -> model_folder.Card:
         """The card of the model's folder, without its metrics."""
-        config, corpus, rows = self.config, self.corpus, self.rows
+        config, corpus, rows = self.config, self.corpus, self.trained_model
         linear, cuts = self._linear is not None, plugins.domain(config.domain).reading.cuts
         return model_folder.Card(
             domain=config.domain,

@@ -53,7 +53,7 @@ def _data_report(training: Training) -> dict[str, Any]:
         **{name: sum(part[name] for part in statistics.values()) for name in ("records", "tokens", "units")},
         "length_quantiles": next(iter(statistics.values()))["length_quantiles"],
         "vocabulary": training.corpus.tokenizer.space.size,
-        "parameters": parameter_count(training.rows.model),
+        "parameters": parameter_count(training.trained_model.model),
     }
 
 
@@ -67,10 +67,12 @@ def _batch_report(training: Training, device: torch.device) -> dict[str, Any]:
         peak_bytes = max(peak_bytes, psutil.Process().memory_info().rss - idle_bytes)
 
     # Between forward and backward all activations are there, in the second step both moments too.
-    hook = training.rows.register_forward_hook(measure_memory)
-    speed = measured_speed(training.rows, [*batches, *batches], training.loop, device, seconds=math.inf)
+    hook = training.trained_model.register_forward_hook(measure_memory)
+    speed = measured_speed(
+        training.trained_model, [*batches, *batches], training.loop, device, seconds=math.inf
+    )
     hook.remove()
-    weights = 4 * parameter_count(training.rows.model)
+    weights = 4 * parameter_count(training.trained_model.model)
     needed = max(weights * COPIES_OF_WEIGHTS, weights + peak_bytes)
     if device.type == "cuda":
         needed = torch.cuda.max_memory_allocated()

@@ -106,12 +106,12 @@ class Objective(ABC):
     """A model, the packed rows it is trained on, and how it is measured.
 
     Attributes:
-        rows: the model.
+        trained_model: the module that the steps change.
         loop: settings of the loop.
         best: keeps the best weights; None before the first step, and where the last ones stay.
     """
 
-    rows: Any
+    trained_model: Any
     dataset: Any
     planner: Any
     loop: LoopConfig
@@ -131,7 +131,7 @@ class Objective(ABC):
         if tracked is not None:
             observer = Recorder(tracked, console, self.loop, self.planner.tokens_per_epoch)
         loop = Loop(
-            *(self.rows, self.dataset, self.planner, self.loop),
+            *(self.trained_model, self.dataset, self.planner, self.loop),
             directory=run.directory / CHECKPOINTS,
             observer=observer,
             evaluate=evaluate,
@@ -140,5 +140,5 @@ class Objective(ABC):
         outcome = loop.run(resume=run.resume)
         if best is not None and outcome.status != "killed":
             with run.writing():
-                best.restore(self.rows)
+                best.restore(self.trained_model)
         return outcome

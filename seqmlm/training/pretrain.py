@@ -57,7 +57,7 @@ class PretrainResult:
     is_main: bool = True
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON; without what concerns this process, or a person, only."""
+        """The result as values of JSON, by field; without those that only this process or a person needs."""
         return {key: value for key, value in asdict(self).items() if key not in ("signal", "is_main", "next")}
 
 
@@ -140,7 +140,7 @@ class Pretraining(TrainingJob):
                 assert outcome.checkpoint is not None
                 training.gather(outcome.checkpoint)
             model = LoadedModel(
-                rows=training.rows,
+                rows=training.trained_model,
                 tokenizer=self.corpus.tokenizer,
                 domain=self.domain,
                 card=training.card(run.name, tracked.run_id, outcome.steps),
@@ -227,7 +227,7 @@ class Pretraining(TrainingJob):
 
 def _tracked_params(training: Training) -> dict[str, Any]:
     """The parameters that MLflow shows and `runs compare` compares."""
-    config, corpus, body = training.config, training.corpus, training.rows.model
+    config, corpus, body = training.config, training.corpus, training.trained_model.model
     train, model, masking = config.train, config.model, config.masking
     encoder = model.init is None and not model.is_linear
     return {

@@ -96,8 +96,8 @@ class Candidate:
         """How many of so many tokens it trains on before another limit ends the training."""
         return min(tokens, self.most_tokens)
 
-    def suits(self, tokens: float) -> bool:
-        """Whether it would see enough in the time for so many tokens."""
+    def trains_enough(self, tokens: float) -> bool:
+        """Whether the size sees all the tokens that it needs in a time that suffices for `tokens` tokens."""
         return not self.repeats_data and self.tokens_trained(tokens) >= self.tokens_needed
 
 
@@ -138,9 +138,9 @@ def choose(candidates: Sequence[Candidate], time: float, speed: Callable[[str], 
     sees = largest.tokens_trained(tokens)
     for larger in larger_sizes:
         # No larger model is faster: where even this is not enough, nothing need be measured.
-        if larger.suits(tokens):
+        if larger.trains_enough(tokens):
             tokens = min(tokens, time * speed(larger.size))
-        if not larger.suits(tokens):
+        if not larger.trains_enough(tokens):
             return Choice(largest.size, sees, larger, larger.tokens_trained(tokens))
         largest, sees = larger, larger.tokens_trained(tokens)
     return Choice(largest.size, sees)
@@ -186,7 +186,11 @@ def _speed(config: PretrainConfig, corpus: Corpus, processes: Processes) -> floa
     batches = (training.dataset[training.planner.next_row()] for _ in count())
     try:
         tokens_per_second = measured_speed(
-            training.rows, batches, training.loop, processes.device, seconds=MEASURED_SECONDS / len(SIZES)
+            training.trained_model,
+            batches,
+            training.loop,
+            processes.device,
+            seconds=MEASURED_SECONDS / len(SIZES),
         )
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):

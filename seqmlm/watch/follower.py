@@ -258,9 +258,8 @@ class Follower:
         matches, records = sorted(paths), list[Record]()
         for file in list(self._files):
             content, was_in_place = file.content, file.in_place
-            file.in_place = (
-                content is not None and not content.packed and content.node == _node(file.state.path)
-            )
+            device_and_inode = _device_and_inode(file.state.path)
+            file.in_place = content is not None and not content.packed and content.node == device_and_inode
             if was_in_place and not file.in_place:
                 file.since = now  # whoever writes it may go on for a while
                 for path in self._renamed_later(file):
@@ -333,7 +332,7 @@ class Follower:
         """The copies of a log that were made after a generation was renamed, oldest first."""
         path, node = file.state.path, None if file.content is None else file.content.node
         copies = self._copies_of(path)
-        name = next((copy for copy in sorted(copies) if _node(copy) == node), None)
+        name = next((copy for copy in sorted(copies) if _device_and_inode(copy) == node), None)
         return [] if name is None else self._later_copies(name, path, copies - {name})
 
     def _copies_of(self, path: str) -> set[str]:
@@ -369,7 +368,7 @@ class Follower:
         if file.fed is None:
             line = min([line, *(min(lines) for lines in state.held.values())])
         # Of a file that was cut off in place nobody knows what was written to it before.
-        cut_off = _node(state.path) == (state.device, state.inode)
+        cut_off = _device_and_inode(state.path) == (state.device, state.inode)
         if unread or (file.fed is None and (file.waits or cut_off)):
             self.gaps.append(Gap(path=state.path, line=line, offset=state.offset, size=unread))
         return self._end(file)
@@ -445,7 +444,7 @@ class Follower:
             state.taken = state.line
         state.device, state.inode = content.node
         file = Generation(state, self._read, now)
-        file.content, file.in_place = content, not content.packed and content.node == _node(path)
+        file.content, file.in_place = content, not content.packed and content.node == _device_and_inode(path)
         self._files.append(file)
         try:
             with self._replay():
@@ -475,7 +474,8 @@ def _modification_time(path: str) -> int:
     return 0
 
 
-def _node(path: str) -> tuple[int, ...] | None:
+def _device_and_inode(path: str) -> tuple[int, ...] | None:
+    """Device and inode of a file; None if it cannot be read."""
     with suppress(OSError):
         return _key(path)[:2]
     return None

@@ -198,7 +198,7 @@ def test_a_passing_lock_leaves_no_file_and_is_not_taken_twice(tmp_path: Path) ->
 def test_a_lock_on_a_file_that_its_holder_has_removed_is_taken_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, lock = tmp_path / "lock", durable._lock
+    path, lock = tmp_path / "lock", durable._try_lock
     again = durable.FileLock(path, wait=0, passing=True)
     taken: list[int] = []
 
@@ -208,7 +208,7 @@ def test_a_lock_on_a_file_that_its_holder_has_removed_is_taken_anew(
         taken.append(handle)
         return lock(handle)
 
-    monkeypatch.setattr(durable, "_lock", removed_once)
+    monkeypatch.setattr(durable, "_try_lock", removed_once)
     with again:
         assert len(taken) == 2
         assert path.exists()

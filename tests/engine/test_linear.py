@@ -277,8 +277,8 @@ def test_settings_that_make_no_sense(values: dict[str, Any], message: str) -> No
 
 def test_weights_by_default() -> None:
     shape = Shape(columns=50, lead=0, trail=0, symbols=tuple(range(20)), sequences=400.0)
-    assert Penalty().weight(shape) == pytest.approx(9.8)
-    assert Penalty(penalty="l1").weight(shape) == pytest.approx(math.sqrt(400 * math.log(1000)) / 20)
+    assert Penalty().coupling_weight(shape) == pytest.approx(9.8)
+    assert Penalty(penalty="l1").coupling_weight(shape) == pytest.approx(math.sqrt(400 * math.log(1000)) / 20)
 
 
 def test_sequences_of_several_lengths() -> None:

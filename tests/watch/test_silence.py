@@ -74,7 +74,7 @@ def test_what_is_usual_or_not_known_is_no_alarm(model: str, workspace: Path) -> 
     assert row["time"] == "2001-09-09T01:46:40+00:00"
     quiet = model_of(following(model, workspace, mode="exact", level="session"))
     assert quiet.pause_row("a.log", 7, seconds=3600.0, last=1e9) is None
-    assert quiet.plan.session.domain.level("line").reasons.silence(60.0) == {}
+    assert quiet.plan.session.domain.level("line").reasons.pause_statistics(60.0) == {}
 
 
 def test_the_clock_begins_with_the_last_line(model: str, workspace: Path) -> None:

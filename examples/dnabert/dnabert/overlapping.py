@@ -187,7 +187,7 @@ class OverlappingUnits(Bases):
     def places(self, encoding: Encoding) -> Longs:
         return self.layout(encoding).high
 
-    def _codes(self, encoding: Encoding) -> Longs:
+    def _base_codes(self, encoding: Encoding) -> Longs:
         return self.layout(encoding).code
 
     def needs(self, want: Collection[Reduction] = ()) -> tuple[Reduction, ...]:

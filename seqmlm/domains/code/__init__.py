@@ -21,7 +21,7 @@ from seqmlm.domains.code.lexers.source import LANGUAGES, SourceText
 from seqmlm.domains.code.source import read_source
 from seqmlm.domains.code.worktree import JSON, NOTEBOOK, read_worktree, worktree_files
 from seqmlm.domains.content import CODE as SOURCE
-from seqmlm.domains.field import Changes, Defaults, Field, Gaps, Sampling, Text, chapter, shows
+from seqmlm.domains.field import BuiltInSample, Changes, Defaults, Field, Gaps, Text, chapter, shows
 from seqmlm.domains.files import Format, Reading, dataset_format
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.errors import DataError
@@ -70,7 +70,7 @@ def _pictures(level: Level) -> Sequence[Picture]:
 
 
 def _shows(row: Mapping[str, Any], anomaly: Mapping[str, Any]) -> bool:
-    """Rows of classes and modules leave out what their functions have."""
+    """Whether a row shows an anomaly; rows of classes and modules leave it to the rows of their functions."""
     return row.get("kind") not in ("class", "module") and shows(row, anomaly)
 
 
@@ -105,5 +105,5 @@ CODE = Field(
     gaps=Gaps(text=Sources()),
     structure=chapter(__name__, "structure.SyntaxDecoder"),
     changes=Changes(level="line", read=chapter(__name__, "changes.read_changes")),
-    sample=Sampling(write=chapter(__name__, "sample.write"), planted_in="file", shows=_shows),
+    sample=BuiltInSample(write=chapter(__name__, "sample.write"), planted_in="file", shows=_shows),
 )

@@ -31,7 +31,7 @@ from seqmlm.domains.dna.nucleotides import (
     read_rows,
 )
 from seqmlm.domains.dna.tokenizer import reverse_complement
-from seqmlm.domains.field import LETTER_GAPS, Defaults, Field, Gaps, Keys, Letters, Sampling, chapter
+from seqmlm.domains.field import LETTER_GAPS, BuiltInSample, Defaults, Field, Gaps, Keys, Letters, chapter
 from seqmlm.domains.files import Format, Reading, dataset_format, table_formats
 from seqmlm.domains.samples import overlap
 from seqmlm.engine.masking.base import MaskingConfig
@@ -134,5 +134,5 @@ DNA = Field(
     gaps=Gaps(forms=LETTER_GAPS, text=Bases()),
     variants=chapter(__name__, "variants.DNAVariants"),
     structure=chapter(__name__, "structure.StemsDecoder"),
-    sample=Sampling(write=chapter(__name__, "sample.write"), shows=_shows),
+    sample=BuiltInSample(write=chapter(__name__, "sample.write"), shows=_shows),
 )

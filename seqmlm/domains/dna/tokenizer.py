@@ -253,7 +253,7 @@ class Bases(Units, ABC):
         super().__init__(space, replace(facts, names=BASES))
 
     def symbols_of(self, encoding: Encoding) -> tuple[Longs, Longs]:
-        codes = self._codes(encoding)
+        codes = self._base_codes(encoding)
         return np.arange(len(codes) + 1), codes.astype(np.int64)
 
     def open_gaps(
@@ -270,8 +270,8 @@ class Bases(Units, ABC):
         return Gapped(encoding=encoding, gaps=gaps)
 
     @abstractmethod
-    def _codes(self, encoding: Encoding) -> Longs:
-        """(N,) the bases of a sequence, 0..3, those of N left out."""
+    def _base_codes(self, encoding: Encoding) -> Longs:
+        """(N,) codes of the bases of a sequence, 0..3, without those of N."""
 
 
 class SeveralBases(Bases):
@@ -303,7 +303,7 @@ class SeveralBases(Bases):
     def places(self, encoding: Encoding) -> Longs:
         return np.repeat(np.arange(len(encoding)), self._sizes[encoding.ids])
 
-    def _codes(self, encoding: Encoding) -> Longs:
+    def _base_codes(self, encoding: Encoding) -> Longs:
         return self._flat[ranges(self._first[encoding.ids], self._sizes[encoding.ids])]
 
     def needs(self, want: Collection[Reduction] = ()) -> tuple[Reduction, ...]:

@@ -18,7 +18,7 @@ from seqmlm.domains.ehr.gaps import Histories, HistoryGaps, HistoryTimes
 from seqmlm.domains.ehr.history import is_birth
 from seqmlm.domains.ehr.levels import LEVELS
 from seqmlm.domains.ehr.readers import exports, fhir, flat, meds
-from seqmlm.domains.field import Defaults, Field, Keys, Sampling, chapter
+from seqmlm.domains.field import BuiltInSample, Defaults, Field, Keys, chapter
 from seqmlm.domains.files import Format, Reading, dataset_format
 from seqmlm.engine.masking.base import MaskingConfig
 
@@ -83,6 +83,6 @@ EHR = Field(
     gaps=HistoryGaps(),
     times=HistoryTimes(),
     structure=chapter(__name__, "structure.CodesDecoder"),
-    sample=Sampling(write=chapter(__name__, "sample.write"), planted_in="subject", shows=_shows),
+    sample=BuiltInSample(write=chapter(__name__, "sample.write"), planted_in="subject", shows=_shows),
     sensitive=True,
 )

@@ -15,7 +15,7 @@ from seqmlm.anomaly.levels import Level
 from seqmlm.data.files import stem_suffix
 from seqmlm.data.record import Record
 from seqmlm.domains.content import LOG
-from seqmlm.domains.field import Defaults, Field, Keys, Sampling, chapter
+from seqmlm.domains.field import BuiltInSample, Defaults, Field, Keys, chapter
 from seqmlm.domains.files import Format, Reading, dataset_format
 from seqmlm.domains.logs.gaps import LineGaps, Lines
 from seqmlm.domains.logs.levels import LineLevel, SessionLevel
@@ -118,5 +118,5 @@ LOGS = Field(
     pictures=_pictures,
     gaps=LineGaps(text=Lines()),
     structure=chapter(__name__, "structure.EventsDecoder"),
-    sample=Sampling(write=chapter(__name__, "sample.write"), planted_in="session", shows=_shows),
+    sample=BuiltInSample(write=chapter(__name__, "sample.write"), planted_in="session", shows=_shows),
 )

@@ -165,7 +165,7 @@ class Templates:
         for leaf in self._tree.leaves(words):
             best, share = _most_similar(leaf, self._templates, words)
             if share >= self.options.similarity:
-                return -1 if self._unknown_words(best, words) else best
+                return -1 if self._disallowed_words(best, words) else best
         exact = [
             (template.count(WILD), number)
             for leaf in self._tree.leaves(words)
@@ -174,15 +174,15 @@ class Templates:
         ]
         return min(exact)[1] if exact else -1
 
-    def _unknown_words(self, template: int, words: Words) -> tuple[str, ...]:
-        """The line's words where only those of the template, which it has not, may stand."""
+    def _disallowed_words(self, template: int, words: Words) -> tuple[str, ...]:
+        """The words of a line that differ from the template where the template allows no others."""
         mine = self._templates[template]
         return tuple(words[at] for at in self.closed.get(template, ()) if mine[at] != words[at])
 
     def unknown_words(self, words: Words) -> tuple[str, ...]:
         """The words of a line without a template that stand where only other words are known, if any."""
         for leaf in self._tree.leaves(words):
-            if unknown := self._unknown_words(_most_similar(leaf, self._templates, words)[0], words):
+            if unknown := self._disallowed_words(_most_similar(leaf, self._templates, words)[0], words):
                 return unknown
         return ()
 

@@ -546,7 +546,7 @@ class SessionReasons(LineReasons):
     def naming_statistics(self, row: Row) -> Collection[str]:
         return ("unseen", "paused", *(name for name in ("missing", "surplus") if name in row.extra))
 
-    def silence(self, seconds: float) -> dict[str, float]:
+    def pause_statistics(self, seconds: float) -> dict[str, float]:
         return {"paused": float(np.log2(seconds + 1.0))}
 
     def meaning(self, name: str, row: Row, usual: float | None = None) -> str:

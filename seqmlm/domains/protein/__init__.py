@@ -18,7 +18,7 @@ from seqmlm.data.readers.fasta import read_a3m, read_fasta
 from seqmlm.data.readers.huggingface import read_dataset
 from seqmlm.data.record import Record
 from seqmlm.domains.content import SEQUENCES
-from seqmlm.domains.field import LETTER_GAPS, Defaults, Field, Gaps, Keys, Letters, Sampling, chapter
+from seqmlm.domains.field import LETTER_GAPS, BuiltInSample, Defaults, Field, Gaps, Keys, Letters, chapter
 from seqmlm.domains.files import Format, Reading, dataset_format, table_formats
 from seqmlm.domains.protein.levels import ProteinLevel, ResidueLevel
 from seqmlm.domains.protein.readers import read_clustal, read_mmcif, read_pdb, read_swissprot
@@ -138,5 +138,5 @@ PROTEIN = Field(
     gaps=ResidueGaps(forms=LETTER_GAPS, text=Residues()),
     variants=_variants,
     structure=_contacts,
-    sample=Sampling(write=chapter(__name__, "sample.write")),
+    sample=BuiltInSample(write=chapter(__name__, "sample.write")),
 )

@@ -163,11 +163,11 @@ def parse(text: str) -> tuple[Change, ...]:
         return (Change((), "nucleotides", ""),)
     proteins = body.split(",") if _PRODUCTS.fullmatch(body) else _ALLELES.split(body)
     if len(proteins) > 1:
-        return _alternatives(proteins, text)
+        return _alternative_changes(proteins, text)
     return tuple(_change(part.removeprefix("p."), text) for part in re.split(r"[:,/+;]", bare))
 
 
-def _alternatives(proteins: Sequence[str], text: str) -> tuple[Change, ...]:
+def _alternative_changes(proteins: Sequence[str], text: str) -> tuple[Change, ...]:
     """The changes of alternative proteins, none of them scored; a later one may leave out the place."""
     place = _PLACE.match(proteins[0])
     alternatives = list[Change]()

@@ -14,7 +14,7 @@ from seqmlm.data.readers.huggingface import read_parquet
 from seqmlm.data.readers.tables import read_csv, read_jsonl, read_tsv
 from seqmlm.data.readers.text import read_txt
 from seqmlm.domains.content import PROSE
-from seqmlm.domains.field import Defaults, Field, Sampling, Text, chapter
+from seqmlm.domains.field import BuiltInSample, Defaults, Field, Text, chapter
 from seqmlm.domains.files import Format, Reading
 from seqmlm.domains.text.conllu import read_conll, read_conllu
 from seqmlm.domains.text.levels import SentenceLevel, WordLevel
@@ -52,5 +52,5 @@ TEXT = Field(
     text=Sentences(),
     levels=(SentenceLevel(), WordLevel("word")),
     structure=chapter(__name__, "structure.TreeDecoder"),
-    sample=Sampling(write=chapter(__name__, "sample.write")),
+    sample=BuiltInSample(write=chapter(__name__, "sample.write")),
 )

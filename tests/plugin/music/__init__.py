@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from music.formats import read_tunes
 from music.levels import BarLevel
 from seqmlm.anomaly.levels import Level, UnitLevel
-from seqmlm.domains.field import Defaults, Field, Gaps, Sampling, Text, chapter
+from seqmlm.domains.field import BuiltInSample, Defaults, Field, Gaps, Text, chapter
 from seqmlm.domains.files import Format
 from seqmlm.engine.masking.base import MaskingConfig
 
@@ -44,5 +44,5 @@ MUSIC = Field(
     levels=(BarLevel(), UnitLevel("note")),
     pictures=_pictures,
     gaps=Gaps(forms=("_",)),
-    sample=Sampling(write=chapter(__name__, "sample.write")),
+    sample=BuiltInSample(write=chapter(__name__, "sample.write")),
 )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from seqmlm.anomaly.levels import Level
-from seqmlm.domains.field import Defaults, Field, Keys, Sampling, chapter
+from seqmlm.domains.field import BuiltInSample, Defaults, Field, Keys, chapter
 from seqmlm.domains.files import Format
 from seqmlm.engine.masking.base import MaskingConfig
 from weather.formats import is_stations, read_stations, station_files
@@ -38,5 +38,5 @@ WEATHER = Field(
     keys=Keys(split=lambda record: str(record.meta["region"]), order=lambda record: record.meta["month"]),
     levels=(MonthLevel(),),
     pictures=_pictures,
-    sample=Sampling(write=chapter(__name__, "sample.write")),
+    sample=BuiltInSample(write=chapter(__name__, "sample.write")),
 )
