@@ -1,6 +1,7 @@
 """Arguments and options that several commands share, each declared once as an `Annotated` type.
 
-An option means the same in every command that takes it.
+An option means the same in every command that takes it. The options of tasks are not here: `cli/command.py`
+generates them from the fields of their configs, such as --fpr from `scoring/config.py`.
 """
 
 from __future__ import annotations

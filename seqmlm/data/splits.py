@@ -76,9 +76,8 @@ class ByKey:
         seed: of the hash.
         share, calibration: shares of the groups for validation and for calibration; 0 for none.
         enough: records that calibrate at least, if any; a fifth of few.
-        split_of: the part that the data name for a record, or None. If any record is in validation, only
-            those named so are held out; if none is named for calibration, half of the validation groups
-            calibrate.
+        split_of: the part that the data name for a record, or None. If any is in validation, only those named
+            so are held out; if none is named for calibration, half of the validation groups calibrate.
     """
 
     key: Callable[[Record], str]

@@ -1,1 +1,1 @@
-"""Maskers: which positions are predicted, and what is put there."""
+"""Maskers: which positions are predicted, and what is put there; fields set theirs in `Defaults.masking`."""
