@@ -278,7 +278,16 @@ def test_no_module_outside_of_a_field_imports_one_of_its_modules() -> None:
     for path in [*_outside_of_fields(), *(PACKAGE / "domains" / name for name in ("field.py", "files.py"))]:
         for name in _imports(path):
             _, part, module, *_ = [*name.split("."), "", ""]
-            own = module in ("content", "field", "files", "holes", "samples", "structure", "variants")
+            own = module in (
+                "content",
+                "field",
+                "files",
+                "holes",
+                "refusals",
+                "samples",
+                "structure",
+                "variants",
+            )
             assert part != "domains" or own, f"{path}: {name}: ask the domain's declaration"
             inside = _part(path) in ("domains", "tokenizers")
             assert part != "tokenizers" or inside or module in GENERIC_TOKENIZERS, f"{path}: {name}"

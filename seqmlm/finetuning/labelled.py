@@ -19,7 +19,7 @@ from seqmlm.data.record import Record
 from seqmlm.data.rows import number
 from seqmlm.data.splits import hash64
 from seqmlm.data.tags import scheme_of
-from seqmlm.domains.field import past_reader
+from seqmlm.domains.refusals import past_reader
 from seqmlm.engine.labels import Kind
 from seqmlm.engine.types import Floats
 from seqmlm.errors import DataError, UsageError

@@ -21,7 +21,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.rows import read_rows
 from seqmlm.data.tags import entities
-from seqmlm.domains.field import past_reader
+from seqmlm.domains.refusals import past_reader
 from seqmlm.engine.units import ONE_PASS
 from seqmlm.errors import DataError, UsageError, number_of
 from seqmlm.finetuning.cases import has_types, target

@@ -12,13 +12,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from seqmlm import plugins
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record, encodable
 from seqmlm.data.splits import PARTS
-from seqmlm.domains.field import Field
 from seqmlm.errors import DataError, UsageError
 from seqmlm.inference.record_batches import check
 from seqmlm.streams.outputs import new_folder
@@ -27,6 +26,9 @@ from seqmlm.training.config import resolve_config
 from seqmlm.training.corpus import CorpusReader, load_or_train
 from seqmlm.training.launch import complete
 from seqmlm.workspace import Workspace
+
+if TYPE_CHECKING:
+    from seqmlm.domains.field import Field
 
 TOKENIZER = "tokenizer"
 """Folder of the tokenizer beside the splits."""

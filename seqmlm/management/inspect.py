@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,6 @@ from seqmlm.data.duplicates import hash128
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.splits import CALIBRATION, TRAIN, VALIDATION, Split
-from seqmlm.domains.field import Field
-from seqmlm.domains.files import Format
 from seqmlm.engine.masking.base import Corruptor, MaskingConfig
 from seqmlm.engine.types import Encoding
 from seqmlm.errors import DataError
@@ -36,6 +34,10 @@ from seqmlm.tokenizers.base import Growing, Tokenizer
 from seqmlm.training.config import PretrainConfig, TokenizerConfig, resolve_config
 from seqmlm.training.corpus import CorpusReader, load_or_train
 from seqmlm.workspace import Workspace
+
+if TYPE_CHECKING:
+    from seqmlm.domains.field import Field
+    from seqmlm.domains.files import Format
 
 _MARKS = 8  # places in the split that are kept for one sequence
 _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)

@@ -13,15 +13,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from seqmlm import plugins
 from seqmlm.data.files import stem_suffix
 from seqmlm.data.rows import read_rows, required
-from seqmlm.domains.field import Field
 from seqmlm.errors import DataError
 from seqmlm.parsing import parse_json, read_json
 from seqmlm.streams.sinks import unescaped
+
+if TYPE_CHECKING:
+    from seqmlm.domains.field import Field
 
 _TRUE, _FALSE = ("1", "true", "yes"), ("0", "false", "no")
 _LISTED = 5

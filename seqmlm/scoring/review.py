@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from seqmlm.anomaly.levels import Level
 from seqmlm.data.counts import People
 from seqmlm.data.files import expand
 from seqmlm.data.problems import Problems
-from seqmlm.domains.field import FileChange
 from seqmlm.errors import UsageError
 from seqmlm.inference.detector import JudgedRow
 from seqmlm.inference.record_batches import Encoded
@@ -28,6 +27,9 @@ from seqmlm.scoring.output import reason
 from seqmlm.scoring.score import Score
 from seqmlm.streams.outputs import check_outputs
 from seqmlm.tasks.task import Conclusion, ReadRows
+
+if TYPE_CHECKING:
+    from seqmlm.domains.field import FileChange
 
 CHANGE = "change"
 """What a finding in changed lines is called."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from seqmlm.data.counts import People
 from seqmlm.data.problems import Problems
-from seqmlm.domains.field import missing_capability
+from seqmlm.domains.refusals import missing_capability
 from seqmlm.domains.variants import Assay, Variant
 from seqmlm.engine.durable import replace_file
 from seqmlm.errors import UsageError, number_of

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from seqmlm.data.files import expand, is_reference
 from seqmlm.data.lines import lines
@@ -20,12 +20,14 @@ from seqmlm.data.readers.huggingface import by_split, is_table, numbered_rows
 from seqmlm.data.readers.objects import json_object
 from seqmlm.data.readers.tables import names_of, table_rows
 from seqmlm.data.record import Record
-from seqmlm.domains.field import Field
-from seqmlm.domains.files import Format
 from seqmlm.engine.labels import Kind
 from seqmlm.errors import DataError
 from seqmlm.inference.pieces import Pairing
 from seqmlm.inference.session import Session
+
+if TYPE_CHECKING:
+    from seqmlm.domains.field import Field
+    from seqmlm.domains.files import Format
 
 NAMING = ("column", "field", "text", "id_column", "id_field", "document_column", "document_field")
 """Options of readers that name a column of a table."""

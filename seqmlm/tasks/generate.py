@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from seqmlm.data.compressed import PACKED
 from seqmlm.data.counts import People
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.field import Field
 from seqmlm.domains.holes import Prompt
 from seqmlm.engine.types import Longs
 from seqmlm.engine.units import Doubles
@@ -31,6 +30,9 @@ from seqmlm.reports.summary import Figures
 from seqmlm.rows.file import Row
 from seqmlm.tasks.fill import gap_options, gapped_records
 from seqmlm.tasks.task import Conclusion, NativeFormat, Output, ReadRows, Task, TaskConfig, read_records
+
+if TYPE_CHECKING:
+    from seqmlm.domains.field import Field
 
 _LENGTH = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?", re.ASCII)
 

@@ -23,8 +23,8 @@ from seqmlm.data.counts import People, Things
 from seqmlm.data.labels import read_labels
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.field import missing_capability
 from seqmlm.domains.holes import Prompt
+from seqmlm.domains.refusals import missing_capability
 from seqmlm.engine.units import Doubles
 from seqmlm.errors import UsageError, number_of
 from seqmlm.evaluation.outcomes import Outcome, calibration_curve, group_qualities, risk_quality

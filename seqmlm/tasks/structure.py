@@ -21,7 +21,7 @@ from seqmlm.data.files import expand
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.rows import read_rows
-from seqmlm.domains.field import missing_capability
+from seqmlm.domains.refusals import missing_capability
 from seqmlm.domains.structure import LAYERS, Decoded, Decoder, Pair, Truth, draw, map_of
 from seqmlm.engine.durable import replace_file
 from seqmlm.errors import DataError, StateError, UsageError, number_of

@@ -38,7 +38,7 @@ from seqmlm.data.counts import People
 from seqmlm.data.files import Source, expand, is_reference
 from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.field import missing_capability
+from seqmlm.domains.refusals import missing_capability
 from seqmlm.engine.types import Precision
 from seqmlm.engine.units import Mode
 from seqmlm.errors import SeqmlmError, UsageError, number_of, span_text

@@ -16,7 +16,7 @@ import numpy as np
 from seqmlm import plugins
 from seqmlm.data.counts import People
 from seqmlm.data.problems import Problems
-from seqmlm.domains.field import missing_capability
+from seqmlm.domains.refusals import missing_capability
 from seqmlm.domains.variants import Variant, Variants, VariantTable
 from seqmlm.errors import UsageError, number_of
 from seqmlm.inference.session import Session

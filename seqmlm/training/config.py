@@ -14,7 +14,6 @@ from seqmlm.config import arguments_of, from_dict, merge, to_dict
 from seqmlm.data.files import expand
 from seqmlm.data.sources import split_source
 from seqmlm.data.splits import CalibrateOn
-from seqmlm.domains.field import Field
 from seqmlm.engine.masking.base import MaskingConfig, check_options, options_of
 from seqmlm.engine.shapes import INITIALIZATIONS, LAYERS, LINEAR, ModelConfig
 from seqmlm.errors import UsageError, nearest
@@ -22,6 +21,7 @@ from seqmlm.parsing import Share
 from seqmlm.tasks.deadline import AFTERWARDS, seconds
 
 if TYPE_CHECKING:
+    from seqmlm.domains.field import Field
     from seqmlm.engine.schedule import LoopConfig
 
 # Section, key and kind of the settings that name a plugin.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from seqmlm.data.record import Record, encodable
 from seqmlm.data.sources import UNNAMED, combined, file_fingerprint, shown_name, split_source
 from seqmlm.data.splits import TRAIN, ByKey, Chronological, Parts, Split, neighbours, no_label
 from seqmlm.data.store import Place, Prepared
-from seqmlm.domains.field import Field, missing_capability
+from seqmlm.domains.refusals import missing_capability
 from seqmlm.domains.samples import Sample
 from seqmlm.engine.durable import FileLock, irregular_kind, move_into_place
 from seqmlm.engine.types import MovingWindows, Windows
@@ -43,6 +43,9 @@ from seqmlm.tokenizers.base import fingerprint as fingerprint_of
 from seqmlm.training.config import DataConfig, PretrainConfig, TokenizerConfig
 from seqmlm.training.run import QUARANTINE
 from seqmlm.workspace import Workspace
+
+if TYPE_CHECKING:
+    from seqmlm.domains.field import Field
 
 CALIBRATING, CALIBRATING_PARTS = 130, 40
 """Records that are held out to calibrate, at least, unless they are more than a fifth: where a record is one

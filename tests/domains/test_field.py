@@ -15,10 +15,11 @@ import pytest
 from seqmlm import plugins
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.field import Defaults, Field, past_reader
+from seqmlm.domains.field import Defaults, Field
 from seqmlm.domains.files import Format
 from seqmlm.domains.protein import PROTEIN
 from seqmlm.domains.protein.tokenizer import ResidueTokenizer
+from seqmlm.domains.refusals import past_reader
 from seqmlm.domains.text import TEXT
 from seqmlm.errors import DataError, UsageError
 from seqmlm.inference.record_batches import check
