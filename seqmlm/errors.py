@@ -94,6 +94,21 @@ def printable(text: object, *, lines: bool = False) -> str:
     return _UNPRINTABLE.sub(escape, str(text))
 
 
+def duration_text(seconds: float) -> str:
+    """A duration as a person would say it.
+
+    >>> duration_text(20), duration_text(70), duration_text(400), duration_text(98_000)
+    ('less than a minute', '1 minute', '7 minutes', '27 hours')
+    """
+    minutes = round(seconds / 60)
+    if minutes >= _MINUTES_BEFORE_HOURS:
+        return f"{round(minutes / 60):,} hours"
+    return "less than a minute" if minutes < 1 else f"{minutes} minute{'s' * (minutes > 1)}"
+
+
+_MINUTES_BEFORE_HOURS = 120
+
+
 class SeqmlmError(Exception):
     """Base of all errors that seqmlm raises on purpose; the CLI prints the message without a traceback."""
 

@@ -137,18 +137,3 @@ def cost_of(session: Session, level: Level, mode: Mode) -> Cost:
         )
 
     return cost
-
-
-def about(seconds: float) -> str:
-    """A duration as a person would say it.
-
-    >>> about(20), about(70), about(400), about(98_000)
-    ('less than a minute', '1 minute', '7 minutes', '27 hours')
-    """
-    minutes = round(seconds / 60)
-    if minutes >= _HOURS:
-        return f"{round(minutes / 60):,} hours"
-    return "less than a minute" if minutes < 1 else f"{minutes} minute{'s' * (minutes > 1)}"
-
-
-_HOURS = 120  # minutes from which on hours are told

@@ -15,7 +15,7 @@ from seqmlm.anomaly.levels import WHOLE, Background, Level
 from seqmlm.data.counts import released_count
 from seqmlm.engine.reductions import Entropy, Rank, top
 from seqmlm.engine.units import ONE_PASS, Mode
-from seqmlm.errors import StateError, UsageError, number_of
+from seqmlm.errors import StateError, UsageError, duration_text, number_of
 from seqmlm.evaluation.incidents import rate_for
 from seqmlm.inference.calibrations import (
     USUAL_RATE,
@@ -26,7 +26,7 @@ from seqmlm.inference.calibrations import (
     stored_calibrations,
 )
 from seqmlm.inference.detector import Detector
-from seqmlm.inference.estimate import about, work_of
+from seqmlm.inference.estimate import work_of
 from seqmlm.inference.model_folder import read_card
 from seqmlm.inference.record_batches import Budget, tokens_per_second
 from seqmlm.inference.scorer import RecordScorer
@@ -187,12 +187,12 @@ def choose_mode(config: ScoringRequest, session: Session, level: Level) -> Choic
     rate = tokens_per_second(session.model)
     seconds = {name: tokens / rate for name, tokens in work.tokens.items()}
     if usual in modes and seconds[usual] <= PATIENCE:
-        return Choice(usual, f"{_DEFAULT}; {about(seconds[usual])} by estimate", work.characters)
+        return Choice(usual, f"{_DEFAULT}; {duration_text(seconds[usual])} by estimate", work.characters)
     name = min(modes, key=seconds.__getitem__)
-    why = f"{about(seconds[name])} by estimate"
+    why = f"{duration_text(seconds[name])} by estimate"
     if name != usual:
         lacks = f", {_lack(config, usual, stored)}" if usual not in modes else ""
-        why += f"; --mode {usual}, {_DEFAULT}{lacks}, {about(seconds[usual])}"
+        why += f"; --mode {usual}, {_DEFAULT}{lacks}, {duration_text(seconds[usual])}"
     return Choice(name, why, work.characters)
 
 

@@ -13,8 +13,7 @@ from typing import Any
 from seqmlm.data.counts import People
 from seqmlm.data.files import metered
 from seqmlm.data.problems import Problems
-from seqmlm.errors import SeqmlmError
-from seqmlm.inference.estimate import about
+from seqmlm.errors import SeqmlmError, duration_text
 from seqmlm.inference.record_batches import BATCH_RECORDS, input_bytes, tokens_per_second
 from seqmlm.rows.file import Rows
 from seqmlm.tasks import shards
@@ -63,7 +62,7 @@ class Pace:
             return  # a part that is not full is the whole input
         self._estimate()
         if self._total is not None and (seconds_left := (self._total - self._done) / speed) >= SHORT:
-            self._progress.message(f"takes {about(seconds_left)} by estimate")
+            self._progress.message(f"takes {duration_text(seconds_left)} by estimate")
 
     def _estimate(self) -> None:
         """Estimate the forward tokens of the whole input, or of a share of it."""

@@ -24,9 +24,8 @@ from seqmlm.data.rows import read_rows
 from seqmlm.domains.refusals import missing_capability
 from seqmlm.domains.structure import LAYERS, Decoded, Decoder, Pair, Truth, draw, map_of
 from seqmlm.engine.durable import replace_file
-from seqmlm.errors import DataError, StateError, UsageError, number_of
+from seqmlm.errors import DataError, StateError, UsageError, duration_text, number_of
 from seqmlm.evaluation.edges import MEASURES, RANKED, Rankings
-from seqmlm.inference.estimate import about
 from seqmlm.inference.maps import Maps, Subject, candidates, row_options
 from seqmlm.inference.record_batches import input_bytes, tokens_per_second
 from seqmlm.inference.session import Session
@@ -279,7 +278,7 @@ class Structure(Task[StructureConfig, Subject]):
             return ()
         by_pair = self.maps.settings.method in ("cmi", "cpmi")
         shorter = "; --set distance=N asks fewer pairs" if by_pair else ""
-        return (f"the first map takes {about(seconds)} by estimate{shorter}",)
+        return (f"the first map takes {duration_text(seconds)} by estimate{shorter}",)
 
     def _decoder(self) -> Decoder | None:
         """The field's decoder with the settings of the config; None in a field without one.

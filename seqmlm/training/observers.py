@@ -15,8 +15,7 @@ from seqmlm.engine.randomness import EVALUATION, rng
 from seqmlm.engine.reductions import TopIds
 from seqmlm.engine.schedule import LoopConfig
 from seqmlm.engine.types import Sequences
-from seqmlm.errors import printable
-from seqmlm.inference.estimate import about
+from seqmlm.errors import duration_text, printable
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.tasks.deadline import AFTERWARDS
 from seqmlm.tracking import TrackedRun
@@ -116,7 +115,7 @@ class Recorder(Observer):
             seconds_left = (1 + AFTERWARDS) * (total - report.step) * seconds / steps
             self.console.message(
                 f"{total:,.0f} steps, evaluation, counts and calibration are expected to take "
-                f"{about(seconds_left)} (--max-time sets a limit)"
+                f"{duration_text(seconds_left)} (--max-time sets a limit)"
             )
 
     def on_evaluation(self, step: int, values: Mapping[str, float]) -> None:

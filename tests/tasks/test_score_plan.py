@@ -23,11 +23,11 @@ from seqmlm.engine.backbones import build
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.shapes import ModelConfig
 from seqmlm.engine.units import EXACT, ONE_PASS, Mode
-from seqmlm.errors import DataError, StateError, UsageError, number_of
+from seqmlm.errors import DataError, StateError, UsageError, duration_text, number_of
 from seqmlm.inference import model_folder, record_batches
 from seqmlm.inference.calibrations import Stored, rate_above
 from seqmlm.inference.detector import Detector
-from seqmlm.inference.estimate import about, work_of
+from seqmlm.inference.estimate import work_of
 from seqmlm.inference.record_batches import tokens_per_second
 from seqmlm.inference.session import Session
 from seqmlm.scoring import plan as score_plan
@@ -120,7 +120,7 @@ def test_what_is_told_is_which_mode_and_how_long_it_takes(
     own = "the default of this field"
     for minutes, said in ((0.2, "less than a minute"), (1, "1 minute"), (7, "7 minutes")):
         assert told(minutes) == ("partition:4", f"{own}; {said} by estimate")
-    said = f"{about(27 * 3600 * share)} by estimate; --mode partition:4, {own}, 27 hours"
+    said = f"{duration_text(27 * 3600 * share)} by estimate; --mode partition:4, {own}, 27 hours"
     assert told(27 * 60) == ("one-pass", said)
     calibrated.clear()
     assert told(27 * 60) == ("one-pass", said)

@@ -23,8 +23,7 @@ from written import rows as rows_of
 from seqmlm import plugins
 from seqmlm.data.problems import Problems
 from seqmlm.domains.ehr.tokenizer import EventsTokenizer
-from seqmlm.errors import DataError, SeqmlmError, StateError, UsageError
-from seqmlm.inference.estimate import about
+from seqmlm.errors import DataError, SeqmlmError, StateError, UsageError, duration_text
 from seqmlm.inference.maps import Maps
 from seqmlm.inference.record_batches import Budget
 from seqmlm.inference.session import Session
@@ -354,7 +353,7 @@ def test_a_long_map_is_foretold(
     [subject] = islice(first.items(first.records(Problems()), Problems()), 1)
     [encoding] = subject.map_input.encodings
     said = seqmlm("structure", model, fasta, "--method", "cmi").ok().err
-    seconds = about(first.maps.cost(encoding) / 0.1)
+    seconds = duration_text(first.maps.cost(encoding) / 0.1)
     assert f"the first map takes {seconds} by estimate; --set distance=N" in said
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(fasta.read_bytes())))
     assert "by estimate" not in seqmlm("structure", model, "-").ok().err
