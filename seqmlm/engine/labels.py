@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from seqmlm.engine.packing import Document
 
 Kind = Literal["class", "multilabel", "value", "tags", "entities"]
+Pairing = Literal["concat", "bi"]
+"""How the two sequences of a label are read: concatenated, or each embedded alone."""
 
 
 class Labels(NamedTuple):

@@ -14,14 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.config import from_dict, to_dict
-from seqmlm.engine.labels import HeadConfig, Kind, Labels
+from seqmlm.engine.labels import HeadConfig, Kind, Labels, Pairing
 from seqmlm.engine.types import Encoding, Floats, Longs, TokenSpace
 from seqmlm.engine.windows import central_windows, join, windows
 from seqmlm.errors import DataError, UsageError
 from seqmlm.inference.model_folder import LoadedModel
 
 Pool = Literal["start", "mean", "prompt"]
-Pairing = Literal["concat", "bi"]
 TOKEN_TYPES = "token_type_ids"
 
 

@@ -20,9 +20,8 @@ from seqmlm.data.readers.huggingface import by_split, is_table, numbered_rows
 from seqmlm.data.readers.objects import json_object
 from seqmlm.data.readers.tables import names_of, table_rows
 from seqmlm.data.record import Record
-from seqmlm.engine.labels import Kind
+from seqmlm.engine.labels import Kind, Pairing
 from seqmlm.errors import DataError
-from seqmlm.inference.pieces import Pairing
 from seqmlm.inference.session import Session
 
 if TYPE_CHECKING:
