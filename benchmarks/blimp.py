@@ -37,10 +37,10 @@ from seqmlm.errors import UsageError
 from seqmlm.evaluation.intervals import Estimate, percentile_interval
 from seqmlm.evaluation.pairs import Metric, accuracy, comparison_signs, metric_scores
 from seqmlm.inference import model_folder
-from seqmlm.inference.expert import Use, stored_expert
+from seqmlm.inference.expert import stored_expert
 from seqmlm.inference.pairs import PairScorer
 from seqmlm.inference.record_batches import BATCH_RECORDS
-from seqmlm.inference.session import Session
+from seqmlm.inference.session import ExpertUse, Session
 from seqmlm.training.corpus import Corpus, CorpusReader
 from seqmlm.training.launch import TrainRequest, plan
 from seqmlm.training.observers import SilentConsole
@@ -95,7 +95,7 @@ def masked_scores(
     model: model_folder.LoadedModel,
     pairs: Sequence[Pair],
     mode: str,
-    expert: Use = "none",
+    expert: ExpertUse = "none",
 ) -> tuple[Scores, Scores]:
     """Sums of log-probabilities and means per unit of both sentences of each pair."""
     scorer = PairScorer(Session(model, expert=expert), mode=Mode.parse(mode))

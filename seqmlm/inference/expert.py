@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,13 +27,13 @@ from seqmlm.inference.arrays import HEADER, read_arrays
 from seqmlm.inference.model_folder import COUNTS, LoadedModel
 from seqmlm.parsing import parse_json
 
-Use = Literal["auto", "counts", "none"]
-"""Whether scores mix counts in: where they help, wherever there are any, or never."""
+if TYPE_CHECKING:
+    from seqmlm.inference.session import ExpertUse, Session
 
 _AGAIN = "copy the model again from where it is whole, or score without counts (expert=none)"
 
 
-def stored_expert(model: LoadedModel, use: Use = "auto") -> CountExpert | None:
+def stored_expert(model: LoadedModel, use: ExpertUse = "auto") -> CountExpert | None:
     """The counts that scores of a model mix in; None for none.
 
     Raises:
@@ -57,11 +58,25 @@ def stored_expert(model: LoadedModel, use: Use = "auto") -> CountExpert | None:
     return expert if use == "counts" or expert.facts.get("better") else None
 
 
-def counts_identity(model: LoadedModel, expert: CountExpert | None) -> str:
-    """Names the counts that scores mix in, for what rests on them: "none", or the file's digest."""
-    if expert is None:
+_EXPERTS: WeakKeyDictionary[Session, CountExpert | None] = WeakKeyDictionary()
+
+
+def session_expert(session: Session) -> CountExpert | None:
+    """The counts that scores of a session mix in, read once for each session; None for none.
+
+    Raises:
+        StateError: as of `stored_expert`.
+    """
+    if session not in _EXPERTS:
+        _EXPERTS[session] = stored_expert(session.model, session.expert_use)
+    return _EXPERTS[session]
+
+
+def counts_identity(session: Session) -> str:
+    """The digest of the counts that scores of a session mix in, for what rests on them; "none" for none."""
+    if session_expert(session) is None:
         return "none"
-    return hashlib.sha256((Path(model.path) / COUNTS).read_bytes()).hexdigest()[:16]
+    return hashlib.sha256((Path(session.model.path) / COUNTS).read_bytes()).hexdigest()[:16]
 
 
 # Scores

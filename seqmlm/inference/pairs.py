@@ -15,6 +15,7 @@ from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding
 from seqmlm.engine.units import EXACT, Mode, Units
 from seqmlm.errors import UsageError
 from seqmlm.evaluation.pairs import Metric, comparison_signs, metric_scores, pair_figures
+from seqmlm.inference.expert import session_expert
 from seqmlm.inference.record_batches import encoded_texts, forward_tokens, unknown_tokens
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
@@ -93,7 +94,7 @@ class PairScorer:
             "mode": str(self._mode),
             "precision": self.session.precision,
             **pair_figures(rows, self._metric),
-            "counts": self._metric != "shared" and self.session.expert is not None,
+            "counts": self._metric != "shared" and session_expert(self.session) is not None,
         }
 
 

@@ -22,7 +22,7 @@ from seqmlm.engine.scoring import Scorer, SequenceScore
 from seqmlm.engine.types import Encoding
 from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.errors import NotFiniteError
-from seqmlm.inference.expert import mixed, mixed_sequences
+from seqmlm.inference.expert import mixed, mixed_sequences, session_expert
 from seqmlm.inference.record_batches import Encoded, encoded
 from seqmlm.inference.session import Session
 
@@ -66,7 +66,7 @@ class RecordScorer:
             view: what of a record the model is shown.
             selected: for each (L,) True at the tokens of units to score; None for all, which are remembered.
         """
-        expert = self.session.expert if view == WHOLE else None
+        expert = session_expert(self.session) if view == WHOLE else None
         request = _Request(mode, union(want, () if expert is None else expert.needs), view)
 
         def score(chosen: list[int]) -> list[ScoredRecord]:
@@ -121,7 +121,7 @@ class RecordScorer:
         Raises:
             NotFiniteError: an answer is not a finite number.
         """
-        expert = self.session.expert if view == WHOLE else None
+        expert = session_expert(self.session) if view == WHOLE else None
         request = _Request(mode, () if expert is None else expert.needs, view)
         try:
             scores = [_merge_windows(parts) for parts in self._windows(request, encodings, selected)]

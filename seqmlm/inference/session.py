@@ -28,7 +28,6 @@ from seqmlm.engine.types import Encoding, Floats, Precision
 from seqmlm.engine.units import EXACT, Mode
 from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.inference import model_folder
-from seqmlm.inference.expert import Use, counts_identity, stored_expert
 from seqmlm.inference.model_folder import Card, LoadedModel
 from seqmlm.registry.references import resolve
 from seqmlm.tokenizers.base import Tokenizer
@@ -36,10 +35,12 @@ from seqmlm.tokenizers.base import Tokenizer
 if TYPE_CHECKING:
     from seqmlm.domains.field import Field
     from seqmlm.engine.conditionals import Conditionals
-    from seqmlm.engine.expert import CountExpert
     from seqmlm.inference.embedder import Embedder, Of, Pool
     from seqmlm.inference.record_batches import Budget
     from seqmlm.registry.entries import ModelEntry
+
+ExpertUse = Literal["auto", "counts", "none"]
+"""Whether scores mix counts in: where they help, wherever there are any, or never."""
 
 CACHED_UNITS = 1 << 18
 """Most units remembered, over all sequences; beyond it those not asked for longest are forgotten."""
@@ -73,12 +74,12 @@ class Session:
         tokens_per_batch: int | None = None,
         precision: Precision = "fp32",
         entry: ModelEntry | None = None,
-        expert: Use = "auto",
+        expert: ExpertUse = "auto",
     ) -> None:
         from seqmlm.engine.device import resolve_precision
 
         self.model, self.entry = model, entry
-        self._use = expert
+        self.expert_use = expert
         self.precision = resolve_precision(precision)
         self.cache = ScoreCache()
         self._tokens_per_batch = tokens_per_batch
@@ -93,7 +94,7 @@ class Session:
         domain: str | None = None,
         tokens_per_batch: int | None = None,
         precision: Precision = "fp32",
-        expert: Use = "auto",
+        expert: ExpertUse = "auto",
         folder: bool = False,
         replaced: str | None = None,
         shows_records: bool = False,
@@ -170,20 +171,6 @@ class Session:
     def card(self) -> Card:
         """The model's card."""
         return self.model.card
-
-    @cached_property
-    def expert(self) -> CountExpert | None:
-        """The counts that scores of whole records mix in; None for none.
-
-        Raises:
-            StateError: they cannot be read, or are asked for and not there.
-        """
-        return stored_expert(self.model, self._use)
-
-    @cached_property
-    def counts(self) -> str:
-        """Names these counts, for what rests on them: "none", or a digest."""
-        return counts_identity(self.model, self.expert)
 
     def reader(
         self, sources: Sequence[str], *, format: str | None = None, options: Mapping[str, Any] | None = None

@@ -45,11 +45,11 @@ from seqmlm.inference.calibrations import (
 )
 from seqmlm.inference.detector import Detector, JudgedRow, table
 from seqmlm.inference.estimate import cost_of
-from seqmlm.inference.expert import Use
+from seqmlm.inference.expert import counts_identity
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.record_batches import Budget, Encoded, batches, encoded
 from seqmlm.inference.scorer import RecordScorer
-from seqmlm.inference.session import Session
+from seqmlm.inference.session import ExpertUse, Session
 from seqmlm.parsing import Share
 from seqmlm.registry.store import Registry
 from seqmlm.scoring.sampling import (
@@ -115,7 +115,7 @@ class CalibrateConfig(CommandConfig):
     records: int = 2_000
     seed: int = 0
     tokens_per_batch: int | None = None
-    expert: Use = "auto"
+    expert: ExpertUse = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -669,7 +669,7 @@ class Calibrator:
             "source": normal.source,
             "precision": self.session.precision,
             "records": record_count,
-            "counts": self.session.counts,
+            "counts": counts_identity(self.session),
         }
 
     def _encodings(self, records: Sequence[Record]) -> InMemory:

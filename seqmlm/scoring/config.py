@@ -12,7 +12,7 @@ from seqmlm.anomaly.levels import TRACKS, Level
 from seqmlm.data.compressed import ending
 from seqmlm.data.sources import split_source
 from seqmlm.errors import UsageError
-from seqmlm.inference.expert import Use
+from seqmlm.inference.session import ExpertUse
 from seqmlm.parsing import Share, duration
 from seqmlm.streams.cursor import Cursor
 from seqmlm.tasks.task import CommandConfig, TaskConfig
@@ -52,7 +52,7 @@ class ScoringRequest(CommandConfig):
     mode: str | None = None
     per_unit: bool = False
     tokens_per_batch: int | None = None
-    expert: Use = "auto"
+    expert: ExpertUse = "auto"
 
     @property
     def sources(self) -> list[str]:

@@ -27,6 +27,7 @@ from seqmlm.inference.calibrations import (
 )
 from seqmlm.inference.detector import Detector
 from seqmlm.inference.estimate import work_of
+from seqmlm.inference.expert import counts_identity, session_expert
 from seqmlm.inference.model_folder import read_card
 from seqmlm.inference.record_batches import Budget, tokens_per_second
 from seqmlm.inference.scorer import RecordScorer
@@ -220,16 +221,17 @@ _SAME_COUNTS = "leave expert out, or calibrate with the same"
 
 def _rests_on(stored: Stored, session: Session, level: Level) -> bool:
     """Whether a calibration was made with the counts that these scores mix in, if this level has any."""
-    return level.view != WHOLE or stored.counts == session.counts
+    return level.view != WHOLE or stored.counts == counts_identity(session)
 
 
 def _count_notes(session: Session, level: Level) -> list[str]:
     """Notes on the counts of training data in scores: whether they are mixed in, and what that is worth."""
-    if session.expert is None:
+    expert = session_expert(session)
+    if expert is None:
         return []
     if level.view != WHOLE:
         return [f"counts are not mixed in: level {level.name} shows the model a part of each record alone"]
-    bits = {name: session.expert.facts[f"{name}_bits"] for name in ("mixture", "model", "counts")}
+    bits = {name: expert.facts[f"{name}_bits"] for name in ("mixture", "model", "counts")}
     unit = session.tokenizer.traits.unit
     return [
         f"counts are mixed in: {bits['mixture']:.3f} bits per {unit} on validation records "

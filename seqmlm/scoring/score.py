@@ -16,6 +16,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.errors import number_of, p_value_text, span_text
 from seqmlm.inference.detector import JudgedRow
+from seqmlm.inference.expert import counts_identity
 from seqmlm.inference.record_batches import Encoded, batches, characters, tokenized
 from seqmlm.inference.session import Session
 from seqmlm.reports.summary import Figures
@@ -116,7 +117,7 @@ class Score(Task[ScoreConfig, Encoded]):
             caution=frozenset({TRAINED_ON}),
             notes=(*self.plan.notes, *([NOT_DURABLE] if live else [])),
             hint=self._hint(),
-            settled={"mode": mode, "level": level, "counts": session.counts},
+            settled={"mode": mode, "level": level, "counts": counts_identity(session)},
             reads_ahead=True,
             costs=self._costs,
         )

@@ -13,9 +13,8 @@ from seqmlm.data.problems import Problems
 from seqmlm.engine.units import Mode
 from seqmlm.errors import UsageError, number_of
 from seqmlm.evaluation.pairs import Metric
-from seqmlm.inference.expert import Use
 from seqmlm.inference.pairs import PairScorer
-from seqmlm.inference.session import Session
+from seqmlm.inference.session import ExpertUse, Session
 from seqmlm.reports.page import Cell
 from seqmlm.reports.summary import Figures, Table
 from seqmlm.rows.file import Row
@@ -48,7 +47,7 @@ class PairsConfig(TaskConfig):
     metric: Metric = "sum"
     mode: str = "exact"
     language: str = ""
-    expert: Use = "auto"
+    expert: ExpertUse = "auto"
 
     @property
     def sources(self) -> tuple[str, ...]:
