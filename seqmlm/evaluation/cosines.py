@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from seqmlm.engine.types import Floats
-from seqmlm.evaluation.predictions import measures
+from seqmlm.evaluation.correlations import correlation, rank_correlation
+from seqmlm.evaluation.intervals import RANKED_DRAWS, Doubles, bootstrap_intervals
 
 
 def cosine(first: Floats, second: Floats) -> float:
@@ -24,9 +25,14 @@ def cosine_agreement(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     if "truth" not in rows[0]:
         return figures
     truth = np.array([row["truth"] for row in rows])
-    intervals = measures("value", truth, cosines, groups=np.arange(len(rows)), names=["cosine"])
-    if "spearman" not in intervals:
+    pairs = np.arange(len(rows))
+
+    def measure(weights: Doubles) -> dict[str, float]:
+        drawn = np.repeat(pairs, weights.astype(int))
+        return {"spearman": rank_correlation(truth[drawn], cosines[drawn])}
+
+    rho = bootstrap_intervals(measure, pairs, draws=RANKED_DRAWS)["spearman"]
+    if np.isnan(rho.value):
         return figures
-    rho = intervals["spearman"]
-    values = {"spearman": rho.value, "low": rho.low, "high": rho.high, "pearson": intervals["pearson"].value}
-    return figures | values
+    bounds = {"spearman": rho.value, "low": rho.low, "high": rho.high}
+    return figures | bounds | {"pearson": correlation(truth, cosines)}

@@ -10,8 +10,9 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
+from seqmlm.evaluation.correlations import correlation
 from seqmlm.evaluation.intervals import Estimate, bootstrap_intervals
 
 Doubles = NDArray[np.float64]
@@ -91,14 +92,6 @@ def agreement_metrics(measured: Doubles, predicted: Doubles, fit: Bools) -> dict
         mcc = 0.0 if called.all() else correlation(called, fit)
     rho = correlation(ranks, rankdata(measured))
     return {"spearman": rho, "ndcg": ndcg(measured, predicted), "auc": float(auc), "mcc": mcc}
-
-
-def correlation(x: ArrayLike, y: ArrayLike) -> float:
-    """Pearson's correlation of two arrays (N,); NaN where one of them does not vary."""
-    first, second = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    if not (len(first) and np.ptp(first) and np.ptp(second)):
-        return float("nan")
-    return float(np.asarray(np.corrcoef(first, second))[0, 1])
 
 
 def agreement(

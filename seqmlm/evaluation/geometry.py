@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from seqmlm.engine.types import Floats
-from seqmlm.evaluation.effects import correlation
+from seqmlm.evaluation.correlations import rank_correlation
 from seqmlm.evaluation.intervals import Estimate, ratio
 
 PAIRS = 10_000
@@ -58,11 +58,9 @@ def frequency_correlation(vectors: Floats, words: Sequence[str]) -> float:
     Args:
         vectors: (N, H). words: N.
     """
-    from scipy.stats import rankdata
-
     counts, unit = Counter(words), directions(vectors)
     alike = (unit @ unit.sum(0) - 1) / max(1, len(unit) - 1)
-    return correlation(rankdata([counts[word] for word in words]), rankdata(alike))
+    return rank_correlation([counts[word] for word in words], alike)
 
 
 def principal_plane(vectors: Floats) -> Floats:

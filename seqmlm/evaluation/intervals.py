@@ -16,6 +16,9 @@ Doubles = NDArray[np.float64]
 Longs = NDArray[np.int64]
 Key = TypeVar("Key")
 
+RANKED_DRAWS = 200
+"""Most resamples of measures that rank all items, each of which sorts them."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:

@@ -15,9 +15,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from seqmlm.errors import UsageError
+from seqmlm.evaluation.correlations import correlation, rank_correlation
 from seqmlm.evaluation.detection import Detection
-from seqmlm.evaluation.effects import correlation
-from seqmlm.evaluation.intervals import Estimate, bootstrap_intervals, bootstrap_weights, percentile_interval
+from seqmlm.evaluation.intervals import (
+    RANKED_DRAWS,
+    Estimate,
+    bootstrap_intervals,
+    bootstrap_weights,
+    percentile_interval,
+)
 
 Doubles = NDArray[np.float64]
 Longs = NDArray[np.int64]
@@ -29,7 +35,6 @@ PRIMARY = MappingProxyType(
 )
 """The measure of each task that decides between predictions."""
 RANKED = frozenset({"auroc", "auprc", "spearman"})
-RANKED_DRAWS = 200
 BINS = 15
 
 
@@ -235,8 +240,6 @@ def _label_measures(truth: Longs, predicted: Doubles) -> dict[str, WeightedMeasu
 
 def _value_measures(truth: Doubles, predicted: Doubles) -> dict[str, WeightedMeasure]:
     """Measures of values (N,) or (N, K)."""
-    from scipy.stats import rankdata
-
     columns = [np.reshape(side, (len(truth), -1)).T.astype(np.float64) for side in (truth, predicted)]
 
     def r2(x: Doubles, y: Doubles) -> float:
@@ -252,7 +255,7 @@ def _value_measures(truth: Doubles, predicted: Doubles) -> dict[str, WeightedMea
         return mean_measure
 
     return {
-        "spearman": column_mean(lambda x, y: correlation(rankdata(x), rankdata(y))),
+        "spearman": column_mean(rank_correlation),
         "pearson": column_mean(correlation),
         "rmse": column_mean(lambda x, y: float(np.sqrt(np.mean((x - y) ** 2)))),
         "r2": column_mean(r2),
