@@ -11,7 +11,7 @@ from typing import Any
 
 from seqmlm.data.files import stem_suffix
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.huggingface import numbered_rows
+from seqmlm.data.readers.arrow import parquet_rows
 from seqmlm.data.readers.objects import json_rows
 from seqmlm.data.readers.tables import ambiguous, decimal_points, numeric, table_rows, torn_text, torn_value
 from seqmlm.errors import DataError, UsageError, nearest
@@ -49,7 +49,7 @@ def read_rows(
     elif suffix in _DELIMITERS:
         yield from _table(source, _DELIMITERS[suffix], names, told)
     elif suffix == ".parquet":
-        yield from numbered_rows(source, told)
+        yield from parquet_rows(source, told)
     else:
         raise UsageError(
             f"{source}: rows are read from .jsonl, .csv, .tsv and .parquet files (also .gz, .zst)"

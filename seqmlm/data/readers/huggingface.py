@@ -2,9 +2,7 @@
 
 A data set is named `hf:NAME[@REVISION][:[SUBSET/]SPLIT]`, NAME being that of the hub or a folder of files
 that `datasets` can load. It is streamed: memory holds some rows, and nothing is copied to the disk. No code
-of a data set is ever run, and what describes it (README.md, state.json) cannot name files outside of it. A
-single Parquet file is read with pyarrow alone: `datasets` streams it at the same speed, but takes a second to
-import.
+of a data set is ever run, and what describes it (README.md, state.json) cannot name files outside of it.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,10 +21,11 @@ from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
 from types import SimpleNamespace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
-from seqmlm.data.files import MAX_BYTES, REFERENCE, expand, is_reference, require_file, too_long
+from seqmlm.data.files import REFERENCE, expand, is_reference, require_file
 from seqmlm.data.problems import Problems
+from seqmlm.data.readers.arrow import BATCH_ROWS, ArrowTable, Columns, arrow_rows, open_parquet
 from seqmlm.data.readers.objects import json_value
 from seqmlm.data.readers.tables import Fields, Made, complete_row, missing, names_of
 from seqmlm.data.record import Record
@@ -44,9 +43,6 @@ SPLITS = {
 }
 """Usual names of splits and the part of the data they mean; records of other splits are divided by rule."""
 
-T = TypeVar("T")
-
-_ROWS = 1024
 _DESCRIPTION = 16 << 20  # bytes of a README.md
 _AGAIN = "save the data set again"
 _TALKATIVE = ("datasets", "huggingface_hub")
@@ -101,13 +97,6 @@ class Reference:
             _check_hub(self.name)
             info = HfApi().dataset_info(self.name, revision=self.revision)
         return replace(self, revision=info.sha)
-
-
-class Table(NamedTuple):
-    """Names of columns, and how (columns, rows of a batch) -> batches of Arrow are read."""
-
-    names: list[str]
-    batches: Callable[[Sequence[str], int], Iterator[Any]]
 
 
 def is_shards(path: Path) -> bool:
@@ -201,85 +190,23 @@ def is_table(source: str) -> bool:
 
 
 def numbered_rows(
-    source: str, problems: Problems, columns: Callable[[list[str]], Sequence[str]] = lambda names: names
+    source: str, problems: Problems, columns: Columns = lambda names: names
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(1-based number, column name to value) of every row of a table; see `rows_of_batches`."""
-    for number, row in rows_of_batches(source, problems, columns, lambda batch: batch.to_pylist()):
-        if any(isinstance(cell, str) and len(cell) > MAX_BYTES for cell in row.values()):
-            problems.bad(too_long(source, number, MAX_BYTES, "cell", "break it up"))
-        else:
-            yield number, row
+    """(1-based number, column name to value) of every row of what `open_table` opens."""
+    return arrow_rows(open_table, source, problems, columns)
 
 
-def rows_of_batches(
-    source: str,
-    problems: Problems,
-    columns: Callable[[list[str]], Sequence[str]],
-    rows: Callable[[Any], Iterable[T]],
-    size: int = _ROWS,
-) -> Iterator[tuple[int, T]]:
-    """(1-based number, row) of every row of a table; whatever is raised meanwhile goes to `problems`.
-
-    Args:
-        source: see `open_table`.
-        problems: receives a table that cannot be opened, or not be read to its end.
-        columns: chooses among the names of the columns.
-        rows: those of a batch of Arrow.
-        size: rows of a batch.
-    """
-    number = 0
-    try:
-        table = open_table(source)
-        for batch in table.batches(columns(table.names), size):
-            for row in rows(batch):
-                number += 1
-                yield number, row
-    except DataError as error:
-        problems.bad(error)
-    # Each format has errors of its own: pyarrow's (also of bytes that are no UTF-8, of numbers beyond what
-    # fits), those of pandas, of the decoder, of the network.
-    except Exception as error:
-        reason, remedy = (
-            "the file is not parquet, or damaged",
-            "write it again, or name the format it really has",
-        )
-        if not source.lower().endswith(".parquet"):
-            reason, remedy = "the data set is damaged, or out of reach", "check its files and the network"
-        bad_row = DataError(reason, source=source, line=number or None, remedy=remedy)
-        bad_row.__cause__ = error
-        problems.bad(bad_row)
-
-
-def open_table(source: str) -> Table:
+def open_table(source: str) -> ArrowTable:
     """Open a Parquet file, a folder that `datasets` saved, or one split of a data set.
 
     A DataError says where it is not there, empty, or out of reach; an ArrowException where it is no Parquet.
     """
     if is_reference(source):
         return _open_reference(Reference.parse(source), source)
-    return _open_saved(source) if Path(source).is_dir() else _open_parquet(source)
+    return _open_saved(source) if Path(source).is_dir() else open_parquet(source)
 
 
-def _open_parquet(source: str) -> Table:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    if source == "-":
-        raise DataError(
-            "parquet cannot be read from standard input", source=source, remedy="give the name of the file"
-        )
-    require_file(source)
-    if Path(source).stat().st_size == 0:
-        raise DataError("the file is empty", source=source, remedy="give a file with sequences in it")
-    file = pq.ParquetFile(pa.memory_map(os.fsencode(source)))  # names need not be UTF-8
-
-    def batches(columns: Sequence[str], size: int) -> Iterator[Any]:
-        return iter(file.iter_batches(batch_size=size, columns=list(columns)))
-
-    return Table(file.schema_arrow.names, batches)
-
-
-def _open_saved(path: str, split: str | None = None, source: str | None = None) -> Table:
+def _open_saved(path: str, split: str | None = None, source: str | None = None) -> ArrowTable:
     with _faults(source or path):
         import datasets
 
@@ -294,13 +221,13 @@ def _open_saved(path: str, split: str | None = None, source: str | None = None) 
     return _of_datasets(dataset.column_names, dataset)
 
 
-def _open_reference(reference: Reference, source: str) -> Table:
+def _open_reference(reference: Reference, source: str) -> ArrowTable:
     if is_saved(Path(reference.name)):
         return _open_saved(reference.name, reference.split, source)
     with _faults(source):
         dataset = _builder(reference).as_streaming_dataset(split=reference.split)
         if dataset.features is None:  # files without a schema, as JSON lines: their first rows tell it
-            first = next(iter(dataset.with_format("arrow").iter(_ROWS)), None)
+            first = next(iter(dataset.with_format("arrow").iter(BATCH_ROWS)), None)
             names = [] if first is None else first.schema.names
         else:
             names = list(dataset.features)
@@ -308,7 +235,7 @@ def _open_reference(reference: Reference, source: str) -> Table:
     return _of_datasets(names, dataset)
 
 
-def _of_datasets(names: list[str], dataset: Any) -> Table:
+def _of_datasets(names: list[str], dataset: Any) -> ArrowTable:
     def batches(columns: Sequence[str], size: int) -> Iterator[Any]:
         parts = iter(dataset.select_columns(list(columns)).with_format("arrow").iter(size))
         while True:
@@ -318,7 +245,7 @@ def _of_datasets(names: list[str], dataset: Any) -> Table:
                 return
             yield _plain(part)
 
-    return Table(names, batches)
+    return ArrowTable(names, batches)
 
 
 def _plain(batch: Any) -> Any:

@@ -134,7 +134,7 @@ def test_the_name_of_a_folder_is_no_pattern(name: str, tmp_path: Path) -> None:
 
 
 def test_a_cell_beyond_the_limit_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("seqmlm.data.readers.huggingface.MAX_BYTES", 10)
+    monkeypatch.setattr("seqmlm.data.readers.arrow.MAX_BYTES", 10)
     pq.write_table(pa.table({"text": ["one", "x" * 11, "two"]}), tmp_path / "a.parquet")
     problems = Problems("skip")
     rows = plugins.domain("text").read([tmp_path / "a.parquet"], problems)

@@ -12,7 +12,8 @@ from seqmlm.data.counts import Things
 from seqmlm.data.files import source_of, stem_suffix
 from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.huggingface import is_table, open_table, rows_of_batches
+from seqmlm.data.readers.arrow import rows_of_batches
+from seqmlm.data.readers.huggingface import is_table, open_table
 from seqmlm.data.readers.tables import decimal_points, delimiter_of, table_rows, too_few_fields
 from seqmlm.domains.ehr.readers.cells import with_points, words
 from seqmlm.errors import DataError, UsageError
@@ -208,7 +209,7 @@ def _scan_arrow(
         nothing = [None] * batch.num_rows
         return zip(*(cells[where[field]] if field in where else nothing for field in columns), strict=True)
 
-    yield from rows_of_batches(source, problems, chosen, rows, _ROWS)
+    yield from rows_of_batches(open_table, source, problems, chosen, rows, _ROWS)
 
 
 def as_cells(column: Any) -> list[Any]:
