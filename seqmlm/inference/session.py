@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from seqmlm.anomaly.values import ScoredRecord
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.types import Encoding, Floats, Precision
@@ -33,6 +32,7 @@ from seqmlm.registry.references import resolve
 from seqmlm.tokenizers.base import Tokenizer
 
 if TYPE_CHECKING:
+    from seqmlm.anomaly.values import ScoredRecord
     from seqmlm.domains.field import Field
     from seqmlm.engine.conditionals import Conditionals
     from seqmlm.inference.embedder import Embedder, Of, Pool
