@@ -14,7 +14,7 @@ from seqmlm.engine.types import Precision
 from seqmlm.errors import UsageError
 from seqmlm.finetuning.labelled import Lesson
 from seqmlm.tasks.deadline import seconds
-from seqmlm.tasks.task import CommandConfig
+from seqmlm.tasks.settings import CommandConfig
 from seqmlm.training.resume import resume_mode, run_to_resume, saved_settings
 from seqmlm.workspace import Workspace
 

@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 from seqmlm.finetuning.config import FinetuneConfig
 from seqmlm.reports.summary import Summary
-from seqmlm.tasks.task import check_field
+from seqmlm.tasks.settings import check_field
 
 
 class Finetune:

@@ -65,7 +65,7 @@ from seqmlm.scoring.sampling import (
 )
 from seqmlm.tasks.deadline import Deadline, Phase, TimeAfterTraining
 from seqmlm.tasks.register import register_calibrations
-from seqmlm.tasks.task import CommandConfig, check_field
+from seqmlm.tasks.settings import CommandConfig, check_field
 from seqmlm.workspace import Workspace
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from seqmlm.errors import UsageError
 from seqmlm.inference.session import ExpertUse
 from seqmlm.parsing import Share, duration
 from seqmlm.streams.cursor import Cursor
-from seqmlm.tasks.task import CommandConfig, TaskConfig
+from seqmlm.tasks.settings import CommandConfig
+from seqmlm.tasks.task import TaskConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,7 +35,8 @@ from seqmlm.scoring.plan import ScoringPlan, check_rate, choose
 from seqmlm.scoring.shift import FEWEST_TOLD, TOO_LOW_LIVE, Shift, detect_shift
 from seqmlm.streams.cursor import file_facts
 from seqmlm.tasks.reading import TICK_SHARE, parts_of
-from seqmlm.tasks.task import check_field, open_model
+from seqmlm.tasks.settings import check_field
+from seqmlm.tasks.task import open_model
 
 P_EDGES = (0.001, 0.01, 0.05, *(tenths / 10 for tenths in range(1, 11)))
 """Upper ends of the bins that recent p-values are counted in."""

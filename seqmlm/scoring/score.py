@@ -36,16 +36,8 @@ from seqmlm.scoring.output import (
 )
 from seqmlm.scoring.plan import check_rate, choose
 from seqmlm.streams.ownership import remember
-from seqmlm.tasks.task import (
-    Conclusion,
-    Output,
-    ReadRows,
-    Requirements,
-    Task,
-    check_field,
-    read_records,
-    row_location,
-)
+from seqmlm.tasks.settings import check_field
+from seqmlm.tasks.task import Conclusion, Output, ReadRows, Requirements, Task, read_records, row_location
 
 if TYPE_CHECKING:
     from seqmlm.reports.page import Page

@@ -20,13 +20,13 @@ from seqmlm.streams.cursor import DEFAULTS, file_facts, with_defaults
 from seqmlm.streams.sinks import FREE_SPACE, Schema, UnwritableError, format_of, index_command
 from seqmlm.tasks import reading, shards
 from seqmlm.tasks.pace import Pace
+from seqmlm.tasks.settings import check_field
 from seqmlm.tasks.task import (
     NOT_COMPUTED,
     Item,
     Live,
     Task,
     TaskConfig,
-    check_field,
     drop_undefined,
     native_format,
     open_model,
