@@ -15,10 +15,11 @@ import numpy as np
 
 from seqmlm.config import to_dict
 from seqmlm.data.counts import released, released_counts
+from seqmlm.data.fingerprints import combined, file_fingerprint
 from seqmlm.data.identity import TrainedOn
 from seqmlm.data.labels import time_of
 from seqmlm.data.problems import Problems
-from seqmlm.data.sources import combined, file_fingerprint, shown_name
+from seqmlm.data.sources import shown_name
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.errors import StateError, UsageError, number_of
 from seqmlm.finetuning.cases import items_of, outputs_of, predictions_of, truth_of

@@ -22,9 +22,10 @@ from seqmlm.anomaly.judge import Calibration, Normal, TwoPopulations
 from seqmlm.anomaly.levels import Background, Level
 from seqmlm.anomaly.values import Bools, Longs, ScoredRecord
 from seqmlm.data.counts import SMALLEST, released, released_count
+from seqmlm.data.fingerprints import combined, file_fingerprint
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.data.sources import combined, file_fingerprint, split_source
+from seqmlm.data.sources import split_source
 from seqmlm.data.splits import evenly, hash64, nested
 from seqmlm.engine.types import Encoding, InMemory, Sequences
 from seqmlm.engine.units import ONE_PASS, Mode

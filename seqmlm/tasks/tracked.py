@@ -17,7 +17,8 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from seqmlm import __version__
-from seqmlm.data.sources import combined, file_fingerprint, shown_name, split_source
+from seqmlm.data.fingerprints import combined, file_fingerprint
+from seqmlm.data.sources import shown_name, split_source
 from seqmlm.errors import DataError
 from seqmlm.inference.session import Session
 from seqmlm.reports.summary import Figures, Summary

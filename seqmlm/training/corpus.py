@@ -21,12 +21,13 @@ from seqmlm import plugins
 from seqmlm.config import to_dict
 from seqmlm.data.counts import Cell, released, released_count
 from seqmlm.data.duplicates import distinct
+from seqmlm.data.fingerprints import combined, file_fingerprint
 from seqmlm.data.identity import TrainedOn
 from seqmlm.data.mixture import Mixture, rates, resample
 from seqmlm.data.prepare import Plan, prepare
 from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record, encodable
-from seqmlm.data.sources import UNNAMED, combined, file_fingerprint, shown_name, split_source
+from seqmlm.data.sources import UNNAMED, shown_name, split_source
 from seqmlm.data.splits import TRAIN, ByKey, Chronological, Parts, Split, neighbours, no_label
 from seqmlm.data.store import Place, Prepared
 from seqmlm.domains.refusals import missing_capability

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from seqmlm.data import sources
-from seqmlm.data.sources import combined, file_fingerprint
+from seqmlm.data import fingerprints
+from seqmlm.data.fingerprints import combined, file_fingerprint
 from seqmlm.errors import DataError
 
 
@@ -31,8 +31,8 @@ def test_content_counts_and_names_do_not(tmp_path: Path) -> None:
 
 
 def test_large_files_are_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "WHOLE_BYTES", 1000)
-    monkeypatch.setattr(sources, "_SAMPLE", 10)
+    monkeypatch.setattr(fingerprints, "WHOLE_BYTES", 1000)
+    monkeypatch.setattr(fingerprints, "_SAMPLE", 10)
     path = tmp_path / "a"
     data = bytearray(range(250)) * 8
     path.write_bytes(data)

@@ -22,10 +22,10 @@ import torch
 from formats import saved
 
 from seqmlm import plugins
+from seqmlm.data.fingerprints import file_fingerprint
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import Reference, is_saved, is_shards
 from seqmlm.data.record import Record
-from seqmlm.data.sources import file_fingerprint
 from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.errors import DataError, UsageError
 
