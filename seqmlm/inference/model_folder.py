@@ -1,6 +1,6 @@
 """A model folder: a plain Hugging Face folder, with our card beside the weights, and the way back in.
 
-The card names tokenizer, domain and masking; here these names become objects.
+The card names tokenizer and domain; here these names become objects.
 
 config.json  model.safetensors  tokenizer.json  tokenizer_config.json   what transformers loads
 channels.safetensors                                                    further inputs, where it reads any
@@ -18,7 +18,6 @@ purpose the checksums are no protection: they can be computed again.
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -36,8 +35,6 @@ from seqmlm import __version__, plugins
 from seqmlm.config import from_dict, to_dict
 from seqmlm.engine.durable import DISK, FileLock, InUseError, entry_of, replace_file
 from seqmlm.engine.foreign import ADAPTER, INDEX, file_of
-from seqmlm.engine.masking import base
-from seqmlm.engine.masking.base import Masker, MaskingConfig
 from seqmlm.engine.types import TokenSpace
 from seqmlm.errors import StateError, UsageError
 from seqmlm.parsing import read_json
@@ -46,7 +43,7 @@ from seqmlm.tokenizers.base import CARD as TOKENIZER_CARD
 from seqmlm.tokenizers.base import CHECKPOINT_FILES, Tokenizer, of_length
 from seqmlm.tokenizers.base import read_card as tokenizer_card
 
-if TYPE_CHECKING:  # who reads a card, or makes a masker, loads no torch for that
+if TYPE_CHECKING:  # who reads a card loads no torch for that
     from transformers import PreTrainedModel
 
     from seqmlm.domains.field import Field
@@ -527,53 +524,3 @@ def _quiet() -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if bars_enabled:
             logging.enable_progress_bar()
-
-
-# The masker that a card or a config names
-
-
-def make_masker(config: MaskingConfig, tokenizer: Tokenizer) -> Masker:
-    """Construct the masker a config names.
-
-    Any masker's option `words` may hold words as text, and `words_file` names a file with one word a line;
-    both are spelled in the tokenizer's ids. What a masker must know of the vocabulary, the tokenizer says.
-
-    Raises:
-        UsageError: an unknown masker or option, a word list that cannot be read, or a masker that cannot hide
-            what several tokens show.
-    """
-    options = inline_words(config.options)
-    if "words" in options:
-        words = options["words"]
-        options["words"] = [_word_ids(word, tokenizer) if isinstance(word, str) else word for word in words]
-    kind = plugins.load("maskers", config.masker)
-    if (reason := tokenizer.units.masker_problem(kind)) is not None:
-        raise UsageError(reason)
-    facts = tokenizer.units.facts.masking
-    parameters = inspect.signature(kind).parameters
-    options = {name: facts[name] for name in parameters if name in facts} | options
-    return base.make_masker(kind, replace(config, options=options), tokenizer.space)
-
-
-def inline_words(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Masker options with the words of `words_file` in `words`, so that a stored config needs no file.
-
-    Raises:
-        UsageError: the file cannot be read.
-    """
-    inlined = dict(options)
-    if "words_file" in inlined:
-        path = inlined.pop("words_file")
-        try:
-            lines = Path(path).read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            problem = f"cannot read {path} ({error}); give one word a line"
-            raise UsageError(f"masking.options.words_file: {problem}") from None
-        words = [line.strip() for line in lines if line.strip() and not line.startswith(("#", ";"))]
-        inlined["words"] = [*inlined.get("words", ()), *words]
-    return inlined
-
-
-def _word_ids(word: str, tokenizer: Tokenizer) -> list[int]:
-    encoding = tokenizer.encode(word)
-    return [int(token) for token in encoding.ids[encoding.groups >= 0]]

@@ -28,7 +28,7 @@ from seqmlm.data.splits import CALIBRATION, TRAIN, VALIDATION, Split
 from seqmlm.engine.masking.base import Corruptor, MaskingConfig
 from seqmlm.engine.types import Encoding
 from seqmlm.errors import DataError
-from seqmlm.inference.model_folder import make_masker
+from seqmlm.inference.maskers import make_masker
 from seqmlm.privacy import handling_sensitive_data
 from seqmlm.tokenizers.base import Growing, Tokenizer
 from seqmlm.training.config import PretrainConfig, TokenizerConfig, resolve_config

@@ -44,7 +44,8 @@ from seqmlm.evaluation.bits import (
     unit_bits,
 )
 from seqmlm.inference import model_folder
-from seqmlm.inference.model_folder import load_tokenizer, make_masker
+from seqmlm.inference.maskers import make_masker
+from seqmlm.inference.model_folder import load_tokenizer
 from seqmlm.tasks.deadline import TimeAfterTraining
 from seqmlm.tokenizers.base import Growing
 from seqmlm.tracking import TrackedRun

@@ -22,7 +22,7 @@ from seqmlm.data.sources import KEPT_INPUTS, split_source
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.shapes import LINEAR, SHAPE_KEYS, SIZES
 from seqmlm.errors import UsageError
-from seqmlm.inference.model_folder import inline_words
+from seqmlm.inference.maskers import inline_words
 from seqmlm.registry.references import resolve
 from seqmlm.registry.store import Registry
 from seqmlm.training.config import LIMITS, PretrainConfig, resolve_config

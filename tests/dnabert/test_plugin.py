@@ -18,7 +18,7 @@ from seqmlm.domains.dna.kmer_block import KmerBlockTokenizer
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.errors import StateError, UsageError
 from seqmlm.inference import model_folder
-from seqmlm.inference.model_folder import make_masker
+from seqmlm.inference.maskers import make_masker
 
 PROJECT = Path(__file__).resolve().parents[2] / "examples" / "dnabert" / "pyproject.toml"
 

@@ -8,7 +8,7 @@ from seqmlm.domains.protein.tokenizer import SPACE, ResidueTokenizer
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.units import UnitFacts, Units
 from seqmlm.errors import UsageError
-from seqmlm.inference.model_folder import make_masker
+from seqmlm.inference.maskers import make_masker
 
 
 class Knowing(ResidueTokenizer):

@@ -12,7 +12,7 @@ from text_models import TEXTS
 
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.errors import UsageError
-from seqmlm.inference.model_folder import make_masker
+from seqmlm.inference.maskers import make_masker
 from seqmlm.tasks.lexicon import rank_words
 from seqmlm.tokenizers.subword import WordPieceTokenizer
 

@@ -19,7 +19,7 @@ from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.packing import Document, pack
 from seqmlm.engine.shapes import ModelConfig
 from seqmlm.errors import UsageError
-from seqmlm.inference.model_folder import make_masker
+from seqmlm.inference.maskers import make_masker
 from seqmlm.training.config import resolve_config
 
 

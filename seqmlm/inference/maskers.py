@@ -1,0 +1,62 @@
+"""The masker that a card or a config names, made for a tokenizer."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from seqmlm import plugins
+from seqmlm.engine.masking import base
+from seqmlm.engine.masking.base import Masker, MaskingConfig
+from seqmlm.errors import UsageError
+from seqmlm.tokenizers.base import Tokenizer
+
+
+def make_masker(config: MaskingConfig, tokenizer: Tokenizer) -> Masker:
+    """Construct the masker a config names.
+
+    Any masker's option `words` may hold words as text, and `words_file` names a file with one word a line;
+    both are spelled in the tokenizer's ids. What a masker must know of the vocabulary, the tokenizer says.
+
+    Raises:
+        UsageError: an unknown masker or option, a word list that cannot be read, or a masker that cannot hide
+            what several tokens show.
+    """
+    options = inline_words(config.options)
+    if "words" in options:
+        words = options["words"]
+        options["words"] = [_word_ids(word, tokenizer) if isinstance(word, str) else word for word in words]
+    kind = plugins.load("maskers", config.masker)
+    if (reason := tokenizer.units.masker_problem(kind)) is not None:
+        raise UsageError(reason)
+    facts = tokenizer.units.facts.masking
+    parameters = inspect.signature(kind).parameters
+    options = {name: facts[name] for name in parameters if name in facts} | options
+    return base.make_masker(kind, replace(config, options=options), tokenizer.space)
+
+
+def inline_words(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Masker options with the words of `words_file` in `words`, so that a stored config needs no file.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    inlined = dict(options)
+    if "words_file" in inlined:
+        path = inlined.pop("words_file")
+        try:
+            lines = Path(path).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            problem = f"cannot read {path} ({error}); give one word a line"
+            raise UsageError(f"masking.options.words_file: {problem}") from None
+        words = [line.strip() for line in lines if line.strip() and not line.startswith(("#", ";"))]
+        inlined["words"] = [*inlined.get("words", ()), *words]
+    return inlined
+
+
+def _word_ids(word: str, tokenizer: Tokenizer) -> list[int]:
+    encoding = tokenizer.encode(word)
+    return [int(token) for token in encoding.ids[encoding.groups >= 0]]
