@@ -14,7 +14,7 @@ from typing import Any
 from seqmlm.data.counts import Things
 from seqmlm.data.files import expand, is_reference, stem_suffix
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.huggingface import by_split, decides, is_saved, is_shards, read_parquet
+from seqmlm.data.readers.huggingface import Reference, by_split, decides, is_saved, is_shards, read_parquet
 from seqmlm.data.readers.tables import Made, csv_records
 from seqmlm.data.record import Record
 from seqmlm.domains.samples import LABELS, TRUTH
@@ -271,6 +271,10 @@ class Files:
             else:
                 names += expand([path])
         return names + [v for v in options.values() if isinstance(v, str) and Path(v).is_file()]
+
+    def fixed_reference(self, reference: str) -> str:
+        """The name of a data set (hf:NAME) with its full path, or the commit that the hub has now."""
+        return str(Reference.parse(reference).fixed())
 
     def usual_format(self, path: Path | str) -> Format:
         """The format of a file that the user named, where its name says none."""

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from seqmlm import plugins
 from seqmlm.config import from_dict, merge, parse_assignments, read_yaml, to_dict
 from seqmlm.data.files import is_reference, save_stdin
-from seqmlm.data.readers.huggingface import Reference
 from seqmlm.data.sources import KEPT_INPUTS, split_source
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.shapes import LINEAR, SHAPE_KEYS, SIZES
@@ -36,6 +35,7 @@ from seqmlm.training.resume import (
 from seqmlm.workspace import Workspace
 
 if TYPE_CHECKING:
+    from seqmlm.domains.files import Files
     from seqmlm.engine.distributed import Processes
 
 FROZEN = (
@@ -237,7 +237,8 @@ def complete(config: PretrainConfig, workspace: Workspace) -> PretrainConfig:
     model, data, tokenizer = config.model, config.data, config.tokenizer
     if model.init is not None:
         model = replace(model, init=resolve(model.init, workspace).location)
-    data = replace(data, paths=tuple(_lasting_source(path, workspace) for path in data.paths))
+    files = plugins.domain(config.domain).files
+    data = replace(data, paths=tuple(_lasting_source(path, files, workspace) for path in data.paths))
     if tokenizer.path is not None:
         tokenizer = replace(tokenizer, path=str(Path(tokenizer.path).expanduser().resolve()))
     masking: MaskingConfig = replace(config.masking, options=inline_words(config.masking.options))
@@ -251,14 +252,14 @@ def _numeric_config(config: PretrainConfig) -> PretrainConfig:
     return replace(config, train=replace(config.train, learning_rate=rate, tokens_per_batch=batch))
 
 
-def _lasting_source(source: str, workspace: Workspace) -> str:
+def _lasting_source(source: str, files: Files, workspace: Workspace) -> str:
     """The source as an absolute path; standard input is saved to a file first."""
     name, path = split_source(source)
     # Not in the cache, which may be deleted: this is the only copy.
     if path == "-":
         location = str(save_stdin(workspace.runs / KEPT_INPUTS))
     elif is_reference(path):
-        location = str(Reference.parse(path).fixed())
+        location = files.fixed_reference(path)
     else:
         location = str(Path(path).expanduser().resolve())
     return f"{name}={location}" if name else location
