@@ -420,3 +420,16 @@ class Field:
         if name not in levels:
             raise UsageError(f"domain {self.name} has no level {name!r}{nearest(name, levels)}")
         return levels[name]
+
+
+def check_public(field: Field, why: str) -> None:
+    """Refuse a field whose records are of people.
+
+    Args:
+        why: what would be shown of them, for the message.
+
+    Raises:
+        UsageError: the field is such a one.
+    """
+    if field.sensitive:
+        raise UsageError(f"records of domain {field.name} are of people, and {why}")

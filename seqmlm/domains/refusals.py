@@ -1,4 +1,4 @@
-"""Refusals of requests that a field cannot or may not serve, for callers that were handed the field.
+"""Refusals of requests that a field cannot serve, for callers that were handed the field.
 
 They need the field's values alone, and not the module that declares what a field is.
 """
@@ -21,19 +21,6 @@ _LACKING = {
     "until": "sequences of domain {} have no times at which they could be cut",
     "variants": "domain {} has no variants; seqmlm score compares whole sequences",
 }
-
-
-def check_public(field: Field, why: str) -> None:
-    """Refuse a field whose records are of people.
-
-    Args:
-        why: what would be shown of them, for the message.
-
-    Raises:
-        UsageError: the field is such a one.
-    """
-    if field.sensitive:
-        raise UsageError(f"records of domain {field.name} are of people, and {why}")
 
 
 def missing_capability(domain: Field, capability: str) -> UsageError:

@@ -15,7 +15,7 @@ import numpy as np
 
 from seqmlm import plugins
 from seqmlm.data.problems import Problems
-from seqmlm.domains.refusals import check_public
+from seqmlm.domains.field import check_public
 from seqmlm.engine.durable import replace_file
 from seqmlm.errors import DataError, UsageError, number_of
 from seqmlm.reports.summary import Summary, Table
