@@ -13,18 +13,18 @@ PRIVACY_FILES = 50
 PRIVACY_OPTIONS = {"cli/data.py"}
 """Files of commands that have an option --sensitive, and know nothing else of privacy."""
 LOADED_LINES = {
-    "score": 14_951,  # 15,000
-    "structure": 14_365,  # 15,000
-    "embed": 13_338,  # 15,000
-    "train": 28_591,
-    "finetune": 28_200,  # training and 3,000
+    "score": 14_961,  # 15,000
+    "structure": 14_375,  # 15,000
+    "embed": 13_348,  # 15,000
+    "train": 28_602,
+    "finetune": 28_206,  # training and 3,000
 }
 REACHABLE_LINES = {
-    "score": 25_755,
-    "structure": 23_382,
-    "embed": 22_033,
-    "train": 30_494,
-    "finetune": 29_383,
+    "score": 25_765,
+    "structure": 23_392,
+    "embed": 22_043,
+    "train": 30_506,
+    "finetune": 29_390,
 }
 """With imports inside of functions: moving an import into a function is no progress."""
 WATCH_MODULES = 15
