@@ -83,9 +83,12 @@ def train(
     from seqmlm.training.launch import TrainRequest
     from seqmlm.training.pretrain import pretrain
 
-    kept = Workspace.locate().runs / KEPT_INPUTS
+    folder = Workspace.locate().runs / KEPT_INPUTS
     flags: dict[str, Any] = {
-        "data": {"paths": None if data is None else sources(data, kept), "options": dict(options or {})},
+        "data": {
+            "paths": None if data is None else sources(data, folder),
+            "options": dict(options or {}),
+        },
         "model": {"size": size, "init": init},
         "train": {"max_steps": max_steps, "max_time": max_time},
     }
@@ -119,7 +122,7 @@ class Model:
         session = Session.open(self.name, domain=domain, precision=precision, labels="any")
         self.domain, self.card = session.card.domain, session.card
         self._columns = {k: v for k, v in session.model.reading("huggingface").items() if k in NAMING}
-        self._told: set[str] = set()
+        self._messages: set[str] = set()
 
     def __repr__(self) -> str:
         return f"<Model {self.name}: {', '.join(self._facts().values())}>"
@@ -146,7 +149,7 @@ class Model:
         return self.run("score", data, **settings)
 
     def fill(self, data: Data, **settings: Any) -> RowFrame:
-        """What fits into the gaps of sequences, each alone and all together (`seqmlm fill`).
+        """Units that fit into the gaps of sequences, each gap alone and all together (`seqmlm fill`).
 
         A string is a sequence here, if it is no path: `model.fill("the dog [MASK] the cat.")`.
         """
@@ -167,7 +170,7 @@ class Model:
         return self.run("variants", data, **settings)
 
     def structure(self, data: Data, **settings: Any) -> RowFrame:
-        """Which units depend on each other: a row a pair (`seqmlm structure`).
+        """Pairs of units and how strongly they depend on each other, one in a row (`seqmlm structure`).
 
         `.matrix()` of the rows is the map as an array; rows with `predicted` are edges; a notebook shows the
         map.
@@ -179,7 +182,7 @@ class Model:
         return self.run("embed", data, **settings)
 
     def predict(self, data: Data, **settings: Any) -> RowFrame:
-        """What a fine-tuned model predicts, with calibrated probabilities (`seqmlm predict`)."""
+        """Predictions of a fine-tuned model, with calibrated probabilities (`seqmlm predict`)."""
         return self.run("predict", data, **settings)
 
     def generate(self, data: Data | None = None, **settings: Any) -> RowFrame:
@@ -201,20 +204,20 @@ class Model:
         make = _task(task)
         from seqmlm.tasks.run import run
 
-        if own := {"out", "resume", "format_out"} & settings.keys():
+        if reserved := {"out", "resume", "format_out"} & settings.keys():
             raise UsageError(
-                f"{', '.join(sorted(own))}: rows are returned here; to_json or to_parquet keeps them"
+                f"{', '.join(sorted(reserved))}: rows are returned here; to_json or to_parquet keeps them"
             )
         with tempfile.TemporaryDirectory(prefix="seqmlm-") as folder:
             place, out = Path(folder), Path(folder) / "rows.jsonl"
             paths = () if data is None else sources(data, place, COLUMNS.get(task, "text"))
-            given = {"domain": self.domain, "precision": self.precision, **_plain(make.Config, settings)}
+            values = {"domain": self.domain, "precision": self.precision, **_plain(make.Config, settings)}
             if any(Path(path).parent == place for path in paths):  # the caller's own: without these columns
                 there = data.columns if isinstance(data, pd.DataFrame) else ()
-                absent = dict.fromkeys(name for name, one in self._columns.items() if one not in there)
-                given["options"] = {**absent, **(given.get("options") or {})}
-            config = from_dict(make.Config, {**given, "model": self.name, "paths": paths, "out": out})
-            with _Console(self._told) as console, blamed(place, data, task):
+                absent = dict.fromkeys(name for name, column in self._columns.items() if column not in there)
+                values["options"] = {**absent, **(values.get("options") or {})}
+            config = from_dict(make.Config, {**values, "model": self.name, "paths": paths, "out": out})
+            with _Console(self._messages) as console, blamed(place, data, task):
                 summary = run(task, make, config, progress=console)
             if summary.stopped is not None:
                 raise KeyboardInterrupt
@@ -238,19 +241,19 @@ class Model:
 
 
 class _Console(ScoringConsole):
-    """Progress, and messages that are not among those told before.
+    """Progress, and each message once.
 
     Args:
-        told: before, and from now on.
+        messages: those that were shown before; new ones are added.
     """
 
-    def __init__(self, told: set[str]) -> None:
+    def __init__(self, messages: set[str]) -> None:
         super().__init__()
-        self._told = told
+        self._messages = messages
 
     def message(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
+        if text not in self._messages:
+            self._messages.add(text)
             super().message(text)
 
 
@@ -262,24 +265,26 @@ def _task(name: str) -> Any:
     """
     from seqmlm.tasks.task import Task
 
-    known = tasks()
-    make = known[name].load() if name in known else None
+    known_tasks = tasks()
+    make = known_tasks[name].load() if name in known_tasks else None
     if make is None or not issubclass(make, Task):
-        other = f": 'seqmlm {name}' is a command alone" if name in known else nearest(name, known)
-        raise UsageError(f"no task {name!r} that gives rows{other}")
+        reason = (
+            f": 'seqmlm {name}' is a command alone" if name in known_tasks else nearest(name, known_tasks)
+        )
+        raise UsageError(f"no task {name!r} that gives rows{reason}")
     return make
 
 
 def _plain(kind: type[Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as a config has them: a list of a single value, NAME=A,B of a mapping, a text of a number."""
-    hints, found = get_type_hints(kind), dict(settings)
+    hints, values = get_type_hints(kind), dict(settings)
     for name, value in settings.items():
         hint = hints.get(name)
         if hint == str | None and type(value) in (int, float):
-            found[name] = str(value)
+            values[name] = str(value)
         elif get_origin(hint) is tuple and isinstance(value, Mapping):
             named = {k: [v] if isinstance(v, str) else v for k, v in value.items()}
-            found[name] = tuple(f"{key}={','.join(words)}" for key, words in named.items())
+            values[name] = tuple(f"{key}={','.join(words)}" for key, words in named.items())
         elif get_origin(hint) is tuple and isinstance(value, str):
-            found[name] = (value,)
-    return found
+            values[name] = (value,)
+    return values

@@ -173,7 +173,9 @@ def meanings(text: str) -> dict[str, str]:
     """
     section = inspect.cleandoc(text).partition("Args:")[2]
     entries = re.findall(r"^ {4}([\w, ]+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
-    return {name.strip(): " ".join(told.split()) for names, told in entries for name in names.split(",")}
+    return {
+        name.strip(): " ".join(meaning.split()) for names, meaning in entries for name in names.split(",")
+    }
 
 
 def _is_plain(hint: Any) -> bool:

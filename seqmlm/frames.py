@@ -90,8 +90,8 @@ class RowFrame(pd.DataFrame):  # type: ignore[misc]
             for row in self.head(PICTURED).to_dict("records"):
                 units = row["per_unit"]
                 text, spans = _text_of_units(units)
-                bits = np.array([one["surprisal"] for one in units], dtype=float)
-                labels = [f"{one['unit']}: {one['surprisal']:.1f} bits" for one in units]
+                bits = np.array([unit_row["surprisal"] for unit_row in units], dtype=float)
+                labels = [f"{unit_row['unit']}: {unit_row['surprisal']:.1f} bits" for unit_row in units]
                 page.coloured(str(row["id"]), text, spans, bits, labels, scale=surprisal_scale(bits))
         elif {"id", "i", "j", "value", "unit_i", "unit_j"} <= columns and len(self):
             for id in self["id"].unique()[:PICTURED]:
@@ -133,8 +133,8 @@ def sources(data: Data, folder: Path, column: str = "text") -> list[str]:
     """
     if isinstance(data, (str, Path)):
         return [str(data)]
-    if isinstance(data, Sequence) and data and all(isinstance(one, Path) for one in data):
-        return [str(one) for one in data]
+    if isinstance(data, Sequence) and data and all(isinstance(path, Path) for path in data):
+        return [str(path) for path in data]
     table = data if isinstance(data, pd.DataFrame) else pd.Series(data)
     if isinstance(table, pd.Series):
         table = pd.DataFrame({"id": table.index.astype(str), column: table.to_numpy()})

@@ -45,25 +45,32 @@ def list_(
     """
     from seqmlm.watch.incidents import facts, list_incidents
 
-    found, of = list_incidents(state=state, since=since, stream=stream)
+    incidents, streams = list_incidents(state=state, since=since, stream=stream)
     if json_output:
-        print_json([facts(one, of[one.output]) for one in found])
+        print_json([facts(incident, streams[incident.output]) for incident in incidents])
         return
-    if not found:
+    if not incidents:
         begin = "no incidents; they come of: seqmlm watch MODEL 'logs/*.log' --fpr 0.001 --out OUT"
         tell("no such incidents" if state or since or stream else begin)
         return
 
-    def cells(one: Incident) -> list[object]:
-        times = (_when(at)[5:16] for at in (one.opened, one.updated))
-        rows, p_value = f"{one.rows:,}", number(one.p_value)
-        return [one.id, _state(one, of[one.output]), *times, rows, p_value, escape(one.title)]
+    def cells(incident: Incident) -> list[object]:
+        times = (_when(at)[5:16] for at in (incident.opened, incident.updated))
+        rows, p_value = f"{incident.rows:,}", number(incident.p_value)
+        return [
+            incident.id,
+            _state(incident, streams[incident.output]),
+            *times,
+            rows,
+            p_value,
+            escape(incident.title),
+        ]
 
     names = ["id", "state", "opened", "last alarm", "rows", "p", "what broke"]
-    print_table(names, list(map(cells, found)))
-    for output in dict.fromkeys(one.output for one in found if one.state != "resolved"):
-        if not of[output].running:
-            tell(f"{output} {of[output].sentence()}: its incidents stay as they are until it goes on")
+    print_table(names, list(map(cells, incidents)))
+    for output in dict.fromkeys(incident.output for incident in incidents if incident.state != "resolved"):
+        if not streams[output].running:
+            tell(f"{output} {streams[output].sentence()}: its incidents stay as they are until it goes on")
 
 
 @app.command("show")
@@ -78,35 +85,35 @@ def show(
     """
     from seqmlm.watch.incidents import columns, facts, show_incident, where
 
-    one, stream, every, shown = show_incident(incident, rows)
+    entry, stream, row_count, first_rows = show_incident(incident, rows)
     if json_output:
-        print_json({**facts(one, stream), "all_rows": every, "first_rows": shown})
+        print_json({**facts(entry, stream), "all_rows": row_count, "first_rows": first_rows})
         return
-    since = every - one.rows
-    more = f"; {since:,} muted since" if since > 0 else f"; {-since:,} pruned" if since < 0 else ""
+    since = row_count - entry.rows
+    later_change = f"; {since:,} muted since" if since > 0 else f"; {-since:,} pruned" if since < 0 else ""
     print_facts(
         {
-            "incident": one.id,
-            "what broke": one.title,
-            "state": _state(one),
-            "stream": "" if one.state == "resolved" else stream.sentence(),
-            **columns(one, _when),
-            "rows": f"{one.rows:,}, of {number_of(one.lines, 'line')}{more}"
-            if one.lines
-            else f"{one.rows:,}",
+            "incident": entry.id,
+            "what broke": entry.title,
+            "state": _state(entry),
+            "stream": "" if entry.state == "resolved" else stream.sentence(),
+            **columns(entry, _when),
+            "rows": f"{entry.rows:,}, of {number_of(entry.lines, 'line')}{later_change}"
+            if entry.lines
+            else f"{entry.rows:,}",
             "lines": None,
-            "smallest p": number(one.p_value),
-            "resolved": "" if one.resolved is None else _when(one.resolved),
-            "model": one.model,
-            "output": one.output,
+            "smallest p": number(entry.p_value),
+            "resolved": "" if entry.resolved is None else _when(entry.resolved),
+            "model": entry.model,
+            "output": entry.output,
         }
     )
-    if shown:
+    if first_rows:
         say()
-    for row in shown:
+    for row in first_rows:
         say(_row(where(row), row))
-    if every > len(shown):
-        tell(f"{number_of(every - len(shown), 'more row')} (--rows)")
+    if row_count > len(first_rows):
+        tell(f"{number_of(row_count - len(first_rows), 'more row')} (--rows)")
 
 
 @app.command("ack")
@@ -136,18 +143,20 @@ def ack(
     """
     from seqmlm.watch.incidents import mark_incident
 
-    said = {"normal" if normal else "acknowledged": not undo}
-    one = mark_incident(incident, note=note, **said)
-    over = one.state == "resolved"
+    marks = {"normal" if normal else "acknowledged": not undo}
+    marked = mark_incident(incident, note=note, **marks)
+    over = marked.state == "resolved"
     if undo:
-        what = "is over, and nobody has said what it was" if over else "is open again"
+        outcome = "is over, and nobody has said what it was" if over else "is open again"
     elif normal:
-        what = "was a false alarm: alarms like it open no incident in this stream"
+        outcome = "was a false alarm: alarms like it open no incident in this stream"
     elif over:
-        what = f"is over, and is kept as a fault; to silence what is like it: seqmlm incidents mute {one.id}"
+        outcome = (
+            f"is over, and is kept as a fault; to silence what is like it: seqmlm incidents mute {marked.id}"
+        )
     else:
-        what = "is acknowledged as a fault until it is over (a false alarm: --normal)"
-    _told(one, what, json_output)
+        outcome = "is acknowledged as a fault until it is over (a false alarm: --normal)"
+    _print_outcome(marked, outcome, json_output)
 
 
 @app.command("mute")
@@ -163,9 +172,9 @@ def mute(
     """
     from seqmlm.watch.incidents import mark_incident
 
-    one = mark_incident(incident, muted=not undo, note=note)
-    what = "is no longer muted" if undo else "is muted: alarms like it open no incident in this stream"
-    _told(one, what, json_output)
+    marked = mark_incident(incident, muted=not undo, note=note)
+    outcome = "is no longer muted" if undo else "is muted: alarms like it open no incident in this stream"
+    _print_outcome(marked, outcome, json_output)
 
 
 @app.command("prune")
@@ -191,33 +200,39 @@ def prune(
     """
     from seqmlm.watch.incidents import prune_streams
 
-    found = prune_streams(older_than, stream=stream, pretend=dry_run)
-    before = [of.last - of.pruned.rows for of, _ in found]
+    prunings = prune_streams(older_than, stream=stream, pretend=dry_run)
+    row_counts = [entry.last - entry.pruned.rows for entry, _ in prunings]
     if json_output:
-        told = zip(found, before, strict=True)
-        print_json([{**asdict(one), "output": of.output, "rows_before": n} for (of, one), n in told])
+        counted = zip(prunings, row_counts, strict=True)
+        print_json(
+            [
+                {**asdict(pruned), "output": entry.output, "rows_before": row_count}
+                for (entry, pruned), row_count in counted
+            ]
+        )
         return
     verb = "would be deleted" if dry_run else "deleted"
-    for (of, one), rows in zip(found, before, strict=True):
-        incidents = number_of(one.incidents, "incident")
-        say(f"{of.output}: {one.rows:,} of {rows:,} rows and {incidents} {verb}")
-    if not found:
+    for (entry, pruned), rows in zip(prunings, row_counts, strict=True):
+        incidents = number_of(pruned.incidents, "incident")
+        say(f"{entry.output}: {pruned.rows:,} of {rows:,} rows and {incidents} {verb}")
+    if not prunings:
         tell("no scoring of this workspace follows files: there is nothing to prune")
 
 
-def _told(one: Incident, what: str, json_output: bool) -> None:
+def _print_outcome(incident: Incident, outcome: str, json_output: bool) -> None:
+    """Print an incident as JSON, or a sentence on the outcome of a command for it."""
     from seqmlm.watch.incidents import facts
 
     if json_output:
-        print_json(facts(one))
+        print_json(facts(incident))
     else:
-        say(f"incident {one.id} {what}: {one.title}")
+        say(f"incident {incident.id} {outcome}: {incident.title}")
 
 
-def _state(one: Incident, of: StreamEntry | None = None) -> str:
-    """With how its stream stands, where it is not over and nobody looks at it."""
-    stopped = of is not None and not of.running and one.state != "resolved"
-    return f"{one.full_state}, scoring stopped" if stopped else one.full_state
+def _state(incident: Incident, stream: StreamEntry | None = None) -> str:
+    """The state of an incident; "scoring stopped" follows where it is not over and nobody looks at it."""
+    stopped = stream is not None and not stream.running and incident.state != "resolved"
+    return f"{incident.full_state}, scoring stopped" if stopped else incident.full_state
 
 
 def _when(moment: datetime) -> str:

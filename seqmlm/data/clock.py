@@ -106,11 +106,11 @@ class Clock(dict[str, float]):
     def __missing__(self, text: str) -> float:
         cut = -8 if text[-3:-2] == ":" else -6
         midnight = self._days.get(text[:cut])
-        value, self._cached = NAN if midnight is None else midnight + _within(text[cut:]), True
+        value, self._cached = NAN if midnight is None else midnight + _seconds_of_day(text[cut:]), True
         if value != value:
             value = self._parse(text)
             if self._regular and len(self._days) < _REMEMBERED:
-                self._days[text[:cut]] = value - _within(text[cut:])
+                self._days[text[:cut]] = value - _seconds_of_day(text[cut:])
         if len(self) >= _REMEMBERED:
             self.clear()
         if self._cached:
@@ -127,9 +127,9 @@ class Clock(dict[str, float]):
         if self._dates is not None and (moment := self._dates(text)) is not None:
             return self._of_moment(moment, text)
         for at in (self._last, *range(len(_SHAPES))):
-            if found := _SHAPES[at].fullmatch(text):
+            if matched := _SHAPES[at].fullmatch(text):
                 self._last = at
-                return self._value(found)
+                return self._value(matched)
         return epoch(float(text.replace(",", "."))) if _COUNTED.fullmatch(text) else NAN
 
     def _of_moment(self, moment: datetime, text: str) -> float:
@@ -137,11 +137,11 @@ class Clock(dict[str, float]):
             return moment.timestamp()
         since = moment - datetime(1970, 1, 1)
         within = since.seconds + since.microseconds / 1e6
-        self._regular = isinstance(self._zone, float) and _within(text[-8:]) == within
+        self._regular = isinstance(self._zone, float) and _seconds_of_day(text[-8:]) == within
         return self._utc(since.days, within, None)
 
-    def _value(self, found: re.Match[str]) -> float:
-        part = found.groupdict()
+    def _value(self, matched: re.Match[str]) -> float:
+        part = matched.groupdict()
         month = _MONTHS.get(part["b"].lower(), 0) if part.get("b") else int(part["mo"])
         day = int(part["d"])
         hour, minute, second = (int(part.get(name) or 0) for name in ("h", "mi", "s"))
@@ -152,7 +152,7 @@ class Clock(dict[str, float]):
         within = hour * 3600.0 + minute * 60.0 + second + float("0." + (part.get("f") or ""))
         zone = part.get("z")
         self._regular = (
-            isinstance(self._zone, float) and bool(part.get("s")) and found.end("s") == found.end()
+            isinstance(self._zone, float) and bool(part.get("s")) and matched.end("s") == matched.end()
         )
         if "y" in part:
             year = int(part["y"])
@@ -208,8 +208,8 @@ class Clock(dict[str, float]):
         if self._first_year is not None:
             return self._first_year
         latest = DAY + (time.time() if self._latest is None else self._latest)
-        this = datetime.fromtimestamp(latest, UTC).year
-        possible = (year for year in range(this, this - 9, -1) if _exists(year, month, day))
+        latest_year = datetime.fromtimestamp(latest, UTC).year
+        possible = (year for year in range(latest_year, latest_year - 9, -1) if _exists(year, month, day))
         return next(year for year in possible if days(year, month, day) * DAY + within <= latest)
 
     def _is_unset(self, seconds: Callable[[int], float], year: int, month: int, day: int) -> bool:
@@ -237,10 +237,10 @@ def _exists(year: int, month: int, day: int) -> bool:
 
 def _leap_year(year: int) -> int:
     """The latest leap year up to this one."""
-    return next(one for one in range(year, year - 9, -1) if isleap(one))
+    return next(candidate for candidate in range(year, year - 9, -1) if isleap(candidate))
 
 
-def _within(clock: str) -> float:
+def _seconds_of_day(clock: str) -> float:
     """Seconds since midnight of "HH:MM:SS" or "HHMMSS"; not a number for anything else."""
     digits = clock.replace(":", "")
     if len(digits) != 6 or not digits.isdecimal() or clock.count(":") not in (0, 2):
@@ -268,8 +268,8 @@ def days(year: int, month: int, day: int) -> int:
 
 def offset(zone: str) -> float:
     """Seconds east of UTC that "Z", "UTC", "GMT", "+02:00", "-0530" or "+02" stands for."""
-    if found := _OFFSET.fullmatch(zone):
-        sign, hours, minutes = found.groups()
+    if matched := _OFFSET.fullmatch(zone):
+        sign, hours, minutes = matched.groups()
         return (int(hours) * 3600.0 + int(minutes or 0) * 60.0) * (-1 if sign == "-" else 1)
     return 0.0
 
@@ -364,10 +364,10 @@ def orders(text: str) -> tuple[str, ...]:
 
 def common(fitting: Iterable[Sequence[str]]) -> list[str]:
     """The orders that all of some dates fit, by what each fits."""
-    left = list(ORDERS)
+    common_orders = list(ORDERS)
     for orders_of_date in fitting:
-        left = [order for order in left if order in orders_of_date]
-    return left
+        common_orders = [order for order in common_orders if order in orders_of_date]
+    return common_orders
 
 
 def read_as(order: str) -> str:
@@ -375,13 +375,14 @@ def read_as(order: str) -> str:
     return f"a table whose dates were read as {order}, which all of its first ones fit"
 
 
-def unsettled(fitting: Sequence[str], source: str, line: int, field: str) -> DataError:
+def order_error(fitting: Sequence[str], source: str, line: int, field: str) -> DataError:
     """The error for a table whose dates fit several orders, or none in common; it is about all of it."""
     if not fitting:
-        reason, some = f"the dates, from line {line} on, are in several orders of day and month", ORDERS[:2]
+        fault, forms = "are in several orders of day and month", ORDERS[:2]
     else:
-        reason, some = f"the dates, from line {line} on, fit several orders of day and month", (*fitting,)
-    remedy = " or ".join(f"--option date_format={order}" for order in some)
+        fault, forms = "fit several orders of day and month", (*fitting,)
+    reason = f"the dates, from line {line} on, {fault}"
+    remedy = " or ".join(f"--option date_format={order}" for order in forms)
     return DataError(reason, source=source, field=field, remedy=f"say which one it is: {remedy}")
 
 

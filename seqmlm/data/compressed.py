@@ -31,11 +31,11 @@ def compression(head: bytes) -> str | None:
     return next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), None)
 
 
-def decompress(read: Callable[[int], bytes], data: bytes, source: str, kind: str) -> Iterator[bytes]:
+def decompress(read_block: Callable[[int], bytes], data: bytes, source: str, kind: str) -> Iterator[bytes]:
     """Decompress member after member; zero bytes may follow the last one, as tape padding does.
 
     Args:
-        read: returns up to so many further bytes, b"" at the end; `data` are those read so far.
+        read_block: returns up to so many further bytes, b"" at the end; `data` are those read so far.
         source, kind: for messages; what `compression` says.
 
     Raises:
@@ -45,7 +45,7 @@ def decompress(read: Callable[[int], bytes], data: bytes, source: str, kind: str
     size = 0
     fault: DataError | None = None
     try:
-        for piece in (_gunzipped if kind == "gzip" else _unzstd)(_Packed(read, data)):
+        for piece in (_gunzip if kind == "gzip" else _unzstd)(_Packed(read_block, data)):
             out.append(piece)
             size += len(piece)
             if size >= _BLOCK:
@@ -68,11 +68,11 @@ class _Damaged(Exception):
 class _Packed:
     """The compressed bytes of a file."""
 
-    def __init__(self, read: Callable[[int], bytes], data: bytes) -> None:
-        self._read, self._held, self._at = read, data, 0
+    def __init__(self, read_block: Callable[[int], bytes], data: bytes) -> None:
+        self._read, self._held, self._at = read_block, data, 0
 
     def some(self) -> bytes:
-        """What is held, else some more; b"" at the end."""
+        """Bytes that are held, else the next ones of the file; b"" at the end."""
         data = self._held[self._at :] or self._read(_INPUT)
         self.put_back(b"")
         return data
@@ -101,8 +101,8 @@ class _Packed:
         return self._held[self._at - size : self._at]
 
 
-def _gunzipped(packed: _Packed) -> Iterator[bytes]:
-    """What the members of a gzip file expand to, in pieces of at most 1 MiB."""
+def _gunzip(packed: _Packed) -> Iterator[bytes]:
+    """Decompress the members of a gzip file into pieces of at most 1 MiB."""
     while packed.member():
         member = zlib.decompressobj(31)
         while not member.eof:
@@ -114,15 +114,15 @@ def _gunzipped(packed: _Packed) -> Iterator[bytes]:
                 try:
                     piece = member.decompress(data, _BLOCK)
                 except zlib.error:  # what this call had unpacked until then is lost with it
-                    yield from _until_fault(copy_before, data)
+                    yield from _bytes_before_fault(copy_before, data)
                     raise _Damaged from None
                 yield piece
                 data = member.unconsumed_tail
             packed.put_back(member.unused_data)
 
 
-def _until_fault(member: Any, data: bytes) -> Iterator[bytes]:
-    """What a member of a gzip file gives up to the byte at which it is damaged."""
+def _bytes_before_fault(member: Any, data: bytes) -> Iterator[bytes]:
+    """Bytes that a member of a gzip file expands to, up to the byte at which it is damaged."""
     with suppress(zlib.error):
         for at in range(len(data)):
             yield member.decompress(data[at : at + 1])
@@ -133,7 +133,7 @@ _SKIPPABLE = b"\x2a\x4d\x18"
 
 
 def _unzstd(packed: _Packed) -> Iterator[bytes]:
-    """What Zstandard frames expand to, block by block, each of at most 128 KiB (RFC 8878, section 3.1.1)."""
+    """Decompress Zstandard frames into blocks of at most 128 KiB (RFC 8878, section 3.1.1)."""
     import zstandard
 
     while packed.member():

@@ -56,13 +56,13 @@ class People(int):
         """The count as a progress bar may show it: 0 as long as it is withheld."""
         return 0 if self.withheld else int(self)
 
-    def __add__(self, other: int) -> People:
-        return People(int(self) + int(other))
+    def __add__(self, count: int) -> People:
+        return People(int(self) + int(count))
 
     __radd__ = __add__
 
-    def __sub__(self, other: int) -> People:
-        return People(int(self) - int(other))
+    def __sub__(self, count: int) -> People:
+        return People(int(self) - int(count))
 
     def __format__(self, spec: str) -> str:
         raise TypeError("a count of people is not formatted; use its cell")

@@ -79,7 +79,7 @@ class NearDuplicates:
     def __len__(self) -> int:
         return self._count
 
-    def seen(self, text: str) -> bool:
+    def is_repeat(self, text: str) -> bool:
         """Whether a similar text was given before; if not, this one is remembered."""
         signature = self.signature(text)
         if signature is None:

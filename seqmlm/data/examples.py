@@ -49,15 +49,15 @@ class Spans:
     Args:
         bounds: (S, 2) start and end in characters of `str(record.raw)`, half open, ascending; none overlap.
         labels: (S,) one of each span.
-        alone: entities are given, and what is between them is outside; else that has no label.
+        entities_only: entities are given, and what is between them is outside; else that has no label.
     """
 
     bounds: NDArray[np.int32]
     labels: tuple[str, ...]
-    alone: bool = False
+    entities_only: bool = False
 
 
-NO_ENTITIES = Spans(np.zeros((0, 2), np.int32), (), alone=True)
+NO_ENTITIES = Spans(np.zeros((0, 2), np.int32), (), entities_only=True)
 
 Label = str | tuple[str, ...] | tuple[float, ...] | Spans
 """One class, those of several that are true (perhaps none), numbers, or labels of spans."""
@@ -125,7 +125,7 @@ class LabelSource:
 
     @property
     def kind(self) -> Literal["table", "features", "letters"] | None:
-        """Of the file of labels."""
+        """Kind of the file of labels; None without one."""
         if self.labels is None:
             return None
         suffix = stem_suffix(self.labels)
@@ -142,7 +142,7 @@ def examples(records: Iterable[Record], problems: Problems, source: LabelSource)
         source: where the labels are; a DataError for a file that names none of the records.
     """
     reading = _Reading(source, problems)
-    for record, second, about in reading.named(records):
+    for record, second, about in reading.with_labels(records):
         try:
             example = reading.example(record, second, about)
         except DataError as error:
@@ -172,7 +172,7 @@ class _Reading:
         self._flags: bool | None = None  # whether several columns hold 0 and 1 alone
         self._masks = {} if source.mask is None else _by_id(source.mask, problems)
 
-    def named(self, records: Iterable[Record]) -> Iterator[tuple[Record, Record | None, _About]]:
+    def with_labels(self, records: Iterable[Record]) -> Iterator[tuple[Record, Record | None, _About]]:
         """Each record, the other of a pair, and what a file of labels says about it."""
         file, problems = self._source.labels, self._problems
         if file is None:
@@ -378,7 +378,7 @@ class _Reading:
         if reverse:
             parts = [(n - end, n - start, label) for start, end, label in reversed(parts)]
         if not self._source.dense:
-            return _spans(parts, alone=True)
+            return _spans(parts, entities_only=True)
         labels = ["none"] * n
         for start, end, label in parts:
             labels[start:end] = [label] * (end - start)
@@ -409,7 +409,7 @@ def _put_label(
 
 
 def _headed(record: Record) -> dict[str, str]:
-    """What a FASTA header has: KEY=VALUE pairs, as FLIP and biotrainer do, and its words by number."""
+    """Fields of a FASTA header: KEY=VALUE pairs, as FLIP and biotrainer do, and its words by number."""
     text = str(record.meta.get("description", ""))
     _, *parts = _KEY.split(text)
     words = {str(number): word for number, word in enumerate(text.split(), 2)}  # the first is the id
@@ -417,7 +417,7 @@ def _headed(record: Record) -> dict[str, str]:
 
 
 def _field(name: str, fields: Mapping[str, Any], at: _Place) -> Any:
-    """What a record has in a field; DataError for one that it does not have."""
+    """The value of a record's field; DataError for one that it does not have."""
     if name in fields:
         return fields[name]
     reason, remedy = "no such field", f"correct its name, give labels with --label-file, {_FILL_IN}"
@@ -462,7 +462,7 @@ def _of_spans(values: Sequence[Any], raw: str, at: _Place) -> Spans:
         raise DataError("a span that is not within its record", **at, remedy=remedy)
     if any(part[1] > later[0] for part, later in pairwise(spans)):
         raise DataError("spans that overlap", **at, remedy="keep one label for each place")
-    return _spans(spans, alone=True)
+    return _spans(spans, entities_only=True)
 
 
 def _of_words(values: Sequence[Any], words: Sequence[Any], at: _Place) -> Spans:
@@ -494,6 +494,6 @@ def _agree(labels: int, units: int, name: str, at: _Place) -> None:
         )
 
 
-def _spans(parts: Sequence[tuple[int, int, str]], *, alone: bool = False) -> Spans:
+def _spans(parts: Sequence[tuple[int, int, str]], *, entities_only: bool = False) -> Spans:
     bounds = np.array([part[:2] for part in parts], np.int32).reshape(-1, 2)
-    return Spans(bounds=bounds, labels=tuple(label for *_, label in parts), alone=alone)
+    return Spans(bounds=bounds, labels=tuple(label for *_, label in parts), entities_only=entities_only)

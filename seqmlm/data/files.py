@@ -74,7 +74,7 @@ def refuse_foreign(head: bytes, source: str) -> None:
 
 
 def foreign_kind(head: bytes) -> tuple[str, str] | None:
-    """What a file is that begins with these bytes, and the remedy; None for text and known compressions."""
+    """Kind of a file that begins with these bytes, and the remedy; None for text and known compressions."""
     return next((kind for magic, kind in _FOREIGN.items() if head.startswith(magic)), None)
 
 
@@ -113,24 +113,24 @@ class LiveInput(Protocol):
 
 
 class Memory:
-    """What a reader of a live input has taken and not yet handed on, in lines: enough to begin in its middle.
+    """Lines that a reader of a live input has taken and not yet handed on: enough to begin in its middle.
 
     It can then be given up at any moment while it waits for bytes. Another reader is given the first lines of
     the input, which tell the format, and those from the earliest one held; it passes over what had been
     handed on.
 
     Args:
-        taken: the last line, from 1 on, that had reached the records of an earlier reader; 0 for none.
+        last_line: the last line, from 1 on, that had reached the records of an earlier reader; 0 for none.
         waiting: lines taken that wait for others to become records with, by the name of their group.
 
     Attributes:
-        taken: now. before, held_before: at the beginning.
+        last_line: now. last_line_before, held_before: at the beginning.
         held: called while the reader waits for bytes; says which lines wait then.
         jump: set at a pause: number of lines before those that come next.
     """
 
-    def __init__(self, taken: int = 0, waiting: Mapping[str, Sequence[int]] | None = None) -> None:
-        self.taken = self.before = taken
+    def __init__(self, last_line: int = 0, waiting: Mapping[str, Sequence[int]] | None = None) -> None:
+        self.last_line = self.last_line_before = last_line
         self.held_before = {name: frozenset(lines) for name, lines in (waiting or {}).items()}
         self._waiting = frozenset[int]().union(*self.held_before.values())
         self.held: Callable[[], dict[str, list[int]]] = dict
@@ -138,7 +138,7 @@ class Memory:
 
     def is_past(self, line: int) -> bool:
         """Whether an earlier reader has handed on this line, in all records that it belongs to."""
-        return line <= self.before and line not in self._waiting
+        return line <= self.last_line_before and line not in self._waiting
 
     def numbered(self, number: int) -> int:
         """The number of the line before the next one; `number` where the input goes on without a gap."""
@@ -168,7 +168,7 @@ def source_of(path: str | Path) -> str:
 
 
 def memory_of(source: str | Path) -> Memory | None:
-    """What a reader of a live source has to keep; None where it needs not."""
+    """The memory that the reader of a live source keeps; None where it needs none."""
     memory: Memory | None = getattr(live_of(source), "memory", None)
     return memory
 
@@ -202,11 +202,11 @@ def expand(paths: Iterable[str | Path], problems: Problems | None = None) -> lis
             mode = os.stat(path).st_mode
         except (OSError, ValueError) as error:
             raise _unopened(path, error, "no such file or folder") from None
-        found = sorted(_inside(path, problems or Problems("skip"))) if stat.S_ISDIR(mode) else [path]
-        if not found:
+        files_of_path = sorted(_inside(path, problems or Problems("skip"))) if stat.S_ISDIR(mode) else [path]
+        if not files_of_path:
             remedy = "name a file or another folder"
             raise DataError("the folder contains no files", source=path, remedy=remedy)
-        files += found
+        files += files_of_path
     return files
 
 
@@ -279,18 +279,18 @@ def _unpacked(source: str | Path, pauses: bool) -> Iterator[bytes]:
         yield from (block for block in parts if block or pauses)
         return
     with _opened(source) as handle:
-        head = part = _read(handle, 1 << 13, str(source))
+        head = part = _read_part(handle, 1 << 13, str(source))
         while part and len(head) < MAGIC_BYTES:  # a pipe may begin with less
-            head += (part := _read(handle, 1 << 13, str(source)))
+            head += (part := _read_part(handle, 1 << 13, str(source)))
         if not head:
             raise _empty(str(source))
         refuse_foreign(head, str(source))
         if (kind := compression(head)) is not None:
-            yield from decompress(lambda size: _read(handle, size, str(source)), head, str(source), kind)
+            yield from decompress(lambda size: _read_part(handle, size, str(source)), head, str(source), kind)
             return
         while head:
             yield head
-            head = _read(handle, _BLOCK, str(source))
+            head = _read_part(handle, _BLOCK, str(source))
 
 
 def _by_mark(parts: Iterator[bytes], source: str | Path) -> Iterator[bytes]:
@@ -444,7 +444,7 @@ def metered() -> Iterator[Meter]:
         _METER.reset(token)
 
 
-def _read(handle: BufferedReader, size: int, source: str) -> bytes:
+def _read_part(handle: BufferedReader, size: int, source: str) -> bytes:
     try:
         data = handle.read1(size)  # does not wait for the rest of a slow pipe
         if (meter := _METER.get()) is not None:

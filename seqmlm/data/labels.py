@@ -67,7 +67,7 @@ def moment(row: Mapping[str, Any], source: str, line: int, clock: Clock) -> floa
 
 
 def time_of(record: Record) -> dict[str, str]:
-    """What a row says of a record that `at_moments` gave: when it was asked about."""
+    """The column of the time of a record that `at_moments` gave; nothing for other records."""
     return {TIME: record.meta[TIME]} if TIME in record.meta else {}
 
 

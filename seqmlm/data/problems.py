@@ -26,14 +26,14 @@ _RAW_KEPT = 1 << 20  # characters of a bad record that are saved to the quaranti
 
 @dataclass
 class ProblemCounts:
-    """What was met, here or in another process (`Problems.apart`): counts, and lines to put aside."""
+    """Counts of problems, met here or in another process (`Problems.for_worker`), and lines to quarantine."""
 
     bad: Counter[str] = field(default_factory=Counter)
     notes: Counter[str] = field(default_factory=Counter)
     places: dict[str, str] = field(default_factory=dict)
     remedies: dict[str, str] = field(default_factory=dict)
     first: DataError | None = None
-    aside: list[str] = field(default_factory=list)
+    quarantine_lines: list[str] = field(default_factory=list)
     things: set[str] = field(default_factory=set)  # reasons that count no people
     warnings: list[str] = field(default_factory=list)
 
@@ -73,7 +73,7 @@ class Problems:
         self._warned = set[str]()
         self._met = ProblemCounts()
         self._sink: TextIO | None = None
-        self._replayed = self._apart = False
+        self._replayed = self._in_worker = False
         self._one_at_a_time = threading.RLock()
 
     def bad(self, error: DataError, raw: str | None = None) -> None:
@@ -91,7 +91,7 @@ class Problems:
         with self._one_at_a_time:
             self._met.first = self._met.first or error
             reason = _count(self._met.bad, error.reason, 1)
-            self._placed(reason, error.source, error.line)
+            self._note_place(reason, error.source, error.line)
             if error.remedy:
                 field = f"field {error.field!r}: " if error.field else ""
                 self.remedies.setdefault(reason, field + error.remedy)
@@ -127,7 +127,7 @@ class Problems:
             self._met.things.add(reason)
         if n and not self._replayed:
             with self._one_at_a_time:
-                self._placed(_count(self._met.notes, reason, n), source, line)
+                self._note_place(_count(self._met.notes, reason, n), source, line)
 
     def warn(self, reason: str, *, source: str | None = None) -> None:
         """Note what a person should know before all is read: the `listener` is told at once, and once."""
@@ -136,23 +136,23 @@ class Problems:
             if reason in self._warned or self._replayed:
                 return
             self._warned.add(reason)
-            if self._apart:
+            if self._in_worker:
                 self._met.warnings.append(reason)
             elif self.listener is not None:
                 self.listener(f"warning: {reason}")
 
-    def _placed(self, reason: str, source: str | None, line: int | None) -> None:
+    def _note_place(self, reason: str, source: str | None, line: int | None) -> None:
         if source is not None:
             self.places.setdefault(reason, source if line is None else f"{source}:{line}")
 
-    def apart(self) -> Problems:
-        """For another process, which reads and tells this one what it met (`taken`, `add`): the same rule."""
+    def for_worker(self) -> Problems:
+        """Problems by the same rule for another process, whose counts come back (`take_counts`, `add`)."""
         problems = Problems(self.on_error, self.quarantine, self.sensitive)
-        problems._apart = True
+        problems._in_worker = True
         return problems
 
-    def taken(self) -> ProblemCounts:
-        """What was met since the last time."""
+    def take_counts(self) -> ProblemCounts:
+        """Take out the counts of what was met since the last time."""
         counted, self._met = self._met, ProblemCounts()
         return counted
 
@@ -169,7 +169,7 @@ class Problems:
                 counted.remedies | self.remedies,
             )
             self._met.first = self._met.first or counted.first
-            for line in counted.aside:
+            for line in counted.quarantine_lines:
                 self._append(line)
             for reason in counted.warnings:
                 if self.listener is not None:
@@ -277,8 +277,8 @@ class Problems:
         self._append(json.dumps(line) + "\n")  # in ASCII: nothing in it acts on a terminal
 
     def _append(self, line: str) -> None:
-        if self._apart:
-            self._met.aside.append(line)
+        if self._in_worker:
+            self._met.quarantine_lines.append(line)
             return
         if self._sink is None:
             assert self.quarantine is not None

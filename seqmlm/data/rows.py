@@ -43,13 +43,13 @@ def read_rows(
         UsageError: a file of another kind.
         DataError: it cannot be read, with the line.
     """
-    suffix, told = stem_suffix(source), problems or Problems()
+    suffix, problems = stem_suffix(source), problems or Problems()
     if source == "-" or suffix in _JSON:
-        yield from _json_lines(source, told)
+        yield from _json_lines(source, problems)
     elif suffix in _DELIMITERS:
-        yield from _table(source, _DELIMITERS[suffix], names, told)
+        yield from _table(source, _DELIMITERS[suffix], names, problems)
     elif suffix == ".parquet":
-        yield from parquet_rows(source, told)
+        yield from parquet_rows(source, problems)
     else:
         raise UsageError(
             f"{source}: rows are read from .jsonl, .csv, .tsv and .parquet files (also .gz, .zst)"
@@ -76,10 +76,10 @@ def number(value: Any) -> float:
     (1.5, nan)
     """
     try:
-        found = float(value)
+        parsed = float(value)
     except (TypeError, ValueError):
         return math.nan
-    return found if math.isfinite(found) else math.nan
+    return parsed if math.isfinite(parsed) else math.nan
 
 
 def _json_lines(source: str, problems: Problems) -> Iterator[FieldRow]:

@@ -16,7 +16,7 @@ KEPT_INPUTS = ".inputs"
 
 
 def shown_name(paths: Sequence[str]) -> str:
-    """What a tracked run calls its data: the name of the first file or folder, and how many more there are.
+    """The name of the data in a tracked run: the first file or folder, and how many more there are.
 
     Args:
         paths: as the user named them; references to data sets and "-" are among them, none is standard input.

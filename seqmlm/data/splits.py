@@ -127,30 +127,30 @@ def _share(hashes: NDArray[np.int64]) -> NDArray[np.float64]:
     return shares
 
 
-def _by_share(groups: NDArray[np.int64], wanted: tuple[float, float]) -> Parts:
+def _by_share(groups: NDArray[np.int64], held_out_shares: tuple[float, float]) -> Parts:
     """(N,) group hashes to (N,) parts: the lowest hashes validate, the next ones calibrate.
 
     Where groups of several records, of different sizes, leave a part less than half or more than twice of
-    what is wanted, the groups are chosen by their sizes too.
+    its share, the groups are chosen by their sizes too.
     """
     shares = _share(groups)
-    ends = (wanted[0], wanted[0] + wanted[1])
+    ends = (held_out_shares[0], held_out_shares[0] + held_out_shares[1])
     parts = _IN_ORDER[np.digitize(shares, ends)]
     distinct, member, sizes = np.unique(shares, return_inverse=True, return_counts=True)
     fair = all(
         share / 2 * len(parts) <= np.count_nonzero(parts == part) <= 2 * share * len(parts)
-        for part, share in ((VALIDATION, wanted[0]), (CALIBRATION, wanted[1]))
+        for part, share in ((VALIDATION, held_out_shares[0]), (CALIBRATION, held_out_shares[1]))
         if share > 0
     )
     if not fair and _FEWEST_SIZED <= len(distinct) <= len(groups) // 2:
-        sized = _by_size(sizes, wanted)
+        sized = _by_size(sizes, held_out_shares)
         if (sized == TRAIN).any():
             return np.asarray(sized[member], dtype=np.int8)
-    if all((parts == part).any() for part, share in enumerate((1.0, *wanted)) if share > 0):
+    if all((parts == part).any() for part, share in enumerate((1.0, *held_out_shares)) if share > 0):
         return parts
     # A part is empty: the nearest groups move to it, as long as there are enough of them.
     first, second = np.searchsorted(distinct, ends).tolist()
-    validate, calibrate = _enough(len(distinct), (first, second - first), wanted)
+    validate, calibrate = _enough(len(distinct), (first, second - first), held_out_shares)
     place = np.digitize(np.arange(len(distinct)), (validate, validate + calibrate))
     return np.asarray(_IN_ORDER[place][member], dtype=np.int8)
 
@@ -248,15 +248,16 @@ class Chronological:
 
 
 def _latest(groups_left: Places, groups: Marks, records: Places, size: float) -> Places:
-    """The last of `left` (in order of time), latest first, that have at least the `wanted` records."""
+    """The last of `groups_left` (in order of time), latest first, that have at least `size` records."""
     latest = groups_left[::-1]
     return latest[: int(np.searchsorted(np.cumsum(records[latest]), size)) + 1]
 
 
 def _stretches(groups_left: Places, groups: Marks, records: Places, size: float) -> Places:
-    """Of each stretch of `left` (in order of time), about as many as are `wanted`, the lowest hash.
+    """Groups of about `size` records, spread over `groups_left`, which are in order of time.
 
-    Drawn, not every tenth: what a machine does again and again would fall on the same place of its period.
+    One is drawn of each stretch, by the lowest hash, and not every tenth taken: what a machine does again and
+    again would fall on the same place of its period.
     """
     count = min(len(groups_left), max(1, round(size * len(groups_left) / int(records[groups_left].sum()))))
     stretch = np.arange(len(groups_left)) * count // len(groups_left)

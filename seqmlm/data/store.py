@@ -315,7 +315,7 @@ class _Columns(NamedTuple):
     """The columns of one batch, end to end, and those of them that are channels."""
 
     offsets: NDArray[np.int32]
-    own: dict[str, Any]
+    arrays: dict[str, Any]
     channels: dict[str, Floats]
 
     @classmethod
@@ -365,7 +365,7 @@ class EncodedDataset:
             columns = self._columns[batch] = _Columns.of(self._arrow.views(batch))
         part = slice(*columns.offsets[row : row + 2])
         channels = {name: values[part] for name, values in columns.channels.items()}
-        return Encoding(**{name: values[part] for name, values in columns.own.items()}, channels=channels)
+        return Encoding(**{name: values[part] for name, values in columns.arrays.items()}, channels=channels)
 
     @cached_property
     def longest(self) -> int:
@@ -385,9 +385,9 @@ class EncodedDataset:
         at = at[here]
         # The first window of a record never moves: neither does the end of the last one before it.
         end = np.where(at + 1 < len(moved), moves[np.minimum(at + 1, len(moved) - 1)], 0)
-        found = lengths.copy()
-        found[here] += (end - moves[at]).astype(lengths.dtype)
-        return found
+        lengths_of_epoch = lengths.copy()
+        lengths_of_epoch[here] += (end - moves[at]).astype(lengths.dtype)
+        return lengths_of_epoch
 
     def at(self, epoch: int, index: int) -> Encoding:
         """A window as it is cut in an epoch."""
@@ -483,7 +483,7 @@ class Prepared:
         return [Place(number, name, source, line, files[source]) for number, name, source, line in places]
 
     def _numbers(self, part: Part) -> NDArray[np.int64]:
-        """Of the records of a part, ascending."""
+        """Numbers of the records of a part, ascending."""
         windows: EncodedDataset = getattr(self, part)
         return np.unique(windows.records(range(len(windows))))
 

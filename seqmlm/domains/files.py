@@ -15,7 +15,7 @@ from seqmlm.data.counts import Things
 from seqmlm.data.files import expand, is_reference, stem_suffix
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import Reference, by_split, decides, is_saved, is_shards, read_parquet
-from seqmlm.data.readers.tables import Made, csv_records
+from seqmlm.data.readers.tables import RecordMaker, csv_records
 from seqmlm.data.record import Record
 from seqmlm.domains.samples import LABELS, TRUTH
 from seqmlm.errors import DataError, UsageError, nearest
@@ -103,7 +103,7 @@ def dataset_format(reader: Reader) -> Format:
     return Format(read=reader, suffixes=(".parquet",), folder=is_saved)
 
 
-def table_formats(make_records: Made) -> dict[str, Format]:
+def table_formats(make_records: RecordMaker) -> dict[str, Format]:
     """CSV and TSV where they are not what a field is in as a rule: a column `sequence`, and others beside it.
 
     Args:

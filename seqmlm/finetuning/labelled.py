@@ -362,7 +362,7 @@ def _kind_and_names(
 
 def has_entities_only(example: Example) -> bool:
     """Whether entities alone are labelled, not what is between them."""
-    return isinstance(example.label, Spans) and example.label.alone
+    return isinstance(example.label, Spans) and example.label.entities_only
 
 
 def _check_names(names: Sequence[str], labels: Sequence[str], problems: Problems) -> None:

@@ -251,7 +251,7 @@ class Cloze:
         parts = np.split(state.symbols, ends[:-1])
         if self.rule.facts.names is not None:
             return ["".join(self.symbol_text(symbol) for symbol in part) for part in parts]
-        return [self.tokenizer.spelling.joined(part.tolist()) for part in parts]
+        return [self.tokenizer.spelling.text_of_tokens(part.tolist()) for part in parts]
 
     @property
     def symbols(self) -> int:

@@ -271,7 +271,7 @@ def put_file(path: Path, content: bytes | None) -> None:
 
 
 def card_values(folder: Path) -> dict[str, Any]:
-    """What the card of a model folder holds, unchecked; nothing where it cannot be read."""
+    """Values of the card of a model folder, unchecked; none where it cannot be read."""
     try:
         values = read_json(folder / CARD)
     except (OSError, ValueError):

@@ -94,7 +94,7 @@ def upgrade(bind: Engine, schema: Schema = REGISTRY) -> None:
     from alembic import command
 
     writer = bind.execution_options(**WRITING)
-    with reachable(bind), _alone(bind), writer.begin() as connection, _quiet():
+    with reachable(bind), _single_migration(bind), writer.begin() as connection, _quiet():
         command.upgrade(configuration(connection, schema), "head")
 
 
@@ -192,7 +192,7 @@ def _damaged(error: BaseException) -> bool:
 
 
 @contextmanager
-def _alone(bind: Engine) -> Iterator[None]:
+def _single_migration(bind: Engine) -> Iterator[None]:
     """One migration at a time: a lock file beside an SQLite file; servers lock in the migration itself."""
     file = bind.url.database
     if bind.dialect.name == "sqlite" and file and file != ":memory:":
@@ -241,22 +241,22 @@ def set_aside(url: str) -> Path | None:
     if bind.dialect.name != "sqlite" or not exists(bind.url):
         return None
     path = Path(str(bind.url.database))
-    with reachable(bind), _alone(bind):
+    with reachable(bind), _single_migration(bind):
         try:
             _check(path)
             revisions(bind)
             return None
         except UnusableError:
             bind.dispose()
-        aside, number = path.with_name(f"{path.name}.damaged"), 1
-        while aside.exists():
+        target, number = path.with_name(f"{path.name}.damaged"), 1
+        while target.exists():
             number += 1
-            aside = path.with_name(f"{path.name}.damaged-{number}")
+            target = path.with_name(f"{path.name}.damaged-{number}")
         # The file itself goes last: beside a new one, its log would be read as that one's.
         for end in ("-wal", "-shm", ""):
             if path.with_name(path.name + end).exists():
-                move_into_place(path.with_name(path.name + end), aside.with_name(aside.name + end))
-    return aside
+                move_into_place(path.with_name(path.name + end), target.with_name(target.name + end))
+    return target
 
 
 def _check(path: Path) -> None:
@@ -266,12 +266,12 @@ def _check(path: Path) -> None:
             opened.execute("PRAGMA locking_mode = EXCLUSIVE")
             opened.execute("BEGIN EXCLUSIVE")
             opened.execute("COMMIT")
-            found = [one for (one,) in opened.execute("PRAGMA integrity_check")]
+            messages = [message for (message,) in opened.execute("PRAGMA integrity_check")]
         except sqlite3.DatabaseError as error:
             if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
                 raise UnreachableError(f"{path} is in use: stop what uses it first") from None
             if not _damaged(error):
                 raise StateError(f"{path} cannot be read: {error}") from None
-            found = [str(error)]
-    if found != ["ok"]:
-        raise UnusableError(f"{path} is damaged: {found[0]}; {_RESCAN}")
+            messages = [str(error)]
+    if messages != ["ok"]:
+        raise UnusableError(f"{path} is damaged: {messages[0]}; {_RESCAN}")

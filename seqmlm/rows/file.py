@@ -207,7 +207,7 @@ class Rows:
         if not self.asked:
             return  # what stands in the file is not touched before there is something to write
         if self._sink is not None:
-            self._sink.put(json_lines(rows_of_all))
+            self._sink.write_lines(json_lines(rows_of_all))
             return
         if self._spool is not None:
             self._spool.write(json_lines(rows_of_all))
@@ -264,7 +264,7 @@ class Rows:
             elif self._stdout is not None and not self._at_once:
                 with tempfile.TemporaryDirectory() as folder:
                     self._write_all(Path(folder) / "table", finished)
-                    self._stdout.put((Path(folder) / "table").read_bytes())
+                    self._stdout.write_lines((Path(folder) / "table").read_bytes())
             elif self._stdout is not None:
                 self._stdout.finish()
             return

@@ -319,7 +319,7 @@ def _coarse_note(config: ScoringRequest, level: Level, mode: str, stored: Stored
 
 
 def _few(stored: Stored) -> list[str]:
-    """What is to be said of a calibration of few records."""
+    """The note that a calibration rests on few records; none where it does not."""
     if not stored.few:
         return []
     records = released_count(stored.records)

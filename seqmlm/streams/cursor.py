@@ -147,14 +147,14 @@ def with_defaults(request: Mapping[str, Any], config: Any) -> dict[str, Any]:
     return {**request, DEFAULTS: defaults}
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def differences(stored: Mapping[str, Any], request: Mapping[str, Any]) -> list[str]:
     """A phrase for each part of a request that is not what it was.
 
     A setting that only one of both has is as its default in the other one. An earlier version did not store
     defaults: a setting of it that was empty was not given.
     """
-    earlier, earlier_default = _settings(before)
-    later, later_default = _settings(now)
+    earlier, earlier_default = _settings(stored)
+    later, later_default = _settings(request)
     phrases = []
     for name in sorted(earlier.keys() | later.keys()):
         was, now_is = (
@@ -163,7 +163,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         )
         if json.dumps(was) == json.dumps(now_is):  # with the order of the inputs
             continue
-        if name not in later and not was and DEFAULTS not in before:
+        if name not in later and not was and DEFAULTS not in stored:
             continue
         if isinstance(was, dict) and isinstance(now_is, dict):
             keys = [key for key in sorted(was.keys() | now_is.keys()) if was.get(key) != now_is.get(key)]

@@ -232,7 +232,7 @@ class LinesSink:
                 raise write_error(self._path, error) from None
         return self._handle
 
-    def put(self, data: bytes) -> None:
+    def write_lines(self, data: bytes) -> None:
         """Take rows as whole lines of JSON; those since the last commit may be lost when the process dies.
         Here and below StateError: they cannot be written; what was committed is still there."""
         self._open()
@@ -297,9 +297,9 @@ class StreamSink:
 
     def write(self, rows: Sequence[Fields]) -> None:
         """Take rows; a reader that is slow is waited for; StateError: they cannot be written."""
-        self.put(self._encode(rows))
+        self.write_lines(self._encode(rows))
 
-    def put(self, data: bytes) -> None:
+    def write_lines(self, data: bytes) -> None:
         """Take whole lines; as `write`."""
         self._begun = True
         try:
@@ -449,7 +449,7 @@ def _tsv_encoder(schema: Schema) -> Callable[[Sequence[Fields]], bytes]:
         nonlocal header
         first, header = header, ""
         flat = (encodable(schema.cells(_finite(row), nested=False)) for row in rows)
-        return (first + "".join("\t".join(map(_tabbed, one.values())) + "\n" for one in flat)).encode()
+        return (first + "".join("\t".join(map(_tabbed, cells.values())) + "\n" for cells in flat)).encode()
 
     return encode
 

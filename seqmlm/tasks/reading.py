@@ -113,9 +113,8 @@ def parts_read_ahead(task: Any, problems: Problems, done: int = 0) -> Iterator[P
     """
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
-    reader = context.Process(
-        target=_send_parts, args=(theirs, ours, task, problems.apart(), done), daemon=True
-    )
+    arguments = (theirs, ours, task, problems.for_worker(), done)
+    reader = context.Process(target=_send_parts, args=arguments, daemon=True)
     with warnings.catch_warnings():
         # Python 3.12 warns of forks beside native threads; the reader calls none of the libraries that
         # have any.
@@ -152,8 +151,8 @@ def _send_parts(pipe: Connection, parent_pipe: Connection, task: Any, problems: 
     try:
         try:
             for part in parts(task, problems, done):
-                pipe.send(replace(part, problem_counts=problems.taken()))
-            pipe.send(Part(problem_counts=problems.taken()))
+                pipe.send(replace(part, problem_counts=problems.take_counts()))
+            pipe.send(Part(problem_counts=problems.take_counts()))
         except Exception as error:
             pipe.send(error)
     except BrokenPipeError:

@@ -14,7 +14,7 @@ import tokenizers
 
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids, TokenSpace
 from seqmlm.errors import StateError, UsageError
-from seqmlm.tokenizers.base import Tokenizer, Traits, Unknown, cut
+from seqmlm.tokenizers.base import Tokenizer, Traits, Unknown, split_encodings
 from seqmlm.tokenizers.spelling import Spelling
 
 
@@ -34,17 +34,17 @@ class Pieces(Spelling):
 
     def surface(self, token: int) -> str:
         """The id's text as decoded inside a sentence, outer spaces removed."""
-        return (
-            self.tokens[token] if self._space.is_special[token] else self.joined([token]).removeprefix("##")
-        )
+        if self._space.is_special[token]:
+            return self.tokens[token]
+        return self.text_of_tokens([token]).removeprefix("##")
 
-    def joined(self, tokens: Sequence[int]) -> str:
+    def text_of_tokens(self, tokens: Sequence[int]) -> str:
         decoder, texts = self._backend.decoder, [self.tokens[token] for token in tokens]
         text: str = "".join(texts) if decoder is None else decoder.decode(texts)
         return text.strip()
 
     def unit_text(self, token: int) -> str | None:
-        """As of the base class: behind a word, its text is encoded as this id."""
+        """The text of an id where, behind a word, it is encoded as this id; else None."""
         if self._space.is_special[token]:
             return None
         text = self.surface(token)
@@ -133,7 +133,7 @@ class BackendTokenizer(Tokenizer):
         _trim(spans, raws, starts)
         groups = self._groups(encodings, ids, starts)
         self._empty_blanks(ids, groups, spans)
-        return cut(pairwise(starts.tolist()), ids, groups, spans), encodings
+        return split_encodings(pairwise(starts.tolist()), ids, groups, spans), encodings
 
     def _empty_blanks(self, ids: Ids, groups: Ids, spans: Ids) -> None:
         """Give a token that is only a space an empty span where the rest of its word begins; in place."""
@@ -179,7 +179,7 @@ def read_backend(directory: Path) -> tokenizers.Tokenizer:
 
 
 def backend_content(backend: tokenizers.Tokenizer) -> Any:
-    """What determines a backend's ids, as JSON values: all but truncation, padding and file version."""
+    """The content of a backend that determines ids, as JSON: all but truncation, padding and file version."""
     content = json.loads(backend.to_str())
     return {key: value for key, value in content.items() if key not in ("version", "truncation", "padding")}
 

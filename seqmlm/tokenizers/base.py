@@ -76,7 +76,7 @@ class UnknownUnit(DataError):
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """What holds of every tokenizer of a class.
+    """Traits that every tokenizer of a class has.
 
     Args:
         unit: what it counts, as a person calls it ("word").
@@ -180,7 +180,7 @@ class Tokenizer(ABC):
         """The same tokenizer as a Hugging Face fast tokenizer: equal ids for every sequence."""
 
     def _content(self) -> Any:
-        """What determines the ids besides name and options, as JSON values."""
+        """The content that determines ids besides name and options, as JSON values."""
         return list(self.tokens)
 
     def save(self, directory: Path) -> None:
@@ -217,11 +217,11 @@ class Growing(Tokenizer):
     @property
     @abstractmethod
     def facts(self) -> Mapping[str, str]:
-        """What was decided of the fields of its training data, field to a few words; shown by inspection."""
+        """Decisions on the fields of its training data, field to a few words; shown by inspection."""
 
     @abstractmethod
     def advice(self, counts: Sequence[int]) -> str | None:
-        """What to do where the vocabulary says little of some data.
+        """Advice for data of which the vocabulary says little; None where it says enough.
 
         Args:
             counts: (V,) how often each token occurs there.
@@ -269,7 +269,7 @@ def space_of(special: Sequence[str], size: int) -> TokenSpace:
     )
 
 
-def cut(
+def split_encodings(
     bounds: Iterable[tuple[int, int]], ids: Ids, groups: Ids, spans: Ids, weights: Floats | None = None
 ) -> list[Encoding]:
     """Encodings as views of common arrays, one between each two bounds."""

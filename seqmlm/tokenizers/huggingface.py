@@ -147,7 +147,7 @@ _CLASS = re.compile(r"\w*Tokenizer(Fast)?|TokenizersBackend")
 
 
 def _auto(reference: str) -> Any:
-    """What transformers makes of a tokenizer's files, in a folder that holds nothing else.
+    """The tokenizer that transformers makes of its files, in a folder that holds nothing else.
 
     Raises:
         StateError: there is no tokenizer, it needs code of its own, or its files are damaged.

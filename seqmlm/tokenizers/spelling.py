@@ -32,7 +32,7 @@ class Spelling:
         """The text of an id in a raw sequence, without the vocabulary's markers ("##", "▁")."""
         return self.tokens[token]
 
-    def joined(self, tokens: Sequence[int]) -> str:
+    def text_of_tokens(self, tokens: Sequence[int]) -> str:
         """The text that some tokens have together, one after the other; lines, where units are lines."""
         return "\n".join(map(self.surface, tokens))
 
@@ -41,7 +41,7 @@ class Spelling:
         return self.surface(token)
 
     def meaning(self, text: str) -> str | None:
-        """What a unit spelled so stands for in words, where the data said it of all alike; here nothing."""
+        """The meaning of a unit spelled so, in words, where the data gave all alike the same; here None."""
         return None
 
     def show(self, text: str, encoding: Encoding, places: Ids, predicted: Ids, hidden: str) -> str:
@@ -78,7 +78,7 @@ class Letters(Spelling):
 
     stand_in: ClassVar[str] = "A"
 
-    def joined(self, tokens: Sequence[int]) -> str:
+    def text_of_tokens(self, tokens: Sequence[int]) -> str:
         return "".join(map(self.surface, tokens))
 
 

@@ -203,7 +203,7 @@ class SubwordTokenizer(BackendTokenizer):
         return cls(backend, **options)
 
     def encode_batch(self, raws: Sequence[str]) -> list[Encoding]:
-        """As of the base class; texts above `PIECE` characters go through the library in pieces."""
+        """Encode each text; those above `PIECE` characters go through the library in pieces."""
         short = iter(super().encode_batch([raw for raw in raws if len(raw) <= PIECE]))
         return [next(short) if len(raw) <= PIECE else self._in_pieces(raw) for raw in raws]
 

@@ -83,7 +83,7 @@ class Follower:
     def __init__(
         self,
         patterns: Sequence[str],
-        read: Callable[[Source], Iterator[Record]],
+        reader: Callable[[Source], Iterator[Record]],
         states: Iterable[FileState] = (),
         *,
         tick: float,
@@ -94,11 +94,11 @@ class Follower:
         patience: float = PATIENCE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._patterns, self._read, self._tell, self._replay = patterns, read, tell, replay
+        self._patterns, self._read, self._tell, self._replay = patterns, reader, tell, replay
         self._tick, self._patience, self._clock, self._rotation = tick, patience, clock, rotation
         self._exclude, self._messages = set(exclude), set[str]()
         states = list(states)
-        self._files = [Generation(state, read, math.inf) for state in states if not state.done]
+        self._files = [Generation(state, reader, math.inf) for state in states if not state.done]
         self._done = [state for state in states if state.done][-_FORGOTTEN:]
         self._copies: set[tuple[int, ...]] = set()  # files that hold nothing new
         self._damaged: dict[tuple[int, ...], float] = {}  # that cannot be unpacked, and since when
@@ -150,7 +150,7 @@ class Follower:
         return records
 
     @property
-    def changed(self) -> bool:
+    def has_changes(self) -> bool:
         """Whether there are `states` to keep."""
         return bool(self._ended) or any(file.changed for file in self._files)
 

@@ -40,8 +40,8 @@ class FileState:
     offset: int = 0  # bytes that were handed to the reader: whole lines
     line: int = 0  # number of these lines
     size: int = 0  # bytes that were seen
-    taken: int = 0  # see `Memory`, as `held`
-    held: dict[str, list[int]] = field(default_factory=dict)
+    taken: int = 0  # `Memory.last_line`
+    held: dict[str, list[int]] = field(default_factory=dict)  # lines that wait, see `Memory`
     begin: int = 0  # bytes and lines before those that a new reader has to be given
     begin_line: int = 0
     head: int = 0  # bytes of the first lines, which every reader is given; 0 until these are there
@@ -66,14 +66,14 @@ class Gap:
     size: int  # bytes that are known to be missing; 0 where that is not known
     fate: str = "was destroyed before it could be read"
     cause: str = DESTROYED
-    what: str = ""  # is missing, where that is known better than by bytes
+    missing: str = ""  # what is missing, where that is known better than by bytes
 
     @property
     def reason(self) -> str:
         """The missing bytes and the cause, in a sentence."""
         bound = "" if self.cause == HOLE else "at least "
         size = f"{bound}{number_of(self.size, 'byte')}" if self.size else "what was written"
-        return f"{self.what or f'{size} from here on'} {self.fate}: {self.cause}"
+        return f"{self.missing or f'{size} from here on'} {self.fate}: {self.cause}"
 
 
 class Plain:
@@ -279,8 +279,8 @@ class Generation:
     _at_line_start = True
     _failed = False  # its reader has ended with an error
 
-    def __init__(self, state: FileState, read: Callable[[Source], Iterator[Record]], now: float) -> None:
-        self.state, self._read = state, read
+    def __init__(self, state: FileState, reader: Callable[[Source], Iterator[Record]], now: float) -> None:
+        self.state, self._read = state, reader
         self.since = now  # of the last bytes, or since when it cannot be found
         self.memory = Memory()  # of the reader
         self.marks = [(state.begin_line, state.begin)]
@@ -387,7 +387,7 @@ class Generation:
             records, lines = self.fed.records, self.memory.held().values()
             numbers = {number for record in records for number in record.meta.get("lines", (record.line,))}
             waiting = set().union(*lines) - numbers
-            self._miss(error, min({self.memory.taken + 1, *waiting}), len(block or b""))
+            self._miss(error, min({self.memory.last_line + 1, *waiting}), len(block or b""))
             return records
 
     def _begin_anew(self, error: DataError | None = None) -> None:
@@ -438,7 +438,7 @@ class Generation:
         if self._failed and not state.done:
             self._begin_anew()
         if self.fed is not None and not state.done:
-            state.taken, state.held = self.memory.taken, self.memory.held()
+            state.taken, state.held = self.memory.last_line, self.memory.held()
             first = min([state.taken, *(min(lines) for lines in state.held.values())])
             while len(self.marks) > 1 and self.marks[1][0] < first:
                 del self.marks[0]

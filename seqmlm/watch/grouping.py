@@ -93,7 +93,7 @@ class Grouping:
                 "reason": printable(row.get("reason", "")),
                 "what": printable(row.get("what", "an alarm")),
                 "severity": row.get("severity"),
-                **{name: _named(row, name) for name in ("host", "service")},
+                **{name: _name_and_count(row, name) for name in ("host", "service")},
             }
         return Incident(
             **texts,
@@ -153,13 +153,13 @@ class _Fold:
             incident = min(silent, key=lambda incident: (incident.state == "resolved", incident.row))
             self.belongs[number] = incident.row
             if incident.state != "resolved":
-                self._silent[incident.row] = self._change("updated", _joined(incident, alarm))
+                self._silent[incident.row] = self._change("updated", _merge(incident, alarm))
             return {**row, "muted": f"incident {incident.id}"}
         earlier = self._open.get(alarm.place)
         if earlier is not None and not _meets(earlier, alarm, self._grouping.quiet):
             self._end(earlier)
             earlier = None
-        incident = alarm if earlier is None else _joined(earlier, alarm)
+        incident = alarm if earlier is None else _merge(earlier, alarm)
         self._open[alarm.place] = self._change("updated" if earlier else "opened", incident)
         self.belongs[number] = incident.row
         return row
@@ -175,8 +175,8 @@ class _Fold:
         return incident
 
 
-def _joined(incident: Incident, alarm: Incident) -> Incident:
-    """An incident with another row, which comes as the incident that it alone would be."""
+def _merge(incident: Incident, alarm: Incident) -> Incident:
+    """Merge another row into an incident; the row comes as the incident that it alone would be."""
     speaks = (alarm.new_lines > 0, -alarm.p_value) > (incident.new_lines > 0, -incident.p_value)
     # A silenced alarm may be of another place.
     near = [incident, alarm] if alarm.place == incident.place else [incident]
@@ -204,7 +204,7 @@ def _short(text: object) -> str:
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."
 
 
-def _named(row: Fields, name: str) -> str | None:
+def _name_and_count(row: Fields, name: str) -> str | None:
     """The host or service that most lines of a row name, and how many others there are."""
     if name not in row:
         return None

@@ -163,13 +163,13 @@ class Outbox:
                 "away, and it is written anew from what rows the database has"
             ) from None
         while rows := self._registry.stream_rows(self.stream, self._written, _REFILLED):
-            self._put(rows)
+            self._write_lines(rows)
         self._mark = self._lines.commit()
         self.number = self._written
 
-    def _put(self, rows: Sequence[tuple[int, str]]) -> None:
+    def _write_lines(self, rows: Sequence[tuple[int, str]]) -> None:
         assert self._lines is not None
-        self._lines.put("".join(f"{line}\n" for _, line in rows).encode())
+        self._lines.write_lines("".join(f"{line}\n" for _, line in rows).encode())
         self._written = rows[-1][0]
 
     @property
@@ -223,7 +223,7 @@ class Outbox:
         save = partial(self._registry.commit_stream, self.stream, turn, self._notify)
         changes, self.waiting = self._registry.patiently(save), []
         if rows:
-            self._put([(number, line) for number, _, line in rows])
+            self._write_lines([(number, line) for number, _, line in rows])
             self._mark = self._lines.commit()
         for change in changes:
             self._open[change.incident.row] = change.incident
@@ -250,7 +250,7 @@ def turns(outbox: Outbox, *, stopping: Callable[[], bool]) -> Iterator[list[Reco
         for gap in follower.gaps:
             outbox.write_gap(gap)
         seconds = time.monotonic() - committed
-        late = seconds >= (COMMIT_SECONDS if follower.changed else ALIVE.total_seconds()) or outbox.due
+        late = seconds >= (COMMIT_SECONDS if follower.has_changes else ALIVE.total_seconds()) or outbox.due
         if records or outbox.waiting or late:
             yield records
             committed = time.monotonic()

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -15,7 +15,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TextIO
 
-from seqmlm.data.files import Source
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.signals import StopSignals
@@ -156,12 +155,9 @@ class Watching:
         config, model, problems = self.config, self.model, self.problems
         outputs = [out, out.with_name(f"{out.name}.lock"), config.ignore]
 
-        def read(source: Source) -> Iterator[Record]:
-            return model.read(source, problems)
-
         return Follower(
             patterns,
-            read,
+            lambda source: model.read(source, problems),
             states,
             tick=model.tick(config.latency),
             tell=self._progress.message,

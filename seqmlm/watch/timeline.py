@@ -352,7 +352,8 @@ def timeline(model: str | None = None, since: str = "24h") -> Timeline:
                 or incident.updated >= begin
                 or (incident.resolved or begin) > begin
             ]
-        report.incidents.sort(key=lambda one: (one.state == "resolved", -one.opened.timestamp()))
+        report.incidents.sort(key=lambda incident: -incident.opened.timestamp())
+        report.incidents.sort(key=lambda incident: incident.state == "resolved")
         report.first_rows = {
             incident.id: first_rows(registry, incident, FIRST_ROWS)[1] for incident in report.incidents
         }

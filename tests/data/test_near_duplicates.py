@@ -40,26 +40,26 @@ def test_estimates_are_near_the_exact_likeness():
 def test_copies_are_found_and_different_texts_are_not():
     seen = NearDuplicates(0.85)
     originals = [text(seed) for seed in range(300)]
-    assert not any(seen.seen(" ".join(words)) for words in originals)
+    assert not any(seen.is_repeat(" ".join(words)) for words in originals)
     copies = [changed(words, 3) for words in originals]  # likeness about .93
     assert likeness(originals[0], copies[0]) > 0.9
-    assert np.mean([seen.seen(" ".join(words)) for words in copies]) > 0.97
+    assert np.mean([seen.is_repeat(" ".join(words)) for words in copies]) > 0.97
     assert len(seen) <= 300 + 9
     others = [changed(words, 40) for words in originals]  # likeness about .33
-    assert not any(seen.seen(" ".join(words)) for words in others)
+    assert not any(seen.is_repeat(" ".join(words)) for words in others)
 
 
 def test_white_space_does_not_count_and_the_first_one_wins():
     seen = NearDuplicates()
-    assert not seen.seen("def f(x):\n    return x + 1\n")
-    assert seen.seen("def f(x): return x+1")
-    assert not seen.seen("def f(x): return x+2")
+    assert not seen.is_repeat("def f(x):\n    return x + 1\n")
+    assert seen.is_repeat("def f(x): return x+1")
+    assert not seen.is_repeat("def f(x): return x+2")
     assert len(seen) == 2
 
 
 def test_short_texts_are_never_alike():
     seen = NearDuplicates()
-    assert [seen.seen("a b c"), seen.seen("a b c"), seen.seen("")] == [False] * 3
+    assert [seen.is_repeat("a b c"), seen.is_repeat("a b c"), seen.is_repeat("")] == [False] * 3
 
 
 def test_memory_is_bounded_and_the_oldest_are_forgotten():

@@ -68,9 +68,9 @@ def test_a_note_says_once_for_all_whether_it_counts_things(way: str):
         ):
             read(problems)
     elif way == "apart":
-        other = problems.apart()
+        other = problems.for_worker()
         read(other)
-        problems.add(pickle.loads(pickle.dumps(other.taken())))
+        problems.add(pickle.loads(pickle.dumps(other.take_counts())))
     else:
         read(problems)
     told = redacted(problems.counts)

@@ -198,10 +198,10 @@ def test_a_warning_of_a_process_that_reads_ahead_is_told_here() -> None:
     told = list[str]()
     ours = Problems()
     ours.listener = told.append
-    other = ours.apart()
+    other = ours.for_worker()
     other.warn("strange data", source="a.fa")
     assert not told
-    ours.add(other.taken())
+    ours.add(other.take_counts())
     assert told == ["warning: strange data"]
     assert ours.counts == {"strange data": 1}
 

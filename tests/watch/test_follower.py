@@ -453,4 +453,4 @@ def test_what_was_read_and_what_waits_is_counted_also_after_a_death(tmp_path: Pa
     assert (world.start().lines, world.start().bytes) == (8, 29)
     world.settle()
     assert (world.start().lines, world.start().bytes, world.start().unread) == (9, 35, 0)
-    assert (world.start().idle, world.start().changed) == (True, False)
+    assert (world.start().idle, world.start().has_changes) == (True, False)

@@ -257,7 +257,9 @@ def test_the_reason_of_a_gap_says_only_what_is_known() -> None:
     place = {"path": "a.log", "line": 3, "offset": 7}
     assert Gap(**place, size=1200).reason.startswith("at least 1,200 bytes from here on ")
     assert Gap(**place, size=0).reason.startswith("what was written from here on was destroyed")
-    single = Gap(**place, size=0, what="the record that begins here", fate="could not be judged", cause="why")
+    single = Gap(
+        **place, size=0, missing="the record that begins here", fate="could not be judged", cause="why"
+    )
     assert single.reason == "the record that begins here could not be judged: why"
 
 

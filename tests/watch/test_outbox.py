@@ -361,19 +361,19 @@ def _after(world: World, outbox: Outbox) -> None:
 
 def _between(world: World, outbox: Outbox) -> None:
     """It dies when the database has the rows, and the file has not."""
-    with dying(LinesSink, "put"), dying(outbox, "_tell"):
+    with dying(LinesSink, "write_lines"), dying(outbox, "_tell"):
         _after(world, outbox)
 
 
 def _torn(world: World, outbox: Outbox) -> None:
     """It dies when half of the rows are in the file."""
-    put = LinesSink.put
+    write_lines = LinesSink.write_lines
 
     def half(sink: LinesSink, data: bytes) -> None:
-        put(sink, data[: len(data) // 2])
+        write_lines(sink, data[: len(data) // 2])
         sink.flush()
 
-    with dying(LinesSink, "put", half), dying(outbox, "_tell"):
+    with dying(LinesSink, "write_lines", half), dying(outbox, "_tell"):
         _after(world, outbox)
 
 

@@ -116,7 +116,7 @@ def whole_file(source: str, problems: Problems, max_bytes: int, kind: str = "fil
 def parsed(
     parse: Parse, entry: Entry, kind: str, source: str, problems: Problems
 ) -> tuple[list[Any], list[str]]:
-    """What Biopython makes of an entry of a kind ("an EMBL entry"), and what it warned of; its errors go to
+    """Records that Biopython parses from an entry of a kind ("an EMBL entry"), and its warnings; errors go to
     `problems`.
     """
     with warnings.catch_warnings(record=True) as warned:
@@ -129,9 +129,9 @@ def parsed(
         except Exception as error:
             at = _AT_LINE.search(str(error))
             line = entry.line + int(at[1]) - 1 if at else entry.line
-            said = " ".join(str(error.args[0] if error.args else error).split())[:200].rstrip(".")
-            said = problems.quoted(f"Biopython says: {said}; ") if str(error) else ""
-            remedy = f"{said}correct it, or name the format the file really has"
+            message = " ".join(str(error.args[0] if error.args else error).split())[:200].rstrip(".")
+            quotation = problems.quoted(f"Biopython says: {message}; ") if str(error) else ""
+            remedy = f"{quotation}correct it, or name the format the file really has"
             reason = f"{kind} that cannot be read"
             problems.bad(DataError(reason, source=source, line=line, remedy=remedy), entry.text[:1000])
             return [], []

@@ -225,5 +225,5 @@ class _UnderWay:
 def _like_a_table(text: bytes) -> bool:
     """Whether the first lines, several of them, have as many commas or tabs each."""
     first = [line for line in text.split(b"\n", 5)[:5] if line.strip()]
-    found = ({line.count(mark) for line in first} for mark in (b",", b"\t"))
-    return len(first) > 1 and any(len(counts) == 1 and counts != {0} for counts in found)
+    counts_by_mark = ({line.count(mark) for line in first} for mark in (b",", b"\t"))
+    return len(first) > 1 and any(len(counts) == 1 and counts != {0} for counts in counts_by_mark)

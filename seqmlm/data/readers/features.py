@@ -43,7 +43,7 @@ class Stretch(NamedTuple):
 
 
 def known_as(sequence: str, names: Container[str]) -> str | None:
-    """What a chromosome is called among known ones: chr1 may be 1, chrM may be MT; None if not known."""
+    """The name of a chromosome among known ones: chr1 may be 1, chrM may be MT; None if not known."""
     stem = sequence.removeprefix("chr")
     aliases = _MITOCHONDRION if sequence in _MITOCHONDRION else ()
     return next((alias for alias in (sequence, stem, "chr" + stem, *aliases) if alias in names), None)

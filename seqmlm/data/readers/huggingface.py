@@ -27,7 +27,7 @@ from seqmlm.data.files import REFERENCE, expand, is_reference, require_file
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.arrow import BATCH_ROWS, ArrowTable, Columns, arrow_rows, open_parquet
 from seqmlm.data.readers.objects import json_value
-from seqmlm.data.readers.tables import Fields, Made, complete_row, missing, names_of
+from seqmlm.data.readers.tables import Fields, RecordMaker, complete_row, missing, names_of
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError, UsageError
 from seqmlm.parsing import parse_yaml, read_bounded
@@ -50,8 +50,8 @@ _TALKATIVE = ("datasets", "huggingface_hub")
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """What `hf:NAME[@REVISION][:[SUBSET/]SPLIT]` names: a data set of the hub at a branch, tag or commit, or
-    a folder; one of its configurations, and one of its splits. None is the newest, the default one, and all.
+    """A data set named by `hf:NAME[@REVISION][:[SUBSET/]SPLIT]`: of the hub at a branch, tag or commit, or a
+    folder; one of its configurations, and one of its splits. None is the newest, the default one, and all.
     """
 
     name: str
@@ -116,7 +116,7 @@ def _is_one(path: Path) -> bool:
 
 
 def decides(path: str | Path) -> list[str]:
-    """What decides the rows of a data set: the reference with its commit, and the files of a folder."""
+    """Names of all that decides the rows of a data set: the reference with its commit, a folder's files."""
     reference = Reference.parse(str(path)).fixed()
     return [str(reference), *(expand([reference.name]) if reference.local else [])]
 
@@ -136,7 +136,7 @@ def by_split(path: str | Path) -> list[tuple[str, str | None]]:
 
 
 def read_dataset(
-    record_of: Made,
+    record_of: RecordMaker,
     path: str | Path,
     problems: Problems,
     *,
@@ -277,7 +277,7 @@ def _split_names(reference: Reference) -> list[str]:
 
 
 def _builder(reference: Reference) -> Any:
-    """What `datasets` makes of a folder, or of a data set of the hub, after a look at what it would open."""
+    """The builder of `datasets` for a folder or a data set of the hub, after a look at what it would open."""
     import datasets
     from datasets.packaged_modules import _PACKAGED_DATASETS_MODULES
 

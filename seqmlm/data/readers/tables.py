@@ -76,7 +76,7 @@ def torn_text(source: str, line: int | None = None, name: str | None = None) -> 
 
 @dataclass(frozen=True)
 class Fields:
-    """Which fields of a row make a record.
+    """Names of the fields of a row that make a record.
 
     Args:
         text: the sequence.
@@ -165,7 +165,7 @@ def read_jsonl(
 
 # CSV and TSV: the sequence in one named column.
 
-Made = Callable[[Record, Problems], Iterable[Record]]
+RecordMaker = Callable[[Record, Problems], Iterable[Record]]
 """What a field makes of a record whose raw is the text of a cell."""
 
 
@@ -175,7 +175,7 @@ def complete_row(record: Record, problems: Problems) -> Iterable[Record]:
 
 
 def csv_records(
-    record_of: Made,
+    record_of: RecordMaker,
     path: str | Path,
     problems: Problems,
     *,
@@ -213,12 +213,13 @@ def csv_records(
         if not columns:
             columns = fields if header else [str(i) for i in range(1, len(fields) + 1)]
             picked = replace(picked, text=columns[0]) if len(columns) == 1 else picked
-            wanted, at = [*picked.needed, *picked.keep], None if header else line  # a table is not skipped
-            absent = next((name for name in wanted if name not in columns), None)
+            names = [*picked.needed, *picked.keep]
+            at = None if header else line  # a table is not skipped
+            absent = next((name for name in names if name not in columns), None)
             if absent is not None:
                 problems.bad(missing(absent, columns, source, at, "column", problems, header))
                 return
-            twice = next((name for name in wanted if columns.count(name) > 1), None)
+            twice = next((name for name in names if columns.count(name) > 1), None)
             if twice is not None:
                 problems.bad(ambiguous(twice, source, at))
                 return
@@ -263,8 +264,7 @@ def ambiguous(name: str, source: str, line: int | None) -> DataError:
 
 
 def delimiter_of(header: str) -> str:
-    """What stands between the columns of a table: the most frequent of comma, tab, semicolon and bar, outside
-    quotation marks.
+    """The delimiter of a table: the most frequent of comma, tab, semicolon and bar, outside quotation marks.
 
     >>> delimiter_of('"name; given; family",label')
     ','
@@ -329,7 +329,7 @@ def _below_comments(
 
 
 def numeric(names: Sequence[str], other_names: Container[str] = ()) -> list[int]:
-    """Places of columns in which 1,5 may be a number: neither named as ids or codes, nor among `others`."""
+    """Places of columns in which 1,5 may be a number: not named as ids or codes, nor among `other_names`."""
     return [at for at, name in enumerate(names) if name not in other_names and not _NAMES.search(name)]
 
 
@@ -350,7 +350,7 @@ def rows_of(
     style: Mapping[str, Any],
     max_bytes: int,
 ) -> Iterator[tuple[int, list[str]] | None]:
-    """As `table_rows`, of lines with their numbers; None for a line of number 0 between rows, a pause."""
+    """(Line it begins on, fields) of each row of numbered lines; None for a pause: a line 0 between rows."""
     under_way: list[int] = []  # numbers of the lines of a row; one is left out where a line was refused
     torn = False  # whether the lines ended within a row: a quotation mark is open
 

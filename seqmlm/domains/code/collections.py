@@ -201,7 +201,7 @@ def read_code_json(
         if (reason := reason_to_skip(record.raw)) is not None:
             problems.note(reason, source=source, line=number)
             continue
-        if near_copies is not None and near_copies.seen(record.raw):
+        if near_copies is not None and near_copies.is_repeat(record.raw):
             problems.note("a near duplicate, skipped")
             continue
         spoken = language or str(row.get("language") or (file_stem if file_stem in LANGUAGES else "")).lower()

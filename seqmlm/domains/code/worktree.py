@@ -97,7 +97,7 @@ def read_worktree(
         else:
             records = read_source(file, problems, generated=generated, unparsed=unparsed, max_bytes=max_bytes)
         for record in records:
-            if near_copies is not None and near_copies.seen(record.raw):
+            if near_copies is not None and near_copies.is_repeat(record.raw):
                 problems.note("a near duplicate, skipped")
                 continue
             yield replace(record, id=name.as_posix(), document=package)

@@ -24,7 +24,7 @@ from seqmlm.domains.dna.tokenizer import (
 )
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Floats, Ids
 from seqmlm.engine.units import Units
-from seqmlm.tokenizers.base import Traits, cut
+from seqmlm.tokenizers.base import Traits, split_encodings
 from seqmlm.tokenizers.letters import LetterTokenizer
 
 if TYPE_CHECKING:
@@ -71,7 +71,9 @@ class BaseTokenizer(NucleotideTokenizer):
         spans[first] = spans[last] = 0
         groups[ids < FIRST] = SPECIAL_GROUP
         weights = self._token_weights(flat)
-        return cut(zip(first.tolist(), (last + 1).tolist(), strict=True), ids, groups, spans, weights)
+        return split_encodings(
+            zip(first.tolist(), (last + 1).tolist(), strict=True), ids, groups, spans, weights
+        )
 
     def _token_weights(self, flat: Flat) -> Floats | None:
         """The mean weight of each token's bases; None if case is ignored."""

@@ -27,7 +27,7 @@ from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Floats, Ids
 from seqmlm.engine.units import Units
 from seqmlm.errors import UsageError
 from seqmlm.parsing import Share
-from seqmlm.tokenizers.base import cut
+from seqmlm.tokenizers.base import split_encodings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -60,7 +60,7 @@ class SeveralBaseTokenizer(NucleotideTokenizer):
         groups = spans[:, 0].copy()
         groups[ids < FIRST] = SPECIAL_GROUP
         weights = None if self._weight == 1 else self._mean_weights(flat, sizes)
-        return cut(pairwise(bounds), ids, groups, spans, weights)
+        return split_encodings(pairwise(bounds), ids, groups, spans, weights)
 
     def _mean_weights(self, flat: Flat, sizes: np.ndarray[Any, Any]) -> Floats:
         """(T,) the mean weight of each token's letters."""

@@ -259,8 +259,8 @@ class Bases(Units, ABC):
     def open_gaps(
         self, encoding: Encoding, spans: Sequence[tuple[int, int]], counts: Sequence[int] | None = None
     ) -> Gapped:
-        """As `Units.open_gaps`; a gap is the bases that stand there, whatever their tokens; a UsageError if
-        it has none, or another number than `counts` asks for."""
+        """The encoding with its gaps: the bases that stand in each span, whatever their tokens; a UsageError
+        if a gap has none, or another number than `counts` asks for."""
         starts = self.spans(encoding)[:, 0]
         gaps = tuple(np.flatnonzero((starts >= start) & (starts < end)) for start, end in spans)
         for number, (units, (start, end)) in enumerate(zip(gaps, spans, strict=True)):

@@ -47,11 +47,11 @@ from seqmlm.tokenizers.base import (
     Growing,
     Traits,
     Unknown,
-    cut,
     kept_options,
     options_of,
     read_card,
     space_of,
+    split_encodings,
 )
 from seqmlm.tokenizers.spelling import Spelling
 
@@ -543,4 +543,4 @@ def _encodings(ids: Ids, lines: Sequence[Sequence[str]], counts: Counts) -> list
     characters_before = np.concatenate([[0], ends])[firsts[:-1]]
     spans[at, 1] = ends - 1 - characters_before[record]
     spans[at, 0] = spans[at, 1] - lengths
-    return cut(pairwise(edges.tolist()), all_ids, groups, spans)
+    return split_encodings(pairwise(edges.tolist()), all_ids, groups, spans)

@@ -34,7 +34,7 @@ from seqmlm.domains.logs.values import (
 )
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids
 from seqmlm.errors import UsageError, nearest
-from seqmlm.tokenizers.base import Traits, Unknown, cut
+from seqmlm.tokenizers.base import Traits, Unknown, split_encodings
 from seqmlm.tokenizers.subword import LONGEST_WORD, SPECIAL, WordPieceTokenizer, fitted_size
 
 _LETTERS = tuple(map(chr, range(33, 127)))
@@ -117,7 +117,7 @@ class LogWordTokenizer(WordPieceTokenizer):
         groups[self.space.is_special[ids]] = SPECIAL_GROUP
         spans = self._raw_spans(records, marked, all_parts, sizes)
         spans[words < 0] = 0
-        return cut(pairwise(edges.tolist()), ids, groups, spans)
+        return split_encodings(pairwise(edges.tolist()), ids, groups, spans)
 
     def _parts(self, lines: Sequence[str]) -> list[_LineTokens]:
         """The tokens of normalised lines; equal lines are encoded once."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from seqmlm.engine.query import Query
 from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding, Ids, TokenSpace
 from seqmlm.engine.units import EXACT, Mode, Units
-from seqmlm.tokenizers.base import Tokenizer, Traits, Unknown, UnknownUnit, cut, read_card
+from seqmlm.tokenizers.base import Tokenizer, Traits, Unknown, UnknownUnit, read_card, split_encodings
 from seqmlm.tokenizers.letters import LetterTokenizer
 from seqmlm.tokenizers.spelling import Letters
 
@@ -113,7 +113,7 @@ class ResidueTokenizer(Tokenizer):
         spans[edges] = 0
         groups[edges] = SPECIAL_GROUP
         groups[ids > _LAST_RESIDUE] = SPECIAL_GROUP
-        return cut(pairwise(starts.tolist()), ids, groups, spans)
+        return split_encodings(pairwise(starts.tolist()), ids, groups, spans)
 
     def unknown(self, raw: str) -> list[Unknown]:
         return [Unknown(i, raw[i]) for i in np.flatnonzero(_TABLE[_letters(raw)] < 0).tolist()]

@@ -44,7 +44,7 @@ def test_features_are_entities_of_their_part_of_a_sequence(name: str, text: str,
     assert plain(whole) == [(2, 4, "exon"), (6, 7, "tRNA")]
     assert plain(part) == [(0, 1, "exon"), (3, 4, "tRNA")]
     assert plain(back) == [(0, 1, "tRNA"), (3, 4, "exon")]
-    assert all(one.label.alone for one in (whole, part, back))  # type: ignore[union-attr]
+    assert all(one.label.entities_only for one in (whole, part, back))  # type: ignore[union-attr]
     assert problems.counts == ({"a label of no record": 1} if name == "f.bed" else {})
     (chosen,) = read(path, record(), columns=["tRNA"], dense=True)
     assert [label for *_, label in plain(chosen)] == ["none"] * 6 + ["tRNA"] + ["none"] * 3

@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import chain, islice
 from typing import Any, Literal
 
-from seqmlm.data.clock import When, common, is_date, orders, read_as, time_reader, unsettled, when
+from seqmlm.data.clock import When, common, is_date, order_error, orders, read_as, time_reader, when
 from seqmlm.data.counts import Things
 from seqmlm.data.problems import Problems
 from seqmlm.errors import DataError
@@ -74,7 +74,7 @@ def dated_rows(
                 problems.note(read_as(fitting[0]), Things(1), source=source, line=line)
                 reader = time_reader(fitting[0])
             elif 2 * len(odd) > undecided + len(dates):  # else some are odd, each a problem of its row
-                problems.bad(unsettled(fitting, source, line, columns[at]))
+                problems.bad(order_error(fitting, source, line, columns[at]))
                 return
             yield from head
             yield from rows

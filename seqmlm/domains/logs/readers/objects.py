@@ -15,7 +15,18 @@ from itertools import chain
 from math import isnan
 from typing import Any
 
-from seqmlm.data.clock import NAN, Clock, Moment, common, epoch, is_date, moments, orders, read_as, unsettled
+from seqmlm.data.clock import (
+    NAN,
+    Clock,
+    Moment,
+    common,
+    epoch,
+    is_date,
+    moments,
+    order_error,
+    orders,
+    read_as,
+)
 from seqmlm.data.counts import Things
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.objects import json_object
@@ -128,7 +139,7 @@ class Dates:
             self.problems.note(read_as(fitting[0]), Things(1), source=self.source, line=odd[0][0])
             self.clock.read_dates(moments_of(fitting[0]))
         elif 2 * len(odd) > len(texts):
-            fault = unsettled(fitting, self.source, odd[0][0], field)
+            fault = order_error(fitting, self.source, odd[0][0], field)
             if not self.live:
                 self.problems.bad(fault)
                 return False

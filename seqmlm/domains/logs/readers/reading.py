@@ -277,7 +277,7 @@ class Reading:
             if memory is not None and memory.is_past(record.line):
                 continue  # of a format with a record a line; those of others have been left out before
             if memory is not None:
-                memory.taken = max(memory.taken, record.line)
+                memory.last_line = max(memory.last_line, record.line)
             yield record
 
     def _records(self, batches: Iterator[Lines]) -> Iterator[Record]:

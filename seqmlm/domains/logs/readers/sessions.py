@@ -269,8 +269,8 @@ def unread_events(events: Iterator[Events], memory: Memory) -> Iterator[Events]:
     """Leave out the events that an earlier reader has handed on in all their records."""
     for batch in events:
         if batch:
-            memory.taken = max(memory.taken, batch[-1].number)
-            if batch[0].number <= memory.before:
+            memory.last_line = max(memory.last_line, batch[-1].number)
+            if batch[0].number <= memory.last_line_before:
                 batch = [event for event in batch if not memory.is_past(event.number)]
                 if not batch:
                     continue  # it would be a pause
@@ -283,7 +283,7 @@ def open_id_finder(ids: Ids, memory: Memory) -> Ids:
 
     def open_ids(event: Event) -> Sequence[str]:
         names = ids(event)
-        if event.number > memory.before:
+        if event.number > memory.last_line_before:
             return names
         return [session for session in names if event.number in memory.held_before.get(key_of(session), ())]
 
