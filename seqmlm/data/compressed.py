@@ -71,7 +71,7 @@ class _Packed:
     def __init__(self, read_block: Callable[[int], bytes], data: bytes) -> None:
         self._read, self._held, self._at = read_block, data, 0
 
-    def some(self) -> bytes:
+    def next_bytes(self) -> bytes:
         """Bytes that are held, else the next ones of the file; b"" at the end."""
         data = self._held[self._at :] or self._read(_INPUT)
         self.put_back(b"")
@@ -85,7 +85,7 @@ class _Packed:
         """Whether another member begins, after any zero bytes."""
         if self._held[self._at : self._at + 1].strip(b"\0"):
             return True
-        while data := self.some():
+        while data := self.next_bytes():
             if data := data.lstrip(b"\0"):
                 self.put_back(data)
                 return True
@@ -106,7 +106,7 @@ def _gunzip(packed: _Packed) -> Iterator[bytes]:
     while packed.member():
         member = zlib.decompressobj(31)
         while not member.eof:
-            if not (data := packed.some()):
+            if not (data := packed.next_bytes()):
                 raise _Damaged
             piece = b""
             while (data or len(piece) == _BLOCK) and not member.eof:

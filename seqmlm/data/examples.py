@@ -23,7 +23,7 @@ from seqmlm.data.files import stem_suffix
 from seqmlm.data.labels import SUBJECT, TIME, VALUE, at_moments, read_moments
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.fasta import read_fasta
-from seqmlm.data.readers.features import FEATURES, Stretch, known_as, labelled
+from seqmlm.data.readers.features import FEATURES, Stretch, labelled, name_among
 from seqmlm.data.readers.huggingface import SPLITS
 from seqmlm.data.record import Record
 from seqmlm.data.rows import FLAGS, FieldRow, read_rows
@@ -200,7 +200,7 @@ class _Reading:
             first = first or record
             name = record.id if record.id in by_name else record.document or record.id
             if self._source.kind == "features":
-                name = known_as(name, by_name) or ""
+                name = name_among(name, by_name) or ""
             if name not in by_name:
                 problems.note("a record without a label, left out", source=record.source, line=record.line)
             else:
@@ -258,10 +258,10 @@ class _Reading:
     def example(self, record: Record, second: Record | None, about: _About) -> Example:
         """The example of a record."""
         at: _Place = {"source": record.source, "line": record.line}
-        fields: Mapping[str, Any] = {**_headed(record), **record.meta}
+        fields: Mapping[str, Any] = {**_header_fields(record), **record.meta}
         label: Label
         if isinstance(about, Record):
-            fields, label = {**fields, **_headed(about)}, self._lettered(record, about)
+            fields, label = {**fields, **_header_fields(about)}, self._lettered(record, about)
         elif isinstance(about, _Features):
             label = self._featured(record, about)
         elif about is not None:
@@ -408,7 +408,7 @@ def _put_label(
         by_name[name] = value
 
 
-def _headed(record: Record) -> dict[str, str]:
+def _header_fields(record: Record) -> dict[str, str]:
     """Fields of a FASTA header: KEY=VALUE pairs, as FLIP and biotrainer do, and its words by number."""
     text = str(record.meta.get("description", ""))
     _, *parts = _KEY.split(text)

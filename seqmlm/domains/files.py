@@ -14,7 +14,14 @@ from typing import Any
 from seqmlm.data.counts import Things
 from seqmlm.data.files import expand, is_reference, stem_suffix
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.huggingface import Reference, by_split, decides, is_saved, is_shards, read_parquet
+from seqmlm.data.readers.huggingface import (
+    Reference,
+    by_split,
+    deciding_sources,
+    is_saved,
+    is_shards,
+    read_parquet,
+)
 from seqmlm.data.readers.tables import RecordMaker, csv_records
 from seqmlm.data.record import Record
 from seqmlm.domains.samples import LABELS, TRUTH
@@ -265,7 +272,7 @@ class Files:
         for path, _ in self._list_files(paths, common):
             chosen = common or self.format_of(path)
             if is_reference(path):
-                names += decides(path)
+                names += deciding_sources(path)
             elif str(path) != "-" and Path(path).is_dir() and chosen is not None and chosen.files is not None:
                 names += map(str, chosen.files(Path(path), **chosen.select_options(options)))
             else:

@@ -229,7 +229,7 @@ class Answer:
 
     @property
     def final(self) -> bool:
-        """Another attempt would be answered the same."""
+        """Whether another attempt would be answered the same."""
         return self.status is not None and 300 <= self.status < 500 and self.status not in (408, 429)
 
 

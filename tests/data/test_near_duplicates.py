@@ -65,7 +65,7 @@ def test_short_texts_are_never_alike():
 def test_memory_is_bounded_and_the_oldest_are_forgotten():
     seen = NearDuplicates(capacity=64)
     texts = [" ".join(text(seed, 60)) for seed in range(400)]
-    assert not any(map(seen.seen, texts))
+    assert not any(map(seen.is_repeat, texts))
     assert len(seen._kept) == 64
-    assert all(map(seen.seen, texts[-50:]))
-    assert not any(map(seen.seen, texts[:50]))
+    assert all(map(seen.is_repeat, texts[-50:]))
+    assert not any(map(seen.is_repeat, texts[:50]))

@@ -113,7 +113,7 @@ def whole_file(source: str, problems: Problems, max_bytes: int, kind: str = "fil
         problems.bad(DataError("the file has only blank lines", source=source, remedy=remedy))
 
 
-def parsed(
+def parse_entry(
     parse: Parse, entry: Entry, kind: str, source: str, problems: Problems
 ) -> tuple[list[Any], list[str]]:
     """Records that Biopython parses from an entry of a kind ("an EMBL entry"), and its warnings; errors go to
@@ -158,7 +158,7 @@ def flat(entry: Entry, format: str, kind: str, source: str, problems: Problems) 
     """
     from Bio import SeqIO
 
-    records, _ = parsed(partial(SeqIO.parse, format=format), entry, kind, source, problems)
+    records, _ = parse_entry(partial(SeqIO.parse, format=format), entry, kind, source, problems)
     for record in records:
         if len(record.seq) and record.seq.defined:
             yield record
@@ -181,7 +181,7 @@ def aligned(
     from Bio import AlignIO
 
     kind = f"a {format.capitalize()} alignment"
-    alignments, _ = parsed(partial(AlignIO.parse, format=format), entry, kind, source, problems)
+    alignments, _ = parse_entry(partial(AlignIO.parse, format=format), entry, kind, source, problems)
     for number, row in enumerate(chain.from_iterable(alignments), start=1):
         letters = str(row.seq).upper()
         without = letters.translate(_GAPS)

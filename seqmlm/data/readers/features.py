@@ -42,7 +42,7 @@ class Stretch(NamedTuple):
     label: str
 
 
-def known_as(sequence: str, names: Container[str]) -> str | None:
+def name_among(sequence: str, names: Container[str]) -> str | None:
     """The name of a chromosome among known ones: chr1 may be 1, chrM may be MT; None if not known."""
     stem = sequence.removeprefix("chr")
     aliases = _MITOCHONDRION if sequence in _MITOCHONDRION else ()

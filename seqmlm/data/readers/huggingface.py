@@ -115,7 +115,7 @@ def _is_one(path: Path) -> bool:
     return (path / "state.json").is_file() and (path / "dataset_info.json").is_file()
 
 
-def decides(path: str | Path) -> list[str]:
+def deciding_sources(path: str | Path) -> list[str]:
     """Names of all that decides the rows of a data set: the reference with its commit, a folder's files."""
     reference = Reference.parse(str(path)).fixed()
     return [str(reference), *(expand([reference.name]) if reference.local else [])]

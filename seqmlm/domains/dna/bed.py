@@ -14,7 +14,7 @@ from typing import Any
 
 from seqmlm.data.files import COMPRESSED, source_of
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.features import Feature, bed_features, known_as
+from seqmlm.data.readers.features import Feature, bed_features, name_among
 from seqmlm.data.record import Record
 from seqmlm.domains.dna.genes import Genes, genes_of
 from seqmlm.domains.dna.nucleotides import BLOCK, GENES, LONGEST_GAP, Contig
@@ -104,7 +104,7 @@ def _window(feature: Feature, source: str, line: int, fasta: Any, problems: Prob
         error = DataError(reason, source=source, line=line, remedy=remedy)
         problems.bad(error, "\t".join(feature.columns)[:1000])
 
-    contig = known_as(feature.name, fasta)
+    contig = name_among(feature.name, fasta)
     if contig is None:
         refuse("a contig that the genome does not have", "give the genome that the windows were made for")
         return None

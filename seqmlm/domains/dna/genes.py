@@ -27,8 +27,8 @@ from Bio.Data.IUPACData import protein_letters_3to1_extended
 
 from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.biopython import entries, parsed
-from seqmlm.data.readers.features import GFF_COLUMNS, Feature, gff_features, known_as
+from seqmlm.data.readers.biopython import entries, parse_entry
+from seqmlm.data.readers.features import GFF_COLUMNS, Feature, gff_features, name_among
 from seqmlm.domains.dna.tokenizer import reverse_complement
 from seqmlm.domains.variants import blosum62
 from seqmlm.errors import DataError
@@ -112,7 +112,7 @@ def genes_of(path: str, contig: str, problems: Problems) -> Genes | None:
     except (OSError, ValueError):
         raise DataError("no such file of genes", source=path, remedy="check --option genes=FILE") from None
     by_contig = _genes_by_contig(path, facts.st_mtime_ns, facts.st_size, facts.st_ino)
-    name = known_as(contig, by_contig)
+    name = name_among(contig, by_contig)
     if name is None:
         problems.note("a contig without any gene in the file of genes")
     return None if name is None else by_contig[name]
@@ -234,7 +234,7 @@ class CodingSequences:
         first = next((text for _, text in lines(path, Problems())), "")
         form = {"LOCUS": "genbank", "ID   ": "embl"}.get(first[:5])
         for contig, sequence in _read_gff(path) if form is None else _read_flat(path, form):
-            if (name := known_as(contig, genome)) is not None:
+            if (name := name_among(contig, genome)) is not None:
                 parts = (
                     part
                     for contig_part in sequence.parts
@@ -387,7 +387,7 @@ def _read_flat(path: str, form: str) -> Iterator[tuple[str, _Coding]]:
 
     problems = Problems("raise")
     for entry in entries(path, problems, LARGEST, "entry"):
-        for record in parsed(partial(SeqIO.parse, format=form), entry, "an entry", path, problems)[0]:
+        for record in parse_entry(partial(SeqIO.parse, format=form), entry, "an entry", path, problems)[0]:
             for feature in (candidate for candidate in record.features if candidate.type == "CDS"):
                 facts = {key: values[0] for key, values in feature.qualifiers.items()}
                 facts[_EXCEPT] = "".join(feature.qualifiers.get(_EXCEPT, ()))

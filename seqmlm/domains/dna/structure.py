@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from seqmlm.data.files import MAX_BYTES, source_of, stem_suffix
 from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.biopython import entries, parsed
+from seqmlm.data.readers.biopython import entries, parse_entry
 from seqmlm.data.record import Record
 from seqmlm.domains.samples import read_truth
 from seqmlm.domains.structure import Decoded, Decoder, Pair, Truth
@@ -411,7 +411,7 @@ def _alignment_pairs(path: Path, problems: Problems) -> Iterator[tuple[str, froz
     source = source_of(path)
     for entry in entries(source, problems, MAX_BYTES, "alignment"):
         parse = partial(AlignIO.parse, format="stockholm")
-        for alignment in parsed(parse, entry, "a Stockholm alignment", source, problems)[0]:
+        for alignment in parse_entry(parse, entry, "a Stockholm alignment", source, problems)[0]:
             common = alignment.column_annotations.get("secondary_structure")
             if common is None:
                 problems.note("an alignment without a common structure (SS_cons), left out", source=source)

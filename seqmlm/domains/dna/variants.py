@@ -23,7 +23,7 @@ from Bio.Data.IUPACData import ambiguous_dna_values
 from seqmlm.data.files import stem_suffix
 from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.features import known_as
+from seqmlm.data.readers.features import name_among
 from seqmlm.data.rows import read_rows
 from seqmlm.domains.dna.bed import open_genome
 from seqmlm.domains.dna.genes import CodingSequences, Effect
@@ -201,7 +201,7 @@ class _GenomeWindows:
         located = [
             (allele, name)
             for allele in readable
-            if (name := known_as(allele.chrom, self._genome)) is not None
+            if (name := name_among(allele.chrom, self._genome)) is not None
         ]
         remedy = "name the reference that the variants were called with (--reference)"
         if not located:
@@ -227,7 +227,7 @@ class _GenomeWindows:
         """The variant of an allele; None for one that is no sequence, a ValueError for one that is wrong."""
         if allele.bad:
             raise ValueError(allele.bad)
-        contig = known_as(allele.chrom, self._genome)
+        contig = name_among(allele.chrom, self._genome)
         if contig is None:
             raise ValueError(f"a contig that the reference does not have: {allele.chrom[:60]}")
         size = len(self._genome[contig])

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from seqmlm.data.files import COMPRESSED, MAX_BYTES, source_of
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.biopython import Entry, aligned, entries, flat, parsed, whole_file
+from seqmlm.data.readers.biopython import Entry, aligned, entries, flat, parse_entry, whole_file
 from seqmlm.data.readers.fasta import Gaps
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError
@@ -152,7 +152,7 @@ def _chains(
     """The protein chains of the first model of a structure."""
     file = Path(source)
     name = file.with_suffix("").stem if file.suffix.lower() in COMPRESSED else file.stem
-    models, messages = parsed(partial(structure, name), entry, "a structure", source, problems)
+    models, messages = parse_entry(partial(structure, name), entry, "a structure", source, problems)
     problems.note(WARNED, len(messages), source=source)
     problems.note("a further model of a structure, left out", len(models) - 1, source=source)
     chain_count = 0

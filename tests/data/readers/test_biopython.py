@@ -11,7 +11,7 @@ from formats import aligned
 from written import refused, written
 
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.biopython import entries, parsed, read_stockholm
+from seqmlm.data.readers.biopython import entries, parse_entry, read_stockholm
 from seqmlm.errors import DataError
 
 PFAM = """# STOCKHOLM 1.0
@@ -74,14 +74,14 @@ def test_warnings_and_words_of_sensitive_data_do_not_leak(tmp_path: Path) -> Non
         warnings.warn("odd", UserWarning, stacklevel=1)
         return iter(handle)
 
-    assert parsed(warns, entry, "an entry", "x", Problems()) == (["secret\n", "//\n"], ["odd"])
+    assert parse_entry(warns, entry, "an entry", "x", Problems()) == (["secret\n", "//\n"], ["odd"])
 
     def fails(handle):
         raise KeyError(f"line 2 of {handle.read()}")
 
     with pytest.raises(DataError) as caught:
-        parsed(fails, entry, "an entry", "x", Problems(sensitive=True))
+        parse_entry(fails, entry, "an entry", "x", Problems(sensitive=True))
     assert "secret" not in str(caught.value)
     assert caught.value.line == 2, "the line that Biopython names"
     with pytest.raises(DataError, match="Biopython says: line 2 of secret //;"):
-        parsed(fails, entry, "an entry", "x", Problems())
+        parse_entry(fails, entry, "an entry", "x", Problems())
