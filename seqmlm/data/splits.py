@@ -254,10 +254,9 @@ def _latest(groups_left: Places, groups: Marks, records: Places, size: float) ->
 
 
 def _stretches(groups_left: Places, groups: Marks, records: Places, size: float) -> Places:
-    """Groups of about `size` records, spread over `groups_left`, which are in order of time.
+    """Groups of about `size` records, spread over `groups_left`, in order of time: one of each stretch.
 
-    One is drawn of each stretch, by the lowest hash, and not every tenth taken: what a machine does again and
-    again would fall on the same place of its period.
+    Drawn, not every tenth: what a machine does again and again would fall on the same place of its period.
     """
     count = min(len(groups_left), max(1, round(size * len(groups_left) / int(records[groups_left].sum()))))
     stretch = np.arange(len(groups_left)) * count // len(groups_left)
