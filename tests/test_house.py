@@ -13,18 +13,18 @@ PRIVACY_FILES = 50
 PRIVACY_OPTIONS = {"cli/data.py"}
 """Files of commands that have an option --sensitive, and know nothing else of privacy."""
 LOADED_LINES = {
-    "score": 14_961,  # 15,000
-    "structure": 14_375,  # 15,000
-    "embed": 13_348,  # 15,000
-    "train": 28_602,
-    "finetune": 28_206,  # training and 3,000
+    "score": 14_962,  # 15,000
+    "structure": 14_376,  # 15,000
+    "embed": 13_349,  # 15,000
+    "train": 28_604,
+    "finetune": 28_209,  # training and 3,000
 }
 REACHABLE_LINES = {
-    "score": 25_765,
-    "structure": 23_392,
-    "embed": 22_043,
-    "train": 30_506,
-    "finetune": 29_390,
+    "score": 25_776,
+    "structure": 23_403,
+    "embed": 22_054,
+    "train": 30_518,
+    "finetune": 29_403,
 }
 """With imports inside of functions: moving an import into a function is no progress."""
 WATCH_MODULES = 15
