@@ -21,7 +21,7 @@ from seqmlm.config import from_dict, merge
 from seqmlm.data.sources import KEPT_INPUTS
 from seqmlm.engine.types import Precision
 from seqmlm.errors import UsageError, nearest
-from seqmlm.frames import Data, RowFrame, blamed, frame, sources
+from seqmlm.frames import Data, RowFrame, blame_caller, frame, sources
 from seqmlm.inference.session import Session
 from seqmlm.tasks.columns import NAMING
 from seqmlm.workspace import Workspace
@@ -217,7 +217,7 @@ class Model:
                 absent = dict.fromkeys(name for name, column in self._columns.items() if column not in there)
                 values["options"] = {**absent, **(values.get("options") or {})}
             config = from_dict(make.Config, {**values, "model": self.name, "paths": paths, "out": out})
-            with _Console(self._messages) as console, blamed(place, data, task):
+            with _Console(self._messages) as console, blame_caller(place, data, task):
                 summary = run(task, make, config, progress=console)
             if summary.stopped is not None:
                 raise KeyboardInterrupt

@@ -161,8 +161,11 @@ def frame(rows: Iterable[Mapping[str, Any]], folder: Path) -> RowFrame:
 
 
 @contextmanager
-def blamed(folder: Path, data: Data | None, method: str) -> Iterator[None]:
-    """Errors about a file in `folder` are about the caller's data; what is no path may be a sequence."""
+def blame_caller(folder: Path, data: Data | None, method: str) -> Iterator[None]:
+    """Context in which an error about a file in `folder` names the data that the caller gave.
+
+    A path that does not exist may be a sequence: the remedy says so.
+    """
     try:
         yield
     except DataError as error:

@@ -26,7 +26,7 @@ class Calibrate:
     def launch(
         cls, name: str, config: CalibrateConfig, *, stdout: TextIO, progress: Any, as_json: bool
     ) -> Answer:
-        """Calibrate; what a person should know of it is told beside."""
+        """Calibrate the model; the figures of its calibrations, and remarks about them for a person."""
         result = calibrate_files(config, progress.message)
         for text in () if as_json else _remarks(result, config.fpr):
             progress.message(text)

@@ -52,9 +52,11 @@ def survey(
             page.scatter(f"Map: {name}", places.astype(np.float64), kinds, words, label=name)
 
 
-def by_layer(embedder: Embedder, items: Iterable[Item]) -> Iterator[list[Cell]]:
-    """Rows of a table: the vectors of each layer, raw, and those of one half without the mean of the other;
-    of the first items of the input."""
+def layer_table(embedder: Embedder, items: Iterable[Item]) -> Iterator[list[Cell]]:
+    """Rows of a table about the vectors of the first items: one for each layer.
+
+    A row describes the vectors as they are, and those of one half without the mean of the other half.
+    """
     vectors_read, first = list[Floats](), islice(items, ITEMS)
     while batch := [*islice(first, BATCH_RECORDS)]:
         vectors_read += embedder.vectors(batch)

@@ -39,7 +39,7 @@ def merge(paths: Sequence[Path], out: Path) -> int:
             f"--out {out}: parts are JSON lines, and so is what they are put into: name a .jsonl"
         )
     check_outputs({"--out": out}, inputs=paths)
-    shares = {path: share_in(path) for path in paths}
+    shares = {path: share_of_file(path) for path in paths}
     first = shares[paths[0]]
     foreign_path = next((path for path, share in shares.items() if share.request != first.request), None)
     if foreign_path is not None:
@@ -59,8 +59,8 @@ def merge(paths: Sequence[Path], out: Path) -> int:
     return sum(share.items for share in shares.values())
 
 
-def share_in(out: Path) -> Share:
-    """The share that a file has.
+def share_of_file(out: Path) -> Share:
+    """The description of the share of an output (I of N) that a file holds.
 
     Raises:
         StateError: it is no finished share, or has changed since.

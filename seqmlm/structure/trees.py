@@ -36,8 +36,8 @@ def node_values(values: Doubles, nodes: Sequence[Node]) -> Doubles:
     return between
 
 
-def with_ties(weights: Doubles) -> Doubles:
-    """Weights with `TIE` more for neighbours."""
+def favour_adjacent(weights: Doubles) -> Doubles:
+    """(N, N) weights, those of adjacent positions raised by `TIE`: of equal pairs the adjacent ones win."""
     side = np.arange(len(weights) - 1)
     tied = weights.copy()
     tied[side, side + 1] += TIE

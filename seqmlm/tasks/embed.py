@@ -43,7 +43,7 @@ from seqmlm.inference.record_batches import (
 )
 from seqmlm.inference.senses import Senses
 from seqmlm.inference.session import Session
-from seqmlm.inference.survey import MOST, add_layers, by_layer, survey
+from seqmlm.inference.survey import MOST, add_layers, layer_table, survey
 from seqmlm.reports.summary import Figures
 from seqmlm.rows.file import Row
 from seqmlm.rows.vectors import read_vectors
@@ -442,7 +442,7 @@ class Embed(Task[EmbedConfig, Item]):
             problems = Problems("skip")
             layers = self.session.embedder(layers="all", of=config.of, pool=config.pool)
             items = self._record_items(self.records(problems), self._read_spans(problems), problems, layers)
-            add_layers(page, [*by_layer(layers, items)])
+            add_layers(page, [*layer_table(layers, items)])
 
     def conclusion(self, figures: Figures, items: People, rows: ReadRows) -> Conclusion:
         unit = "pair" if self.config.pair else "span" if self.config.senses else "vector"

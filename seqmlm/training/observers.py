@@ -50,9 +50,11 @@ class Console(Protocol):
     began: float | None = None
 
     def message(self, text: str) -> None:
+        """Show a sentence."""
         return
 
     def step(self, report: StepReport, total: float | None) -> None:
+        """Show a finished step; `total` is the number of steps to come to, if that is known."""
         return
 
     def phase(self, name: str, share: float) -> None:
@@ -60,6 +62,7 @@ class Console(Protocol):
         return
 
     def calibration(self, mode: str, share: float, rows: int) -> None:
+        """Show the progress of a calibration: its mode, the share that is done, and the rows so far."""
         return
 
 

@@ -59,6 +59,7 @@ class Continued:
 
     @property
     def recalibrated(self) -> bool:
+        """Whether rows are judged by another calibration than before."""
         return bool(self.notes)
 
 

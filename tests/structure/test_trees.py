@@ -10,13 +10,13 @@ import pytest
 from seqmlm.structure.trees import (
     TIE,
     chain,
+    favour_adjacent,
     node_values,
     path_lengths,
     projective_tree,
     shuffle_by_distance,
     spanning_tree,
     unit_edges,
-    with_ties,
 )
 
 
@@ -65,10 +65,10 @@ def test_both_are_the_best_of_all(size: int, seed: int):
 
 def test_where_a_map_says_nothing_the_tree_is_the_chain():
     for tree in (spanning_tree, projective_tree):
-        assert tree(with_ties(np.zeros((6, 6)))) == chain(6)
+        assert tree(favour_adjacent(np.zeros((6, 6)))) == chain(6)
         almost = np.zeros((4, 4))
         almost[0, 3] = almost[3, 0] = TIE / 2
-        assert tree(with_ties(almost)) == chain(4)
+        assert tree(favour_adjacent(almost)) == chain(4)
     assert sorted(spanning_tree(np.zeros((4, 4)))) == [(0, 1), (1, 2), (2, 3)]  # the nearer of equal pairs
 
 

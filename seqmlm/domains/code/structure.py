@@ -31,11 +31,11 @@ from seqmlm.structure.maps import DependenceMap
 from seqmlm.structure.trees import (
     Node,
     chain,
+    favour_adjacent,
     node_values,
     shuffle_by_distance,
     spanning_tree,
     unit_edges,
-    with_ties,
 )
 
 SCHEMA = "seqmlm.sample.code.v1"
@@ -69,7 +69,7 @@ class SyntaxDecoder(Decoder):
     def decode(self, record: Record, units: Sequence[str], dependence: DependenceMap) -> frozenset[Pair]:
         """The maximum spanning tree over lexer tokens; comments and white space are left out."""
         nodes = _tokens(record, units)
-        return unit_edges(spanning_tree(with_ties(node_values(dependence.values, nodes))), nodes)
+        return unit_edges(spanning_tree(favour_adjacent(node_values(dependence.values, nodes))), nodes)
 
     def truths(self, path: Path, problems: Problems) -> Callable[[Record, Sequence[str]], Truth | None]:
         """A function that gives the structure of a record: computed from its source, or read from a sample.
@@ -236,7 +236,7 @@ def _count_hits(decoded: Decoded, truth: Structure) -> Counter[str]:
     parents = {(number[a], number[b]) for a, b in truth.parents}
     hits = Counter({"parents of": len(parents), "parents_chain": len(parents & chain(len(spellings)))})
     for name, values in (("parents", weights), ("parents_matched", shuffled)):
-        hits[name] = len(parents & spanning_tree(with_ties(values)))
+        hits[name] = len(parents & spanning_tree(favour_adjacent(values)))
     names = [place for place, text in enumerate(spellings) if text.isidentifier() and not iskeyword(text)]
     for name, links in (("def_use", truth.uses), ("brackets", truth.brackets)):
         for partner, place in ((number[a], number[b]) for a, b in links):

@@ -91,7 +91,7 @@ class HistoryGaps(Gaps):
         return replace(raw, events=tuple(events))
 
     def prompt(self, raw: Any, forms: Sequence[str]) -> Prompt:
-        """An event whose code is a gap, in whatever vocabulary."""
+        """The history with its gaps: events whose code, in any vocabulary, is one of `forms`."""
         codes = [event.code.rpartition("//")[2] for event in raw.events]
         gaps = [place for place, code in enumerate(codes) if code in forms]
         return _with_gaps(raw, gaps)

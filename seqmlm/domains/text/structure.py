@@ -30,12 +30,12 @@ from seqmlm.structure.trees import (
     Edge,
     Node,
     chain,
+    favour_adjacent,
     node_values,
     path_lengths,
     projective_tree,
     spanning_tree,
     unit_edges,
-    with_ties,
 )
 
 SCHEMA = "seqmlm.sample.text.v1"
@@ -226,7 +226,7 @@ def _is_mark(unit: str) -> bool:
 
 def _tree(dependence: DependenceMap, nodes: Sequence[Node], *, projective: bool = False) -> frozenset[Pair]:
     """The maximum spanning tree of a map over words; without crossing edges, if `projective`."""
-    weights = with_ties(node_values(dependence.values, nodes))
+    weights = favour_adjacent(node_values(dependence.values, nodes))
     return unit_edges(projective_tree(weights) if projective else spanning_tree(weights), nodes)
 
 
@@ -338,7 +338,7 @@ class _RivalTrees(NamedTuple):
 
 def _rival_trees(decoded: Decoded, truth: Tree) -> _RivalTrees:
     """The tree of a map and those of its rivals, over the words of the truth."""
-    weights = with_ties(node_values(decoded.dependence.values, truth.nodes))
+    weights = favour_adjacent(node_values(decoded.dependence.values, truth.nodes))
     size = len(truth.nodes)
     dice = np.triu(
         np.random.default_rng([size, *map(ord, str(decoded.record.raw)[:64])]).random((size, size)), 1
