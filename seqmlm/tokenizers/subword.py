@@ -105,7 +105,7 @@ def fitted_size(counts: Mapping[str, int]) -> int:
 
 
 def frequent_letters(counts: Mapping[str, int], limit: int) -> list[str]:
-    """The `limit` most frequent characters, in code point order; of equally frequent ones those first in it."""
+    """The `limit` most frequent characters in code point order; ties go to the smaller code point."""
     letters: Counter[str] = Counter()
     for word, n in counts.items():
         for letter in word:
