@@ -59,7 +59,7 @@ def test_fresh_normals_are_super_uniform(
     """
     monkeypatch.setattr(judge, "fit_tail", lambda values: NO_TAIL)
     alphas = np.array([0.01, 0.02, 0.05, 0.1, 0.3, 0.5, 0.9])
-    draws, fresh = 400, 50
+    draws, fresh = 250, 50
     below = np.zeros((draws, len(alphas)))
     for seed in range(draws):
         rng = np.random.default_rng(seed)
@@ -540,8 +540,8 @@ def test_statistics_that_are_counted_are_judged_by_rows_of_their_own() -> None:
 
 def test_twice_the_smaller_p_value_keeps_to_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judge, "fit_tail", lambda values: NO_TAIL)
-    alphas, below = np.array([0.01, 0.05, 0.1, 0.3]), np.zeros((200, 4))
-    for seed in range(200):
+    alphas, below = np.array([0.01, 0.05, 0.1, 0.3]), np.zeros((130, 4))
+    for seed in range(130):
         rng = np.random.default_rng(seed)
         statistics, lengths = rows(rng, 401)
         further, sizes = rows(rng, 800)

@@ -44,7 +44,7 @@ def test_as_counting_everything_would_say(rows):
 
 
 def test_a_long_stream_is_estimated_in_little_memory():
-    census = Census(SPLIT, 0, distinct=500, uniform=1000, most_kept=20, characters=300)
+    census = Census(SPLIT, 0, distinct=500, uniform=1000, sample_size=20, characters=300)
     for number in range(20_000):
         # Every sequence twice, the second time in another document: about 42 % of them in both splits.
         census.add(record(number, f"sequence {number % 10_000}", f"d{number}"))
