@@ -337,10 +337,10 @@ def test_shards_put_together_are_one_run(asked: Asked, tmp_path: Path) -> None:
     assert near == [{**row, **dict.fromkeys(_floats(row), 0)} for row in rows_of(out)]
     asked.seqmlm("rows", "merge", *parts[1:], "--out", out).refused(4, "missing: 0/3")
     asked("--out", parts[0], "--shard", "0/3", "--set", "precision=bf16").ok()
-    asked.seqmlm("rows", "merge", *parts, "--out", out).refused(4, "is of another request")
+    asked.seqmlm("rows", "merge", *parts, "--out", out).refused(4, "belongs to another request")
     parts[1].write_text("{}\n")
     asked.seqmlm("rows", "merge", *parts, "--out", out).refused(4, "has changed since it was finished")
-    asked.seqmlm("rows", "merge", plain, "--out", out).refused(4, "is no finished share")
+    asked.seqmlm("rows", "merge", plain, "--out", out).refused(4, "is not a finished share")
     asked("--out", parts[0], "--shard", "3/3").refused(2, "--shard is I/N")
     asked("--shard", "0/3").refused(2, "a .jsonl that --out names")
 
@@ -351,7 +351,9 @@ def test_a_shard_is_resumed(asked: Asked, tmp_path: Path) -> None:
     asked("--out", whole, "--shard", "1/2").ok()
     with stopped_by_rows():
         assert asked("--out", out, "--shard", "1/2").code == 143
-    asked.seqmlm("rows", "merge", out, "--out", tmp_path / "merged.jsonl").refused(4, "is no finished share")
+    asked.seqmlm("rows", "merge", out, "--out", tmp_path / "merged.jsonl").refused(
+        4, "is not a finished share"
+    )
     asked("--out", out, "--shard", "1/2", "--resume").ok()
     assert out.read_bytes() == whole.read_bytes()
 

@@ -81,7 +81,7 @@ def test_a_demo_ends_with_alarms_and_a_report(
     for words in ("$ seqmlm train --domain protein", "$ seqmlm models list", "$ seqmlm score demo"):
         assert words in done.err
     assert "bits per residue\tp-value" in done.out
-    assert "... and 15 more usual ones" in done.out
+    assert "... and 15 less unusual ones" in done.out
     rows = [json.loads(line) for line in (home / "scores.jsonl").read_text().splitlines()]
     assert len(rows) == 25
     assert (home / "report.html").exists()

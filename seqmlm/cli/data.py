@@ -159,7 +159,7 @@ def sample(
     seed: opt.Seed = 0,
     json_output: opt.Json = False,
 ) -> None:
-    """Write a synthetic sample with known truth: data in the domain's usual format, and truth.json.
+    """Write a synthetic sample with known truth: data in the domain's default format, and truth.json.
 
     The seed changes what is drawn, never the planted truth.
 

@@ -52,17 +52,17 @@ _SHARED = ("SEQMLM_DATABASE_URL", "MLFLOW_TRACKING_URI")
 def demo(
     context: typer.Context,
     out: Annotated[
-        Path, typer.Option(help="Workspace of the demo: a new folder, or that of an earlier demo.")
+        Path, typer.Option(help="Workspace of the demo: a new folder, or the folder of an earlier demo.")
     ] = Path("seqmlm-demo"),
-    max_time: Annotated[str, typer.Option(help="Time of the training.")] = "60s",
+    max_time: Annotated[str, typer.Option(help="Training time.")] = "60s",
     show: Annotated[bool, typer.Option("--show/--no-show", help="Open the report in a browser.")] = True,
     remove: Annotated[
-        bool, typer.Option("--remove", help="Delete the files of an earlier demo, and end.")
+        bool, typer.Option("--remove", help="Delete the files of an earlier demo and stop.")
     ] = False,
 ) -> None:
     """Train on built-in proteins, score new ones, and open the report; under three minutes.
 
-    A file seqmlm-demo.json in the folder lists what the demo made. The next demo deletes these files alone.
+    A file seqmlm-demo.json in the folder lists what the demo made. The next demo deletes only these files.
 
     Example: seqmlm demo
     """
@@ -170,7 +170,7 @@ def _show(rows: Path) -> str:
         judged = [f"{p:.2g}" if p >= 0.001 else "below 0.001", "ALARM" * ranked["alarm"]]
         cells.append([escape(ranked["id"]), f"{ranked['bits_per_unit']:.2f}", *judged])
     print_table(["protein", "bits per residue", "p-value", ""], cells)
-    say(f"... and {len(ranked_rows) - 10} more usual ones")
+    say(f"... and {len(ranked_rows) - 10} less unusual ones")
     alarms = [row["id"].startswith(SHUFFLED) for row in judged_rows if row["alarm"]]
     shuffled, unshuffled = sum(alarms), len(alarms) - sum(alarms)
     verb = "raises" if (shuffled, unshuffled) == (0, 1) else "raise"

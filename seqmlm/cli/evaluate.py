@@ -23,11 +23,13 @@ from seqmlm.scoring.evaluate import (
 class Evaluate:
     """Evaluate scores against labels, next to two trivial baselines: length, and flagging everything.
 
-    Reports AUROC, AUPRC, recall at false positive rates of 1e-2 and 1e-3; precision, recall and F1 of the
-    alarm column (a threshold set without labels); and oracle F1 (the best threshold, chosen with the labels).
+    Reports AUROC, AUPRC, and recall at false positive rates of 1e-2 and 1e-3. The alarm column (a threshold
+    set without labels) has precision, recall and F1. Oracle F1 is that of the best threshold, chosen with the
+    labels.
 
-    Of predictions it reports the figures of seqmlm finetune, with intervals over --group, else "group", else
-    records; the truth is the column --label-field, else "truth". seqmlm predict --truth writes both.
+    For predictions it reports the same figures as seqmlm finetune. The truth is the column --label-field, by
+    default "truth". Intervals are over the column --group, by default "group", or else over records. seqmlm
+    predict --truth writes both columns.
 
     Example: seqmlm evaluate predictions.csv --label-field sentiment
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="List, show, acknowledge, mute and prune incidents: what the alarms of `watch` come to.",
+    help="List, show, acknowledge, mute and prune incidents, i.e. groups of related alarms from `watch`.",
 )
 
 Id = Annotated[int, typer.Argument(metavar="ID", min=1, max=(1 << 31) - 1, help="Number of an incident.")]
@@ -28,14 +28,14 @@ Id = Annotated[int, typer.Argument(metavar="ID", min=1, max=(1 << 31) - 1, help=
 @app.command("list")
 def list_(
     state: Annotated[
-        str | None, typer.Option(help="Only those that are open, acknowledged or resolved.")
+        str | None, typer.Option(help="Only incidents in this state: open, acknowledged or resolved.")
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="Only those with an alarm in the last 24h, 30m, ..."),
+        typer.Option(metavar="DURATION", help="Only incidents with an alarm in the last 24h, 30m, ..."),
     ] = None,
     stream: Annotated[
-        Path | None, typer.Option(metavar="OUT", help="Only those of the scoring that writes this file.")
+        Path | None, typer.Option(metavar="OUT", help="Only incidents of the stream written to this file.")
     ] = None,
     json_output: Json = False,
 ) -> None:
@@ -50,8 +50,8 @@ def list_(
         print_json([facts(incident, streams[incident.output]) for incident in incidents])
         return
     if not incidents:
-        begin = "no incidents; they come of: seqmlm watch MODEL 'logs/*.log' --fpr 0.001 --out OUT"
-        tell("no such incidents" if state or since or stream else begin)
+        begin = "no incidents yet; to find some: seqmlm watch MODEL 'logs/*.log' --fpr 0.001 --out OUT"
+        tell("no incidents match" if state or since or stream else begin)
         return
 
     def cells(incident: Incident) -> list[object]:
@@ -70,13 +70,13 @@ def list_(
     print_table(names, list(map(cells, incidents)))
     for output in dict.fromkeys(incident.output for incident in incidents if incident.state != "resolved"):
         if not streams[output].running:
-            tell(f"{output} {streams[output].sentence()}: its incidents stay as they are until it goes on")
+            tell(f"{output} {streams[output].sentence()}: its incidents do not change until it runs again")
 
 
 @app.command("show")
 def show(
     incident: Id,
-    rows: Annotated[int, typer.Option(min=0, help="Show this many of its rows.")] = 10,
+    rows: Annotated[int, typer.Option(min=0, help="Number of rows to show.")] = 10,
     json_output: Json = False,
 ) -> None:
     """Show one incident: what broke, where, what was expected instead, and its first rows.
@@ -122,20 +122,20 @@ def ack(
     normal: Annotated[
         bool,
         typer.Option(
-            "--normal", help="It is a false alarm: mute what is like it, and count it as one in reports."
+            "--normal", help="False alarm: mute similar alarms, and count it as a false alarm in reports."
         ),
     ] = False,
-    note: Annotated[str | None, typer.Option(help="Keep a note with it, for others.")] = None,
+    note: Annotated[str | None, typer.Option(help="Note to store with the incident.")] = None,
     undo: Annotated[
-        bool, typer.Option("--undo", help="Take back what was said of it; open it again if it is not over.")
+        bool, typer.Option("--undo", help="Withdraw the verdict; reopen the incident unless it is over.")
     ] = False,
     json_output: Json = False,
 ) -> None:
-    """Acknowledge an incident as a fault: while it goes on, alarms like its own join it and open no other.
+    """Acknowledge an incident as a fault: while it lasts, similar alarms join it and open no other.
 
-    With --normal it is a false alarm: alarms like it open no incident of this stream any more, whichever
-    version of the model judges, and reports count it as a false alarm. The model does not learn of it: for
-    that, calibrate with a log that has such lines.
+    With --normal it is a false alarm, and reports count it as one. Similar alarms of this stream no longer
+    open incidents, with any version of the model. The model itself does not change: to adapt it, calibrate
+    with a log that has such lines.
 
     Example: seqmlm incidents ack 7 --note "backend restarts, Ann is on it"
 
@@ -147,12 +147,12 @@ def ack(
     marked = mark_incident(incident, note=note, **marks)
     over = marked.state == "resolved"
     if undo:
-        outcome = "is over, and nobody has said what it was" if over else "is open again"
+        outcome = "is over, and has no verdict" if over else "is open again"
     elif normal:
-        outcome = "was a false alarm: alarms like it open no incident in this stream"
+        outcome = "was a false alarm: similar alarms open no incident in this stream"
     elif over:
         outcome = (
-            f"is over, and is kept as a fault; to silence what is like it: seqmlm incidents mute {marked.id}"
+            f"is over, and is kept as a fault; to silence similar alarms: seqmlm incidents mute {marked.id}"
         )
     else:
         outcome = "is acknowledged as a fault until it is over (a false alarm: --normal)"
@@ -162,39 +162,42 @@ def ack(
 @app.command("mute")
 def mute(
     incident: Id,
-    note: Annotated[str | None, typer.Option(help="Keep a note with it, for others.")] = None,
-    undo: Annotated[bool, typer.Option("--undo", help="Let what is like it open incidents again.")] = False,
+    note: Annotated[str | None, typer.Option(help="Note to store with the incident.")] = None,
+    undo: Annotated[bool, typer.Option("--undo", help="Let similar alarms open incidents again.")] = False,
     json_output: Json = False,
 ) -> None:
-    """Mute what is like an incident, for good: such alarms are written and counted, and open no incident.
+    """Mute alarms similar to an incident for good: they are written and counted, but open no incident.
 
     Example: seqmlm incidents mute 7 --note "nightly backup"
     """
     from seqmlm.watch.incidents import mark_incident
 
     marked = mark_incident(incident, muted=not undo, note=note)
-    outcome = "is no longer muted" if undo else "is muted: alarms like it open no incident in this stream"
+    outcome = "is no longer muted" if undo else "is muted: similar alarms open no incident in this stream"
     _print_outcome(marked, outcome, json_output)
 
 
 @app.command("prune")
 def prune(
     older_than: Annotated[
-        str, typer.Option(metavar="DURATION", help="Delete only what was judged longer ago: 30d, 12h, ...")
+        str,
+        typer.Option(
+            metavar="DURATION", help="Delete only rows and incidents older than this: 30d, 12h, ..."
+        ),
     ],
     stream: Annotated[
-        Path | None, typer.Option(metavar="OUT", help="Only of the scoring that writes this file.")
+        Path | None, typer.Option(metavar="OUT", help="Only for the stream written to this file.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Delete nothing; say what would be deleted.")
+        bool, typer.Option("--dry-run", help="Delete nothing; show what would be deleted.")
     ] = False,
     json_output: Json = False,
 ) -> None:
     """Delete old rows of followed files from the database, and old incidents that are over; outputs stay.
 
-    Rows stay that are not in the output yet, that belong to an incident which is not over, and the last one.
-    Incidents stay that are open, acknowledged or muted, or of which a webhook is still to be told.
-    If an output is removed later, it is written anew without the rows that were pruned.
+    Kept rows: those not in the output yet, those of an incident that is not over, and the last one. Kept
+    incidents: those that are open, acknowledged or muted, and those that a webhook still has to receive. An
+    output that is removed later is rewritten without the pruned rows.
 
     Example: seqmlm incidents prune --older-than 30d --dry-run
     """

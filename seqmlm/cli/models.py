@@ -11,7 +11,7 @@ from seqmlm.cli import options as opt
 from seqmlm.cli.output import advise, escape, number, print_facts, print_json, print_table, say, tell
 from seqmlm.errors import UsageError
 
-app = typer.Typer(no_args_is_help=True, help="List, show, alias, export and find again registered models.")
+app = typer.Typer(no_args_is_help=True, help="List, show, alias, export and recover registered models.")
 
 LOST = (
     "aliases (but champion, the first version of each name); times of registration; where data sets were "
@@ -115,7 +115,7 @@ def alias(
 
 @app.command("rescan")
 def rescan(json_output: opt.Json = False) -> None:
-    """Register the models in runs/ that the registry lacks; a registry that is damaged is made anew.
+    """Register the models in runs/ that the registry lacks; replace a damaged registry by a new one.
 
     Example: seqmlm models rescan
     """
@@ -123,8 +123,8 @@ def rescan(json_output: opt.Json = False) -> None:
 
     done = rescan_models()
     if done.aside is not None:
-        tell(f"the registry could not be used: it is kept as {done.aside}, and a new one is made")
-        tell(f"no model folder has, and so a new registry lacks: {LOST}")
+        tell(f"the registry could not be used: it was moved to {done.aside}, and a new one was created")
+        tell(f"the new registry lacks what model folders do not store: {LOST}")
     for folder, reason in done.broken.items():
         tell(f"{folder}: {reason}")
     added = [model.reference for model in done.added]
@@ -148,12 +148,12 @@ def export(
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Same as a positional DIR.")] = None,
     format: Annotated[
-        str, typer.Option(help="Of the folder: plain, or sentence (for sentence-transformers).")
+        str, typer.Option(help="Format of the folder: plain, or sentence (for sentence-transformers).")
     ] = "plain",
     json_output: opt.Json = False,
 ) -> None:
-    """Export a Hugging Face folder that AutoModelForMaskedLM and AutoTokenizer can load; of a fine-tuned
-    model AutoModelForSequenceClassification or AutoModelForTokenClassification.
+    """Export a Hugging Face folder that AutoModelForMaskedLM and AutoTokenizer can load. A fine-tuned model
+    is loaded by AutoModelForSequenceClassification or AutoModelForTokenClassification.
 
     Example: seqmlm models export enzymes enzymes-hf
     """

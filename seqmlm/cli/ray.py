@@ -32,18 +32,24 @@ PR_SET_PDEATHSIG = 1
 def ray(
     context: typer.Context,
     command: Annotated[
-        list[str], typer.Argument(metavar="-- TASK MODEL PATH...", help="A command without --out, behind --.")
+        list[str], typer.Argument(metavar="-- TASK MODEL PATH...", help="A command without --out, after --.")
     ],
-    out: Annotated[Path, typer.Option(help="Folder of the shares and of rows.jsonl, seen by all machines.")],
-    shares: Annotated[int, typer.Option(min=1, help="Shares of the input; several for each process.")] = 16,
-    address: Annotated[str | None, typer.Option(help="Of a cluster, or auto; default: this machine.")] = None,
-    cpus: Annotated[float, typer.Option(help="CPUs of a process.")] = 1.0,
-    gpus: Annotated[float, typer.Option(help="GPUs of a process.")] = 0.0,
+    out: Annotated[
+        Path, typer.Option(help="Folder for the shares and rows.jsonl; all machines must see it.")
+    ],
+    shares: Annotated[
+        int, typer.Option(min=1, help="Number of shares of the input; use several for each process.")
+    ] = 16,
+    address: Annotated[
+        str | None, typer.Option(help="Address of a cluster, or auto. Default: this machine.")
+    ] = None,
+    cpus: Annotated[float, typer.Option(help="CPUs for each process.")] = 1.0,
+    gpus: Annotated[float, typer.Option(help="GPUs for each process.")] = 0.0,
     json_output: Json = False,
 ) -> None:
-    """Run a task's command in shares on Ray, and merge the rows; again, to go on where it was stopped.
+    """Run a task's command in shares on Ray, and merge the rows. Run it again to continue a stopped run.
 
-    Needs seqmlm[ray]. The rows are, byte for byte, those of the same command with --shard 0/1.
+    Needs seqmlm[ray]. The rows are byte-identical to those of the same command with --shard 0/1.
 
     Example: seqmlm ray --address auto --shares 64 --out parts -- score enzymes new.fasta --fpr 0.05
     """
@@ -107,9 +113,9 @@ def _run(
             except library.exceptions.RayError as error:
                 reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
                 raise StateError(
-                    f"a share could not be run ({reason}); it was begun {LOST + 1} times where its process "
-                    "died: see that each machine has memory enough. What is done stays done: run the command "
-                    "again to go on"
+                    f"a share failed ({reason}); it was started {LOST + 1} times if its process died: check "
+                    "that each machine has enough memory. Finished shares are kept: run the command again to "
+                    "continue"
                 ) from None
             if code:
                 tell(output)

@@ -16,10 +16,12 @@ _LISTED = 10  # incidents that are named
 def report(
     model: Annotated[
         str | None,
-        typer.Argument(metavar="[MODEL]", help="Name of a model, or reference to one; all where left out."),
+        typer.Argument(
+            metavar="[MODEL]", help="Name of a model, or a reference to one. Default: all models."
+        ),
     ] = None,
     since: Annotated[
-        str, typer.Option(metavar="DURATION", help="How long the period is that ends now: 24h, 30m, 7d, ...")
+        str, typer.Option(metavar="DURATION", help="Length of the period that ends now: 24h, 30m, 7d, ...")
     ] = "24h",
     html: Annotated[
         Path | None,
@@ -29,9 +31,9 @@ def report(
     ] = None,
     json_output: Json = False,
 ) -> None:
-    """Report what `watch` judged in a period: rows, alarms, incidents in time, and p-values.
+    """Report the results of `watch` for a period: rows, alarms, incidents over time, and p-values.
 
-    It reads the database alone. Streams that are not running, or have judged nothing, are said first.
+    It reads only the database. Streams that are not running or have scored nothing are listed first.
     With --json no page is written unless --report names one.
 
     Example: seqmlm report web --since 24h --report web.html

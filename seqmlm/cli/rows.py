@@ -11,21 +11,21 @@ from seqmlm.cli.options import Json
 from seqmlm.cli.output import print_json, tell
 from seqmlm.errors import number_of
 
-app = typer.Typer(no_args_is_help=True, help="Put rows together that several processes wrote.")
+app = typer.Typer(no_args_is_help=True, help="Merge rows written by several processes.")
 
 
 @app.callback()
 def _group() -> None:
-    """Further commands will stand beside `merge`."""
+    """Keep `merge` a command of its group: Typer would otherwise drop its name."""
 
 
 @app.command("merge")
 def merge(
-    parts: Annotated[list[Path], typer.Argument(metavar="PART...", help="Files that --shard I/N wrote.")],
-    out: Annotated[Path, typer.Option(help="Write the rows of all parts to this file (.jsonl).")],
+    parts: Annotated[list[Path], typer.Argument(metavar="PART...", help="Files written with --shard I/N.")],
+    out: Annotated[Path, typer.Option(help="Write the merged rows to this file (.jsonl).")],
     json_output: Json = False,
 ) -> None:
-    """Merge the parts of one request: complete, unchanged, in the order of the input.
+    """Merge the parts of one request, in the order of the input; refuse missing or changed parts.
 
     Example: seqmlm rows merge part-*.jsonl --out scores.jsonl
     """

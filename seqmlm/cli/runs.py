@@ -93,14 +93,16 @@ def compare(
     runs: Annotated[list[str], typer.Argument(metavar="RUN RUN...", help="Names or ids of runs.")],
     metric: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Of two fine-tunings: the first's minus the second's, paired."),
+        typer.Option(
+            metavar="NAME", help="Metric of two fine-tunings to compare: first minus second, paired."
+        ),
     ] = None,
     json_output: Json = False,
 ) -> None:
     """Compare runs: settings that differ, and final metrics with the best one marked.
 
-    With --metric what two fine-tunings predicted of the same test data: the difference, its 95 % interval
-    and p-values of no difference, by the bootstrap and by randomization over groups.
+    With --metric it compares what two fine-tunings predicted for the same test data. It shows the difference,
+    its 95 % interval and the p-values of no difference, by bootstrap and by randomization over groups.
 
     Example: seqmlm runs compare uniform whole-word
 

@@ -65,7 +65,7 @@ def upgrade_schemas(json_output: Json = False) -> None:
         versions = {"before": old_revision, "after": new_revision}
         print_json({"url": url, **versions, "streams": {"before": old_streams, "after": streams}})
     elif (old_revision, old_streams) == (new_revision, streams):
-        say(f"{url} is already at schema {new_revision}, and at {streams} of streams")
+        say(f"{url} is already at schema {new_revision} (streams: {streams})")
     else:
         models = f"{old_revision or 'none'} -> {new_revision}"
         say(f"{url}: schema {models}, of streams {old_streams or 'none'} -> {streams}")
@@ -108,6 +108,6 @@ def ui(
         tell("MLFLOW_TRACKING_URI names a server: open that address")
         return
     if plan.experiment is None:
-        tell("no run is in MLflow yet: this is its first page; run this again once something was trained")
+        tell("no run is in MLflow yet, so this is its first page; run this again after a training")
     tell(f"runs and models of {plan.folder}; Ctrl-C stops the server")
     become(plan)

@@ -59,7 +59,7 @@ class DemoFolder:
     def __init__(self, out: Path) -> None:
         self.home = out.expanduser().resolve()
         if self.home.exists() and not self.home.is_dir():
-            raise UsageError(f"--out {out} is a file, and a demo fills a folder: name another --out")
+            raise UsageError(f"--out {out} is a file, and a demo needs a folder: choose another --out")
         self._listed: dict[str, list[int]] = {}
         self._work: set[str] = set()
         self._made = _MADE
@@ -76,7 +76,7 @@ class DemoFolder:
             self._listed = {str(name): [*map(int, facts)] for name, facts in content["files"].items()}
             self._work = {*map(str, content["work"])}
         except FileNotFoundError:
-            raise StateError(f"{out} has files, and no demo has made them: {_REMEDY}") from None
+            raise StateError(f"{out} exists but was not created by `seqmlm demo`: {_REMEDY}") from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             raise StateError(f"{out / MANIFEST} is not the list of a demo: {_REMEDY}") from None
 

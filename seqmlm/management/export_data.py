@@ -44,12 +44,12 @@ class ExportConfig:
         domain: its name.
         out: a folder that does not exist yet.
         paths: files, folders, data sets (hf:NAME); none for the domain's sample.
-        format, options: of the reader.
+        format, options: format of the input files, and options of its reader.
         tokenizer: a saved tokenizer or a model's folder; None for the domain's own, trained where it has no
             fixed vocabulary.
         on_error: "raise" ends at the first bad record, "skip" leaves bad ones out.
         sensitive: treat the data as sensitive, also where the domain is not: nothing is exported.
-        seed: of the split.
+        seed: seed of the random split.
     """
 
     domain: str
@@ -88,7 +88,7 @@ def export(config: ExportConfig) -> Exported:
     if domain.sensitive or config.sensitive:
         raise UsageError(
             f"records of sensitive data are not exported, only aggregates leave the workspace: "
-            f"'seqmlm data inspect --domain {domain.name}' gives those"
+            f"'seqmlm data inspect --domain {domain.name}' shows these"
         )
     with new_folder(config.out) as building:
         return _exported(config, domain, building)

@@ -33,18 +33,16 @@ def merge(paths: Sequence[Path], out: Path) -> int:
         StateError: a share is missing, unfinished, changed, there twice, or of another request.
     """
     if not paths:
-        raise UsageError("name the files that --shard wrote")
+        raise UsageError("name the files written with --shard")
     if ending(out) not in ("", *(share for share in FORMATS["jsonl"] if not share.endswith(PACKED))):
-        raise UsageError(
-            f"--out {out}: parts are JSON lines, and so is what they are put into: name a .jsonl"
-        )
+        raise UsageError(f"--out {out}: parts are JSON lines, and so are merged rows: name a .jsonl")
     check_outputs({"--out": out}, inputs=paths)
     shares = {path: share_of_file(path) for path in paths}
     first = shares[paths[0]]
     foreign_path = next((path for path, share in shares.items() if share.request != first.request), None)
     if foreign_path is not None:
         raise StateError(
-            f"{foreign_path} is of another request than {paths[0]}: of another input, model or setting"
+            f"{foreign_path} belongs to another request than {paths[0]}: its input, model or settings differ"
         )
     count = parse(first.shard)[1]
     by_number = {parse(share.shard)[0]: path for path, share in shares.items()}
@@ -69,7 +67,7 @@ def share_of_file(out: Path) -> Share:
         share = from_dict(Share, read_json(out.with_name(out.name + SHARE_SUFFIX)))
         digest = str(entry_of(out)["sha256"])
     except (OSError, ValueError, UsageError):
-        raise StateError(f"{out} is no finished share: run its command (--shard I/N) to the end") from None
+        raise StateError(f"{out} is not a finished share: run its command (--shard I/N) to the end") from None
     if digest != share.sha256:
         raise StateError(f"{out} has changed since it was finished: run its command again")
     return share

@@ -253,7 +253,7 @@ def _sentence_modules(folder: Path, card: model_folder.Card | None) -> dict[str,
     tokenizer = model_folder.load_tokenizer(folder)
     if not tokenizer.traits.reads("") or (card is not None and (card.channels or card.head)):
         raise UsageError(
-            f"{folder}: sentence-transformers reads plain text and encoders of it alone; use seqmlm embed"
+            f"{folder}: sentence-transformers reads only plain text and its encoders; use seqmlm embed"
         )
     config = read_json(folder / "config.json")
     length = card.max_length if card is not None else config.get("max_position_embeddings", 512)

@@ -269,7 +269,7 @@ def _check(path: Path) -> None:
             messages = [message for (message,) in opened.execute("PRAGMA integrity_check")]
         except sqlite3.DatabaseError as error:
             if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-                raise UnreachableError(f"{path} is in use: stop what uses it first") from None
+                raise UnreachableError(f"{path} is in use: stop the program that uses it first") from None
             if not _damaged(error):
                 raise StateError(f"{path} cannot be read: {error}") from None
             messages = [str(error)]

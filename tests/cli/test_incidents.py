@@ -65,7 +65,7 @@ def test_a_newcomer_is_told_where_incidents_come_from(seqmlm: Run) -> None:
     assert (done.code, done.out) == (0, "")
     assert "seqmlm watch MODEL" in done.err
     assert seqmlm("incidents", "list", "--json").json == []
-    assert seqmlm("incidents", "list", "--state", "open").err == "no such incidents\n"
+    assert seqmlm("incidents", "list", "--state", "open").err == "no incidents match\n"
 
 
 def test_list(incidents: Path, seqmlm: Run) -> None:
@@ -131,7 +131,7 @@ def test_a_false_alarm_is_silent_and_counted(incidents: Path, seqmlm: Run) -> No
     assert "alse alarm" not in seqmlm("report", "--since", "3d").out  # nobody has said anything
     done = seqmlm("incidents", "ack", 1, "--normal", "--note", "backup")
     assert done.out.startswith(
-        "incident 1 was a false alarm: alarms like it open no incident in this stream: "
+        "incident 1 was a false alarm: similar alarms open no incident in this stream: "
     )
     found = seqmlm("incidents", "show", 1, "--json").json
     assert (found["state"], found["verdict"], found["muted"], found["note"]) == (
@@ -157,7 +157,7 @@ def test_a_false_alarm_is_silent_and_counted(incidents: Path, seqmlm: Run) -> No
     }
     seqmlm("incidents", "ack", 2, "--normal", "--undo").refused(4, "not marked as normal")
     done = seqmlm("incidents", "ack", 1, "--normal", "--undo")
-    assert done.out.startswith("incident 1 is over, and nobody has said what it was: ")
+    assert done.out.startswith("incident 1 is over, and has no verdict: ")
     found = seqmlm("incidents", "show", 1, "--json").json
     assert (found["state"], found["verdict"], found["muted"]) == ("resolved", None, False)
 

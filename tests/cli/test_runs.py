@@ -138,7 +138,7 @@ def test_a_damaged_registry_is_made_anew(two_runs: Path, seqmlm: Run, tmp_path: 
     done = seqmlm("models", "rescan")
     assert (done.code, done.out.split()) == (0, ["one:1", "two:1"])
     aside = two_runs / "seqmlm.db.damaged"
-    assert f"it is kept as {aside}" in done.err
+    assert f"it was moved to {aside}" in done.err
     assert "aliases (but champion" in done.err
     assert aside.read_bytes() == damaged
     found = seqmlm("models", "list", "--json").json
@@ -189,7 +189,7 @@ def test_a_registry_in_use_is_not_moved(two_runs: Path, seqmlm: Run) -> None:
     with closing(sqlite3.connect(two_runs / "seqmlm.db")) as other:
         other.execute("BEGIN")
         assert other.execute("SELECT count(*) FROM seqmlm_models").fetchone() == (2,)
-        seqmlm("models", "rescan").refused(4, "is in use: stop what uses it")
+        seqmlm("models", "rescan").refused(4, "is in use: stop the program that uses it")
 
 
 def test_db(seqmlm: Run, workspace: Path) -> None:
@@ -198,7 +198,7 @@ def test_db(seqmlm: Run, workspace: Path) -> None:
     done = seqmlm("db", "upgrade")
     assert done.out.endswith("schema none -> 0001_one_store, of streams none -> 0001_streams\n")
     done = seqmlm("db", "upgrade")
-    assert done.out.endswith("is already at schema 0001_one_store, and at 0001_streams of streams\n")
+    assert done.out.endswith("is already at schema 0001_one_store (streams: 0001_streams)\n")
     assert seqmlm("db", "current", "--json").json["schema"] == "0001_one_store"
 
 
