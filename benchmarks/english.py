@@ -70,6 +70,7 @@ PHRASES: dict[str, str] = {
 
 IDIOMS = re.compile(
     r"\b(?:leav\w+|left|let)(?: [\w◊]+){0,3} alone\b|\bstand(?:s|ing)? alone\b"
+    r"|\bby(?: [\w◊]+){1,3} alone\b|\b(?:masked|hidden|taken|used) alone\b"
     r"|\b(?:as|than) usual\b"
     r"|\bso (?:many|much|few)(?: [\w◊]+){0,4} that (?!(?:are|is|was|were|have|has|had|can)\b)"
     r"|\bso much (?:so|for|as)\b",
@@ -90,7 +91,7 @@ _WORD = re.compile(r"\S*[\w◊]\S*")
 _CODE_SPAN = re.compile(r"(`+)[^`].*?(?<!`)\1(?!`)", re.DOTALL)
 _LINK = re.compile(r"!?\[((?:[^\[\]]|\[[^\]]*\])*)\]\([^)]*\)")
 _URL = re.compile(r"<?https?://[^\s>)]+>?|<[a-zA-Z/!][^>]*>")
-_ITEM = re.compile(r"(?:[*+-]|\d+[.)])\s+")
+_ITEM = re.compile(r"^(?:[*+-]|\d+[.)])\s+")
 _COMMAND = re.compile(r"\.(?:command|callback)\b")
 _SECTION = re.compile(r"(Args|Attributes|Raises|Returns|Yields|Example|Examples|Note|Warns):$")
 
@@ -122,7 +123,7 @@ class Block:
     Attributes:
         line: the number of its first line.
         text: its lines, with their ends.
-        label: it is a heading or a column's name; such may begin with "What".
+        label: it is a heading or a column's name; such may begin with "What", and so may bold first words.
     """
 
     line: int = 0
@@ -235,7 +236,8 @@ def block_findings(block: Block, exceptions: Iterable[str] = ()) -> Iterator[tup
     for sentence in sentences(spaced):
         start = max(spaced.find(sentence, start), start)
         line = block.line + text.count("\n", 0, start)
-        if not block.label and RIDDLE.match(sentence.lstrip("\"'(*_")) and not sentence.endswith("?"):
+        label = block.label or (start == 0 and block.text.startswith("**"))
+        if not label and RIDDLE.match(sentence.lstrip("\"'(*_")) and not sentence.endswith("?"):
             yield line, "riddle", sentence[:70]
         if len(sentence) > MAX_WORDS and (count := word_count(sentence)) > MAX_WORDS:
             yield line, "long", f"{count} words: {sentence[:60]}"

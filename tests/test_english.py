@@ -59,7 +59,7 @@ def test_every_exception_is_needed_and_has_a_reason() -> None:
         ("stands", "Everything that could stand there."),
         ("stands", "The symbol that stood at this place."),
         ("beside", "The file beside it is read."),
-        ("alone", "It is readable by its owner alone."),
+        ("alone", "It reads the database alone."),
         ("further", "Put further lines behind it."),
         ("usual", "Columns are found by their usual names."),
         ("so many", "The mean over so many rows is known."),
@@ -91,6 +91,7 @@ def test_a_rule_finds_what_it_is_for(rule: str, text: str) -> None:
         "The long-standing bug stands out. It is a stand-in.",
         "Besides, `stand beside` is code.",
         "Leave the file alone; let alone the others.",
+        "3.4 bits by the model alone, and each unit is masked alone.",
         "Training goes further. No position is further away than this. See further down.",
         "It usually works as usual, but this is unusual and larger than usual.",
         "There are so many rows that memory runs out.",
@@ -100,6 +101,7 @@ def test_a_rule_finds_what_it_is_for(rule: str, text: str) -> None:
         "It is said to work.",
         "Put the file into the folder.",
         "What is a token? What to expect from it. Of course it is a word.",
+        "**What is read.** The input is a table.",
         "word " * 24 + "word.",
         "word " * 20 + "word. " + "Word " * 20 + "word.",
         "[" + "link " * 10 + "](https://example.org/that/is/not/counted) and " + "word " * 10,
@@ -133,6 +135,8 @@ what is code beside code
 | --- | --- |
 | a `x|y` cell | what it is |
 > A quote
+
+**Bold.** Text
 """
     blocks = list(english.markdown_blocks(page))
     assert [(block.line, block.text, block.label) for block in blocks] == [
@@ -145,6 +149,7 @@ what is code beside code
         (13, f"a {english.CODE} cell", False),
         (13, "what it is", False),
         (14, "A quote", False),
+        (16, "**Bold.** Text", False),
     ]
 
 
@@ -192,8 +197,8 @@ def test_placeholders_and_exceptions_are_looked_over() -> None:
         f"{english.CODE} is {english.CODE} there",
         "beside",
     ]
-    block = english.Block(1, "It is masked alone and beside it.")
-    assert [rule for _, rule, _ in english.block_findings(block, ["masked alone"])] == ["beside"]
+    block = english.Block(1, "It is the usual one and beside it.")
+    assert [rule for _, rule, _ in english.block_findings(block, ["the usual"])] == ["beside"]
 
 
 def test_texts_of_a_source_file(tmp_path: Path) -> None:
