@@ -71,9 +71,8 @@ VERBS = frozenset(
 RIDDLES = frozenset(("What", "Those", "Of", "As", "That", "Which", "Who", "Beside", "With", "So"))
 """First words of docstrings that do not name what is described."""
 
-PRIVACY = re.compile(r"sensitiv(?!ity)|privacy|redact", re.IGNORECASE)
-"""Words about sensitive data. "Private" is not among them: the code has it as a keyword of languages, as an
-area of Unicode and as a folder of git; "sensitivity" is a figure."""
+PRIVACY = re.compile(r"sensitiv(?!ity)|privat|redact", re.IGNORECASE)
+"""Words about sensitive data; "sensitivity" is a figure."""
 
 
 def files(folder: Path = PACKAGE) -> list[Path]:

@@ -9,7 +9,7 @@ import house
 import pytest
 
 MEMBERS = {"Task": 16, "Level": 18, "Units": 18, "Field": 20}  # 16, 18, 18, 20
-PRIVACY_FILES = 50
+PRIVACY_FILES = 49
 PRIVACY_OPTIONS = {"cli/data.py"}
 """Files of commands that have an option --sensitive, and know nothing else of privacy."""
 LOADED_LINES = {

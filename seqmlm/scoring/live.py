@@ -162,7 +162,12 @@ class LiveModel:
     @property
     def sensitive(self) -> bool:
         """Whether rows are of sensitive data."""
-        return self.plan.sensitive
+        return self.plan.session.card.sensitive
+
+    @property
+    def shows_incidents(self) -> bool:
+        """Whether there may be incidents, and their number may be shown: not of sensitive data."""
+        return self.rated and not self.sensitive
 
     def data_rules(self) -> AbstractContextManager[None]:
         """Context in which the rules for the model's data hold (`Session.data_rules`)."""
@@ -299,7 +304,7 @@ def pause_row(
         "what": "the log has stopped",
         "scale": magnitude(seconds),
         "reason": f"The log has stopped: {text} (p {p_value_text(p_value)}).",
-        **({"sensitive": True} if plan.sensitive else {}),
+        **({"sensitive": True} if plan.session.card.sensitive else {}),
     }
 
 

@@ -90,7 +90,7 @@ def planned_line(judged: JudgedRow, plan: ScoringPlan) -> dict[str, Any]:
         judged,
         plan.session.tokenizer,
         per_unit=plan.per_unit,
-        sensitive=plan.sensitive,
+        sensitive=plan.session.card.sensitive,
         calibrated=plan.calibrated,
         level=plan.level,
     )
@@ -196,7 +196,7 @@ _COLUMNS: dict[str, Kind] = {
 def schema(plan: ScoringPlan) -> Schema:
     """The columns of a scoring's rows, the same for every row; fields of `Row.extra` are not among them."""
     columns = dict(_COLUMNS)
-    if plan.sensitive:
+    if plan.session.card.sensitive:
         columns["sensitive"] = "flag"
     if plan.calibrated:
         columns |= {"p_value": "number", "extrapolated": "flag"}

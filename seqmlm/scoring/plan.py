@@ -79,11 +79,6 @@ class ScoringPlan:
         return self.stored is not None
 
     @property
-    def sensitive(self) -> bool:
-        """Whether rows are of sensitive data."""
-        return self.session.card.sensitive
-
-    @property
     def budget(self) -> Budget:
         """How much is done at a time."""
         return Budget.of(self.session.model, self.mode)

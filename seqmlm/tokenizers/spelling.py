@@ -22,7 +22,7 @@ class Spelling:
         conceal: text of a record to what rows and reports may show of it, of equal length.
     """
 
-    stand_in: ClassVar[str] = "\ue000"  # for private use: texts do not have it, and nobody knows what it is
+    stand_in: ClassVar[str] = "\ue000"  # Unicode assigns it no character, so texts do not have it
     encode_gaps: Callable[[Sequence[Any]], list[Encoding]] | None = None
 
     def __init__(self, tokens: Sequence[str], conceal: Callable[[str], str] = str) -> None:

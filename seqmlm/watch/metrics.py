@@ -65,8 +65,8 @@ class Lag:
 def counters(watching: Any) -> Values:
     """The counters of the whole stream of a `watch.scoring.Watching`, at any time, in any thread.
 
-    Of sensitive data incidents are not counted (None). The counters that only the database has are None while
-    that cannot be used.
+    Incidents are None where the model may not show their number, and so are the counters that only the
+    database has while that cannot be used.
     """
     outbox, model, registry = watching.outbox, watching.model, watching.registry
     values: dict[str, Any] = {
@@ -79,7 +79,7 @@ def counters(watching: Any) -> Values:
     if model.rated:
         values["alarms"] = model.counts.alarms
     with suppress(StateError):
-        if model.rated and not model.sensitive:
+        if model.shows_incidents:
             incidents = registry.incidents(stream=outbox.stream, standing=True)
             states = [incident.state for incident in incidents]
             values["incidents"] = {name: states.count(name) for name in ("open", "acknowledged")}

@@ -169,7 +169,9 @@ def test_what_the_database_or_no_rate_can_tell_is_not_counted(config: WatchConfi
         follower = SimpleNamespace(lines=9)
         watching = SimpleNamespace(
             outbox=SimpleNamespace(stream=1, gaps=2, follower=follower),
-            model=SimpleNamespace(rated=rated, sensitive=sensitive, counts=SimpleNamespace(alarms=7)),
+            model=SimpleNamespace(
+                rated=rated, shows_incidents=rated and not sensitive, counts=SimpleNamespace(alarms=7)
+            ),
             registry=registry,
             lag=Lag(),
         )

@@ -467,7 +467,7 @@ def _explained(error: Exception, source: str) -> DataError:
         reason, remedy = "the hub cannot be reached", "check the network, or name a folder: hf:FOLDER"
     elif isinstance(error, FileNotFoundError) or kind.__name__ in _MISSING:
         reason = "there is no such data set, or no data in it"
-        remedy = "check the folder, or the name (https://huggingface.co/datasets); log in if it is private"
+        remedy = "check the folder, or the name (https://huggingface.co/datasets); log in if it needs that"
     elif isinstance(error, RuntimeError) and "script" in message:
         reason, remedy = "the data set is made by a program, which is not run", "take a copy in Parquet files"
     elif message.startswith("nested more than"):

@@ -64,8 +64,8 @@ class WorkTree:
         location = _find(self._folder)
         if location is None:
             raise UsageError(f"{folder} is no git work tree; give one, or a unified diff")
-        self._top, self._private = location
-        self._common = _common(self._private)
+        self._top, self._git_folder = location
+        self._common = _common(self._git_folder)
         self._git_dir = Path()
         self._stack = ExitStack()
 
@@ -130,7 +130,7 @@ class WorkTree:
         (self._git_dir / "HEAD").write_text("ref: refs/heads/none\n")
         for folder, copied, linked in (
             (self._common, _COPIED, _LINKED),
-            (self._private, _COPIED_OF_TREE, _LINKED_OF_TREE),
+            (self._git_folder, _COPIED_OF_TREE, _LINKED_OF_TREE),
         ):
             for path in (path for name in copied for path in folder.glob(name)):
                 _copy_file(path, self._git_dir / path.relative_to(folder))
@@ -145,7 +145,7 @@ class WorkTree:
         list_all = ("config", "--null", "--list")
         settings = self._git(*list_all, "--includes", in_tree=False)
         worktree_option = ("--type=bool", "--default=false", "--get", "extensions.worktreeConfig")
-        for path in (self._common / "config", self._private / "config.worktree"):
+        for path in (self._common / "config", self._git_folder / "config.worktree"):
             copy = self._git_dir / f"their-{path.name}"
             if not _copy_file(path, copy):
                 break
@@ -244,10 +244,10 @@ def _find(folder: Path) -> tuple[Path, Path] | None:
     return None
 
 
-def _common(private: Path) -> Path:
+def _common(git_folder: Path) -> Path:
     """The git directory that linked work trees share; for the main one its own."""
-    pointer = private / "commondir"
-    return private / _line(pointer) if pointer.is_file() else private
+    pointer = git_folder / "commondir"
+    return git_folder / _line(pointer) if pointer.is_file() else git_folder
 
 
 def _line(path: Path) -> str:

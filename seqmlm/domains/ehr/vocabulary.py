@@ -148,8 +148,7 @@ def learn(histories: Iterable[History], how: Learning) -> Vocabulary:
     if not codes:
         raise DataError(
             f"no code was seen in {how.min_subjects} subjects",
-            remedy="give more subjects, or, if the data are not sensitive, lower "
-            "tokenizer.options.min_subjects",
+            remedy="give more subjects, or, if the data are synthetic, lower tokenizer.options.min_subjects",
         )
     return Vocabulary(
         codes=tuple(sorted(codes)),
