@@ -71,7 +71,7 @@ VERBS = frozenset(
 RIDDLES = frozenset(("What", "Those", "Of", "As", "That", "Which", "Who", "Beside", "With", "So"))
 """First words of docstrings that do not name what is described."""
 
-PRIVACY = re.compile(r"sensitiv(?!ity)|privat|redact", re.IGNORECASE)
+PRIVACY = re.compile(r"sensitiv(?!ity)|privat|privacy|redact", re.IGNORECASE)
 """Words about sensitive data; "sensitivity" is a figure."""
 
 
