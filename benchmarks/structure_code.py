@@ -4,7 +4,7 @@
     python benchmarks/structure_code.py --data ../shared/data --quick      # one seed, 12 functions
 
 Models are those of `alarms.py`, trained on other packages. Mapped are functions of 12 to 60 lexer
-tokens; the truth is their source (docs/STRUCTURE_FIELDS.md). Beside the figures of a map are those
+tokens; the truth is their source (docs/reference/structure-fields.md). Beside the figures of a map are those
 of neighbours and nearest names, which need no model, and of the same map with its values dealt anew among
 pairs that are equally far apart. Maps are kept under --out: an interrupted benchmark goes on.
 """

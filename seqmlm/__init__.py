@@ -1,7 +1,7 @@
 """Masked language models on any kind of sequence: train, score and compare.
 
 `seqmlm.load` and `seqmlm.train` give a `Model`; what this module lists is the public surface of Python
-(docs/API.md). It loads nothing heavy before it is used.
+(docs/reference/python.md). It loads nothing heavy before it is used.
 """
 
 from importlib import import_module

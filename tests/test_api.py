@@ -1,6 +1,6 @@
 """Python gives what the command line gives, to the last digit; its surface is listed and stays light.
 
-python tests/test_api.py --update    rewrite docs/API.md from the docstrings
+python tests/test_api.py --update    rewrite docs/reference/python.md from the docstrings
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from seqmlm import plugins
 from seqmlm.domains.protein.tokenizer import ResidueTokenizer
 from seqmlm.parsing import word_list
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "API.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "python.md"
 
 SURFACE = word_list(
     "DataError Detector Embedder Model NotFiniteError RowFrame Scorer SeqmlmError StateError TrainingError "
@@ -359,7 +359,7 @@ def _described(name: str, one: Any, level: int) -> Iterator[str]:
 
 
 def page() -> str:
-    """docs/API.md."""
+    """docs/reference/python.md."""
     lines = [
         "# Python",
         "",

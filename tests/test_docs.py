@@ -41,9 +41,7 @@ DOCUMENTS = sorted(
     path
     for part in (
         "*.md",
-        "docs/*.md",
-        "docs/benchmarks/*.md",
-        "docs/samples/*.md",
+        "docs/**/*.md",
         "seqmlm/**/*.md",
         "examples/**/*.md",
         "benchmarks/**/*.md",
@@ -51,14 +49,14 @@ DOCUMENTS = sorted(
     for path in ROOT.glob(part)
 )
 
-_FILE = re.compile(r"\b(?:seqmlm|tests|benchmarks|docs|examples)/[\w./-]*\.(?:py|md|sh|toml)\b")
+_FILE = re.compile(r"(?<![\w/])(?:seqmlm|tests|benchmarks|docs|examples)/[\w./-]*\.(?:py|md|sh|toml)\b")
 _DOTTED = re.compile(r"\bseqmlm(?:\.\w+)+\b(?!\()")
 _SPAN = re.compile(r"`([^`\n]+)`")
 _FENCE = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"(?:^|(?<=[|&$\s]))seqmlm +((?:[^|&#\n]|(?<=\w)\|(?=\w))+)")
 _ENTRY = re.compile(r'^(\w+) = "[\w.]+:\w+"$', re.MULTILINE)
 _LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
-_SETTING = re.compile(r"--set +([\w.]+=[^\s`]+)")
+_SETTING = re.compile(r"--set +([a-z][\w.]*=[^\s`]+)")
 
 
 def _command_lines(text: str) -> Iterator[str]:
@@ -164,8 +162,8 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 
 def test_every_benchmark_is_in_the_results() -> None:
-    index = ROOT / "docs" / "BENCHMARKS.md"
-    pages = sorted((ROOT / "docs" / "benchmarks").glob("*.md"))
+    index = ROOT / "docs" / "explanation" / "results.md"
+    pages = sorted((ROOT / "docs" / "explanation" / "benchmarks").glob("*.md"))
     text = index.read_text(encoding="utf-8")
     assert not [path.name for path in pages if f"(benchmarks/{path.name})" not in text]
     text += "".join(path.read_text(encoding="utf-8") for path in pages)
@@ -182,7 +180,9 @@ def test_every_benchmark_is_in_the_results() -> None:
 
 
 def test_command_lines_are_found_in_documents() -> None:
-    found = list(_command_lines((ROOT / "docs" / "COMMANDS.md").read_text(encoding="utf-8")))
+    found = list(
+        _command_lines((ROOT / "docs" / "reference" / "command-overview.md").read_text(encoding="utf-8"))
+    )
     assert {"runs list", "runs compare"} <= set(found)
     assert any(line.startswith("score app - --max-latency 1s") for line in found)
 
@@ -200,7 +200,7 @@ FENCES = {
 }
 """Code by document and first line."""
 
-CANNOT_RUN = {"docs/SCALE.md: from pyspark.sql.functions import struct": "pyspark is no dependency"}
+CANNOT_RUN = {"docs/how-to/scale.md: from pyspark.sql.functions import struct": "pyspark is no dependency"}
 """Fences that are not run, and why."""
 
 
@@ -382,19 +382,21 @@ USES = {
         "from seqmlm.engine.types import Bools, Encoding\n",
         module="genes.every",
     ),
-    "docs/EMBEDDINGS.md: from seqmlm.inference.session import Session": Fence(
+    "docs/how-to/embed.md: from seqmlm.inference.session import Session": Fence(
         _use_embeddings,
         prelude="from seqmlm.data.record import Record\n"
         "records = [Record(id='a', raw='the dog sees the cats', source='a', line=1)]\n",
     ),
-    "docs/SCALE.md: import mlflow": Fence(
+    "docs/how-to/scale.md: import mlflow": Fence(
         _use_pyfunc,
         prelude="import mlflow, pandas\n"
         "mlflow.set_tracking_uri('sqlite:///mlflow.db')\n"
         "table = pandas.DataFrame({'text': ['The dog sees the cats.', 'The the the.']})\n",
     ),
-    "docs/SCALE.md: import datasets, seqmlm": Fence(_use_map),
-    "docs/samples/code.md: speed = (width + 7) * rate": Fence(_use_formula, prelude="width, rate = 3, 2\n"),
+    "docs/how-to/scale.md: import datasets, seqmlm": Fence(_use_map),
+    "docs/reference/samples/code.md: speed = (width + 7) * rate": Fence(
+        _use_formula, prelude="width, rate = 3, 2\n"
+    ),
 }
 
 

@@ -1,6 +1,6 @@
 """Pages that are made of the program: one for each command, with its settings; README and what it shows.
 
-python tests/test_pages.py --update    rewrite docs/commands
+python tests/test_pages.py --update    rewrite docs/reference/commands
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from seqmlm.cli.command import descriptions
 from seqmlm.training.config import PretrainConfig
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ROOT / "docs" / "commands"
+PAGES = ROOT / "docs" / "reference" / "commands"
 MADE = "Made by `python tests/test_pages.py --update`."
 RECIPE = re.compile(r"^\$ (seqmlm .*)$", re.MULTILINE)
 
@@ -99,8 +99,9 @@ def test_readme_is_read_in_a_minute_and_shows_what_is_there() -> None:
 
 def test_every_document_is_in_the_index() -> None:
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
-    names = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
-    assert not [name for name in names if f"({name})" not in index]
+    docs = ROOT / "docs"
+    pages = [path.relative_to(docs) for path in docs.glob("*/*.md")]
+    assert not [path for path in pages if f"({path.as_posix()})" not in index]
 
 
 FILES = {

@@ -1,1 +1,1 @@
-"""What is unusual, and how unusual: units, parts and records as rows of statistics; see docs/SCORING.md."""
+"""Statistics, calibration and p-values for units, parts and records (docs/how-to/score.md)."""

@@ -56,8 +56,8 @@ class Defaults:
         model: further fields of `ModelConfig` (a set-like field sets `layers="everywhere.v1"`).
         join_documents: consecutive records of one document share a window.
         split, validation, calibration: how records are held out, and which shares (see `DataConfig`).
-        mode: how records are scored, and what a training calibrates: by docs/benchmarks/speed.md the cheapest
-            that ranks as `exact` does, or `exact` where that is cheap.
+        mode: how records are scored, and what a training calibrates. The default is the cheapest mode
+            that ranks as `exact` does, or `exact` where that is cheap (docs/explanation/benchmarks/speed.md).
     """
 
     tokenizer: str

@@ -18,7 +18,7 @@ class Sample:
 
     Args:
         files: the data, in the domain's ordinary format.
-        truth: the JSON file with what was planted (docs/SAMPLES.md).
+        truth: the JSON file with what was planted (docs/reference/samples.md).
         extra_files: further data, which are read where they are named.
     """
 

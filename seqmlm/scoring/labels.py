@@ -280,7 +280,7 @@ def _join_error(ids: Iterable[str], reason: str, path: str, sensitive: bool, als
 
 
 class Planted:
-    """The anomalies of a sample, found in rows by their places (docs/SAMPLES.md).
+    """The anomalies of a sample, found in rows by their places (docs/reference/samples.md).
 
     The row of a whole record shows all of its anomalies; the field says which of them a part shows.
 
@@ -315,7 +315,7 @@ class Planted:
             raise DataError(
                 f"this {truth.get('domain')} sample has no anomalies",
                 source=path,
-                remedy="docs/SAMPLES.md says which samples have anomalies; give other labels",
+                remedy="docs/reference/samples.md says which samples have anomalies; give other labels",
             )
         domain = plugins.domain(str(truth.get("domain")))
         try:

@@ -136,8 +136,9 @@ class JointTask(Gaps[JointConfig]):
 
     A masked language model says what fits into a gap given the other one, and the two answers hardly ever
     belong to one distribution. Six constructions make one of them; `--evaluate` measures, on sequences
-    without gaps, how probable each finds what stands there, and how near it is to the model (docs/JOINTS.md).
-    Figures of an evaluation are perplexities, and divergences in nats, with intervals by sequence.
+    without gaps, how probable each finds the true units, and how near it is to the model
+    (docs/explanation/joints.md). Figures of an evaluation are perplexities, and divergences in nats, with
+    intervals by sequence.
 
     Example: seqmlm joint english 'the dog [MASK] the [MASK].' --method ag
 

@@ -201,7 +201,7 @@ TOPK, NEAR = 2, 16
 
 
 def usual_settings(session: Session) -> dict[str, Any]:
-    """The settings of a masked model whose method nobody names; docs/benchmarks/structure.md has the reasons.
+    """The default settings of a masked model; docs/explanation/benchmarks/structure.md has the reasons.
 
     Of up to 64 symbols the Jacobian, which asks A N copies of a sequence and not A N². Of more the most
     probable symbols of near pairs; where a token shows several units, what stands there.

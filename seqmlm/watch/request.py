@@ -37,7 +37,7 @@ _JUDGE = (JUDGES, "sensitive")
 _CHOSEN = ("mode", "level", "precision")  # which earlier versions of this package stored as chosen
 _JOURNAL = (
     "its rows came of the journal of systemd (--source), which is read from a file now: let journalctl write "
-    "one (see docs/LOGS_REFERENCE.md), and follow that with another --out"
+    "one (see docs/reference/watch.md), and follow that with another --out"
 )
 
 

@@ -1,4 +1,4 @@
-"""docs/SAMPLES.md and docs/samples describe truth.json exactly, and samples are reproducible."""
+"""The pages on samples describe truth.json exactly, and samples are reproducible."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from seqmlm.domains.samples import Sample
 from seqmlm.errors import UsageError
 
 DOMAINS = ("code", "dna", "ehr", "logs", "protein", "text")
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "reference"
 TYPES: dict[str, type] = {"str": str, "int": int, "float": float, "list": list}
 # Which tables of a domain's page describe the items of which lists, in order.
 ITEMS = {
@@ -70,7 +70,7 @@ def test_truth_is_as_documented(name, tmp_path: Path):
     sample = plugins.domain(name).sample.draw(tmp_path, n=60, seed=3)
     truth = json.loads(sample.truth.read_text(encoding="utf-8"))
     own, *tables = documented(f"samples/{name}.md")
-    check(truth, documented("SAMPLES.md")[0] | own)
+    check(truth, documented("samples.md")[0] | own)
     for items, table in zip(ITEMS[name], tables, strict=True):
         assert truth[items]
         for item in truth[items]:

@@ -20,7 +20,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.logs import LOGS
 
-PAGE = Path(__file__).parents[2] / "docs" / "LOGS_REFERENCE.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "watch.md"
 
 
 def commands() -> tuple[str, str]:

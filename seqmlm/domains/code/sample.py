@@ -198,7 +198,7 @@ def draw(n: int, seed: int) -> tuple[dict[str, str], list[dict[str, Any]]]:
 
 
 def truth(n: int, seed: int, modules: dict[str, str], bugs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The content of `truth.json`: idioms, links and planted bugs (docs/SAMPLES.md)."""
+    """The content of `truth.json`: idioms, links and planted bugs (docs/reference/samples.md)."""
     return {
         **heading("code", n, seed, FOLDER, "0-based characters of a file; lines from 1"),
         "kinds": list(KINDS),

@@ -192,7 +192,7 @@ class Patient:
 
 
 def draw(n: int, seed: int) -> tuple[list[Patient], list[dict[str, Any]]]:
-    """`n` patients, numbered from 1, and the wrong codes among their events (docs/SAMPLES.md)."""
+    """`n` patients, numbered from 1, and the wrong codes among their events (docs/reference/samples.md)."""
     patients, wrong = [], []
     for number in range(1, n + 1):
         rng = np.random.Generator(np.random.Philox(key=[seed, number]))
@@ -204,7 +204,7 @@ def draw(n: int, seed: int) -> tuple[list[Patient], list[dict[str, Any]]]:
 
 
 def truth(n: int, seed: int, anomalies: list[dict[str, Any]], patients: Sequence[Patient]) -> dict[str, Any]:
-    """The planted graph and anomalies, as `truth.json` holds them (docs/SAMPLES.md)."""
+    """The planted graph and anomalies, as `truth.json` holds them (docs/reference/samples.md)."""
     return {
         **heading("ehr", n, seed, MEDS, "events are named by subject, visit and code"),
         "synthea": SYNTHEA,

@@ -200,7 +200,7 @@ def _job(begin: float, rng: np.random.Generator) -> Job:
 
 
 def jobs_truth(jobs: list[Job]) -> dict[str, Any]:
-    """The planted jobs as `truth.json` holds them (docs/SAMPLES.md)."""
+    """The planted jobs as `truth.json` holds them (docs/reference/samples.md)."""
     place = {step.name: at for at, step in enumerate(STEPS)}
     described = [_BEGIN, *STEPS, NOISE, _DONE]
     return {

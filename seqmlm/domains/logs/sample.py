@@ -179,7 +179,7 @@ def draw(n: int, seed: int) -> tuple[list[Request], list[str]]:
 
 
 def requests_truth(n: int, seed: int, requests: list[Request]) -> dict[str, Any]:
-    """The planted requests as `truth.json` holds them (docs/SAMPLES.md)."""
+    """The planted requests as `truth.json` holds them (docs/reference/samples.md)."""
     return {
         **heading("logs", n, seed, FILE, "1-based lines of the file"),
         "templates": [template._asdict() for template in TEMPLATES],

@@ -264,7 +264,7 @@ def draw(n: int, seed: int) -> list[tuple[str, str]]:
 
 
 def write(out: Path, n: int | None, seed: int) -> Sample:
-    """Write `protein.fasta` and `truth.json` (docs/SAMPLES.md) into `out`."""
+    """Write `protein.fasta` and `truth.json` (docs/reference/samples.md) into `out`."""
     count = checked_count(n, DEFAULT_COUNT)
     truth = {
         **heading("protein", count, seed, "protein.fasta", "0-based residues of a record's sequence"),
