@@ -33,9 +33,10 @@ quick: $(READY)  ## lint, types and a part of the suite that finds most mistakes
 test: $(READY)  ## the whole test suite
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
-check: $(READY)  ## lint, format, types, layering
+check: $(READY)  ## lint, format, spelling, types, layering
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_layering.py
 

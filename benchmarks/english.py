@@ -18,7 +18,7 @@ import inspect
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -80,6 +80,9 @@ IDIOMS = re.compile(
 
 RIDDLE = re.compile(r"(?:What(?! to\b)|Of(?! course\b)|Those (?:that|who|which|whose|of))\b", re.IGNORECASE)
 """First words of sentences whose subject is not named; a question may begin with "What"."""
+
+MIN_WORDS = 3
+"""Words of the shortest string in Python code or in a template that is read as a text."""
 
 RULES = (*PHRASES, "riddle", "long")
 
@@ -243,14 +246,19 @@ def block_findings(block: Block, exceptions: Iterable[str] = ()) -> Iterator[tup
             yield line, "long", f"{count} words: {sentence[:60]}"
 
 
-def string_texts(node: ast.expr) -> Iterator[tuple[int, str]]:
-    """The strings of an expression with their lines; a placeholder of an f-string is one word of it.
+def string_texts(tree: ast.AST, skipped: Container[int] = ()) -> Iterator[tuple[int, str]]:
+    """The strings below a node with their lines; a placeholder of an f-string is one word of it.
 
-    Strings inside of placeholders are texts of their own, and so are those inside of other calls.
+    Strings inside of placeholders are texts of their own.
+
+    Args:
+        skipped: the `id` of nodes that are left out.
     """
-    waiting: list[ast.AST] = [node]
+    waiting: list[ast.AST] = [tree]
     while waiting:
         part = waiting.pop()
+        if id(part) in skipped or isinstance(part, _LEAVES):
+            continue
         if isinstance(part, ast.JoinedStr):
             pieces = (piece.value if isinstance(piece, ast.Constant) else CODE for piece in part.values)
             yield part.lineno, "".join(map(str, pieces))
@@ -262,51 +270,49 @@ def string_texts(node: ast.expr) -> Iterator[tuple[int, str]]:
             waiting += ast.iter_child_nodes(part)
 
 
-MESSAGE_CALLS = frozenset(("message", "note", "warn", "say", "tell"))
-"""Functions and methods whose strings people read."""
-
-
-@cache
-def error_names() -> frozenset[str]:
-    """`SeqmlmError` and the classes of the package that are derived from it."""
-    bases = {
-        node.name: {ast.unparse(base).rpartition(".")[2] for base in node.bases}
-        for path in house.files()
-        if "Error" in path.read_text(encoding="utf-8")
-        for node in house.tree(path).body
-        if isinstance(node, ast.ClassDef)
-    }
-    names = {"SeqmlmError"}
-    while True:
-        more = {name for name, parents in bases.items() if parents & names} - names
-        if not more:
-            return frozenset(names)
-        names |= more
-
-
 def source_blocks(path: Path) -> Iterator[tuple[str, Block]]:
     """The kind and the block of every text in a Python file that people read."""
     in_cli = path.is_relative_to(house.PACKAGE / "cli")
-    for node in _nodes(house.tree(path)):
+    help_lines: set[int] = set()
+    docstrings: set[int] = set()
+    words_lists: set[int] = set()
+    nodes = list(_nodes(house.tree(path)))
+    for node in nodes:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             kind = "help" if _is_help(node, in_cli=in_cli) else "docstrings"
             for part in node.body if isinstance(node, ast.Module | ast.ClassDef) else node.body[:1]:
                 text = part.value if isinstance(part, ast.Expr) else None
                 if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                    docstrings.add(id(text))
                     for block in docstring_blocks(text.value, part.lineno):
                         yield kind, block
         elif isinstance(node, ast.Call):
-            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            if name in MESSAGE_CALLS or name in error_names():
-                texts = [*node.args, *(keyword.value for keyword in node.keywords)]
-                kind = "messages"
-            else:
-                texts = [keyword.value for keyword in node.keywords if keyword.arg == "help"]
-                kind = "help"
-            for text in texts:
+            if isinstance(node.func, ast.Attribute) and node.func.attr == "split":
+                words_lists.add(id(node.func.value))
+            for text in (keyword.value for keyword in node.keywords if keyword.arg == "help"):
                 for line, string in string_texts(text):
+                    help_lines.add(line)
                     for paragraph in string.split("\n"):
-                        yield kind, Block(line, paragraph.strip())
+                        yield "help", Block(line, paragraph.strip())
+    for line, string in string_texts(house.tree(path), docstrings | words_lists):
+        if line not in help_lines and word_count(string) >= MIN_WORDS:
+            for paragraph in string.split("\n"):
+                yield "messages", Block(line, paragraph.strip())
+
+
+def template_blocks(text: str) -> Iterator[Block]:
+    """The texts between the tags of an HTML template; placeholders are words that no rule looks at."""
+    text = re.sub(r"<(style|script)\b.*?</\1>|\{%.*?%\}|\{#.*?#\}", _lines_only, text, flags=re.DOTALL)
+    text = re.sub(r"\{\{.*?\}\}", lambda match: CODE + _lines_only(match), text, flags=re.DOTALL)
+    line = 1
+    for piece in re.split(r"(<[^>]*>)", text):
+        if not piece.startswith("<") and word_count(piece) >= MIN_WORDS:
+            yield Block(line, piece.strip())
+        line += piece.count("\n")
+
+
+def _lines_only(match: re.Match[str]) -> str:
+    return "\n" * match[0].count("\n")
 
 
 def _nodes(tree: ast.Module) -> Iterator[ast.AST]:
@@ -323,7 +329,7 @@ def _nodes(tree: ast.Module) -> Iterator[ast.AST]:
                 waiting.append(child)
 
 
-_LEAVES = (ast.Name, ast.Constant, ast.expr_context, ast.operator)
+_LEAVES = (ast.Name, ast.expr_context, ast.operator)
 
 
 def _is_help(node: ast.AST, *, in_cli: bool) -> bool:
@@ -377,6 +383,12 @@ def blocks() -> list[tuple[str, str, Path, Block]]:
         for path in house.files():
             package = house.package_of(path)
             texts += [(kind, package, path, block) for kind, block in source_blocks(path)]
+        for path in sorted(house.PACKAGE.glob("**/*.jinja")):
+            package = house.package_of(path)
+            texts += [
+                ("messages", package, path, block)
+                for block in template_blocks(path.read_text(encoding="utf-8"))
+            ]
         return texts
     finally:
         if collects:

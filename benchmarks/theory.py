@@ -296,7 +296,7 @@ def graph(seed: int, nodes: int = 10) -> tuple[Doubles, set[tuple[int, int]]]:
 
 
 def edges(quick: bool, inform: Callable[..., float] = information) -> Iterator[Row]:
-    """Area under the curve of both informations; outside of edges the conditional one is 0."""
+    """Area under the curve of both kinds of information; outside of edges the conditional one is 0."""
     from sklearn.metrics import roc_auc_score
 
     for seed in range(5 if quick else 50):

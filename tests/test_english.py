@@ -201,6 +201,16 @@ def test_placeholders_and_exceptions_are_looked_over() -> None:
     assert [rule for _, rule, _ in english.block_findings(block, ["the usual"])] == ["beside"]
 
 
+def test_texts_of_a_template() -> None:
+    template = """\
+<style>p { color: blue beside red }</style>
+{% if rows %}<p title="not a text">{{ count }} rows
+beside others</p>{% endif %}
+"""
+    blocks = list(english.template_blocks(template))
+    assert [(block.line, block.text) for block in blocks] == [(2, f"{english.CODE} rows\nbeside others")]
+
+
 def test_texts_of_a_source_file(tmp_path: Path) -> None:
     path = tmp_path / "example.py"
     path.write_text(
@@ -216,11 +226,12 @@ class Example(Task):
     Config = ExampleConfig
     def rows(self):
         """The rows."""
-        raise UsageError(f"no {self.thing}", place="here") from None
+        return "two words"
 def other(count=typer.Option(help="Help of an option.")):
     console.message("the end\\nof it" if count else "start")
-    print("nobody's message")
-    raise ValueError("no message")
+    print("message")
+    names = "beside alone".split() + ["two words"]
+    raise ValueError("no file here")
 ''',
         encoding="utf-8",
     )
@@ -231,9 +242,7 @@ def other(count=typer.Option(help="Help of an option.")):
         ("help", 6, "of the draws."),
         ("help", 9, "Help of a task."),
         ("help", 14, "Help of an option."),
-        ("messages", 13, "here"),
-        ("messages", 13, f"no {english.CODE}"),
         ("messages", 15, "of it"),
-        ("messages", 15, "start"),
         ("messages", 15, "the end"),
+        ("messages", 18, "no file here"),
     ]

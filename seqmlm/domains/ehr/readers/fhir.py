@@ -157,14 +157,14 @@ class _ResourceRows:
             self._fault("patient", "id")
             return
         sex = cells.words(resource.get("gender"))
-        statics = [("SEX", _SEX.get(sex, sex))]
+        static_events = [("SEX", _SEX.get(sex, sex))]
         for extension in _dicts(resource.get("extension")):
             vocabulary = _RACE.get(str(extension.get("url", "")).rpartition("/")[2])
             for inner in _dicts(extension.get("extension")) if vocabulary else ():
                 coding = inner.get("valueCoding")
                 if isinstance(coding, dict) and vocabulary:
-                    statics.append((vocabulary, cells.words(coding.get("code"))))
-        for vocabulary, word in statics:
+                    static_events.append((vocabulary, cells.words(coding.get("code"))))
+        for vocabulary, word in static_events:
             if word:
                 yield self._row(subject, None, f"{vocabulary}//{word}")
         for code, field in ((BIRTH, "birthDate"), (DEATH, "deceasedDateTime")):
