@@ -453,15 +453,32 @@ def source_of(name: str) -> Path | None:
     return next((candidate for candidate in candidates if candidate.is_file()), None)
 
 
+@cache
+def code_lines(path: Path) -> int:
+    """Lines of a file without docstrings, comments and empty lines, which a limit must not make terse."""
+    docstring_lines: set[int] = set()
+    for node in ast.walk(tree(path)):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
+            docstring_lines.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return sum(
+        number not in docstring_lines and bool(line.strip()) and not line.lstrip().startswith("#")
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+    )
+
+
 def loaded_lines(*modules: str) -> int:
-    """Lines of the files of the package that an import of modules loads, in a process of its own."""
+    """Lines of code that an import of modules loads from the package, in a process of its own."""
     code = (
         f"import sys, {', '.join(modules)}\n"
         "paths = {m.__file__ for n, m in sys.modules.items() if n.split('.')[0] == 'seqmlm' and m.__file__}\n"
-        "print(sum(sum(1 for _ in open(path, encoding='utf-8')) for path in paths))"
+        "print(*paths, sep='\\n')"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    return int(done.stdout)
+    return sum(code_lines(Path(line)) for line in done.stdout.splitlines())
 
 
 def closure(*modules: str) -> set[Path]:
@@ -477,8 +494,8 @@ def closure(*modules: str) -> set[Path]:
 
 
 def imported_lines(*modules: str) -> int:
-    """Lines of the files that some modules can reach by imports, those inside of functions included."""
-    return sum(path.read_text(encoding="utf-8").count("\n") for path in closure(*modules))
+    """Lines of code that some modules can reach by imports, those inside of functions included."""
+    return sum(map(code_lines, closure(*modules)))
 
 
 UNCOUNTED = frozenset(("errors.py", "parsing.py", "engine/durable.py"))
@@ -494,8 +511,8 @@ def outside_modules(package: str) -> list[str]:
 
 
 def lines(folder: Path) -> int:
-    """Lines of all Python files of a folder."""
-    return sum(path.read_text(encoding="utf-8").count("\n") for path in files(folder))
+    """Lines of code in all Python files of a folder."""
+    return sum(map(code_lines, files(folder)))
 
 
 INTERFACES = {

@@ -12,23 +12,12 @@ MEMBERS = {"Task": 16, "Level": 18, "Units": 18, "Field": 20}  # 16, 18, 18, 20
 PRIVACY_FILES = 49
 PRIVACY_OPTIONS = {"cli/data.py"}
 """Files of commands that have an option --sensitive, and know nothing else of privacy."""
-LOADED_LINES = {
-    "score": 14_962,  # 15,000
-    "structure": 14_376,  # 15,000
-    "embed": 13_349,  # 15,000
-    "train": 28_604,
-    "finetune": 28_209,  # training and 3,000
-}
-REACHABLE_LINES = {
-    "score": 25_776,
-    "structure": 23_403,
-    "embed": 22_054,
-    "train": 30_518,
-    "finetune": 29_403,
-}
+LOADED_LINES = {"score": 8_920, "structure": 8_700, "embed": 8_120, "train": 17_850, "finetune": 17_680}
+"""Lines of code, without docstrings, comments and empty lines: a limit must not make docstrings terse."""
+REACHABLE_LINES = {"score": 16_060, "structure": 14_620, "embed": 13_810, "train": 19_130, "finetune": 18_430}
 """With imports inside of functions: moving an import into a function is no progress."""
 WATCH_MODULES = 15
-WATCH_LINES = 3_790  # 3,500
+WATCH_LINES = 2_710
 
 
 @pytest.mark.parametrize("name", MEMBERS)
