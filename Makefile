@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JOBS ?= 2
 
-.PHONY: help demo quick test check fix bench kills clean
+.PHONY: help demo quick test check fix docs bench kills clean
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
@@ -44,6 +44,9 @@ fix: $(READY)  ## let ruff repair what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(READY)  ## build the documentation as a site in site/; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 bench: $(READY)  ## every benchmark, on the real data where it is at hand (DATA=folder)
 	$(BIN)/python benchmarks/pretrain_throughput.py --data $(or $(DATA),../shared/data)
 	$(BIN)/python benchmarks/pretrain_real.py --data $(or $(DATA),../shared/data)
@@ -57,4 +60,4 @@ clean:  ## remove what the targets above made; a demo's folder keeps all files t
 	@for folder in $(or $(SEQMLM_DEMO),demo) seqmlm-demo; do \
 		if [ -d "$$folder" ] && [ -x $(BIN)/seqmlm ]; then $(BIN)/seqmlm demo --remove --out "$$folder" || true; fi; \
 	done
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis

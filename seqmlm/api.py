@@ -112,7 +112,9 @@ class Model:
     the sequences.
 
     Args:
-        model, domain, precision: as for `load`.
+        model: name, folder or hub id, as for `load`.
+        domain: field of its sequences, as for `load`.
+        precision: precision of matrix products, as for `load`.
     """
 
     def __init__(

@@ -236,6 +236,10 @@ def _use_readme(here: Surroundings) -> None:
     assert set(here.names["rows"]) >= {"alarm", "reason", "per_unit"}
 
 
+def _use_reference(here: Surroundings) -> None:
+    assert {"bits_per_unit", "p_value"} <= set(here.names["rows"])
+
+
 def _use_domain(here: Surroundings) -> None:
     music = here.names["MUSIC"]
     music.sample.draw(here.home / "tunes", n=5, seed=0)
@@ -352,6 +356,7 @@ TAB_ENTRY = "CONTRIBUTING.md: # seqmlm/domains/protein/__init__.py, in `formats`
 
 USES = {
     "README.md: import seqmlm": Fence(_use_readme),
+    "docs/reference/python.md: import seqmlm": Fence(_use_reference),
     "CONTRIBUTING.md: # music/__init__.py, shortened": Fence(
         _use_domain,
         prelude="from music import *\n"
