@@ -85,6 +85,7 @@ def demo(
 def _steps(context: typer.Context, folder: DemoFolder, max_time: str) -> Path:
     """Train, score and say what comes next; the path of the report."""
     home = folder.home
+    tell(f"The commands run in a workspace of their own:\n\n$ export SEQMLM_HOME={shlex.quote(str(home))}\n")
     tell("A tiny protein model of the built-in sample (three protein families), about a minute:")
     train = ("train", "--domain", "protein", "--name", "demo", "--size", "tiny", "--max-time", max_time)
     _run(context, *train)
@@ -143,7 +144,7 @@ def _listing(folder: DemoFolder) -> Iterator[None]:
 def _run(context: typer.Context, *words: object) -> None:
     """Run a command line in this process, and end as it does where it fails."""
     arguments = [str(word) for word in words]
-    tell(f"\n$ seqmlm {' '.join(arguments)}")
+    tell(f"\n$ {program()} {shlex.join(arguments)}")
     code: Any = context.find_root().command.main(arguments, prog_name="seqmlm", standalone_mode=False)
     if code:
         raise typer.Exit(code)

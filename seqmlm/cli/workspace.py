@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -30,7 +30,8 @@ def doctor(json_output: Json = False) -> None:
         for topic, facts in examination.items():
             if topic != "problems":
                 say(topic)
-                print_facts({f"  {key.replace('_', ' ')}": _text(value) for key, value in facts.items()})
+                text = _extra if topic == "extras" else _text
+                print_facts({f"  {key.replace('_', ' ')}": text(value) for key, value in facts.items()})
                 say()
         for problem in problems:
             tell(f"problem: {problem}")
@@ -38,6 +39,10 @@ def doctor(json_output: Json = False) -> None:
             say("no problems found")
     if problems:
         raise typer.Exit(4)
+
+
+def _extra(facts: dict[str, Any]) -> str:
+    return f"{'installed' if facts['installed'] else 'not installed'}: needed to {facts['enables']}"
 
 
 def _text(value: object) -> object:

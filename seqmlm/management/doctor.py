@@ -13,8 +13,10 @@ import socket
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Any, NamedTuple
+
+from packaging.requirements import Requirement
 
 from seqmlm import plugins
 from seqmlm.errors import SeqmlmError, StateError
@@ -28,6 +30,15 @@ _PACKAGES = (
     *("seqmlm", "torch", "transformers", "tokenizers", "accelerate", "datasets", "safetensors"),
     *("mlflow", "sqlalchemy", "alembic", "psycopg", "numpy", "pyarrow"),
 )
+EXTRAS = {
+    "bigwig": "write tracks as bigWig files (--out TRACK.bw)",
+    "postgres": "keep the registry in PostgreSQL (SEQMLM_DATABASE_URL)",
+    "ray": "distribute tasks over a Ray cluster (seqmlm ray)",
+    "tree-sitter": "parse Java, JavaScript and Go as trees",
+    "umap": "draw embeddings in a plane with UMAP (embed --report)",
+    "dev": "run the tests and build the documentation",
+}
+"""Optional dependencies, as `pip install 'seqmlm[NAME]'` installs them: what each of them makes possible."""
 _LITTLE_DISK = 2 * 2**30
 _NOT_YET = "created when first needed"
 _VARIABLES = ("SEQMLM_HOME", "MLFLOW_TRACKING_URI", "SEQMLM_DATABASE_URL", "CUDA_VISIBLE_DEVICES", "HF_HOME")
@@ -38,6 +49,7 @@ class Examination:
     """Facts by topic, and the problems found."""
 
     versions: dict[str, str | None] = field(default_factory=dict)
+    extras: dict[str, dict[str, Any]] = field(default_factory=dict)
     devices: dict[str, Any] = field(default_factory=dict)
     workspace: dict[str, Any] = field(default_factory=dict)
     tracking: dict[str, Any] = field(default_factory=dict)
@@ -54,6 +66,9 @@ def examine() -> Examination:
         "python": platform.python_version(),
         **{name: _version(name) for name in _PACKAGES},
     }
+    examination.extras = {
+        name: {"installed": _has_extra(name), "enables": use} for name, use in EXTRAS.items()
+    }
     for check in (_devices, _workspace, _tracking, _registry, _plugins):
         try:
             check(examination, home)
@@ -68,6 +83,19 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def _has_extra(name: str) -> bool:
+    """Whether all packages of an extra are installed."""
+    try:
+        requirements = map(Requirement, requires("seqmlm") or ())
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        return False
+    return all(
+        _version(requirement.name) is not None
+        for requirement in requirements
+        if requirement.marker is not None and requirement.marker.evaluate({"extra": name})
+    )
 
 
 def _devices(examination: Examination, _: Workspace) -> None:

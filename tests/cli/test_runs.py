@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sqlite3
 from contextlib import closing
@@ -205,6 +206,7 @@ def test_db(seqmlm: Run, workspace: Path) -> None:
 def test_doctor(seqmlm: Run, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = seqmlm("doctor").ok()
     assert "no problems found" in done.out
+    assert re.search(r"^  tree-sitter +installed: needed to parse Java", done.out, re.MULTILINE)
     monkeypatch.setenv("SEQMLM_DATABASE_URL", "mysql://x/y")
     done = seqmlm("doctor", "--json").refused(4)
     assert len(done.json["problems"]) == 1

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import tomllib
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from seqmlm.management.doctor import examine
+from seqmlm.management.doctor import EXTRAS, examine
 from seqmlm.registry.store import Registry
 from seqmlm.tracking import Tracker
 from seqmlm.workspace import Workspace
@@ -20,12 +21,18 @@ def test_a_healthy_empty_workspace(workspace: Path) -> None:
     found = examine()
     assert found.problems == []
     assert found.versions["torch"]
+    assert found.extras["postgres"]["installed"] is True  # as the tests' own extra installs it
     assert found.devices["device"] in ("cpu", "cuda")
     assert ": " in found.devices["attention"]
     assert {"code", "dna", "ehr", "logs", "protein", "text"} <= set(found.plugins["domains"])
     assert found.tracking["state"] == found.registry["state"] == "created when first needed"
     assert list(workspace.iterdir()) == []
     json.dumps(asdict(found))
+
+
+def test_every_extra_is_explained() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert sorted(EXTRAS) == sorted(project["optional-dependencies"])
 
 
 def test_stores_in_use(tracked_workspace: Path) -> None:
