@@ -1,1 +1,1 @@
-"""What a sequence is in one field."""
+"""The fields: the file formats, defaults, levels and samples for each kind of sequence."""

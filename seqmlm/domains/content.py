@@ -1,8 +1,8 @@
-"""The kind of data that the first records of an input are, so that other data are not read in silence.
+"""Recognise the kind of data in the first records of an input, and warn if the field does not read that kind.
 
-A field declares which kinds its records may be (`Reading.content`). Each recogniser below is sure or silent:
-it knows a kind by nearly all of the letters or lines, or by the header of a table. Whoever reads records
-gets one warning, and goes on.
+A field declares the kinds that its records may be (`Reading.content`). Each recogniser below answers only
+when it is sure. It uses the share of matching letters or lines, or the header of a table. Data of another
+kind cause one warning, and reading continues.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ NUCLEOTIDES, SEQUENCES, LOG, PATIENTS, CODE, PROSE = (
 )
 
 NEARLY_ALL = 0.95
-"""Share of the letters or lines of a sample by which its kind is known."""
+"""Share of the letters or lines of a sample that must match a kind, from 0 to 1."""
 
-_RECORDS, _CHARACTERS = 100, 20_000  # of a sample
+_RECORDS, _CHARACTERS = 100, 20_000  # largest sample
 _FEWEST_LETTERS, _FEWEST_LINES, _FEWEST_WORDS = 100, 5, 100
 
 Lines = Sequence[str]
@@ -34,13 +34,16 @@ def _letters(lines: Lines) -> Counter[str]:
 
 
 def _is_letter_run(lines: Lines) -> bool:
-    """Whether nearly all lines are headers of FASTA, or letters without anything between them."""
+    """Whether nearly all lines are FASTA headers, or letters without anything between them."""
     plain = sum(line.startswith(">") or re.fullmatch(r"[A-Za-z*.-]{10,}", line) is not None for line in lines)
     return plain > NEARLY_ALL * len(lines)
 
 
 def are_nucleotides(lines: Lines) -> bool:
-    """Whether nearly all letters are A, C, G and T or U, each common: no protein has so few letters."""
+    """Whether nearly all letters are A, C, G, T or U, and each of the four bases is common.
+
+    No protein has so few different letters.
+    """
     if not _is_letter_run(lines):
         return False
     counts = _letters([line for line in lines if not line.startswith(">")])
@@ -53,7 +56,7 @@ def are_nucleotides(lines: Lines) -> bool:
 
 
 def are_sequences(lines: Lines) -> bool:
-    """Whether the lines are long stretches of capital letters, with headers of FASTA or without."""
+    """Whether the lines are long stretches of capital letters, with or without FASTA headers."""
     sequences = [line for line in lines if not line.startswith(">")]
     letters = "".join(sequences)
     capitals = letters.isupper() or len(sequences) < len(lines)
@@ -69,9 +72,9 @@ _CLOCK = re.compile(
     r"|^\d{6} \d{6} "  # HDFS
     r"|^- \d{10} \d{4}\.\d\d\.\d\d "  # supercomputers
 )
-"""A time of day behind a date, or at the beginning: sentences have times, too."""
+"""A time of day after a date, or at the beginning of a line. Sentences can contain times elsewhere."""
 
-_BEGIN = 80  # characters of a line in which a log has its time
+_BEGIN = 80  # characters at the start of a line where logs write the time
 
 
 def are_log_lines(lines: Lines) -> bool:
@@ -95,7 +98,7 @@ _CELLS = re.compile(r"[\w .#-]+")
 
 
 def are_patient_records(lines: Lines) -> bool:
-    """Whether the first line is the header of a table of patients, or a JSON object with such fields."""
+    """Whether the first line is the header of a patient table, or a JSON object with such fields."""
     names = {name.strip().strip("\"'").lower() for name in re.split("[,;\t|]", lines[0])}
     if lines[0].lstrip().startswith("{"):
         names = {name.lower() for name in re.findall(r'"(\w+)"\s*:', lines[0])}
@@ -126,7 +129,7 @@ _CODE, _SURE = 0.5, 0.25
 
 
 def are_source_code(lines: Lines) -> bool:
-    """Whether most lines are statements or parts of them, and many begin or end as only code does."""
+    """Whether most lines are statements or parts of statements, and many begin or end as only code does."""
     lines = [line for line in lines if not line.lstrip().startswith("{") or not line.rstrip().endswith("}")]
     if len(lines) < _FEWEST_LINES or are_log_lines(lines):
         return False
@@ -140,7 +143,7 @@ _SENTENCE_SIGNS = frozenset(".,;:!?'\"’‘“”„«»-–—()…[]_*&/`")
 
 
 def are_prose(lines: Lines) -> bool:
-    """Whether the lines are words and signs of sentences, with few digits and few repeated lines."""
+    """Whether the lines are words and punctuation, with few digits and few repeated lines."""
     text = "\n".join(lines)
     solid = [sign for sign in text if not sign.isspace()]
     words = len(_WORD.findall(text))
@@ -159,9 +162,9 @@ class Kind:
     """A kind of data.
 
     Args:
-        name: as a field declares it, and a warning calls it.
-        domain: the field that reads it.
-        matches: whether the lines of a sample are nearly all of it.
+        name: the name in a field's declaration and in warnings.
+        domain: the name of the field that reads this kind.
+        matches: returns whether nearly all lines of a sample are of this kind.
     """
 
     name: str
@@ -177,11 +180,11 @@ KINDS = (
     Kind(CODE, "code", are_source_code),
     Kind(PROSE, "text", are_prose),
 )
-"""All kinds; of a sample that several recognise, the first one counts."""
+"""All kinds, in order of priority: if several match a sample, the first one counts."""
 
 
 def kind_of(sample: Iterable[str]) -> Kind | None:
-    """The kind of the texts of some records; None where that is not sure.
+    """The kind of some records' texts, or None if it is not certain.
 
     >>> kind_of(["ACGTTGCAAC" * 20]).name
     'nucleotides'
@@ -197,12 +200,13 @@ def check_content(
     content: Sequence[str],
     text: Callable[[Any], str],
 ) -> Iterator[Record]:
-    """The records unchanged; `problems` warns where the first are of a kind that the field does not read.
+    """Yield the records unchanged, and warn once if the first are of a kind that the field does not read.
 
     Args:
-        domain: name of the field.
+        problems: receives the warning.
+        domain: the name of the field.
         content: the kinds that its records may be.
-        text: of a raw sequence.
+        text: returns the text of a raw sequence.
     """
     sample, size, source = list[str](), 0, ""
     waiting = True
@@ -225,7 +229,7 @@ def _warn(
     kind = kind_of(sample)
     if kind is not None and kind.name not in content:
         problems.warn(
-            f"these data look like {kind.name}, which domain {kind.domain} reads, and not like data of "
-            f"domain {domain}: check the files and the domain",
+            f"these data look like {kind.name}, which domain {kind.domain} reads, not like data for domain "
+            f"{domain}: check the files and the domain",
             source=source,
         )

@@ -1,15 +1,19 @@
-"""The door through which a field comes in: how its files become records, and which defaults make sense.
+"""The declaration of a field: how its files become records, which defaults it has, and what it can do.
 
-A field is a value. It names its file formats, its defaults, what siblings must stay together in a split, and
-how to draw a sample with planted truth. Tokenizers, maskers and readers do the work; nothing in the engine or
-in tasks asks which field it is serving. A capability is a value that a field may have; one that it lacks is
-None here, and the command says so. What else differs between fields is carried by values, too:
+A field is a value of the class `Field`. It names its file formats, its defaults and the records that must
+stay together in a split. It also says how to draw a sample with planted truth. Tokenizers, maskers and
+readers do the work. Code in the engine and in tasks never asks which field it serves.
 
-    what a unit is          Encoding.groups: word, residue, base, lexer token, visit, event
-    order without meaning   Encoding.positions, shared by a set; `layers` "everywhere" in `defaults.model`
-    further inputs          Encoding.channels (age, time), .classes, .weights (soft-masked bases)
-    what must not leak      `keys.split`: patient, session, package, article; `keys.order`: time, position
-    what must not be shown  `sensitive`
+A capability is a value that a field may have. If a field lacks a capability, the value is None and the
+command reports it. Other differences between fields are carried by these values:
+
+    units                            Encoding.groups: word, residue, base, lexer token, visit, event
+    order without meaning            Encoding.positions, shared within a set; `layers` "everywhere" in
+                                     `defaults.model`
+    other inputs                     Encoding.channels (age, time), .classes, .weights (soft-masked bases)
+    records that must stay together  `keys.split`: patient, session, package, article;
+                                     `keys.order`: time, position
+    data that must not be shown      `sensitive`
 """
 
 from __future__ import annotations
@@ -43,21 +47,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Defaults:
-    """The settings that `train` and `score` use where the user gives none.
+    """The settings that `train` and `score` use if the user gives none.
 
     Args:
         tokenizer: versioned name of a tokenizer.
-        tokenizer_options: its options.
+        tokenizer_options: options of the tokenizer.
         checkpoints: names of tokenizers that recognise vocabularies of imported checkpoints, best first.
-        vocabulary_size: ids to train for; None fits the size to the data, or the vocabulary is fixed.
-        masking: masker, rate and what is put in a masked place.
+        vocabulary_size: number of ids to train. None fits the size to the data, or the vocabulary is fixed.
+        masking: the masker, the rate, and the tokens that replace masked ones.
         size: "tiny", "small" or "base".
-        max_length: tokens of the longest window, special tokens included.
-        model: further fields of `ModelConfig` (a set-like field sets `layers="everywhere.v1"`).
-        join_documents: consecutive records of one document share a window.
+        max_length: length of the longest window in tokens, special tokens included.
+        model: other fields of `ModelConfig` (a field of sets uses `layers="everywhere.v1"`).
+        join_documents: whether consecutive records from one document share a window.
         split, validation, calibration: how records are held out, and which shares (see `DataConfig`).
-        mode: how records are scored, and what a training calibrates. The default is the cheapest mode
-            that ranks as `exact` does, or `exact` where that is cheap (docs/explanation/benchmarks/speed.md).
+        mode: the mode for scoring, and for the calibration after training. It is the cheapest mode that ranks
+            records as `exact` does, or `exact` if that is cheap (docs/explanation/benchmarks/speed.md).
     """
 
     tokenizer: str
@@ -76,14 +80,14 @@ class Defaults:
 
 
 class Text:
-    """Raw sequences and their text; a field whose sequences are plain text in lines needs no other.
+    """Convert between raw sequences and text. Fields whose sequences are plain text use this class unchanged.
 
-    Class attributes:
-        example: a made-up sequence, to show what a served model is sent; "" where records are no texts.
-        empty: a raw sequence of nothing.
-        hidden: how a masked place is shown to a person.
-        columns: of a table that `datasets` loads, name to Arrow type, in which `row` spells a record.
-        endings: of files that hold a `file_text`; none for those of the field's first format.
+    Attributes:
+        example: a made-up sequence, shown as input for a served model; "" if records are not texts.
+        empty: a raw sequence without content.
+        hidden: how reports show a masked place.
+        columns: columns of a table that `datasets` loads, name to Arrow type. `row` writes them.
+        endings: endings of files that contain a `file_text`; empty for those of the field's first format.
     """
 
     example: ClassVar[str] = ""
@@ -97,23 +101,29 @@ class Text:
         return text
 
     def text_of(self, raw: Any) -> str:
-        """The text of a raw sequence, into which spans of its encoding point."""
+        """The text of a raw sequence. Spans of its encoding are offsets in this text."""
         return str(raw)
 
     def with_text(self, raw: Any, text: str) -> Any:
-        """A copy of a raw sequence with another text, and all else as it was."""
+        """A copy of a raw sequence with another text and everything else unchanged."""
         return text
 
     def language(self, raw: Any) -> str:
-        """The language of a raw sequence where it has one (source code); else ""."""
+        """The programming language of a raw sequence of source code; "" for other sequences."""
         return ""
 
     def row(self, record: Record) -> dict[str, Any]:
-        """The sequence of a record as `columns`, from which the format of data sets reads the same record."""
+        """The sequence of a record as a row with `columns`.
+
+        The data set format reads the same record from the row.
+        """
         return {"text": str(record.raw)}
 
     def file_text(self, sequences: Iterable[tuple[str, Any]]) -> Iterator[str]:
-        """The pieces of a file of sequences (name, raw) in the field's format, here one a line."""
+        """Yield a file of sequences (name, raw) in the field's format, piece by piece.
+
+        Here, each sequence is one line.
+        """
         for _, raw in sequences:
             yield " ".join(self.text_of(raw).splitlines()) + "\n"
 
@@ -133,11 +143,11 @@ class Letters(Text):
 
 
 LETTER_GAPS = ("_", "<mask>", "<MASK>", MASK)
-"""How people write a gap among letters."""
+"""How people write a gap in a sequence of letters."""
 
 
 def _document(record: Record) -> str:
-    """The document of a record, else its sequence."""
+    """The document of a record, or its sequence if it has no document."""
     return record.document if record.document is not None else str(record.raw)
 
 
@@ -148,17 +158,19 @@ def _data_split(record: Record) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Keys:
-    """Keys of records: which are equal, which are siblings in a split, and their order.
+    """Keys of records. They define which records are equal, which are siblings in a split, and their order.
 
     Args:
-        identity: what makes two records the same one: a model is not calibrated on what it was trained on.
-        split: records with equal keys are siblings: they go to the same side of a split. By default those of
-            one document, else equal sequences.
-        order: where a record stands in time or along a genome (sortable), for chronological splits; or None.
-        data_split: the split that the data itself names: "train", "validation", "calibration" or "test"; None
-            if it names none. Test records are left out of a training.
-        clusters: makes a split key by which similar records are siblings: a function that is given every
-            record once, in order, since clusters grow as records stream by.
+        identity: two records with this key in common are the same record. A model is not calibrated on
+            records of its training data.
+        split: records with equal keys are siblings, and go to the same side of a split. By default, siblings
+            are the records of one document. Records without a document are siblings if their sequences are
+            equal.
+        order: the sortable place of a record in time or along a genome, for chronological splits; or None.
+        data_split: the split that the data themselves name: "train", "validation", "calibration" or "test";
+            None if they name none. Test records are not used in training.
+        clusters: makes a split key by which similar records are siblings. The key function must see every
+            record once, in order, because clusters grow as records stream by.
     """
 
     identity: Callable[[Record], str] = lambda record: str(record.raw)
@@ -173,67 +185,70 @@ class Gaps:
     """Gaps in raw sequences, as people write them (`seqmlm.domains.holes`).
 
     Args:
-        forms: how a gap may be written, beside the model's mask token.
-        text: of the field's sequences.
+        forms: how a gap may be written, besides the model's mask token.
+        text: the conversion between the field's raw sequences and text.
     """
 
     forms: tuple[str, ...] = (MASK,)
     text: Text = field(default_factory=Text)
 
     def framed(self, raw: Any, template: str, fields: Mapping[str, Any], forms: Sequence[str]) -> Any:
-        """A sequence within a template, gaps still written; what data say is no gap and no field.
+        """Insert a sequence into a template, with gaps still in their written form.
+
+        Text in the data that looks like a gap or a field is not treated as one.
 
         Args:
-            raw: the sequence, or one of nothing.
-            template: with `{text}`, and `{NAME}` for other `fields` of the record; `{{` is one brace.
+            raw: the sequence, or an empty one.
+            template: text with `{text}`, and `{NAME}` for other `fields` of the record; `{{` is one brace.
             forms: how gaps may be written.
 
         Raises:
-            UsageError: a field that is not there.
+            UsageError: the template names a field that does not exist.
         """
         text = frame(template, {**fields, "text": str(raw)}, forms)
         return self.text.with_text(raw, text)
 
     def blank(self, units: int) -> Any:
-        """A raw sequence of so many gaps, and nothing else.
+        """A raw sequence of `units` gaps and nothing else.
 
         Raises:
-            UsageError: the field has no sequences without a beginning.
+            UsageError: sequences of the field cannot consist of gaps only.
         """
         return f"[MASK:{units}]" if self.forms[0] == MASK else self.forms[0] * units
 
     def prompt(self, raw: Any, forms: Sequence[str]) -> Prompt:
-        """A sequence in which a person has written gaps, in any of some forms."""
+        """Find the gaps that a person has written in a sequence, in any of the given forms."""
         text, holes = read_holes(str(raw), forms)
         return Prompt(raw=self.text.with_text(raw, text), holes=tuple(holes))
 
     def filled(self, prompt: Prompt, texts: Sequence[str]) -> Prompt:
-        """The sequence with something in each of its gaps, spelled as in the field's data."""
+        """Fill each gap of the sequence with a text, spelled as in the field's data."""
         text, holes = fill_holes(str(prompt.raw), prompt.holes, texts)
         return Prompt(raw=self.text.with_text(prompt.raw, text), holes=tuple(holes))
 
     def candidates(self, tokenizer: Tokenizer) -> Sequence[str] | None:
-        """The texts that can stand in a gap of one unit; None for the whole vocabulary."""
+        """The texts that can fill a gap of one unit; None for the whole vocabulary."""
         return None
 
 
 class Times(Protocol):
-    """Past states of a sequence; times are in seconds since 1970-01-01 UTC."""
+    """Past states of a sequence. Times are in seconds since 1970-01-01 UTC."""
 
     def history_at(self, raw: Any, time: float) -> Any | None:
-        """The sequence as it was known then, that time included; None where nothing had happened yet."""
+        """The sequence as it was known at this time, inclusive; None if it had no events yet."""
 
     def prompt_after(self, raw: Any, time: float, gap: float, *, past: bool = True) -> Prompt:
-        """The sequence as it was known then, with one gap in what comes so many seconds after it.
+        """The sequence as it was known at this time, with one gap in an event `gap` seconds later.
 
-        `past=False` leaves out all that has a time: the answer is then that for anybody of the kind.
+        `past=False` leaves out everything that has a time. The answer then describes any person of the same
+        groups.
         """
 
     def last_time(self, raw: Any) -> float | None:
-        """Time of the last event of a sequence; None where no event has a time."""
+        """Time of the last event of a sequence; None if no event has a time."""
 
     def state_at(self, raw: Any, time: float) -> tuple[Sequence[str], Mapping[str, str]]:
-        """The codes of the sequence until then, and its groups (sex, age) by name, for results by group."""
+        """The codes up to this time, and the sequence's groups (sex, age) by name, for results by group."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,11 +257,10 @@ class FileChange:
 
     Args:
         source: the file.
-        old_record, new_record: before and after; None where there was nothing, or nothing is left to score.
-        old_spans, new_spans: half-open offsets of the changed stretches in both texts: rows are needed of
-            these alone.
-        rows: takes the rows of both versions; gives the changed rows, scored by their change, each with its
-            index among the new rows.
+        old_record, new_record: before and after; None if the file did not exist or has nothing left to score.
+        old_spans, new_spans: half-open offsets of the changed stretches in both texts. Only these need rows.
+        rows: takes the rows of both versions and returns the changed rows, scored by their change, each with
+            its index among the new rows.
     """
 
     source: str
@@ -259,13 +273,13 @@ class FileChange:
 
 @dataclass(frozen=True, kw_only=True)
 class Changes:
-    """How changes of a folder are read, and the level they are scored at.
+    """How changes of a folder are read, and the level at which they are scored.
 
     Args:
-        level: at which changes are scored.
-        read: (root, problems, since=, diff=) -> `FileChange`, file by file; `since` is a revision to compare
-            with, `diff` a unified diff, and one of them is given. Raises UsageError where there is no such
-            revision, DataError for a diff that cannot be read.
+        level: the name of this level.
+        read: (root, problems, since=, diff=) -> `FileChange`, file by file. `since` is a revision to compare
+            with, `diff` a unified diff, and exactly one of the two is set. It raises UsageError if the
+            revision does not exist, and DataError for a diff that cannot be read.
     """
 
     level: str
@@ -273,21 +287,21 @@ class Changes:
 
 
 def shows(row: Mapping[str, Any], anomaly: Mapping[str, Any]) -> bool:
-    """Whether a part of a record and an anomaly share at least half of the shorter one."""
+    """Whether a part of a record and an anomaly share at least half of the shorter of the two."""
     return overlap(row["start"], row["end"], anomaly)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltInSample:
-    """The built-in sample of a field, and which rows show its anomalies.
+    """The built-in sample of a field, and the rule for which rows show its anomalies.
 
     Args:
-        write: (folder, records or None for the field's own number, seed) -> the sample and `truth.json`. What
-            is planted is fixed for the field; the seed only changes what is drawn, and the same seed writes
-            the same bytes.
-        planted_in: what the anomalies of its truth call the record they are in.
-        shows: whether a scored part of a record, a JSON line with what is under "extra" beside the other
-            fields, shows an anomaly of the truth; its `start` and `end` are half open.
+        write: (folder, records or None for the field's own number, seed) -> the sample and `truth.json`. The
+            planted patterns are fixed for the field. The seed only changes the random draws, and the same
+            seed writes the same bytes.
+        planted_in: the key in an anomaly of the truth that names its record.
+        shows: whether a scored part of a record shows an anomaly of the truth. The part is a JSON line with
+            the fields of "extra" next to the others; its `start` and `end` are half open.
     """
 
     write: Callable[[Path, int | None, int], Sample] | None = None
@@ -295,21 +309,22 @@ class BuiltInSample:
     shows: Callable[[Mapping[str, Any], Mapping[str, Any]], bool] = shows
 
     def draw(self, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:
-        """Write the sample into a folder, made if missing.
+        """Write the sample into a folder, which is created if missing.
 
         Raises:
-            UsageError: the field has none.
+            UsageError: the field has no sample.
         """
         if self.write is None:
-            raise UsageError("this domain has no built-in sample: name files")
+            raise UsageError("this domain has no built-in sample; name input files")
         return self.write(out, n, seed)
 
 
 def chapter(package: str, name: str) -> Callable[..., Any]:
-    """A function or class of a chapter of the field's folder, loaded when it is called.
+    """A function or class from a module in the field's folder, loaded only when it is called.
 
     Args:
-        package: the folder, as `__name__` has it. name: as in "sample.write".
+        package: the `__name__` of the folder.
+        name: module and attribute, as in "sample.write".
     """
     module, _, attribute = name.partition(".")
 
@@ -327,27 +342,28 @@ def _coloured(level: Level) -> Sequence[Picture]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Field:
-    """One field. A new one is a value of this class, and an entry point in `seqmlm.domains`.
+    """One field. A new field is a value of this class, and an entry point in `seqmlm.domains`.
 
     Args:
-        name: what `--domain` takes.
-        title: a line for people.
-        unit: what the field counts (singular).
-        formats: format name to `Format`; the first is assumed where a file's name says nothing.
+        name: the value for `--domain`.
+        title: one line that describes the field to people.
+        unit: name of the smallest part that gets a probability (singular).
+        formats: format name to `Format`. The first is used if a file's name does not determine the format.
         defaults: see `Defaults`.
-        reading: what is particular in how its files are read.
-        text: raw sequences and their text.
-        keys: what makes records equal, siblings, or later than others.
-        levels: what of a record can be judged; the first is the default. None: the record, and each unit.
-        pictures: how a report shows rows of a level, in this order; new ones at every call.
-        gaps: how people write gaps, and what is put there.
-        times: what was known of a sequence at a time.
-        variants: makes what the field knows of variants: how they are written, checked and predicted without
-            a model.
-        structure: makes what maps of dependence mean in the field.
-        changes: folders whose changes are scored.
+        reading: special rules for reading its files.
+        text: converts between raw sequences and text.
+        keys: which records are equal, siblings, or later than others.
+        levels: the parts of a record that can be scored; the first is the default. By default, these are the
+            record and each unit.
+        pictures: how a report shows rows of a level, in this order. Every call returns new pictures.
+        gaps: how people write and fill gaps.
+        times: past states of a sequence.
+        variants: makes the field's knowledge of variants: how to read, check and predict them without a
+            model.
+        structure: makes the decoder for the field's maps of dependence.
+        changes: how changes of a folder are read and scored.
         sample: the built-in sample.
-        sensitive: records concern people: no values in errors, samples or artifacts.
+        sensitive: whether records describe people. If so, errors, samples and artifacts contain no values.
     """
 
     name: str
@@ -374,7 +390,7 @@ class Field:
 
     @cached_property
     def files(self) -> Files:
-        """Its files: which format one has, which of a folder are read, and what reading takes."""
+        """The files of the field: their formats, their selection in a folder, and the reader options."""
         return Files(self.name, self.formats, self.reading)
 
     def read(
@@ -386,20 +402,20 @@ class Field:
         scoring: bool = False,
         **options: Any,
     ) -> Iterator[Record]:
-        """Stream the records of files and folders, in the order given; memory stays bounded.
+        """Stream the records of files and folders, in the order given, in bounded memory.
 
         Args:
-            paths: files, folders (walked; only files with a known ending are taken), data sets (hf:NAME) or
-                "-" for stdin.
+            paths: files, folders (searched for files with a known ending), data sets (hf:NAME), or "-" for
+                stdin.
             problems: what to do with a record that cannot be read.
-            format: read every file as this format, whatever its name.
-            scoring: the records are to be scored (`Format.scoring`, `Reading.scoring`).
-            options: options of the readers (`field` of a JSON line, `column` of a table); each reader
-                takes those it knows.
+            format: read every file in this format, whatever its name.
+            scoring: whether the records will be scored (`Format.scoring`, `Reading.scoring`).
+            options: options of the readers (`field` of a JSON line, `column` of a table). Each reader takes
+                the options that it knows.
 
         Raises:
             UsageError: an unknown format, or an option that none of the formats takes.
-            DataError: a missing or empty file, or a bad record where `problems` raise.
+            DataError: a missing or empty file, or a bad record if `problems` raises.
         """
         self.files.check(format, options)
         merged = {**self.reading.scoring, **options} if scoring else options
@@ -409,7 +425,7 @@ class Field:
         return check_content(records, problems, self.name, self.reading.content, self.text.text_of)
 
     def level(self, name: str | None) -> Level:
-        """The level of that name, or the default level.
+        """The level with this name, or the default level.
 
         Raises:
             UsageError: the field has no such level.
@@ -423,13 +439,13 @@ class Field:
 
 
 def check_public(field: Field, why: str) -> None:
-    """Refuse a field whose records are of people.
+    """Refuse a field whose records describe people.
 
     Args:
-        why: what would be shown of them, for the message.
+        why: which of their data would be shown, for the message.
 
     Raises:
-        UsageError: the field is such a one.
+        UsageError: the field is sensitive.
     """
     if field.sensitive:
-        raise UsageError(f"records of domain {field.name} are of people, and {why}")
+        raise UsageError(f"records of domain {field.name} are data about people, and {why}")

@@ -1,4 +1,4 @@
-"""How the files of a field become records: its formats, which one a file has, what is read of a folder."""
+"""Read the files of a field: its formats, the format of each file, and the files in a folder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from seqmlm.errors import DataError, UsageError, nearest
 from seqmlm.parsing import share
 
 DATASET = "huggingface"
-"""Name of the format of data sets, which every field has."""
+"""Name of the format for data sets, which every field has."""
 
 _BESIDE = (TRUTH, LABELS, "README.md", "README", "README.txt", "LICENSE")
 
@@ -40,7 +40,7 @@ _TYPES = {
     "bool": "true or false",
 }
 
-# (path, problems, **options) -> records; streams, and hands what it cannot read to `problems`.
+# (path, problems, **options) -> records. It streams, and passes records that it cannot read to `problems`.
 Reader = Callable[..., Iterator[Record]]
 
 
@@ -49,15 +49,15 @@ class Format:
     """One file format of a field.
 
     Args:
-        read: the reader; its keyword parameters are the options of the format.
+        read: the reader. Its keyword parameters are the options of the format.
         suffixes: file name endings that mean this format, without compression (".fasta", not ".fasta.gz").
         folder: for a format that is a whole folder (tables that belong together, a work tree): whether a
-            folder is one; the reader is then given the folder.
-        files: of such a folder, the files the reader would open, given its options; None for all in it.
-        in_folders: whether files of it are data where they are found in a folder, not named: a table beside
-            sequences may be of anything.
-        scoring: options for what is named to be scored, where the user says nothing: a training may leave out
-            what has nothing to teach, but what is given to be scored is scored.
+            folder has this format. The reader then receives the folder.
+        files: the files in such a folder that the reader would open, given its options; None for all files.
+        in_folders: whether files of this format are read when they are found in a folder and not named. A
+            table next to sequences may contain anything.
+        scoring: default options for named files that will be scored. Training may leave out records that
+            teach nothing, but all named records are scored.
     """
 
     read: Reader
@@ -69,23 +69,23 @@ class Format:
 
     @cached_property
     def options(self) -> Mapping[str, str]:
-        """The options the reader takes: name to type, as the reader writes it."""
+        """The options of the reader: name to type, as written in the reader."""
         parameters = inspect.signature(self.read).parameters.values()
         keyword_only = [p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
         return {p.name: str(getattr(p.annotation, "__name__", p.annotation)) for p in keyword_only}
 
     def select_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The options that the reader takes, converted to the types it wants.
+        """Select the options that the reader takes, and convert them to the types it needs.
 
         Raises:
-            UsageError: one that is no number, or neither true nor false, where the reader wants that.
+            UsageError: a value that is not a number, or not true or false, although the reader needs that.
         """
         types = self.options
         return {name: _convert(name, types[name], value) for name, value in options.items() if name in types}
 
 
 def _convert(name: str, type_name: str, value: Any) -> Any:
-    """The value of an option, from text or as a config file has it."""
+    """Convert the value of an option, which is text or a value from a config file."""
     kind = type_name.removesuffix(" | None")
     text = str(value).lower()
     if kind == "int | str" and text.isdecimal():
@@ -106,15 +106,15 @@ def _convert(name: str, type_name: str, value: Any) -> Any:
 
 
 def dataset_format(reader: Reader) -> Format:
-    """The format of data sets, for a reader of one split of them (see `Reading.dataset`)."""
+    """The data set format, given a reader for one split of a data set (see `Reading.dataset`)."""
     return Format(read=reader, suffixes=(".parquet",), folder=is_saved)
 
 
 def table_formats(make_records: RecordMaker) -> dict[str, Format]:
-    """CSV and TSV where they are not what a field is in as a rule: a column `sequence`, and others beside it.
+    """CSV and TSV with a column `sequence` and perhaps others, for a field that mostly has other formats.
 
     Args:
-        make_records: makes the field's records from one whose raw is the text of the column.
+        make_records: makes the field's records from a record whose `raw` is the text of the column.
     """
     reader = partial(csv_records, make_records, column="sequence")
     return {
@@ -131,26 +131,27 @@ def _nothing(records: Iterator[Record], problems: Problems) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """Rules by which the files of a field are read.
+    """Rules for reading the files of a field.
 
     Args:
-        dataset: how the rows of a Hugging Face data set (hf:NAME), of a folder that `datasets` saved and of
-            Parquet files are read: a format that every field has, by the name "huggingface".
-        usual: name of the format of a file that the user named, where its name says none; None for the first;
-            raises DataError for one that is in none.
-        original: the name a file had before it was rotated, which tells its format.
-        rotation: of whose files this is one, and what sorts these in the order they were written.
-        followed: the readers keep a `data.files.Memory`, so that files can be scored while they are written.
-        cuts: options of the readers that say what is a record. A model keeps them: its p-values are those of
-            such records.
-        scoring: options for what is to be scored, named or found in a folder.
-        content: the kinds of data that its records may be (`seqmlm.domains.content`); of others, reading
-            warns. Empty: nothing is checked.
-        inspect: passes all records on as they are read, and counts odd ones.
-        tokenizer: options of the tokenizer that options of the readers ask for, where records are what it is
-            told there; raises UsageError for one that makes no sense.
-        audit: reads records to the end and counts what matters in this field alone, in figures fit to show;
-            `problems` has what their reader counted.
+        dataset: the format that every field has under the name "huggingface". It reads the rows of a Hugging
+            Face data set (hf:NAME), of a folder that `datasets` saved, and of Parquet files.
+        usual: the name of the format for a file that the user named, if its name does not determine one. None
+            means the first format. Raises DataError for a file that has none of the formats.
+        original: the name of a file before it was rotated, which determines its format.
+        rotation: a key that groups the rotated files of one log, and sorts them in the order of writing.
+        followed: whether the readers keep a `data.files.Memory`, so that files can be scored while they are
+            written.
+        cuts: options of the readers that define the extent of a record. A model stores them, because its
+            p-values apply to such records.
+        scoring: default options for records to be scored, from named files or from folders.
+        content: the kinds of data that its records may be (`seqmlm.domains.content`). Reading warns about
+            other kinds. If empty, nothing is checked.
+        inspect: passes on all records as they are read, and counts unusual ones.
+        tokenizer: converts reader options to the tokenizer options that they imply. Raises UsageError for
+            options that do not fit.
+        audit: reads records to the end and counts facts that matter only in this field. The figures can be
+            shown to people. `problems` has the counts of the reader.
     """
 
     dataset: Format = Format(read=read_parquet, suffixes=(".parquet",), folder=is_saved)
@@ -171,21 +172,21 @@ class Files:
 
     Args:
         domain: name of the field.
-        formats: its own, by name; the first is assumed where a file's name says nothing.
-        rule: what is particular in how they are read.
+        formats: the field's own formats, by name. The first is used if a file's name does not determine one.
+        rule: special rules for reading the files.
     """
 
     def __init__(self, domain: str, formats: Mapping[str, Format], rule: Reading) -> None:
         self.domain, self.own_formats, self.rule = domain, formats, rule
-        self.formats = {**formats, DATASET: rule.dataset}  # by name, that of data sets among them
+        self.formats = {**formats, DATASET: rule.dataset}  # by name, including the data set format
 
     def options(self, format: str | None = None) -> set[str]:
-        """Names of what the readers of a format take; of all, where it is none of the field's."""
+        """Names of the reader options for a format, or for all formats if the field lacks this one."""
         chosen = [self.formats[format]] if format in self.formats else self.formats.values()
         return {name for form in chosen for name in form.options}
 
     def check(self, format: str | None, options: Mapping[str, Any]) -> None:
-        """Refuse an unknown format, and options that no format takes, or of another type."""
+        """Refuse an unknown format, options that no format takes, and options of a wrong type."""
         if format is not None and format not in self.formats:
             raise UsageError(f"domain {self.domain} has no format {format!r}{nearest(format, self.formats)}")
         option_names = self.options(format)
@@ -207,12 +208,12 @@ class Files:
         options: Mapping[str, Any],
         scoring: bool,
     ) -> Iterator[Record]:
-        """The records of files as their readers give them, by options that `check` let pass."""
+        """Yield the records of files from their readers, with options that passed `check`."""
         common = self.formats[format] if format else None
         for path, from_folder in self._list_files(paths, common, problems):
             chosen = common or self.format_of(path)
             if common is None and from_folder and not self.in_folders(chosen):
-                # A README, a truth.json or a table of scores beside the data is not data.
+                # A README, a truth.json or a table of scores next to the data is not data.
                 if Path(path).name not in _BESIDE:
                     problems.note(
                         "a file of another kind in the folder, left out", Things(1), source=str(path)
@@ -230,7 +231,7 @@ class Files:
                 yield from chosen.read(path, problems, **reader_options)
 
     def _splits(self, path: Path | str, problems: Problems, options: Mapping[str, Any]) -> Iterator[Record]:
-        """The records of a data set, with the part of the data that each of its splits is meant to be."""
+        """Yield the records of a data set, each with its split: train, validation, calibration or test."""
         try:
             splits = by_split(path)
         except DataError as error:
@@ -243,7 +244,10 @@ class Files:
     def _list_files(
         self, paths: Sequence[Path | str], chosen: Format | None, problems: Problems | None = None
     ) -> Iterator[tuple[Path | str, bool]]:
-        """(path, whether it lay in a folder) of each file; a folder read as one unit is a path itself."""
+        """Yield (path, whether it was found in a folder) for each file.
+
+        A folder that is read as one unit is a path itself.
+        """
         for path in paths:
             folder = str(path) != "-" and os.path.isdir(path)
             is_unit = folder and (self.format_of(path) if chosen is None else chosen.folder) is not None
@@ -265,7 +269,7 @@ class Files:
     def inputs(
         self, paths: Sequence[Path | str], *, format: str | None = None, options: Mapping[str, Any]
     ) -> list[str]:
-        """The files that `read` depends on: those named, those in folders, those that options name."""
+        """The files that `read` depends on: named files, files in folders, and files that options name."""
         self.check(format, {})
         names: list[str] = []
         common = self.formats[format] if format else None
@@ -280,19 +284,19 @@ class Files:
         return names + [v for v in options.values() if isinstance(v, str) and Path(v).is_file()]
 
     def fixed_reference(self, reference: str) -> str:
-        """The name of a data set (hf:NAME) with its full path, or the commit that the hub has now."""
+        """The name of a data set (hf:NAME) with its full path, or with the current commit on the hub."""
         return str(Reference.parse(reference).fixed())
 
     def usual_format(self, path: Path | str) -> Format:
-        """The format of a file that the user named, where its name says none."""
+        """The format for a file that the user named, if its name does not determine one."""
         return self.own_formats[self.rule.usual(str(path)) or next(iter(self.own_formats))]
 
     def in_folders(self, format: Format | None) -> bool:
-        """Whether a file of this format is one of records wherever it lies, not only where it is named."""
+        """Whether files of this format are read wherever they are, not only when they are named."""
         return format is not None and format is not self.rule.dataset and format.in_folders
 
     def format_of(self, path: Path | str) -> Format | None:
-        """The format by a file's name, or by a folder's content; None where neither tells."""
+        """The format by a file's name or by a folder's content; None if neither determines it."""
         if is_reference(path):
             return self.rule.dataset
         if os.path.isdir(path):
@@ -302,7 +306,7 @@ class Files:
         return file_format if original_name is None else self._format_of_name(original_name)
 
     def _format_of_folder(self, path: Path) -> Format | None:
-        """The format of a folder that is one unit; None for a folder of files."""
+        """The format of a folder that is read as one unit; None for a folder of files."""
         if is_saved(path):
             return self.rule.dataset
         formats = self.own_formats.values()
@@ -311,6 +315,6 @@ class Files:
         return self.rule.dataset if shards and is_shards(path) else chosen
 
     def _format_of_name(self, path: Path | str) -> Format | None:
-        """The format by the ending of a file's name; None where none has that ending."""
+        """The format by the ending of a file's name; None if no format has that ending."""
         suffix = stem_suffix(path)
         return next((form for form in self.formats.values() if suffix in form.suffixes), None)

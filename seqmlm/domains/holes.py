@@ -1,8 +1,8 @@
-r"""Gaps in raw sequences: how people write them, and how something is put there.
+r"""Gaps in raw sequences: how people write and fill them.
 
-In a text a gap is written [MASK], or as the model's own mask token; [MASK:3] is one of three tokens, and
-`\[MASK]` is the text "[MASK]" itself. A closed alphabet has a letter of its own for a gap, as fields with
-structured records have.
+In a text, a gap is written [MASK] or as the model's own mask token. [MASK:3] is a gap of three tokens, and
+`\[MASK]` is the text "[MASK]" itself. A closed alphabet has its own letter for a gap. So do fields with
+structured records.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from seqmlm.errors import UsageError, nearest
 
 
 class Hole(NamedTuple):
-    """A gap: where it is in the text of a sequence, and the tokens it is meant to have."""
+    """A gap: its place in the text of a sequence, and its number of tokens."""
 
     start: int
     end: int
@@ -28,8 +28,8 @@ class Prompt:
     """A sequence with gaps.
 
     Args:
-        raw: the sequence, with anything in its gaps.
-        holes: its gaps, in order; their places are those that spans of its encoding have.
+        raw: the sequence, with any text in its gaps.
+        holes: its gaps, in order. Their places count as the spans of its encoding do.
     """
 
     raw: Any
@@ -37,12 +37,12 @@ class Prompt:
 
     @property
     def spans(self) -> list[tuple[int, int]]:
-        """Where the gaps are."""
+        """The half-open place of each gap."""
         return [(hole.start, hole.end) for hole in self.holes]
 
     @property
     def tokens(self) -> list[int]:
-        """Tokens of each gap."""
+        """The number of tokens of each gap."""
         return [hole.tokens for hole in self.holes]
 
 
@@ -51,11 +51,11 @@ _FIELD = re.compile(r"\{\{|\}\}|\{(\w+)\}")
 
 
 def read_holes(text: str, forms: Sequence[str]) -> tuple[str, list[Hole]]:
-    r"""A text without escapes, and the gaps written in it.
+    r"""Remove escapes from a text, and find the gaps in it.
 
     Args:
-        text: what a person wrote.
-        forms: how a gap may be written; `[MASK]` can have a number of tokens.
+        text: the text that a person wrote.
+        forms: how a gap may be written. `[MASK]` may include a number of tokens.
 
     >>> read_holes(r"a [MASK] in \[MASK], [MASK:2]", ["[MASK]"])
     ('a [MASK] in [MASK], [MASK:2]', [Hole(start=2, end=8, tokens=1), Hole(start=20, end=28, tokens=2)])
@@ -77,7 +77,7 @@ def read_holes(text: str, forms: Sequence[str]) -> tuple[str, list[Hole]]:
 
 
 def escape_holes(text: str, forms: Sequence[str]) -> str:
-    r"""A text of data with its gap-like parts escaped: `read_holes` gives this text again, and no gap.
+    r"""Escape the parts of a text that look like gaps. `read_holes` then returns the same text, without gaps.
 
     >>> escape_holes("[MASK] is a word", ["[MASK]"])
     '\\[MASK] is a word'
@@ -89,13 +89,13 @@ def escape_holes(text: str, forms: Sequence[str]) -> str:
 
 
 def frame(template: str, fields: Mapping[str, Any], forms: Sequence[str]) -> str:
-    """A template filled with data, without white space at its ends; what looks like a gap is escaped.
+    """Fill a template with data, escape what looks like a gap in the data, and strip white space.
 
     >>> frame("{text} It was [MASK]. {{}}", {"text": "Not [MASK] again."}, ["[MASK]"])
     'Not \\\\[MASK] again. It was [MASK]. {}'
 
     Raises:
-        UsageError: a field that is not there.
+        UsageError: the template names a field that does not exist.
     """
 
     def value(match: re.Match[str]) -> str:
@@ -109,7 +109,7 @@ def frame(template: str, fields: Mapping[str, Any], forms: Sequence[str]) -> str
 
 
 def fields_in(template: str) -> set[str]:
-    """The field names in a template.
+    """The names of the fields in a template.
 
     >>> fields_in("{text} by {author} {{x}}") == {"text", "author"}
     True
@@ -118,7 +118,7 @@ def fields_in(template: str) -> set[str]:
 
 
 def fill_holes(text: str, holes: Sequence[Hole], texts: Sequence[str]) -> tuple[str, list[Hole]]:
-    """The text with its gaps filled, and the new places of the gaps.
+    """Fill the gaps of a text, and return the text and the new places of the gaps.
 
     >>> fill_holes("a _ b _", [Hole(2, 3), Hole(6, 7)], ["xx", "y"])
     ('a xx b y', [Hole(start=2, end=4, tokens=1), Hole(start=7, end=8, tokens=1)])

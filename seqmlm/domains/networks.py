@@ -1,7 +1,7 @@
-"""Decoders of fields whose units have names that many records share: one network over all records.
+"""Decoders for fields whose unit names occur in many records: one network over all records.
 
-The map of one record gives its own edges; what is asked is mostly which names depend on each other in all of
-them, directly or through others (`seqmlm.structure.network`).
+The map of one record gives the edges of that record. Usually, the question is which names depend on each
+other in all records, directly or through others (`seqmlm.structure.network`).
 """
 
 from __future__ import annotations
@@ -33,13 +33,15 @@ from seqmlm.structure.network import (
 )
 
 Z = 3.0
-"""Where a null model was drawn, an edge is so many of its standard deviations above it."""
+"""Least number of standard deviations of an edge above the null model, if one was drawn."""
 
 
 class NetworkDecoder(Decoder):
-    """Edges of records, and the network of names over all of them.
+    """Find the edges of records, and the network of names over all records.
 
-    lag: name of the time between two names, with its unit. fewest: records that a pair must be in.
+    Attributes:
+        lag: name of the time between two names, with its unit.
+        fewest: least number of records that contain a pair.
     """
 
     measure: str = "auprc"
@@ -47,19 +49,22 @@ class NetworkDecoder(Decoder):
     fewest: ClassVar[int] = 1
 
     def display_name(self, record: Record, name: str) -> str:
-        """A name as people read it, by default unchanged; asked once all records are read, one is given."""
+        """A name as people read it, by default unchanged.
+
+        It is called after all records are read, with one of them.
+        """
         return name
 
     @abstractmethod
     def times(self, record: Record, names: Sequence[str]) -> Mapping[str, float]:
-        """When each name first occurs, in the unit of `lag`, where that is known."""
+        """The time when each name first occurs, in the unit of `lag`, if it is known."""
 
     @abstractmethod
     def near_pairs(self, record: Record, names: Sequence[str]) -> NDArray[np.bool_]:
         """(N, N) whether two units are near each other."""
 
     def decode(self, record: Record, units: Sequence[str], dependence: DependenceMap) -> frozenset[Pair]:
-        """Pairs of different names that stand out of the map, and are not indirect in it."""
+        """Pairs of different names that stand out in the map and are not indirect in it."""
         names, values = self.names(record, units), dependence.values
         _, number = np.unique(np.array(names, dtype=np.object_), return_inverse=True)
         judged = np.triu(number[:, None] != number[None, :], self.separation)
@@ -71,11 +76,11 @@ class NetworkDecoder(Decoder):
         return frozenset((i, j) for i, j in edges.tolist())
 
     def measures(self, decoded: Iterable[Decoded]) -> dict[str, float]:
-        """AUPRC and AUROC of the network's links, beside those of PMI and of nearness by counting."""
+        """AUPRC and AUROC of the network's links, compared with PMI and with counts of nearness."""
         return ranking_figures(self._links(decoded))
 
     def files(self, decoded: Iterable[Decoded]) -> Mapping[str, Iterator[str]]:
-        """`network.graphml` and `network.tsv`."""
+        """The files `network.graphml` and `network.tsv`."""
         links = cache(lambda: self._links(decoded))
 
         def text_of_links(form: Callable[[Sequence[Link], str], Iterator[str]]) -> Iterator[str]:
@@ -109,7 +114,7 @@ class NetworkDecoder(Decoder):
 
 
 def _marks(truth: Truth, size: int) -> NDArray[np.int8]:
-    """(N, N) mark of every pair by a truth: untold, apart, indirect or linked."""
+    """(N, N) mark of every pair according to a truth: unknown, unlinked, indirect or linked."""
     marks = np.full((size, size), UNKNOWN, dtype=np.int8)
     first, second = np.triu_indices(size, 1)
     is_told, _ = truth.labels(first, second)

@@ -1,6 +1,6 @@
-"""Refusals of requests that a field cannot serve, for callers that were handed the field.
+"""Errors for requests that a field cannot serve.
 
-They need the field's values alone, and not the module that declares what a field is.
+They need only the field's values, and not the module that declares fields.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from seqmlm.domains.field import Field
 
 _LACKING = {
-    "changes": "only source code is reviewed, and domain {} is not source code: use 'seqmlm score'",
+    "changes": "domain {} is not source code, and only source code can be reviewed; use 'seqmlm score'",
     "clusters": "domain {} has no identity clusters; set data.split to 'key'",
-    "structure": "domain {} does not say what its maps of dependence mean",
-    "times": "sequences of domain {} have no times before and after which can be asked",
-    "until": "sequences of domain {} have no times at which they could be cut",
+    "structure": "domain {} has no decoder for maps of dependence",
+    "times": "sequences of domain {} have no times, so nothing can be predicted at a time",
+    "until": "sequences of domain {} have no times, so they cannot be cut at a time",
     "variants": "domain {} has no variants; seqmlm score compares whole sequences",
 }
 

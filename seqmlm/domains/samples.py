@@ -1,4 +1,4 @@
-"""Writing and reading of samples: the same seed writes the same bytes, with the truth beside them."""
+"""Write and read samples. The same seed writes the same bytes, with the truth next to them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Sample:
     """A drawn sample.
 
     Args:
-        files: the data, in the domain's ordinary format.
-        truth: the JSON file with what was planted (docs/reference/samples.md).
-        extra_files: further data, which are read where they are named.
+        files: the data, in the main format of the field.
+        truth: the JSON file with the planted patterns (docs/reference/samples.md).
+        extra_files: more data, which commands read only if they are named.
     """
 
     files: tuple[Path, ...]
@@ -29,11 +29,11 @@ class Sample:
 
 TRUTH = "truth.json"
 LABELS = "labels.json"
-"""Labels of the records, for a fine-tuning: an object a line, since a table in a folder may be data."""
+"""Labels of the records for fine-tuning, one JSON object per line. A table in a folder could be data."""
 
 
 def heading(domain: str, n: int, seed: int, file: str, positions: str) -> dict[str, Any]:
-    """First keys of every truth: field, seed, number of records, data file, and how positions count."""
+    """The first keys of every truth: field, seed, number of records, data file, and how positions count."""
     schema = f"seqmlm.sample.{domain}.v1"
     return {"schema": schema, "domain": domain, "seed": seed, "n": n, "file": file, "positions": positions}
 
@@ -45,14 +45,14 @@ def write_sample(
     truth: Mapping[str, Any],
     extra_lines: Mapping[str, Iterable[str]] | None = None,
 ) -> Sample:
-    """Write the data `name` and `truth.json` into the folder `out`, made if missing.
+    """Write the data `name` and `truth.json` into the folder `out`, which is created if missing.
 
     Args:
         out: the folder.
-        name: of the data file; of the folder of data files, where there are several.
-        lines: of the file; or of each file, by its path below the folder.
+        name: name of the data file, or of the folder for several data files.
+        lines: the lines of the file, or of each file by its path below the folder.
         truth: see `write_truth`.
-        extra_lines: lines of further files, by name.
+        extra_lines: lines of other files, by name.
     """
     extra_lines = extra_lines or {}
     files = (
@@ -67,17 +67,17 @@ def write_sample(
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Write a file of lines; its folder is made if missing."""
+    """Write a file of lines; its folder is created if missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w", encoding="utf-8", newline="\n") as handle:
         handle.writelines(line + "\n" for line in lines)
 
 
 def write_truth(out: Path, truth: Mapping[str, Any]) -> Path:
-    """Write `truth.json` alone, for a sample whose data is not made of lines.
+    """Write only `truth.json`, for a sample whose data are not lines.
 
-    Every top-level key has its line, and so has every item of a top-level list of objects, so that people can
-    read it and `diff` can compare it.
+    Every top-level key is on its own line, and so is every item of a top-level list of objects. People can
+    then read the file, and `diff` can compare it.
     """
     out.mkdir(parents=True, exist_ok=True)
     body = ",\n".join(f"{json.dumps(key)}: {_value(value)}" for key, value in truth.items())
@@ -86,28 +86,28 @@ def write_truth(out: Path, truth: Mapping[str, Any]) -> Path:
 
 
 def read_truth(path: Path, schema: str, keys: Iterable[str]) -> dict[str, Any]:
-    """The content of a `truth.json`, checked to be of one field.
+    """Read a `truth.json`, and check that it belongs to one field.
 
     Args:
-        path: `truth.json`, or the folder it is in.
-        schema: that it must have.
-        keys: that it must have, each with a list.
+        path: `truth.json`, or the folder that contains it.
+        schema: the schema that it must have.
+        keys: the keys that it must have, each with a list.
 
     Raises:
-        DataError: no such file, or one that is something else.
+        DataError: the file does not exist, or is something else.
     """
     file = path / TRUTH if path.is_dir() else path
-    remedy = "give the truth.json that seqmlm sample wrote beside the data"
+    remedy = "give the truth.json that 'seqmlm sample' wrote next to the data"
     try:
         truth = read_json(file)
     except OSError as error:
         raise DataError(
-            f"no truth could be read: {error.strerror}", source=str(file), remedy=remedy
+            f"the truth could not be read: {error.strerror}", source=str(file), remedy=remedy
         ) from None
     except ValueError:
-        raise DataError("this is no JSON", source=str(file), remedy=remedy) from None
+        raise DataError("this is not JSON", source=str(file), remedy=remedy) from None
     if not isinstance(truth, dict) or truth.get("schema") != schema:
-        raise DataError(f"this is no truth of the schema {schema}", source=str(file), remedy=remedy)
+        raise DataError(f"this is not a truth with the schema {schema}", source=str(file), remedy=remedy)
     if missing := [key for key in keys if not isinstance(truth.get(key), list)]:
         reason = f"this truth has no list {missing[0]!r}"
         raise DataError(reason, source=str(file), remedy="draw the sample again")
@@ -115,11 +115,11 @@ def read_truth(path: Path, schema: str, keys: Iterable[str]) -> dict[str, Any]:
 
 
 def overlap(start: Any, end: Any, anomaly: Mapping[str, Any]) -> bool:
-    """Whether a stretch and an anomaly share at least half of the shorter one.
+    """Whether a stretch and an anomaly share at least half of the shorter of the two.
 
     Args:
-        start, end: half-open, as a table may have them: "1.0" where its column has gaps.
-        anomaly: with `start` and `end`.
+        start, end: half-open offsets as in a table, such as "1.0" if the column has empty cells.
+        anomaly: an object with `start` and `end`.
     """
     first, last = cell_number(start), cell_number(end)
     shared = min(last, int(anomaly["end"])) - max(first, int(anomaly["start"]))
@@ -127,12 +127,12 @@ def overlap(start: Any, end: Any, anomaly: Mapping[str, Any]) -> bool:
 
 
 def cell_number(value: Any) -> int:
-    """A cell of a scored row as a whole number, from text or not; -1 where it is empty."""
+    """The value of a cell in a scored row, text or not, as a whole number; -1 if it is empty."""
     return int(float(value)) if value not in (None, "") else -1
 
 
 def checked_count(n: int | None, default: int) -> int:
-    """`n`, or the default; at least 1.
+    """`n` if it is given, otherwise the default.
 
     Raises:
         UsageError: n is below 1.

@@ -1,8 +1,9 @@
 """The structure that a field reads from a map of dependence, its truth, its measure and its pictures.
 
-A sequence with its map (`Decoded`) is written as rows, one a pair of units, and made of them again.
+A sequence with its map (`Decoded`) is written as rows, one per pair of units, and can be restored from them.
 
-A field declares a `Decoder` (`Field.structure`). Whoever computes maps knows units and pairs of them alone.
+A field declares a `Decoder` (`Field.structure`). The code that computes maps knows only units and their
+pairs.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ if TYPE_CHECKING:
     from seqmlm.reports.page import Page
 
 LAYERS = ("value", "se", "z", "p")
-"""Columns of a row that are figures of its pair."""
+"""Columns of a row with the figures of its pair."""
 
 LISTED = 10
-"""Strongest pairs of a sequence that are listed beside its picture."""
+"""Number of strongest pairs that are listed next to the picture of a sequence."""
 
 Pair = tuple[int, int]
-"""Two units, 0-based in the sequence, the smaller first."""
+"""Two units as 0-based positions in the sequence, the smaller first."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -41,10 +42,10 @@ class Truth:
 
     Args:
         edges: the pairs that depend on each other.
-        kinds: kind of a pair (a relation of grammar, a range), where that is known. A pair of the kind
-            "indirect" is no edge: the two depend on each other through others alone.
-        covers: whether the truth judges a pair; None: it judges all. (It judges no pair of a residue without
-            coordinates.)
+        kinds: the kind of a pair (a grammatical relation, a range), if it is known. A pair of the kind
+            "indirect" is not an edge: its units depend on each other only through others.
+        covers: whether the truth covers a pair; None if it covers all pairs. For example, it covers no pair
+            with a residue without coordinates.
     """
 
     edges: frozenset[Pair]
@@ -54,7 +55,7 @@ class Truth:
     def labels(
         self, first: NDArray[Any], second: NDArray[Any]
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """(P,) whether the truth judges pairs of units; (P,) whether they depend on each other."""
+        """(P,) whether the truth covers each pair of units; (P,) whether the pair is an edge."""
         pairs = list(zip(first.tolist(), second.tolist(), strict=True))
         is_covered = np.array([self.covers is None or self.covers(pair) for pair in pairs], dtype=np.bool_)
         return is_covered, np.array([pair in self.edges for pair in pairs], dtype=np.bool_)
@@ -62,10 +63,13 @@ class Truth:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Decoded:
-    """One sequence with its map, and what a decoder made of it.
+    """One sequence with its map and the edges that a decoder found in it.
 
-    units: (N,) how each is spelled. dependence: its map, (N, N). predicted: pairs that the decoder takes for
-    edges. truth: what is known of it, or None.
+    Args:
+        units: (N,) the spelling of each unit.
+        dependence: the map, (N, N).
+        predicted: the pairs that the decoder predicts as edges.
+        truth: the known true structure, or None.
     """
 
     record: Record
@@ -80,10 +84,13 @@ class Decoded:
         return [(i, j, float(self.dependence.values[i, j])) for i, j in sorted(self.predicted)]
 
     def rows(self, separation: int | None) -> list[dict[str, Any]]:
-        """A row for each edge and, unless `separation` is None, each pair so far apart, in order."""
+        """A row for each edge and for each pair at least `separation` apart, in order.
+
+        If `separation` is None, only edges get a row.
+        """
         grid = self.dependence
         places = ((), ()) if separation is None else (at.tolist() for at in grid.finite_pairs(separation))
-        # An edge may have no value: a tree connects everything.
+        # An edge may have no value, because a tree connects all units.
         pairs = sorted({*zip(*places, strict=True), *self.predicted})
         first, second = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
         layers = [grid.values, grid.error, grid.z, grid.p]
@@ -105,7 +112,7 @@ class Decoded:
         ]
 
     def ranking(self, separation: int) -> tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.int64]]:
-        """(P,) whether a pair is a true edge, its value and its distance, for the pairs the truth judges."""
+        """(P,) whether a pair is a true edge, its value, and its distance; only for pairs in the truth."""
         assert self.truth is not None
         first, second = self.dependence.finite_pairs(separation)
         valid, labels = self.truth.labels(first, second)
@@ -113,7 +120,7 @@ class Decoded:
 
 
 def map_of(rows: Iterable[Mapping[str, Any]], size: int, *, nats: bool) -> tuple[DependenceMap, set[Pair]]:
-    """The map (N, N) from the rows of one sequence (`Decoded.rows`), and its predicted edges."""
+    """Restore the map (N, N) and the predicted edges from the rows of one sequence (`Decoded.rows`)."""
     method, layers, edges = "", np.full((len(LAYERS), size, size), np.nan), set[Pair]()
     for row in rows:
         i, j, method = row["i"], row["j"], row["method"]
@@ -125,13 +132,14 @@ def map_of(rows: Iterable[Mapping[str, Any]], size: int, *, nats: bool) -> tuple
 
 
 class Decoder(ABC):
-    """Reads the structure of a field from maps of dependence, and compares it with the truth.
+    """Read the structure of a field from maps of dependence, and compare it with the truth.
 
     Attributes:
-        separation: the least distance |i - j| of units whose pair is judged.
-        apc: whether the average product correction is made before pairs are judged.
-        measure: name of the field's own measure where a truth is given, such as "uuas".
-        together: whether units of one name are hidden together; None in a field that does not say which are.
+        separation: the least distance |i - j| of units in a pair that is evaluated.
+        apc: whether the average product correction is applied before pairs are evaluated.
+        measure: name of the field's own measure for maps with a truth, such as "uuas".
+        together: whether units with the same name are hidden together; None if the field does not define
+            names.
     """
 
     separation: int = 1
@@ -140,12 +148,12 @@ class Decoder(ABC):
     together: bool | None = None
 
     def names(self, record: Record, units: Sequence[str]) -> Sequence[str]:
-        """(N,) what each unit names; by default how it is spelled."""
+        """(N,) the name of each unit, by default its spelling."""
         return units
 
     @abstractmethod
     def decode(self, record: Record, units: Sequence[str], dependence: DependenceMap) -> frozenset[Pair]:
-        """The pairs that are taken for edges: a tree, contacts, base pairs, a graph."""
+        """Predict edges from a map: a tree, contacts, base pairs or a graph."""
 
     @abstractmethod
     def truths(self, path: Path, problems: Problems) -> Callable[[Record, Sequence[str]], Truth | None]:
@@ -153,32 +161,32 @@ class Decoder(ABC):
 
         Args:
             path: `truth.json` of a sample, or a file of the field (CoNLL-U, a PDB file, contacts).
-            problems: receives what cannot be read.
+            problems: receives the parts that cannot be read.
 
         Returns:
-            (record, its units) -> what the file knows of it, None where that is nothing.
+            (record, its units) -> the truth for this record, or None if the file has none.
 
         Raises:
-            DataError: no such file, or one that is no truth of this field.
+            DataError: the file does not exist, or has no truth for this field.
         """
 
     def measures(self, decoded: Iterable[Decoded]) -> dict[str, float]:
-        """The field's own figures over all sequences with a truth, `measure` and its trivial rivals first."""
+        """The field's own figures over all sequences with a truth; `measure` and its rivals come first."""
         return {}
 
     def picture(self, decoded: Decoded) -> str | None:
-        """One sequence as HTML or SVG, everything of the data escaped; None: the map alone is shown."""
+        """One sequence as HTML or SVG, with all text from the data escaped; None if only the map is shown."""
         return None
 
     def files(self, decoded: Iterable[Decoded]) -> Mapping[str, Iterator[str]]:
-        """Formats of the field, by the name of the file: its text in pieces (CoNLL-U, dot-bracket)."""
+        """Files in formats of the field (CoNLL-U, dot-bracket): file name to its text in pieces."""
         return {}
 
 
 def unit_spans(text: str, units: Sequence[str]) -> list[tuple[int, int]] | None:
-    """Half-open spans of the units of a text; None where the units are not its pieces in order.
+    """Half-open spans of the units in a text; None if the units are not its pieces in order.
 
-    Only white space may be between units; a unit of white space alone is looked for as it is.
+    Only white space may be between units. A unit that is only white space must occur as it is.
 
     >>> unit_spans("a b.", ["a", "b", "."])
     [(0, 1), (2, 3), (3, 4)]
@@ -195,8 +203,10 @@ def unit_spans(text: str, units: Sequence[str]) -> list[tuple[int, int]] | None:
 
 
 def draw(page: Page, decoder: Decoder | None, decoded: Decoded, separation: int) -> None:
-    """Add a sequence to a report: the field's picture, if it has a decoder, its map and its strongest pairs
-    of those so far apart."""
+    """Add a sequence to a report: the field's picture, the map, and the strongest pairs.
+
+    There is a picture only if the field has a decoder. Listed pairs are at least `separation` units apart.
+    """
     unit, note = "nats" if decoded.dependence.nats else "value", "positions count from 1"
     picture = None
     if decoder is not None:

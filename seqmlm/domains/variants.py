@@ -1,7 +1,8 @@
-"""Variants of a known sequence: what changes where, and what a field must say so that they can be scored.
+"""Variants of a known sequence: their edits, and the interface of a field that lets them be scored.
 
-A field declares `Variants` (`Field.variants`): how its tables name variants, what is checked, and which
-cheap predictions stand beside the model's. Whoever scores them sees edits of a wild type alone.
+A field declares `Variants` (`Field.variants`). It defines how its tables name variants, how they are checked,
+and which cheap predictions are compared with the model's. The code that scores variants sees only edits of a
+wild type.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from seqmlm.errors import DataError, UsageError
 
 
 class Edit(NamedTuple):
-    """Text that stands in place of characters start..end-1 of the wild type, counted from 0."""
+    """Text that replaces the characters start..end-1 of the wild type, counted from 0."""
 
     start: int
     end: int
@@ -31,16 +32,16 @@ class Variant:
     """One variant.
 
     Args:
-        name: as its file spells it.
-        wildtype: the raw sequence it is a variant of.
-        edits: in order, none overlapping; none where nothing changes.
-        source, line: where it stands.
+        name: the name as spelled in its file.
+        wildtype: the raw sequence of the wild type.
+        edits: the edits, in order and without overlap; empty if nothing changes.
+        source, line: its file and line.
         fields: the columns of its row.
-        first: number of the wild type's first unit, as people count there.
-        numbers: of every letter of it, where it is a row of an alignment (of gaps, whatever); None: from
-            `first` on.
-        scored: whether a masked model can say anything about it (a stop codon is no unit).
-        flank: units at each side of the edits that count in a PLL-delta; None: the whole sequence.
+        first: number of the wild type's first unit, as people count it.
+        numbers: the number of every letter of the wild type, if that is a row of an alignment. Numbers of
+            gaps have no meaning. None: the numbers count on from `first`.
+        scored: whether a masked model can score it (a stop codon is not a unit).
+        flank: number of units at each side of the edits that count in a PLL-delta; None: the whole sequence.
     """
 
     name: str
@@ -56,12 +57,12 @@ class Variant:
 
     @property
     def substitutions(self) -> bool:
-        """Whether units are exchanged one for one, so that masked conventions apply."""
+        """Whether units are exchanged one for one, so that the masked conventions apply."""
         return all(edit.end - edit.start == len(edit.text) == 1 for edit in self.edits)
 
     @property
     def mutant(self) -> str:
-        """The raw sequence with all edits made.
+        """The raw sequence with all edits applied.
 
         >>> edits = (Edit(1, 2, "W"), Edit(3, 3, "GG"))
         >>> Variant(name="", wildtype="ACDE", edits=edits, source="", line=0).mutant
@@ -75,7 +76,9 @@ class Variant:
 
 
 def changes(wildtype: str, mutant: str) -> tuple[Edit, ...]:
-    """The edits that turn one sequence into another: each differing letter, or one stretch.
+    """The edits that turn one sequence into another.
+
+    If the lengths are equal, each different letter is an edit. Otherwise one stretch is.
 
     >>> changes("ACDE", "AWDF"), changes("ACDE", "ACE")
     ((Edit(start=1, end=2, text='W'), Edit(start=3, end=4, text='F')), (Edit(start=2, end=3, text=''),))
@@ -91,7 +94,7 @@ def changes(wildtype: str, mutant: str) -> tuple[Edit, ...]:
 
 @cache
 def blosum62() -> Any:
-    """Log-odds of a residue in place of another, half bits, by both letters (Henikoff and Henikoff 1992)."""
+    """Log-odds of replacing a residue by another, in half bits, by both letters (Henikoff, Henikoff 1992)."""
     from Bio.Align import substitution_matrices
 
     return substitution_matrices.load("BLOSUM62")
@@ -99,20 +102,21 @@ def blosum62() -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class VariantTable:
-    """A file of variants, and what is told about it.
+    """A file of variants, and its settings.
 
     Args:
         path: the file.
-        wildtype: a file with the sequence that they are variants of, or None where the table has it.
-        sequence: that sequence itself, where it is known.
-        column: that names the variants, or holds the changed sequences; None: by name.
-        first: number that the table gives to the first unit of the wild type; None: inferred.
-        window: letters that the model sees at once, where wild types are cut out of something longer.
-        copied: a copy of the table will be made, with the effects in it.
-        family: an alignment that the wild type, or one like it, is a row of.
-        query: id of the row that is the wild type, where no sequence is named; None: the first.
-        columns: of the rows that the model reads, which is linear; None: it reads sequences.
-        genes: a file of the genes of the sequence that wild types are cut out of.
+        wildtype: a file with the wild type sequence, or None if the table has it.
+        sequence: the wild type sequence itself, if it is known.
+        column: the column that has the names of the variants or the changed sequences; None: find it by name.
+        first: the table's number for the first unit of the wild type; None: inferred.
+        window: number of letters in the model's window, if wild types are cut from a longer sequence.
+        copied: whether a copy of the table with the effects in it will be written.
+        family: an alignment with a row that is or resembles the wild type.
+        query: id of the row that is the wild type, if no sequence is named; None: the first row.
+        columns: number of columns in the rows that the model reads, if it is linear; None: it reads
+            sequences.
+        genes: a file with the genes of the sequence from which wild types are cut.
     """
 
     path: str
@@ -130,9 +134,11 @@ class VariantTable:
 
 @dataclass(frozen=True, kw_only=True)
 class Assay:
-    """One of the tables of a benchmark, of variants of one subject; assays of a subject count together.
+    """One table of a benchmark, with variants of one subject. Assays of a subject count together.
 
-    measured: column of the measurements, higher = fitter. kind: what was selected for; all kinds count alike.
+    Args:
+        measured: column of the measurements; higher is fitter.
+        kind: the property that was selected for. All kinds have equal weight.
     """
 
     name: str
@@ -146,7 +152,7 @@ LEAVE_OUT = "correct it, or leave it out (--on-error skip)"
 
 
 def bad_variant(reason: str, path: str, line: int, remedy: str = LEAVE_OUT) -> DataError:
-    """The error for a variant that cannot be read, or does not fit the wild type."""
+    """The error for a variant that cannot be read or does not fit the wild type."""
     return DataError(reason, source=path, line=line, remedy=remedy)
 
 
@@ -156,7 +162,7 @@ def lower_names(fields: Mapping[str, Any]) -> dict[str, str]:
 
 
 Predict = Callable[[Variant], float | None]
-"""A rival without a model: the predicted effect of a variant, higher = fitter; None where it has none."""
+"""A prediction without a model: the effect of a variant, higher is fitter; None if it cannot be predicted."""
 
 
 def additive_prediction(worth: Callable[[str, int, str], float], letters: str) -> Predict:
@@ -164,7 +170,7 @@ def additive_prediction(worth: Callable[[str, int, str], float], letters: str) -
 
     Args:
         worth: (wild type, place, new letter) -> effect of one exchange.
-        letters: that may be exchanged.
+        letters: the letters that may be exchanged.
 
     >>> predict = additive_prediction(lambda wildtype, place, new: float(place), "ACGT")
     >>> edits = (Edit(1, 2, "A"), Edit(3, 4, "G"))
@@ -188,12 +194,12 @@ class Variants(ABC):
     """The variants of a field: how its files are read, and which predictions need no model.
 
     Attributes:
-        letters: what can stand at one place; a map of all changes has a row for each.
-        windows: whether every variant has a wild type of its own, a window; such tables are read as a stream.
+        letters: the letters that can be at one place. A map of all changes has a row for each.
+        windows: whether every variant has its own wild type, a window. Such tables are read as a stream.
         columns: fields of a variant that its row repeats.
-        display_columns: those of them that a person reads beside the effect.
-        counted: the one by whose values variants are counted; "" for none.
-        formats: of a copy of a table, and the endings of its name.
+        display_columns: the subset of `columns` that people read next to the effect.
+        counted: the column whose values are counted in a summary; "" for none.
+        formats: formats for the copy of a table, with the endings of file names.
     """
 
     letters: str
@@ -209,36 +215,41 @@ class Variants(ABC):
 
         Args:
             table: the file.
-            problems: receives variants that cannot be read or do not fit the wild type; notes what was
-                inferred, such as how the table numbers the wild type, and what has no score.
+            problems: receives variants that cannot be read or do not fit the wild type. It also notes
+                inferences, such as how the table numbers the wild type, and variants without a score.
 
         Raises:
-            UsageError: a request that makes no sense.
-            DataError: no such file or column, or one that is no table of variants; under "raise", bad ones.
+            UsageError: options that do not fit together.
+            DataError: the file or column does not exist, or is not a table of variants; with "raise", also
+                for bad variants.
         """
 
     @abstractmethod
     def rivals(self, wildtypes: Sequence[str], alignment: str | None) -> Mapping[str, Predict]:
-        """Predictions that need no model, by name, for comparison, for variants of some sequences.
+        """Predictions that need no model, by name, for comparison on variants of some sequences.
 
         Raises:
-            DataError: an alignment of related sequences that cannot be read, or that no wild type belongs to.
+            DataError: the alignment of related sequences cannot be read, or no wild type belongs to it.
         """
 
     def mirrored(self, variant: Variant) -> Variant | None:
-        """The same variant as the other strand has it, where there is one: the mean of both is the effect."""
+        """The same variant on the other strand, if there is one. The effect is then the mean of both."""
         return None
 
     def copy(self, path: str, rows: Iterator[Mapping[str, Any]], note: str) -> Iterator[str]:
-        """A copy of a table with the effects of its variants, in one of `formats`, line by line: `rows` has
-        them in order (`line`, `effect`, the field's `columns`), `note` says in one line what they are."""
+        """Yield a copy of a table with the effects of its variants, in one of `formats`, line by line.
+
+        Args:
+            rows: the effects in order (`line`, `effect`, the field's `columns`).
+            note: one line that describes the effects.
+        """
         raise NotImplementedError
 
     def assays(self, folder: Path) -> list[Assay]:
-        """The assays of a benchmark that the field has, of its folder or its reference file.
+        """The assays of a benchmark for the field, from its folder or its reference file.
 
         Raises:
-            UsageError: the field has none.
-            DataError: the folder is not laid out as it is published.
+            UsageError: the field has no benchmark.
+            DataError: the folder does not have the published layout.
         """
         raise UsageError("this field has no benchmark of variants")

@@ -126,9 +126,9 @@ def test_where_nothing_is_unknown_it_is_no_evidence_and_where_much_is_it_alarms(
     assert usual.p_values[UNKNOWN] == 1.0
     assert foreign.p_values[UNKNOWN] < 0.01
     again = replace(foreign, fired=UNKNOWN)
-    assert "50 % of its words were never seen in training" in reason("sentence", level, again)
+    assert "50 % of its words do not occur in the training data" in reason("sentence", level, again)
     least = replace(foreign, fired="lift")  # told even where another statistic says more
-    assert reason("sentence", level, least).endswith(" 50 % of its words were never seen in training.")
+    assert reason("sentence", level, least).endswith(" 50 % of its words do not occur in the training data.")
     assert "training" not in reason("sentence", level, replace(usual, fired="lift"))
     assert foreign.row.score == foreign.row.statistics["bits_per_unit"]  # the score is what it was
 

@@ -228,7 +228,7 @@ def test_the_interface_of_a_field_stays_small() -> None:
 
 
 def test_what_a_field_does_not_declare_is_refused_in_its_name(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="have no times at which they could be cut"):
+    with pytest.raises(UsageError, match="have no times, so they cannot be cut at a time"):
         past_reader(VISITS)("raw", 0.0)
     with pytest.raises(UsageError, match="no built-in sample"):
         VISITS.sample.draw(tmp_path)

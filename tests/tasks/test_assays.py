@@ -122,4 +122,4 @@ def test_requests_that_make_no_sense(seqmlm: Run, esm: Path, folder: Path, tmp_p
     seqmlm(*given, folder).refused(3, "TWO_A_2020.csv", "no such field")
     for path in (folder / "DMS").glob("*"):
         path.unlink()
-    seqmlm(*given, folder).refused(3, "no table of an assay")
+    seqmlm(*given, folder).refused(3, "no table for any assay")

@@ -187,7 +187,7 @@ def test_a_field_without_times(tmp_path: Path, seqmlm: Run) -> None:
     (tmp_path / "t.jsonl").write_text('{"id": "a", "text": "the cat"}\n')
     labels = written(tmp_path / "l.csv", [("a", "2030-01-01", "true")], NAMES)
     data = ("--train", tmp_path / "t.jsonl", "--label-file", labels)
-    seqmlm("finetune", text_model(tmp_path / "m"), *data).refused(2, "have no times at which")
+    seqmlm("finetune", text_model(tmp_path / "m"), *data).refused(2, "have no times, so they cannot be cut")
 
 
 def test_a_history_at_a_time(folder: Path) -> None:

@@ -183,7 +183,7 @@ def test_variants_of_a_protein_are_those_of_its_row_of_the_family(
     seqmlm("variants", "fam", asked, "--wildtype", named, "--family", wildtype).ok()
     seqmlm("variants", "fam", asked, "--wildtype", named, "--family", named).refused(3, "not the alignment")
     asked = ("variants", "fam", asked)
-    seqmlm(*asked, "--family", family, "--set", "query=p54").refused(3, "no row is called p54")
+    seqmlm(*asked, "--family", family, "--set", "query=p54").refused(3, "no row has the id p54")
     seqmlm(*asked, "--set", "query=p53", "--wildtype", named).refused(2, "in place of --wildtype")
 
 

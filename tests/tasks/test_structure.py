@@ -330,7 +330,7 @@ def test_a_field_without_a_decoder_has_values_alone(
     assert len(rows) > 100
     assert not any("predicted" in row for row in rows)
     for option in (("--truth", fasta), ("--graphs", graphs)):
-        seqmlm("structure", model, fasta, *option).refused(2, "does not say what")
+        seqmlm("structure", model, fasta, *option).refused(2, "has no decoder for maps")
 
 
 def test_what_it_takes_is_counted_before(model: str, fasta: Path, equal: list[Equal], seqmlm: Run):

@@ -76,7 +76,7 @@ def test_rows(variants: Callable[..., Finished], tmp_path: Path):
     assert two["wildtype_bits"] > 0
     assert "scored 5 of 6 variants" in done.err
     assert "1 of 6 variants are deletions or insertions" in done.err
-    assert "a stop codon: not scored, as no residue stands there: 1" in done.err
+    assert "a stop codon: not scored, because it is not a residue: 1" in done.err
     assert "the model does not know this wild type: " in done.err
 
 
@@ -248,9 +248,13 @@ def test_bad_input(variants: Callable[..., Finished], measured: Path, tmp_path: 
     cases: list[tuple[int, str, tuple[object, ...]]] = [
         (3, "empty.csv: the file is empty", (tmp_path / "empty.csv",)),
         (3, "variants.txt:2: Q99W: 99 is outside the wild type", (outside,)),
-        (3, "whose residues are 1 to 22 (say with --set first=NUMBER which number", (outside,)),
+        (
+            3,
+            "which has residues 1 to 22 (give the number of its first residue with --set first=NUMBER",
+            (outside,),
+        ),
         (3, "wrong.csv:3: Y4W: the wild type has A at 4, not Y", (wrong,)),
-        (3, "'1' at 22 is no residue", (tmp_path / "sequences.csv",)),
+        (3, "'1' at 22 is not a residue", (tmp_path / "sequences.csv",)),
         (3, "no such field (did you mean 'fitness'", (measured, "--measured", "fitnes")),
         (3, "not a number", (measured, "--measured", "mutant")),
         (3, "no such field", (measured, "--set", "column=nothing")),
@@ -262,7 +266,7 @@ def test_bad_input(variants: Callable[..., Finished], measured: Path, tmp_path: 
         variants(*given).refused(code, told)
     done = variants(outside, "--on-error", "skip")
     assert (done.code, len(done.out.splitlines())) == (0, 1)
-    assert "Q99W: 99 is outside the wild type, whose residues are 1 to 22: 1" in done.err
+    assert "Q99W: 99 is outside the wild type, which has residues 1 to 22: 1" in done.err
 
 
 def test_a_model_of_another_field(seqmlm: Run, wildtype: Path, measured: Path, tmp_path: Path):

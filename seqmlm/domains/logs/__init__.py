@@ -1,8 +1,8 @@
-"""The logs domain: files of machines' messages in, windows or sessions out, a log line as unit.
+"""The logs domain: files of messages from machines, read as windows or sessions, with a log line as unit.
 
-What a file is, is told by its first lines, because names say little. A record is a session where lines name
-one, else a window; the latest tenth in time is held out, because that is what a detector will meet, and what
-its thresholds are calibrated on.
+The first lines of a file determine its format, because names say little. A record is a session if lines name
+one, and otherwise a window. The latest tenth in time is held out. A detector will see such lines, and its
+thresholds are calibrated on them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SUFFIXES = (".log", ".txt", ".out", ".err", ".jsonl", ".ndjson", ".csv", ".tsv"
 
 
 def _original_name(path: Path | str) -> str | None:
-    """The name of a file before its rotation; its name now has an ending of no format."""
+    """The name of a file before its rotation, whose present ending belongs to no format."""
     return None if stem_suffix(path) in (".bz2", ".xz") else service_of(str(path))
 
 
@@ -54,21 +54,26 @@ def _tokenizer_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _identity(record: Record) -> str:
-    """The identity of a record: its lines with their times; of sessions of event ids, many of which are
-    equal, also its id."""
+    """The identity of a record: its lines with their times.
+
+    Many sessions of event ids are equal. Their identity therefore also has the id of the session.
+    """
     if isinstance(record.raw, LogLines) and record.raw.keys:
         return f"{record.id}\0{record.raw}"
     return str(record.raw)
 
 
 def _first_time(record: Record) -> float:
-    """Time of the first line in seconds; 0 for all records without times, which keep the order they have."""
+    """Time of the first line in seconds.
+
+    It is 0 for all records without times, so that they keep their order.
+    """
     times = record.raw.times if isinstance(record.raw, LogLines) else None
     return times[0] if times else 0.0
 
 
 def _pictures(level: Level) -> Sequence[Picture]:
-    """Numbered lines on colours, and the scores of sessions or lines over time."""
+    """Numbered and coloured lines, and the scores of sessions or lines over time."""
     from seqmlm.domains.logs.picture import LogRecord
     from seqmlm.reports.pictures import Timeline
 
@@ -76,7 +81,7 @@ def _pictures(level: Level) -> Sequence[Picture]:
 
 
 def _shows(row: Mapping[str, Any], anomaly: Mapping[str, Any]) -> bool:
-    """Whether a row shows an anomaly: its line is one of the fault's."""
+    """Whether a row shows an anomaly: its line is one of the fault's lines."""
     return cell_number(row.get("line")) in anomaly["lines"]
 
 
@@ -95,7 +100,7 @@ LOGS = Field(
         followed=True,
         cuts=(
             *("session", "window", "session_gap", "max_session", "multiline"),
-            *("fields", "message_field", "keep_header"),  # and what of each line is read
+            *("fields", "message_field", "keep_header"),  # these select the parts of each line
         ),
         tokenizer=_tokenizer_options,
         content=(LOG,),
@@ -112,7 +117,7 @@ LOGS = Field(
         mode=ONE_PASS,
     ),
     text=Lines(),
-    # The session, or the stretch of windows that share lines, stays together.
+    # A session stays together, and so does a stretch of windows that share lines.
     keys=Keys(identity=_identity, split=lambda record: record.document or record.id, order=_first_time),
     levels=(SessionLevel("session"), LineLevel("line")),
     pictures=_pictures,

@@ -1,8 +1,8 @@
-"""What counting says of normal logs, without a model: events, pairs of neighbours, count vectors, lengths.
+"""Count normal logs without a model: events, pairs of neighbours, count vectors and lengths.
 
-Lines are arrays laid end to end, a key for what each says, so that statistics need no loop over records.
-Counts are gathered in one pass; where there are more events or count vectors than fit, the rarest are
-forgotten.
+Lines are arrays laid end to end, with a key for the content of each line, so that statistics need no loop
+over records. One pass gathers all counts. If there are more events or count vectors than fit into memory, the
+rarest are forgotten.
 """
 
 from __future__ import annotations
@@ -30,8 +30,12 @@ _STIR = np.uint64(0xD6E8FEB86659FD93)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lines:
-    """The N lines of R records, one record after the other: (N,) `keys`, equal for lines that say the same
-    but for their values, and (R + 1,) `offsets` where the records' lines begin and end."""
+    """The N lines of R records, one record after the other.
+
+    Args:
+        keys: (N,) a key for each line, equal for lines that differ only in their values.
+        offsets: (R + 1,) offsets at which the lines of the records begin and end.
+    """
 
     keys: Longs
     offsets: Longs
@@ -41,7 +45,7 @@ class Lines:
 
     @property
     def counts(self) -> Longs:
-        """(R,) lines of each record."""
+        """(R,) number of lines in each record."""
         return np.diff(self.offsets)
 
     @property
@@ -51,8 +55,11 @@ class Lines:
 
 
 def lines_of(encodings: Sequence[Encoding], tokenizer: Tokenizer) -> Lines:
-    """The lines of windows or sessions that a tokenizer encoded, whose unit is the line (a template a token),
-    or which is one of words with an end token behind every line."""
+    """The lines of windows or sessions that a tokenizer encoded.
+
+    The unit of the tokenizer is either the line (one template per token), or a word with an end token after
+    every line.
+    """
     if not encodings:
         return Lines(np.zeros(0, np.int64), np.zeros(1, np.int64))
     ids = np.concatenate([encoding.ids for encoding in encodings])
@@ -68,8 +75,11 @@ def lines_of(encodings: Sequence[Encoding], tokenizer: Tokenizer) -> Lines:
 
 
 def line_at(encoding: Encoding, positions: Longs, tokenizer: Tokenizer) -> Longs:
-    """(U,) the 0-based line of a whole record that each token belongs to; (U,) `positions` are no gaps and no
-    special tokens."""
+    """(U,) the 0-based line of a whole record that contains each token.
+
+    Args:
+        positions: (U,) tokens that are neither gaps nor special tokens.
+    """
     if tokenizer.traits.unit == "line":
         line: Longs = np.cumsum(encoding.groups >= 0) - 1
     else:
@@ -79,8 +89,14 @@ def line_at(encoding: Encoding, positions: Longs, tokenizer: Tokenizer) -> Longs
 
 
 def _line_keys(ids: NDArray[np.int32], inside: NDArray[np.bool_], line: Longs, count: int) -> Longs:
-    """(count,) a 63-bit hash of each line's tokens and their order, of (T,) tokens, whether they are words,
-    and the line of each, ascending."""
+    """(count,) a 63-bit hash of each line's tokens and their order.
+
+    Args:
+        ids: (T,) tokens.
+        inside: (T,) whether a token is a word.
+        line: (T,) the line of each token, ascending.
+        count: number of lines.
+    """
     tokens, at = ids[inside].astype(np.uint64), line[inside]
     first = np.searchsorted(at, at, side="left")
     place = (np.arange(len(at)) - first).astype(np.uint64)
@@ -92,30 +108,31 @@ def _line_keys(ids: NDArray[np.int32], inside: NDArray[np.bool_], line: Longs, c
     return (sums >> np.uint64(1)).astype(np.int64)
 
 
-# Counts of the training records, and how far records are from them
+# Counts of the training records, and the distance of records from them
 
 _USUAL = 0.9
 _HARDLY = 0.01
-_STEADIEST = 0.1  # variance of a count by its mean, at least
-_CELLS = 1 << 22  # of the table of distances held at a time
+_STEADIEST = 0.1  # least variance of a count, divided by its mean
+_CELLS = 1 << 22  # most cells of the table of distances in memory at a time
 _REMEMBERED = 1 << 14
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LogCounts:
-    """Counts of the training records. E events are known; E itself stands for any other, E + 1 for a
-    record's ends.
+    """Counts of the training records.
+
+    E events are known. The number E represents any other event, and E + 1 the beginning and end of a record.
 
     Args:
-        keys: (E,) what the known lines say, ascending.
+        keys: (E,) keys of the known lines, ascending.
         lines: (E,) training lines of each event.
         records: (E,) training records with each event.
         total: number of training records.
-        pairs: (P,) first event * (E + 2) + second event of the neighbours seen, ascending.
-        pair_lines: (P,) how often each was seen.
+        pairs: (P,) first event * (E + 2) + second event of the observed neighbours, ascending.
+        pair_lines: (P,) how often each pair was observed.
         indptr, indices, values: rows of the distinct count vectors (K, E), as in `scipy.sparse.csr_matrix`.
-        shortest: lines that all but a hundredth of the records have, or more.
-        unmatched_key: key of lines without a template, -1 where there is no such.
+        shortest: number of lines that all but a hundredth of the records reach.
+        unmatched_key: key of lines without a template, -1 if there is none.
     """
 
     keys: Longs
@@ -135,7 +152,7 @@ class LogCounts:
     _nearest_cache: dict[bytes, tuple[float, int]] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        from scipy import sparse  # a sixth of a second, which help need not wait for
+        from scipy import sparse  # takes a sixth of a second, and help should not wait for it
 
         shape = (len(self.indptr) - 1, self.size + 1)
         data = np.log1p(self.values.astype(np.float64))
@@ -146,11 +163,11 @@ class LogCounts:
 
     @property
     def size(self) -> int:
-        """E, which is also the number of any event that was not seen."""
+        """E, which is also the number for any unknown event."""
         return len(self.keys)
 
     def events(self, keys: Longs) -> Longs:
-        """(N,) the event of each line; E for one never seen."""
+        """(N,) the event of each line; E for an unknown one."""
         place = np.searchsorted(self.keys, keys)
         inside = np.minimum(place, max(self.size - 1, 0))
         is_known = self.keys[inside] == keys if self.size else np.zeros(len(keys), dtype=np.bool_)
@@ -159,8 +176,8 @@ class LogCounts:
     def bigrams(self, lines: Lines, events: Longs) -> tuple[Doubles, Longs]:
         """Surprisal of each line after the one before it, and of each record's end after its last line.
 
-        Witten and Bell's smoothing: what follows an event for the first time has as much probability as there
-        were different followers.
+        The smoothing is that of Witten and Bell: the probability of a new follower grows with the number of
+        different followers of an event.
 
         Returns:
             (N + R,) bits, each record's lines and then its end; (N + R,) the record of each.
@@ -179,8 +196,13 @@ class LogCounts:
         return -np.log2(probability), record
 
     def _pair_counts(self, first: Longs, second: Longs) -> tuple[Longs, Longs, Longs]:
-        """Training counts of P pairs of events: (P,) of the pair, (P,) of all pairs that begin with its first
-        event, and (P,) of different events after that event."""
+        """Training counts of P pairs of events.
+
+        Returns:
+            (P,) count of the pair; (P,) count of all pairs that begin with its first event; (P,) number of
+                different
+            events after that event.
+        """
         base = self.size + 2
         code = first * base + second
         place = np.searchsorted(self.pairs, code)
@@ -193,28 +215,32 @@ class LogCounts:
         return pair_counts, cumulative[high] - cumulative[low], high - low
 
     def usual(self) -> Longs:
-        """Events that at least nine in ten training records have."""
+        """Events that occur in at least nine of ten training records."""
         return np.flatnonzero(self.records >= _USUAL * self.total)
 
     def _absence_bits(self) -> Doubles:
-        """(E,) bits of surprise that none of an event's lines is in a record as long as those of training:
-        of a negative binomial count with the mean and variance of training, or, where these vary less than
-        by chance, as a probe does that asks by the clock, of a binomial one."""
-        rows = max(len(self.indptr) - 1, 1)  # distinct vectors: the variance is, if anything, too large
+        """(E,) bits of surprise if an event is absent from a record as long as the training records.
+
+        The count of an event has a negative binomial distribution with the mean and variance of training. If
+        the counts vary less than by chance, the distribution is binomial. This is the case for a probe that
+        runs at fixed times.
+        """
+        rows = max(len(self.indptr) - 1, 1)  # only distinct vectors, so the variance may be too large
         mean, square = (
             np.bincount(self.indices, weights=self.values.astype(np.float64) ** power, minlength=self.size)
             / rows
             for power in (1, 2)
         )
         spread = np.maximum((square - mean**2) / np.maximum(mean, 1e-9), _STEADIEST)[: self.size]
-        spread[np.abs(spread - 1.0) < 1e-6] = 1.0 + 1e-6  # a Poisson count, of which both are a limit
+        spread[np.abs(spread - 1.0) < 1e-6] = 1.0 + 1e-6  # the limit of both is a Poisson count
         return self.lines / max(self.total, 1) * np.log2(spread) / (spread - 1.0)
 
     def absence(self, lines: Lines, events: Longs) -> Doubles:
-        """(R, W) bits of surprise that each of the W usual events is not in a record; 0 where it is.
+        """(R, W) bits of surprise if a common event is absent from a record; 0 if it is present.
 
-        Of what hardly a training record lacked, their number says less than how often it came in each: where
-        all had some fifteen, a record without is rarer than one in all of them.
+        There are W common events (`usual`). If almost all training records have an event, the number of
+        records without it says little. Its frequency in each record says more. If all records had about
+        fifteen of its lines, a record without it is rarer than one in all of them.
         """
         usual = self.usual()
         lacking = self.total - self.records[usual]
@@ -226,13 +252,19 @@ class LogCounts:
         return np.where(is_present[:, usual], 0.0, np.maximum(surprise, length[:, None] * by_number))
 
     def surplus(self, lines: Lines, sets: Any) -> tuple[Doubles, Longs]:
-        """The event that is most above its share of the training lines, in each of R records with these
-        `multisets`.
+        """The event that is most above its share of the training lines, in each of R records.
+
+        Args:
+            lines: the lines of the records.
+            sets: their `multisets`.
 
         Returns:
-            (R,) bits: the log-likelihood ratio of a Poisson count at its number and at the number expected of
-            as many lines, of the known event where it is largest, and 0 where none is above what is expected;
-            (R,) that event. 0 and E for a record without lines.
+            (R,) bits and (R,) the event with the most bits. The bits are the log-likelihood ratio of a
+                Poisson count.
+            It compares the number of the event's lines with the number expected among as many lines. Only
+                known
+            events count. Bits are 0 if no event is above its expected number. A record without lines has 0
+                and E.
         """
         share = (np.append(self.lines, 0) + 0.5) / (self.lines.sum() + 0.5 * (self.size + 1))
         expected = share[sets.indices] * np.repeat(lines.counts, np.diff(sets.indptr))
@@ -247,12 +279,14 @@ class LogCounts:
         return largest, event
 
     def nearest(self, sets: Any) -> tuple[Doubles, Longs]:
-        """(R,) the distance and (R,) the row of the training vector that is most similar to each of R
-        `multisets`.
+        """(R,) distance to the most similar training vector, and (R,) its row.
 
-        The Euclidean distance of the log1p counts. Exact: the squared distances are products of matrices, and
-        that of the nearest is worked out again, so that it does not depend on rounding. Found once for each
-        multiset of events.
+        The distance is Euclidean between log1p counts, and exact. Squared distances are products of matrices.
+        The distance of the nearest vector is then computed again, so that it does not depend on rounding.
+        Equal multisets of events are looked up only once.
+
+        Args:
+            sets: `multisets` of R records.
         """
         names = [row_name(sets, row) for row in range(sets.shape[0])]
         fresh = {name: row for row, name in enumerate(names) if name not in self._nearest_cache}
@@ -278,8 +312,10 @@ class LogCounts:
         return matches
 
     def difference(self, counts: Mapping[int, int], row: int) -> dict[int, int]:
-        """Lines that a record has more (negative: fewer) of than training vector `row`, by event; events with
-        equal numbers are left out."""
+        """Surplus of lines (negative: deficit) of a record over training vector `row`, by event.
+
+        Events with equal numbers are left out.
+        """
         a, b = int(self.indptr[row]), int(self.indptr[row + 1])
         usual = dict(zip(self.indices[a:b].tolist(), self.values[a:b].tolist(), strict=True))
         either = sorted(counts.keys() | usual.keys())
@@ -293,14 +329,14 @@ class LogCounts:
 
     @classmethod
     def of(cls, arrays: Mapping[str, NDArray[Any]]) -> LogCounts:
-        """The counts that `arrays` has stored."""
+        """Restore the counts from the result of `arrays`."""
         total, shortest, unmatched_key = arrays["scalars"].tolist()
         fields = {name: array for name, array in arrays.items() if name != "scalars"}
         return cls(**fields, total=total, shortest=shortest, unmatched_key=unmatched_key)
 
 
 def event_pairs(lines: Lines, events: Longs, edge: int) -> tuple[Longs, Longs]:
-    """(N + R,) events, and (N + R,) what follows each: `edge` is the end of a record, and before the next."""
+    """(N + R,) events, and (N + R,) the event after each. `edge` is the beginning or end of a record."""
     second = np.full(len(events) + len(lines), edge, dtype=np.int64)
     last = lines.offsets[1:] + np.arange(len(lines))
     second[np.delete(np.arange(len(second)), last)] = events
@@ -308,7 +344,7 @@ def event_pairs(lines: Lines, events: Longs, edge: int) -> tuple[Longs, Longs]:
 
 
 def multisets(lines: Lines, events: Longs, width: int) -> Any:
-    """How often each event is in each record, (R, width) `scipy.sparse.csr_array` with sorted columns."""
+    """(R, width) how often each event is in each record, a `scipy.sparse.csr_array` with sorted columns."""
     from scipy import sparse
 
     code, number = np.unique(lines.record * width + events, return_counts=True)
@@ -326,20 +362,20 @@ def row_name(counts: Any, row: int) -> bytes:
 # Counting
 
 VECTORS = 20_000
-"""Most distinct count vectors kept: those of most records, of equals the earlier."""
+"""Most distinct count vectors that are kept: those of most records, and the earlier ones among equals."""
 
 EVENTS = 1 << 16
-"""Most events told apart, those of most lines; only logs without templates have more."""
+"""Most distinct events: those with most lines. Only logs without templates have more."""
 
 _TOGETHER = 4096
 
 
 class LogCounting:
-    """Gathers the counts of training records for `LogCounts`.
+    """Gather the counts of training records for `LogCounts`.
 
-    Events are numbered as they appear; of pairs and vectors twice as many as are kept are followed, and the
-    rarest forgotten beyond that. A vector of fewer than `min_sessions` sessions, or a pair seen in fewer
-    lines, is not kept: it says something of them.
+    Events are numbered as they appear. Up to twice as many vectors and pairs as are kept are tracked; beyond
+    that, the rarest are forgotten. A vector of fewer than `min_sessions` sessions, or a pair in fewer lines,
+    is not kept, because it could identify these sessions.
     """
 
     def __init__(self, min_sessions: int = 1) -> None:
@@ -351,7 +387,7 @@ class LogCounting:
         self._total = 0
 
     def add(self, lines: Lines) -> None:
-        """Count some records; those without lines are passed over."""
+        """Count some records. Records without lines are ignored."""
         full = lines.counts > 0
         lines = Lines(lines.keys, np.concatenate([[0], np.cumsum(lines.counts[full])]))
         if not len(lines):
@@ -369,19 +405,22 @@ class LogCounting:
         _forget(self._pairs, 8 * EVENTS)
 
     def _event_numbers(self, keys: Longs) -> Longs:
-        """(N,) the number of each line's event; new ones get the next."""
+        """(N,) the number of each line's event; new events get the next numbers."""
         distinct, inverse = np.unique(keys, return_inverse=True)
         numbers = [self._numbers.setdefault(key, len(self._numbers)) for key in distinct.tolist()]
         return np.array(numbers, dtype=np.int64)[inverse]
 
     def counts(self, unmatched_key: int = -1) -> LogCounts:
-        """The counts of all records so far; `unmatched_key` is the key of lines without a template.
+        """The counts of all records so far.
+
+        Args:
+            unmatched_key: key of lines without a template.
 
         Raises:
             DataError: no record had a line.
         """
         if not self._total:
-            remedy = "train on logs with lines in them"
+            remedy = "train on logs that have lines"
             raise DataError("there are no log lines to count", remedy=remedy)
         keys = np.fromiter(self._numbers, dtype=np.int64, count=len(self._numbers))
         lines, records = (
@@ -393,7 +432,7 @@ class LogCounting:
         size = len(order)
         new_numbers = np.full(len(keys) + 1, size)
         new_numbers[order] = np.arange(size)
-        new_numbers[-1] = size + 1  # where -1, an end, points to
+        new_numbers[-1] = size + 1  # for -1, which is an end
         pairs, pair_lines = self._frequent_pairs(new_numbers, size)
         indptr, indices, values = self._frequent_vectors(new_numbers, size)
         return LogCounts(
@@ -411,7 +450,7 @@ class LogCounting:
         )
 
     def _frequent_pairs(self, new_numbers: Longs, size: int) -> tuple[Longs, Longs]:
-        """(P,) codes of the pairs whose events are known, ascending, and (P,) how often each was seen."""
+        """(P,) codes of the pairs whose events are known, ascending, and (P,) how often each was observed."""
         names = np.array(list(self._pairs), dtype=np.int64).reshape(-1, 2)
         times = np.fromiter(self._pairs.values(), dtype=np.int64, count=len(names))
         names, times = new_numbers[names[times >= self._min_sessions]], times[times >= self._min_sessions]
@@ -421,7 +460,7 @@ class LogCounting:
         return codes[order], times[inside][order]
 
     def _frequent_vectors(self, new_numbers: Longs, size: int) -> tuple[Longs, Longs, Longs]:
-        """`indptr`, `indices` and `values` of the most frequent vectors, of known events alone."""
+        """`indptr`, `indices` and `values` of the most frequent vectors, with known events only."""
         vectors = [vector for vector in self._vectors.most_common(VECTORS) if vector[1] >= self._min_sessions]
         indptr, columns, values = [0], [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for name, _ in vectors:
@@ -431,20 +470,21 @@ class LogCounting:
             columns.append(column[order])
             values.append(value[order])
             indptr.append(indptr[-1] + len(order))
-        if not vectors:  # distances are then those to a record without lines
+        if not vectors:  # distances are then measured from a record without lines
             indptr.append(0)
         return np.array(indptr), np.concatenate(columns), np.concatenate(values)
 
     def _shortest(self) -> int:
-        """Lines that all but a hundredth of the records have, or more."""
+        """Number of lines that all but a hundredth of the records reach."""
         sizes = sorted(self._lengths)
         cumulative = np.cumsum([self._lengths[size] for size in sizes])
         return sizes[int(np.searchsorted(cumulative, cumulative[-1] / 100))]
 
 
 def counts_of(encodings: Iterable[Encoding], tokenizer: Tokenizer) -> LogCounts:
-    """Count normal records, read once; where their tokenizer keeps what at least so many sessions have
-    (`min_sessions`), so do the counts.
+    """Count normal records, which are read once.
+
+    If the tokenizer keeps only what occurs in enough sessions (`min_sessions`), the counts do too.
 
     Raises:
         DataError: no record has a line.
@@ -460,7 +500,7 @@ def counts_of(encodings: Iterable[Encoding], tokenizer: Tokenizer) -> LogCounts:
 
 
 def _forget(tallies: Counter[Any], limit: int) -> None:
-    """Keep the commoner half of more than `limit` tallies; of equals the earlier."""
+    """If there are more than `limit` tallies, keep the `limit` // 2 largest, and the earlier among equals."""
     if len(tallies) > limit:
         commonest = dict(tallies.most_common(limit // 2))
         tallies.clear()

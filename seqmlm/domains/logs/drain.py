@@ -1,13 +1,14 @@
 """Drain: log templates from a stream of lines, by a tree of fixed depth (He et al., ICWS 2017).
 
-A line is a tuple of words, its values already replaced by marks. It goes down a tree by its number of words
-and its first words, and meets the few templates kept in that leaf; it joins the most similar one, whose words
-become `<*>` where they differ, or starts a new one. Lines of other lengths never share a template, nor do
-those that name other exceptions: the frames of their traces are alike, and would outweigh what was thrown.
+A line is a tuple of words, in which values are already replaced by marks. Its number of words and its first
+words lead down a tree to a leaf with few templates. The line joins the most similar template, in which words
+that differ become `<*>`, or starts a new template. Lines with different numbers of words never share a
+template. Lines that name different exceptions do not either. The frames of their traces are similar and would
+outweigh the exception.
 
-`Drain` learns; `Templates` is the frozen result: matching changes nothing, ids are indices of a list in the
-order of first appearance, and the tree is a function of that list, so only the list is stored. Own code,
-because the `drain3` package cannot be installed together with MLflow.
+`Drain` learns; `Templates` is the frozen result. Matching changes nothing, and ids are indices into a list in
+the order of first appearance. The tree is a function of that list, so only the list is stored. The code is
+our own, because the `drain3` package cannot be installed together with MLflow.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ _REMEMBERED = 1 << 16
 
 Words = tuple[str, ...]
 _Path = tuple[int | str, ...]
-# java.io.IOException, [KeyError], java.lang.Error: ... but not the word Error alone.
+# java.io.IOException, [KeyError], java.lang.Error: ... but not only the word Error.
 _THROWN = re.compile(r"[(\['\"]*(?:(?:[\w$]+\.)+[\w$]*|[\w$]+)(?:Exception|Error)[])'\":,;.]*")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DrainOptions:
-    """The parameters of the method, named as in the paper.
+    """The parameters of the method, with the names of the paper.
 
     Args:
-        depth: levels of the tree, root and leaf included: depth - 3 leading words are distinguished.
+        depth: levels of the tree, root and leaf included. The tree distinguishes depth - 3 leading words.
         similarity: share of a template's words that a line must have in the same places to join it.
-        max_children: words distinguished at one node; further ones share a branch.
+        max_children: words that are distinguished at one node; other words share a branch.
 
     Raises:
-        UsageError: a value out of range.
+        UsageError: a value is out of range.
     """
 
     depth: int = 4
@@ -52,24 +53,26 @@ class DrainOptions:
         if self.depth < 3:
             raise UsageError(f"depth must be at least 3, not {self.depth}")
         if not 0 < self.similarity <= 1:
-            raise UsageError(f"similarity must lie in (0, 1], not {self.similarity}")
+            raise UsageError(f"similarity must be in (0, 1], not {self.similarity}")
         if self.max_children < 2:
             raise UsageError(f"max_children must be at least 2, not {self.max_children}")
 
 
 def _root(words: Words) -> _Path:
-    """The first node of a line's path: its number of words, and each exception with its place, so that no
-    template replaces one by `WILD`."""
+    """The first node of a line's path: its number of words, and each exception with its place.
+
+    Because of the exceptions, no template replaces an exception by `WILD`.
+    """
     places = [at for at, word in enumerate(words) if "Exception" in word or "Error" in word]
     thrown = [f"{at} {words[at]}" for at in places if _THROWN.fullmatch(words[at])]
     return len(words), *thrown
 
 
 class _Tree:
-    """Finds the leaf of a line; a leaf is a list of templates.
+    """Find the leaf of a line. A leaf is a list of templates.
 
-    A node is named by its path from the root: the number of words, the exceptions among them, then the branch
-    at each leading word.
+    A node is named by its path from the root. The path is the number of words, the exceptions among them, and
+    then the branch at each leading word.
     """
 
     def __init__(self, options: DrainOptions) -> None:
@@ -79,7 +82,10 @@ class _Tree:
         self.all_leaves: dict[_Path, list[int]] = {}
 
     def leaf(self, words: Words) -> list[int]:
-        """The one leaf for the line while learning: at each node its own branch, else the shared one."""
+        """The leaf for the line during learning.
+
+        At each node, this is its own branch, or else the shared one.
+        """
         path = _root(words)
         for word in self._leading_words(words):
             path = (*path, word if word in self._branches.get(path, ()) else WILD)
@@ -93,7 +99,7 @@ class _Tree:
         return [self.all_leaves[path] for path in paths if path in self.all_leaves]
 
     def insert(self, words: Words, template: int) -> None:
-        """Put a template into its leaf, created if missing."""
+        """Put a template into its leaf, which is created if missing."""
         path = _root(words)
         for word in self._leading_words(words):
             branches = self._branches.setdefault(path, set())
@@ -107,7 +113,10 @@ class _Tree:
         return words[: min(self._levels, len(words) - 1)] if words else words
 
     def _branch(self, branches: set[str], word: str) -> str:
-        """The branch of a word; words with digits, and words that arrive when a node is full, share one."""
+        """The branch of a word.
+
+        Words with digits share one branch, with words that arrive when a node is full.
+        """
         if word in branches:
             return word
         if any(map(str.isdigit, word)):
@@ -117,13 +126,13 @@ class _Tree:
 
 
 class Templates:
-    """Frozen templates; the id of one is its place.
+    """Frozen templates. The id of a template is its index.
 
     Args:
-        templates: words of each, `WILD` where they vary, in the order of first appearance.
-        options: of the tree they are found in.
-        closed: of some templates, the places whose words are all known: a line that is most like such a
-            template, but has a word there that no like template has, matches none.
+        templates: words of each, with `WILD` at variable places, in the order of first appearance.
+        options: options of the tree that finds them.
+        closed: for some templates, the places whose words are all known. A line may be most similar to such a
+            template but have another word at such a place. Then it matches no template.
     """
 
     def __init__(
@@ -149,8 +158,8 @@ class Templates:
     def match(self, words: Words) -> int:
         """The id of the template that matches a line best, -1 if none does.
 
-        A template matches if `options.similarity` of its words are in place, or all its constant words (a
-        template of few constants would otherwise not match its own lines).
+        A template matches if `options.similarity` of its words are in place, or if all its constant words
+        are. Without the second rule, a template with few constants would not match its own lines.
         """
         template = self._matches.get(words)
         if template is None:
@@ -161,7 +170,7 @@ class Templates:
         return template
 
     def _search(self, words: Words) -> int:
-        """The match of a line that is not remembered; see `match`."""
+        """The match of a line that is not in the cache; see `match`."""
         for leaf in self._tree.leaves(words):
             best, share = _most_similar(leaf, self._templates, words)
             if share >= self.options.similarity:
@@ -175,12 +184,12 @@ class Templates:
         return min(exact)[1] if exact else -1
 
     def _disallowed_words(self, template: int, words: Words) -> tuple[str, ...]:
-        """The words of a line that differ from the template where the template allows no others."""
+        """The words of a line that differ from the template at places where it allows no other words."""
         mine = self._templates[template]
         return tuple(words[at] for at in self.closed.get(template, ()) if mine[at] != words[at])
 
     def unknown_words(self, words: Words) -> tuple[str, ...]:
-        """The words of a line without a template that stand where only other words are known, if any."""
+        """The words of a line without a template that are at places for other, known words, if any."""
         for leaf in self._tree.leaves(words):
             if unknown := self._disallowed_words(_most_similar(leaf, self._templates, words)[0], words):
                 return unknown
@@ -188,15 +197,15 @@ class Templates:
 
 
 class Drain:
-    """Learns templates.
+    """Learn templates.
 
     Args:
-        options: of the method.
-        max_templates: number kept. Twice as many are tracked; beyond that the rarest are dropped, so that
-            memory is bounded and a noisy beginning does not fill the list.
-        min_sources: templates seen in fewer sources are not frozen.
-        most_values: a place of a template where words differ, but no more than so many do and hardly ever a
-            new one, is frozen with each of them (`Forms`); 0 for `WILD` wherever words differ.
+        options: options of the method.
+        max_templates: number of templates that are kept. Twice as many are tracked; beyond that, the rarest
+            are dropped. Memory is therefore bounded, and a noisy beginning does not fill the list.
+        min_sources: templates from fewer sources are not frozen.
+        most_values: most words at a variable place for which the template is frozen with each word (`Forms`).
+            New words must also be very rare there. 0 means `WILD` wherever words differ.
     """
 
     def __init__(
@@ -225,11 +234,11 @@ class Drain:
         """Learn a line.
 
         Args:
-            words: of the line.
-            source: number that stands for its subject.
+            words: words of the line.
+            source: number that identifies its subject.
 
         Returns:
-            Number of the template it joined; numbers change only when the rarest are dropped.
+            Number of the template that it joined. Numbers change only when the rarest templates are dropped.
         """
         number = self._settled.setdefault(len(words), {}).get(words)
         if number is None:
@@ -240,7 +249,7 @@ class Drain:
         return number
 
     def form(self, number: int, words: Words) -> Words:
-        """A line as its template has it now, with its own words where these may be frozen."""
+        """A line in the present form of its template, with its own words at places that may be frozen."""
         template = self._templates[number]
         if not self._most_values:
             return template
@@ -262,7 +271,7 @@ class Drain:
                 self._forms[best].open(self._templates[best], merged)
             self._templates[best] = merged
             self._settled[len(words)] = {}
-        # Until some template of this length changes, the same line changes nothing.
+        # The same line changes nothing until a template with this number of words changes.
         settled = self._settled[len(words)]
         if len(settled) >= _REMEMBERED:
             settled.clear()
@@ -270,7 +279,7 @@ class Drain:
         return best
 
     def _append(self, words: Words, tally: TemplateCounts, forms: Forms | None = None) -> None:
-        """Put a template, its tally and its forms behind all others."""
+        """Add a template, its tally and its forms after all others."""
         self._tree.insert(words, len(self._templates))
         self._templates.append(words)
         self._tallies.append(tally)
@@ -278,7 +287,7 @@ class Drain:
             self._forms.append(forms or Forms(self._most_values, self._min_sources))
 
     def _forget_rare(self) -> None:
-        """Drop all but the `max_templates` commonest templates."""
+        """Drop all but the `max_templates` most common templates."""
         frequent = [
             (self._templates[number], self._tallies[number], self._forms[number] if self._forms else None)
             for number in commonest(self._tallies, self.max_templates)
@@ -289,10 +298,10 @@ class Drain:
             self._append(words, tally, forms)
 
     def freeze(self, *, min_lines: int = 1) -> Templates:
-        """The learnt templates of at least so many lines, frozen.
+        """Freeze the learned templates that have at least `min_lines` lines.
 
-        A constant word of a template is in every line of it. So without templates of few sources, the list
-        contains no word that only few sources have.
+        A constant word of a template is in each of its lines. Templates from few sources are left out.
+        Therefore the list contains no word that only few sources have.
         """
         frequent = commonest(self._tallies, self.max_templates, min_lines, self._min_sources)
         templates: dict[Words, tuple[int, ...]] = {}
@@ -313,8 +322,11 @@ class Drain:
         return Templates(list(templates), self.options, places_by_number)
 
     def _closed_places(self) -> dict[int, set[int]]:
-        """The places of each template that are closed: by its own lines, or by those of all templates of its
-        leaf, where what follows the leading words has split the lines into many templates."""
+        """The closed places of each template.
+
+        A place is closed by the template's own lines, or by the lines of all templates in its leaf. The
+        latter applies if the words after the leading words have split the lines into many templates.
+        """
         closed: dict[int, set[int]] = {}
         for leaf in self._tree.all_leaves.values():
             open_places = {at for n in leaf for at, word in enumerate(self._templates[n]) if word == WILD}
@@ -333,12 +345,12 @@ class Drain:
         return {number: closed.get(number, set()) for number in range(len(self._templates))}
 
     def _values_at(self, number: int, at: int) -> Mapping[str, TemplateCounts] | None:
-        """The words of a template's lines at a place, None where they were too many."""
+        """The words of a template's lines at a place, None if they were too many."""
         word = self._templates[number][at]
         return {word: self._tallies[number]} if word != WILD else self._forms[number].values(at)
 
     def _is_closed(self, values: Mapping[str, TemplateCounts]) -> bool:
-        """Whether a place has few words, each of them often, so that hardly another one is to be expected."""
+        """Whether a place has few words, each of them often, so that a new word is unlikely."""
         lines = sum(tally.lines for tally in values.values())
         return (
             1 < len(values) <= self._most_values
@@ -350,15 +362,15 @@ class Drain:
 
 
 class Forms:
-    """The words that the lines of one template have where they differ, counted together in bounded memory.
+    """The words at the variable places of one template, counted together in bounded memory.
 
-    Drain replaces a word by `WILD` as soon as two lines differ there, so that "status installed" and "status
-    half-configured" become one event. Here the words of such places are counted until there are too many of
-    them. A place is closed, and frozen with each of its words, where a new word is hardly to be expected: by
-    Good and Turing the share of new words to come is that of the words seen once.
+    Drain replaces a word by `WILD` as soon as two lines differ there. Then "status installed" and "status
+    half-configured" become one event. Here, the words at such places are counted until there are too many of
+    them. A place is closed if a new word is unlikely. It is then frozen with each of its words. According to
+    Good and Turing, the share of new words to come equals the share of words that occurred once.
 
     Args:
-        max_values: different words of one place; of a place with more nothing is kept.
+        max_values: most different words at one place; a place with more is not counted.
         max_sources: sources are counted up to this number.
     """
 
@@ -378,7 +390,10 @@ class Forms:
             self._limit_memory()
 
     def open(self, template: Words, merged: Words) -> None:
-        """Count the places that have become `WILD` in `merged`: all lines so far had the template's words."""
+        """Begin to count the places that have become `WILD` in `merged`.
+
+        All lines so far had the template's words there.
+        """
         for at, (word, merged_word) in enumerate(zip(template, merged, strict=True)):
             if word != merged_word:
                 self.places = (*self.places, at)
@@ -398,7 +413,7 @@ class Forms:
             )
 
     def values(self, place: int) -> dict[str, TemplateCounts] | None:
-        """The words of a place; None where they were too many to be counted."""
+        """The words at a place; None if they were too many to be counted."""
         if place not in self.places:
             return None
         at = self.places.index(place)
@@ -407,7 +422,7 @@ class Forms:
     def closed_templates(
         self, template: Words, closed: Collection[int], min_lines: int, min_sources: int
     ) -> dict[Words, tuple[int, ...]]:
-        """The template with each combination of words that its closed places have, and these places."""
+        """The template with each combination of words at its closed places, and these places."""
         indices = [at for at, place in enumerate(self.places) if place in closed]
         counts = sum_by_key((tuple(key[at] for at in indices), tally) for key, tally in self._counts.items())
         while indices and not new_values_are_rare(counts.values(), min_sources):
@@ -440,14 +455,19 @@ def sum_by_key(tallies: Iterable[tuple[Any, TemplateCounts]]) -> dict[Any, Templ
 
 
 def _is_word(text: str) -> bool:
-    """Whether a text may be a state: letters, perhaps joined by hyphens; no mark, number, day, or machine's
-    name, which have few values in a log only until there is another one."""
+    """Whether a text may be a state: letters, perhaps joined by hyphens.
+
+    Marks, numbers, days and machine names are excluded. They may have few values in a log, but another one
+    may come at any time.
+    """
     return _WORD.fullmatch(text) is not None and text.lower().strip(",") not in _CALENDAR
 
 
 def new_values_are_rare(tallies: Iterable[TemplateCounts], min_sources: int = 1) -> bool:
-    """Whether new values are hardly to be expected: at most one line in a thousand, and one more, has a value
-    that was seen once (Good 1953), or in fewer sources than asked.
+    """Whether new values are unlikely.
+
+    At most one line in a thousand, plus one line, may have a value that occurred once (Good 1953) or in fewer
+    than `min_sources` sources.
     """
     counts = list(tallies)
     rare = sum(count.lines for count in counts if count.lines == 1 or count.sources < min_sources)
@@ -455,8 +475,10 @@ def new_values_are_rare(tallies: Iterable[TemplateCounts], min_sources: int = 1)
 
 
 class TemplateCounts:
-    """Numbers of lines and of different sources (counted up to `max_sources`, so that few have to be
-    remembered) of a template or a word."""
+    """Numbers of lines and of different sources for a template or a word.
+
+    Sources are counted up to `max_sources`, so that only few have to be stored.
+    """
 
     __slots__ = ("_last", "_max_sources", "_sources", "lines")
 
@@ -467,11 +489,11 @@ class TemplateCounts:
 
     @property
     def sources(self) -> int:
-        """Different sources so far, at most `max_sources`."""
+        """Number of different sources so far, at most `max_sources`."""
         return len(self._sources)
 
     def add(self, source: int) -> None:
-        """Count one line of a source, given by a number."""
+        """Count one line from a source, which is a number."""
         self.lines += 1
         if source != self._last:
             self._last = source
@@ -487,7 +509,7 @@ class TemplateCounts:
 
 
 class Tallies(dict[Any, TemplateCounts]):
-    """Counts by key, which begin at 0; beyond `max_keys` keys the rarer half is forgotten."""
+    """Counts by key, which begin at 0. Beyond `max_keys` keys, the rarer half is forgotten."""
 
     def __init__(self, max_sources: int, max_keys: int) -> None:
         super().__init__()
@@ -510,8 +532,10 @@ class Tallies(dict[Any, TemplateCounts]):
 def commonest(
     tallies: Sequence[TemplateCounts], limit: int, min_lines: int = 1, min_sources: int = 1
 ) -> list[int]:
-    """The `limit` numbers with most lines (of equals the smaller), ascending, without those that have fewer
-    lines or sources than asked."""
+    """The `limit` numbers with most lines, ascending; among equals, the smaller ones.
+
+    Numbers with fewer lines than `min_lines`, or fewer sources than `min_sources`, are left out.
+    """
     enough = [
         n for n, tally in enumerate(tallies) if tally.lines >= min_lines and tally.sources >= min_sources
     ]
@@ -519,10 +543,12 @@ def commonest(
 
 
 def _most_similar(leaf: Iterable[int], templates: Sequence[Words], words: Words) -> tuple[int, float]:
-    """The template with most words in place; among equals the one with more `WILD`, then the older.
+    """The template with most words in place.
+
+    Among equals, it is the one with more `WILD`, and then the older one.
 
     Returns:
-        Its number and the share of its words that are the line's; (-1, -1) where there are no templates.
+        Its number and the share of its words that the line has; (-1, -1) if there are no templates.
     """
     best, best_same, wilds = -1, -1, -1
     for number in leaf:
@@ -541,5 +567,5 @@ def _has_all_constants(template: Words, words: Words) -> bool:
 
 
 def _merge(template: Words, words: Words) -> Words:
-    """The template with `WILD` where the line has another word."""
+    """The template with `WILD` wherever the line has another word."""
     return tuple(mine if mine == theirs else WILD for mine, theirs in zip(template, words, strict=True))

@@ -1,11 +1,11 @@
-"""Log lines that are fields: requests of access logs, key=value pairs, JSON objects.
+"""Read log lines that are fields: requests in access logs, key=value pairs, JSON objects.
 
     "GET /users/17 HTTP/1.1" 502 166     status=502 method=GET path=/users/<*> size=100
 
-A field with few values in training stands in the template of a line with its value; one with many values
-does not stand there. Of a path its shape is kept, of sizes and durations the power of ten. A value that a
-kept field never had in training makes a line unknown, whatever else it says. What is kept is decided by
-counts of the training lines alone, in bounded memory, and frozen with the model.
+A field with few values in training is in the template of a line with its value. A field with many values is
+not. Templates have only the shape of a path, and the power of ten of a size or duration. If a kept field has
+a value that does not occur in the training data, the line is unknown. Only counts of the training lines
+decide which fields are kept. They need bounded memory and are frozen with the model.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from seqmlm.parsing import word_list
 Pairs = tuple[tuple[str, str], ...]
 
 MOST = 64
-"""Values of a field that stands in templates."""
+"""Most values of a field in templates."""
 
-_SHAPES, _SHARE, _DEPTH = 40, 200, 3  # path shapes kept; one line in so many has each; segments looked at
+_SHAPES, _SHARE, _DEPTH = 40, 200, 3  # most path shapes; each is in one of 200 lines; segments of a shape
 _NAMES, _KNOWN, _TABLE, _LONGEST, _ASKED = 256, 1 << 16, 1 << 16, 64, 4096
-_LEAST = 4  # lines of a combination with a path, size or duration; else these are left out of the template
+_LEAST = 4  # least lines of a template with a path, size or duration; with fewer, these are left out
 ANY, ZERO = "<*>", "0"
 
 _REQUEST = re.compile(r'"((?:[^"\\]|\\.)*)" (\d{3}) (\d+|-)(?: |$)')
@@ -62,7 +62,7 @@ _ID = re.compile(r"(?=.*\d)[0-9A-Fa-f-]{6,}|[\d.,:_-]*\d[\d.,:_-]*|(?=(?:\D*\d){
 
 
 def fields_of(line: str) -> tuple[Pairs, str] | None:
-    """The fields of a line and the message among them ("" where there is none); None for a line of words.
+    """The fields of a line and its message ("" if there is none); None for a line of words.
 
     >>> fields_of('"GET /a?b=1 HTTP/1.1" 200 12')
     ((('status', '200'), ('method', 'GET'), ('path', '/a'), ('size', '12')), '')
@@ -85,7 +85,7 @@ def fields_of(line: str) -> tuple[Pairs, str] | None:
 
 
 def _request(request: str, status: str, size: str) -> Pairs:
-    """The fields of a request of an access log: status, method, path and size."""
+    """The fields of a request in an access log: status, method, path and size."""
     words = request.split()
     usual = len(words) in (2, 3) and words[0].isalpha() and len(words[0]) <= 24
     method, path = (words[0], _bare_path(words[1])) if usual else ("malformed", ANY)
@@ -108,7 +108,7 @@ def _flat_pairs(row: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Ite
 
 
 def _fields_and_message(pairs: Iterable[tuple[str, str]]) -> tuple[Pairs, str]:
-    """The fields of a line but for its times, and the first field that is a message ("" without one)."""
+    """The fields of a line without its times, and the first field that is a message ("" if there is none)."""
     fields: dict[str, str] = {}
     message = ""
     for name, value in pairs:
@@ -121,12 +121,12 @@ def _fields_and_message(pairs: Iterable[tuple[str, str]]) -> tuple[Pairs, str]:
 
 
 def _is_path(name: str) -> bool:
-    """Whether a field of this name holds paths."""
+    """Whether a field with this name contains paths."""
     return _PATH.fullmatch(name.lower()) is not None
 
 
 def _decade(name: str, value: str) -> str | None:
-    """The power of ten of a size or duration; None where the field is none."""
+    """The power of ten of a size or duration; None if the field is neither."""
     match = _NUMBER.fullmatch(value) if _MEASURE.fullmatch(name) else None
     if match is None:
         return None
@@ -135,7 +135,7 @@ def _decade(name: str, value: str) -> str | None:
 
 
 def shape_of(path: str) -> tuple[str, ...]:
-    """The first segments of a path, `ANY` for numbers, ids and hashes.
+    """The first segments of a path, with `ANY` for numbers, ids and hashes.
 
     >>> shape_of("/users/17/orders/9f86d081884c7d65")
     ('users', '<*>', 'orders')
@@ -146,12 +146,12 @@ def shape_of(path: str) -> tuple[str, ...]:
 
 
 def _path_text(shape: Sequence[str], complete: bool) -> str:
-    """A shape as a path: /users/<*>; a shape that is not `complete` goes on with `ANY`."""
+    """A shape as a path: /users/<*>. A shape that is not `complete` ends with `ANY`."""
     return "/" + "/".join(shape if complete else (*shape, ANY))
 
 
 def duration_power(message: str) -> str | None:
-    """The power of ten of the duration in seconds that a message names; None unless it names just one.
+    """The power of ten of the duration in seconds in a message; None unless the message has exactly one.
 
     >>> duration_power("Built the image in 19.5 seconds")
     '10'
@@ -163,12 +163,17 @@ def duration_power(message: str) -> str | None:
     return _decade("duration", number + _SPELLED.get(unit, unit))
 
 
-_FEW = 100  # messages of a template whose times are too few to say what is long
+_FEW = 100  # fewer messages of a template do not show which duration is long
 
 
 def longest_durations(counts: Tallies, templates: Templates, min_sources: int) -> dict[int, str]:
-    """Numbers of templates whose messages say how long something took to the longest power of ten, where
-    longer ones are hardly to be expected; `counts` are of (message, power of ten)."""
+    """The longest power of ten of the durations in the messages of each template, by template number.
+
+    Only templates for which longer durations are unlikely are included.
+
+    Args:
+        counts: counts by (message, power of ten).
+    """
     by_template: dict[int, dict[str, TemplateCounts]] = {}
     tallies = sum_by_key(
         ((templates.match(message), power), tally) for (message, power), tally in counts.items()
@@ -185,12 +190,12 @@ def longest_durations(counts: Tallies, templates: Templates, min_sources: int) -
 
 
 class FieldCounts:
-    """Counts of the fields of training lines, in bounded memory.
+    """Count the fields of training lines, in bounded memory.
 
     Args:
         max_sources: sources of a value are counted up to this number.
-        keep: fields that stand in templates with up to 4,096 values.
-        mask: fields that never do.
+        keep: fields that are in templates with up to 4,096 values.
+        mask: fields that are never in templates.
     """
 
     def __init__(self, max_sources: int, keep: Sequence[str] = (), mask: Sequence[str] = ()) -> None:
@@ -222,7 +227,7 @@ class FieldCounts:
             elif normal is None:
                 normal = value
                 if len(value) > _LONGEST:
-                    self._long.add(name)  # left out for good: its short values alone are not all it has
+                    self._long.add(name)  # left out for good, because short values are only a part of it
                 if name in self._long or len(distinct) > (_ASKED if name in self._keep else MOST):
                     values.clear()
                     if len(distinct) < _KNOWN:
@@ -238,12 +243,12 @@ class FieldCounts:
         return name in self._distinct
 
     def freeze(self, templates: Templates, max_templates: int, min_lines: int, min_sources: int) -> Fields:
-        """The fields whose values are kept, and the commonest templates of lines, at most `max_templates`."""
+        """The fields whose values are kept, and the most common templates, at most `max_templates`."""
         fields = Fields(
             facts=dict.fromkeys(sorted(self._mask & self._distinct.keys()), "left out (asked for)")
         )
         for name, values in self._values.items():
-            # A name may be a person's too: {"ann": 3}.
+            # A field's name may identify a person too: {"ann": 3}.
             if min_sources == 1 or any(tally.sources >= min_sources for tally in values.values()):
                 self._choose(fields, name, values, min_sources)
         fields.set_templates(())
@@ -252,7 +257,7 @@ class FieldCounts:
             fields.kept, key=lambda name: (order.get(name, len(order)), len(fields.kept[name]), name)
         )
         fields.names = []
-        for name in names:  # of fields that together are always new, the later ones are told apart alone
+        for name in names:  # if combinations of fields are always new, later fields stay out of templates
             fields.names.append(name)
             if name not in self._keep and not new_values_are_rare(
                 self._template_counts(fields, templates, 0).values()
@@ -276,7 +281,7 @@ class FieldCounts:
     def _choose(
         self, fields: Fields, name: str, values: Mapping[str, TemplateCounts], min_sources: int
     ) -> None:
-        """Decide which values of a field stand in templates, and put them and the reason into `fields`."""
+        """Decide which values of a field are in templates, and put them and the reason into `fields`."""
         enough = sorted(value for value, tally in values.items() if tally.sources >= min_sources)
         number = len(self._distinct[name])
         if values and _is_path(name):
@@ -312,7 +317,10 @@ class FieldCounts:
     def _template_counts(
         self, fields: Fields, templates: Templates, ends: int, without: Iterable[str] = ()
     ) -> dict[str, TemplateCounts]:
-        """Lines of each template with so many paths and sizes; those that have a longer one left out."""
+        """Count the lines of each template with `ends` paths and sizes.
+
+        Lines with a longer template that is in `without` are left out.
+        """
         tallies = list[tuple[str, TemplateCounts]]()
         excluded = set(without)
         for (message, pairs), tally in self._table.items():
@@ -328,16 +336,16 @@ class FieldCounts:
 
 @dataclass(kw_only=True)
 class Fields:
-    """The fields that stand in templates, and these templates.
+    """The fields that are in templates, and these templates.
 
     Args:
         kept: names to their known values.
-        names: those of them that stand in templates; the others' values are only looked at.
+        names: the subset of `kept` that is in templates; the values of the others are only checked.
         paths: names to the shapes that are kept.
-        firsts: names to the first segments that are known; none where new ones are common.
+        firsts: names to the known first segments; empty if new ones are common.
         sizes: names of sizes and durations to their powers of ten, ascending.
-        templates: in the order of their ids.
-        facts: what was decided of each field, in words, for people.
+        templates: the templates in the order of their ids.
+        facts: the decision about each field in words, for people.
     """
 
     kept: dict[str, list[str]] = field(default_factory=dict)
@@ -352,18 +360,23 @@ class Fields:
         self.set_templates(self.templates)
 
     def set_templates(self, templates: Iterable[str]) -> None:
-        """Use these templates; the place of one is its id."""
+        """Use these templates; the index of a template is its id."""
         self.templates = list(templates)
         self._ids = {text: number for number, text in enumerate(self.templates)}
         self._shapes = {name: {tuple(shape) for shape in shapes} for name, shapes in self.paths.items()}
 
     def unknown_values(self, pairs: Pairs) -> list[str]:
-        """The values that kept fields never had: status=502."""
+        """The values of kept fields that do not occur in the training data: status=502."""
         return [value for value, is_known, _ in self.decisive_values(pairs) if not is_known]
 
     def decisive_values(self, pairs: Pairs) -> Iterator[tuple[str, bool, bool]]:
-        """The values that make a line unknown where training did not have them, as status=502, whether it had
-        them, and whether they are sizes, of which these are the largest."""
+        """Yield the values that make a line unknown if they do not occur in the training data.
+
+        Yields:
+            The value, such as status=502; whether training had it; whether it is a size. Sizes are included
+                if they
+            reach the largest known one.
+        """
         for name, value in pairs:
             if name in self.kept:
                 yield f"{name}={value}", value in self.kept[name], False
@@ -376,15 +389,19 @@ class Fields:
                     yield f"{name}={size or value}", size == largest, size is not None
 
     def find(self, pairs: Pairs, message: str) -> int:
-        """Number of the template of a line's fields and of its message's template ("" without one), -1 for
-        none."""
+        """Number of the template for a line, -1 if there is none.
+
+        Args:
+            pairs: the fields of the line.
+            message: the template of its message, "" without one.
+        """
         if self.unknown_values(pairs):
             return -1
         texts = self.texts(pairs, message)
         return next((self._ids[text] for text in texts or () if text in self._ids), -1)
 
     def texts(self, pairs: Pairs, message: str) -> list[str] | None:
-        """The templates a line may have, the one that says most first; None where a value is not known."""
+        """The templates that a line may have, the most detailed first; None if a value is unknown."""
         values = dict(pairs)
         if any(name in values and values[name] not in self.kept[name] for name in self.names):
             return None
@@ -392,7 +409,7 @@ class Fields:
         return [" ".join([*start, *ends[:size]]) or ANY for size in range(len(ends), -1, -1)]
 
     def shape(self, pairs: Pairs, message: str) -> str:
-        """The template that a line would have, also where a value is not known."""
+        """The template that a line would have, even if a value is unknown."""
         values = dict(pairs)
         start, ends = self._parts(values, message)
         sizes = [f"{name}={_decade(name, values[name]) or ANY}" for name in self.sizes if name in values]

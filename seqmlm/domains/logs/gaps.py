@@ -1,4 +1,4 @@
-"""Logs as text, and with gaps, which are lines."""
+"""Convert logs to text, and read and fill gaps, which are whole lines."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ class Lines(Text):
     columns: ClassVar[Mapping[str, str]] = {"lines": "list<string>", "timestamp": "list<double>"}
 
     def text_of(self, raw: Any) -> str:
-        """The messages alone."""
+        """The messages only."""
         return raw.text if isinstance(raw, LogLines) else str(raw)
 
     def row(self, record: Record) -> dict[str, Any]:
-        """The lines of the session or window, and the time of each where times are known."""
+        """The lines of the session or window, and the time of each line if times are known."""
         return {"lines": list(record.raw.lines), "timestamp": list(record.raw.times or ())}
 
     def file_text(self, sequences: Iterable[tuple[str, Any]]) -> Iterator[str]:
-        """JSON lines, a session each: their lines stay together."""
+        """JSON lines with one session each, so that the lines of a session stay together."""
         for name, raw in sequences:
             yield json.dumps({"session": name, "lines": self.text_of(raw).split("\n")}) + "\n"
 
     def show(self, tokenizer: Tokenizer, raw: Any, encoding: Encoding, asked: Ids, predicted: Ids) -> str:
-        """The text that `Text.show` gives, with a mark where a line ends."""
+        """The text of `Text.show`, with a mark at the end of each line."""
         text = self.text_of(raw)
         return super().show(tokenizer, text.replace("\n", "⏎"), encoding, asked, predicted)
 
 
 class LineGaps(Gaps):
-    """Lines that are missing; text that is no log has gaps as any text."""
+    """Gaps for missing lines. Text that is not a log has the gaps of ordinary text."""
 
     def blank(self, units: int) -> LogLines:
         """Lines that are gaps."""
         return LogLines(lines=(self.forms[0],) * units)
 
     def framed(self, raw: Any, template: str, fields: Mapping[str, Any], forms: Sequence[str]) -> Any:
-        """Lines before and behind the log's own, which stand where the template has the line `{text}`."""
+        """Insert the log's lines into a template, in place of its line `{text}`."""
         if not isinstance(raw, LogLines):
             return super().framed(raw, template, fields, forms)
         raw_lines = [escape_holes(line, forms) if line in forms else line for line in raw.lines]
@@ -68,7 +68,7 @@ class LineGaps(Gaps):
         return replace(raw, lines=tuple(lines), times=times if times and len(times) == len(lines) else None)
 
     def prompt(self, raw: Any, forms: Sequence[str]) -> Prompt:
-        """A line that is nothing but a gap is a line that is missing."""
+        """Find the missing lines: each line that is only a gap."""
         if not isinstance(raw, LogLines):
             return super().prompt(raw, forms)
         stripped = [line.strip() for line in raw.lines]
@@ -81,7 +81,7 @@ class LineGaps(Gaps):
         return _with_gaps(raw, lines, gaps)
 
     def filled(self, prompt: Prompt, texts: Sequence[str]) -> Prompt:
-        """A message in place of each missing line."""
+        """Replace each missing line by a message."""
         if not isinstance(prompt.raw, LogLines):
             return super().filled(prompt, texts)
         lines, starts = list(prompt.raw.lines), _line_starts(prompt.raw.lines)
@@ -92,7 +92,7 @@ class LineGaps(Gaps):
 
 
 def _line_starts(lines: Sequence[str]) -> list[int]:
-    """The offset of each line in the text of all."""
+    """The offset of each line in the joined text."""
     return [0, *accumulate(len(line) + 1 for line in lines)][:-1]
 
 

@@ -1,11 +1,13 @@
 """The second file of the log sample: jobs whose lines depend on each other, directly and indirectly.
 
-The service's requests leave so little to chance that the lines around a line determine it, and what is
-determined anyway has no conditional mutual information with anything. Here four steps of a job each write one
-of four lines: the broker's and the cache's follow a trigger that nobody logs (a hidden common cause), the
-worker's follows the cache's and the writer's the worker's (transitions). Lines that follow nothing stand in
-between. Every job has the same steps in the same order, since where a step may stand would depend on the
-others too; so the steps form a Markov chain, and their information is known exactly.
+The service's requests leave so little to chance that the neighbours of a line determine it. A determined line
+has no conditional mutual information with any other line. Jobs are different: four steps of a job each write
+one of four lines. The lines of the broker and the cache follow a trigger that is not logged (a hidden common
+cause). The worker's line follows the cache's, and the writer's line follows the worker's (transitions).
+
+Lines that follow nothing are between them. Every job has the same steps in the same order, because a variable
+order would also depend on the other steps. The steps therefore form a Markov chain, and their information is
+known exactly.
 """
 
 from __future__ import annotations
@@ -18,16 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 FILE = "jobs.trace"
-"""No ending that readers of a folder know: a folder of the sample holds the service's requests alone."""
+"""Name of the file. Readers of a folder do not know its ending, so they read only the service's requests."""
 
 KEPT = 0.85
-"""Probability that a step does what the one before it says; else it does one of the other three."""
+"""Probability that a step makes the choice of the step that it follows, and not one of the other three."""
 
 TRIGGER, FREE = "trigger", "nothing"
 
 
 class Step(NamedTuple):
-    """A line of a job: one of some texts, by what another step chose, by the trigger, or by chance."""
+    """A line of a job: one of several texts, selected by another step, by the trigger, or by chance."""
 
     name: str
     component: str
@@ -84,11 +86,12 @@ NOISE = Step(
     ),
 )
 _CHOICES = len(STEPS[0].texts)
-_BETWEEN, _PAUSE, _SPREAD = 0.2, 0.05, 0.3  # seconds between jobs, before a line, and of its logarithm
+# Seconds between jobs and before a line, and the spread of the logarithm of the latter.
+_BETWEEN, _PAUSE, _SPREAD = 0.2, 0.05, 0.3
 
 
 def channel() -> NDArray[np.float64]:
-    """(4, 4) probability of each choice, given the one that is followed."""
+    """(4, 4) probability of each choice, given the choice that it follows."""
     change_share = (1 - KEPT) / (_CHOICES - 1)
     table: NDArray[np.float64] = np.where(np.eye(_CHOICES, dtype=np.bool_), KEPT, change_share)
     return table
@@ -127,7 +130,10 @@ def links() -> dict[tuple[str, str], str]:
 
 @dataclass(slots=True)
 class Job:
-    """One job: its session, the step and the choice of each line, seconds, and 1-based lines once written."""
+    """One job: its session, the step and choice of each line, its times in seconds, and its 1-based lines.
+
+    The lines are known once they are written.
+    """
 
     session: str
     steps: list[Step]
@@ -136,7 +142,7 @@ class Job:
     lines: list[int] = field(default_factory=list)
 
     def truth(self) -> dict[str, Any]:
-        """The job as `truth.json` holds it."""
+        """The job as written to `truth.json`."""
         places = {step.name: line for step, line in zip(self.steps, self.lines, strict=True)}
         pairs = [(places[a], places[b], kind) for (a, b), kind in links().items()]
         return {
@@ -150,7 +156,7 @@ class Job:
 
 
 class Line(NamedTuple):
-    """One line of the file, its random fields in braces."""
+    """One line of the file, with its random fields in braces."""
 
     time: float
     component: str
@@ -159,7 +165,7 @@ class Line(NamedTuple):
 
 
 def draw(n: int, seed: int) -> tuple[list[Job], list[Line]]:
-    """`n` jobs in the order they begin, and all lines of the file."""
+    """`n` jobs in the order in which they begin, and all lines of the file."""
     rng = np.random.Generator(np.random.Philox(key=[seed, 1]))
     begins = np.cumsum(rng.exponential(_BETWEEN, n)).tolist()
     jobs = [_job(begin, rng) for begin in begins]
@@ -185,7 +191,7 @@ def _job(begin: float, rng: np.random.Generator) -> Job:
         chosen[step.name] = (chosen[step.follows] + (0 if follows else shift)) % _CHOICES
         steps.append(step)
         choices.append(chosen[step.name])
-        if step.name != "worker":  # whose line is next to the writer's; no other linked lines are neighbours
+        if step.name != "worker":  # no noise between worker and writer, the only linked neighbours
             steps.append(NOISE)
             choices.append(int(rng.integers(len(NOISE.texts))))
     steps.append(_DONE)
@@ -200,7 +206,7 @@ def _job(begin: float, rng: np.random.Generator) -> Job:
 
 
 def jobs_truth(jobs: list[Job]) -> dict[str, Any]:
-    """The planted jobs as `truth.json` holds them (docs/reference/samples.md)."""
+    """The planted jobs as written to `truth.json` (docs/reference/samples.md)."""
     place = {step.name: at for at, step in enumerate(STEPS)}
     described = [_BEGIN, *STEPS, NOISE, _DONE]
     return {

@@ -1,12 +1,13 @@
-"""How unusual sessions and lines of a log are: by the model's surprisals, and by counting.
+"""Score how unusual sessions and lines of a log are, by the model's surprisals and by counts.
 
-A fault moves few of a session's statistics, and no one of them finds all kinds, so they are fused. Which ones
-was chosen by `benchmarks/studies/level_statistics.py`: of sessions the number of lines, one kind of line more
-often than usual and LogBERT's rule (Guo et al. 2021) find nothing that the others do not. What is missing
-finds anomalies that were in the training data, too, and alarms where all later sessions lack a line; rare
-pairs are those of neighbouring lines: that an early end is rare, what is missing says already. In windows of
-an access log (`benchmarks/logs_live.py`) scraping shows in hardly anything but one kind of line more often
-than usual.
+A fault changes few of a session's statistics, and no single statistic finds all kinds of faults, so they are
+fused. `benchmarks/studies/level_statistics.py` selected the statistics. Three others find nothing new about
+sessions: the number of lines, a surplus of one kind of line, and LogBERT's rule (Guo et al. 2021).
+
+The statistic of missing lines also finds anomalies that were in the training data. It raises alarms if all
+later sessions lack a line. Rare pairs are only pairs of neighbouring lines. A rare early end is already
+covered by the missing lines. In windows of an access log (`benchmarks/logs_live.py`), scraping shows almost
+only in one kind of line that is more frequent than usual.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from seqmlm.tokenizers.base import Tokenizer
 
 # Statistics
 
-UNSEEN = "lines that training never had"
+UNSEEN = "lines that do not occur in the training data"
 
 COUNT_STATISTICS = {
     "unseen": UNSEEN,
@@ -65,25 +66,33 @@ WINDOW_STATISTICS = {
     "hurried": "more lines a second than usual",
     "paused": "a longer pause between two lines than usual",
 }
-"""Statistics of windows alone: how long sessions take, and how often they repeat a step, changes with load
-and hour. A log without times has the first one only."""
+"""Statistics of windows only.
+
+The duration of sessions and how often they repeat a step change with load and hour. A log without times has
+only the first statistic.
+"""
 
 
 class BatchComparison(NamedTuple):
-    """R records compared with the counts of the training records; E is the number of known events.
+    """R records compared with the counts of the training records. E is the number of known events.
 
-    events: (N,) of their lines.
-    sets: (R, E + 1) their `multisets`.
-    follows: (N + R,) surprisal in bits of each line after the one before it, and of each record's end.
-    absence: (R, W) bits of surprise that usual events are not there.
-    neighbour: (R,) the most similar training vector.
-    statistics: the `COUNT_STATISTICS`, each (R,):
-        unseen: infinite with a line that no training record had, else the number of lines without a template;
-            levels count `NAMED` more for each that has a value training never had, and take lines whose
-            fields training had, but for sizes, if never together, for lines without a template.
-        missing: bits of surprise that events which nearly all training records have are not there.
-        neighbour: distance of the log1p counts of its events to the nearest training record's.
-        bigram_max: largest surprisal of a line after the one before it, in bits; 0 where there is none.
+    Attributes:
+        events: (N,) the event of each line.
+        sets: (R, E + 1) `multisets` of the records.
+        follows: (N + R,) surprisal in bits of each line after the one before it, and of each record's end.
+        absence: (R, W) bits of surprise for absent common events.
+        neighbour: (R,) the most similar training vector.
+        statistics: the `COUNT_STATISTICS`, each (R,); see below.
+
+    The statistics are:
+
+    * unseen: infinite if a line occurs in no training record, otherwise the number of lines without a
+      template. Levels count `NAMED` more for each line with a value that does not occur in the training data.
+      Some lines of fields combine known values in a new way, apart from sizes. Levels count them as lines
+      without a template.
+    * missing: bits of surprise for absent events that nearly all training records have.
+    * neighbour: distance of the log1p counts of events to the nearest training record.
+    * bigram_max: largest surprisal of a line after the one before it, in bits; 0 if there is none.
     """
 
     events: Longs
@@ -95,12 +104,12 @@ class BatchComparison(NamedTuple):
 
     @classmethod
     def of(cls, lines: Lines, counts: LogCounts) -> Self:
-        """Count the lines of R records by those of the training records."""
+        """Compare the lines of R records with the counts of the training records."""
         events = counts.events(lines.keys)
         sets = multisets(lines, events, counts.size + 1)
         bits, record = counts.bigrams(lines, events)
-        inner = np.diff(record, prepend=-1, append=len(lines))[:-1] == 0  # not what begins a record
-        inner &= np.diff(record, append=len(lines)) == 0  # nor its end
+        inner = np.diff(record, prepend=-1, append=len(lines))[:-1] == 0  # not the beginning of a record
+        inner &= np.diff(record, append=len(lines)) == 0  # and not its end
         pairs = np.bincount(record[inner], minlength=len(lines))
         absence, (distance, neighbour) = counts.absence(lines, events), counts.nearest(sets)
         statistics = {
@@ -113,16 +122,23 @@ class BatchComparison(NamedTuple):
 
 
 def unseen_counts(lines: Lines, events: Longs, counts: LogCounts) -> Doubles:
-    """(R,) numbers of lines that fit no template, which training had too; infinite for a record with a line
-    never seen, whatever a mask would hide."""
+    """(R,) number of lines without a template, if training had such lines too.
+
+    It is infinite for a record with a line that never occurred, whatever a mask would hide.
+    """
     never = np.bincount(lines.record, weights=events == counts.size, minlength=len(lines))
     unmatched = np.bincount(lines.record, weights=lines.keys == counts.unmatched_key, minlength=len(lines))
     return np.where(never > 0, np.inf, unmatched)
 
 
 def surprisal_statistics(bits: Doubles, offsets: Longs, units: Longs | None = None) -> dict[str, Doubles]:
-    """The `MODEL_STATISTICS`, each (R,), of the (N,) surprisals of lines and (R + 1,) offsets of records; NaN
-    for those without lines. The mean is over (R,) `units`, None for the lines."""
+    """The `MODEL_STATISTICS` of R records, each (R,); NaN for records without lines.
+
+    Args:
+        bits: (N,) surprisals of the lines.
+        offsets: (R + 1,) offsets of the records.
+        units: (R,) units over which the mean is taken; None means the lines.
+    """
     number = np.diff(offsets)
     record = np.repeat(np.arange(len(number)), number)
     total = np.bincount(record, weights=bits, minlength=len(number))
@@ -134,16 +150,16 @@ def surprisal_statistics(bits: Doubles, offsets: Longs, units: Longs | None = No
 
 
 def window_statistics(raw: LogLines, surplus: float) -> dict[str, float]:
-    """The `WINDOW_STATISTICS` of a window; those of times for two lines with times or more.
+    """The `WINDOW_STATISTICS` of a window. Statistics of time need at least two lines with times.
 
-    surplus: bits, of the kind of line that is most above its share of the training lines.
-    hurried: log2 of lines per second, of the time from the first line to the last and a second.
-    paused: log2 of the longest time between neighbouring lines, in seconds, and a second.
+    * surplus: bits, for the kind of line that is most above its share of the training lines.
+    * hurried: log2 of lines per second. The time is from the first line to the last, plus one second.
+    * paused: log2 of the longest time between neighbouring lines in seconds, plus one second.
 
     Args:
-        raw: a line counts as at the latest time of the lines up to it, so that a clock that steps back, or
-            lines of two clocks, make no pause when the times go on.
-        surplus: as `LogCounts.surplus` has it.
+        raw: the window. The time of a line is the latest time of the lines up to it. A clock that steps back,
+            or lines from two clocks, therefore make no pause when the times go on.
+        surplus: the bits from `LogCounts.surplus`.
     """
     if not raw.windowed:
         return {}
@@ -159,15 +175,17 @@ def window_statistics(raw: LogLines, surplus: float) -> dict[str, float]:
 
 
 def floored_bits(bits: Doubles, events: Longs, counts: LogCounts) -> Doubles:
-    """(N,) surprisal in bits; a line never seen costs at least what a line drawn by chance would, and a bit.
+    """(N,) surprisal in bits.
 
-    A model that has never met an id may give it any probability.
+    A line that never occurred costs at least a random line's surprisal plus one bit.
+
+    A model may give any probability to an id that it never saw in training.
     """
     return np.where(events == counts.size, np.maximum(bits, np.log2(counts.size + 1) + 1), bits)
 
 
 def stretch_maxima(values: Doubles, offsets: Longs) -> Doubles:
-    """(R,) maximum of each stretch of values between offsets; NaN for an empty one."""
+    """(R,) maximum of each stretch of values between offsets; NaN for an empty stretch."""
     maxima = np.full(len(offsets) - 1, np.nan)
     full = np.flatnonzero(np.diff(offsets))
     if len(full):
@@ -175,7 +193,7 @@ def stretch_maxima(values: Doubles, offsets: Longs) -> Doubles:
     return maxima
 
 
-# What is known of normal logs
+# Knowledge of normal logs
 
 RECORDS = 200_000
 """Most training records that are counted, spread evenly over all of them."""
@@ -190,13 +208,15 @@ class RecordComparison:
 
     Args:
         statistics: the `COUNT_STATISTICS`.
-        events: (n,) event of each line, as `LogCounts` numbers them.
+        events: (n,) event of each line, as numbered by `LogCounts`.
         follows: (n + 1,) surprisal in bits of each line after the one before it, and of the end.
-        missing: what nearly all training records have and this one lacks, the least expected first, and the
-            share of training records that have it.
-        unlike: what it has more (or, negative, fewer) of than the most similar training record.
-        often, surplus: the kind of line that is most above its share, how many it has and its share of the
-            training lines; and bits of surprise that it has so many.
+        missing: events that nearly all training records have and this one lacks, the least expected first,
+            each with the share of training records that have it.
+        unlike: events that are more frequent (negative: less frequent) than in the most similar training
+            record.
+        often: the kind of line that is most above its share, its number of lines, and its share of the
+            training lines.
+        surplus: bits of surprise about this number of lines.
     """
 
     statistics: Mapping[str, float]
@@ -209,8 +229,12 @@ class RecordComparison:
 
 
 class LogBackground(Background):
-    """Counts of the training records, whose events the tokenizer names; remembers the comparisons of equal
-    records."""
+    """Counts of the training records, with a cache of comparisons for equal records.
+
+    Args:
+        counts: the counts.
+        tokenizer: the tokenizer, which names the events.
+    """
 
     def __init__(self, counts: LogCounts, tokenizer: Tokenizer) -> None:
         self.counts, self.tokenizer = counts, tokenizer
@@ -218,7 +242,7 @@ class LogBackground(Background):
 
     @classmethod
     def fit(cls, train: Sequences, tokenizer: Tokenizer, *, seed: int) -> Self:
-        """Count the training split, or `RECORDS` of it; nothing is drawn, so `seed` does not matter.
+        """Count the training split, or `RECORDS` of it. Nothing is drawn, so `seed` has no effect.
 
         Raises:
             DataError: no record has a line.
@@ -281,7 +305,7 @@ class LogBackground(Background):
             )
 
     def event_name(self, event: int) -> str:
-        """The template or event id; a line of a log without templates has no name but a number."""
+        """The template or event id. In a log without templates, a line has a number as its name."""
         if event >= self.counts.size:
             return _NEVER
         key = int(self.counts.keys[event])
@@ -292,24 +316,27 @@ class LogBackground(Background):
 # Rows
 
 ODD = 5
-"""Lines that a row names."""
+"""Most lines that a row names."""
 
 NAMED = 1e6
-"""Lines without a template that one with a value never seen counts as."""
+"""Number of lines without a template that equals one line with a new value."""
 
-_EXAMINED = 64  # lines of a row that are looked at for values never seen
+_EXAMINED = 64  # most lines of a row that are searched for new values
 
 _NEVER = "a line never seen"
 
-_SURPRISING = 3.0  # bits of a surplus that is told: less would be told of many a normal window
+_SURPRISING = 3.0  # least bits of a reported surplus; many normal windows have less
 
 
 class PausedLogs(Sampling):
-    """Calibration also judges windows that are cut, as a log that pauses cuts them."""
+    """Sample windows for calibration, including windows that end early, as when a log pauses."""
 
     def parts(self, record: Record, random: np.random.Generator) -> Sequence[Record]:
-        """A session as it is. A window of a log whole, as those of files are, and every other one also cut in
-        two to many parts, as a log that pauses while it is followed: with lengths uniform on a log scale."""
+        """The record itself, and for a random half of the windows also parts of it.
+
+        A session or a whole window of a file stays as it is. A random half of the windows is also cut into
+        two or more parts, as when a followed log pauses. The lengths of the parts are uniform on a log scale.
+        """
         raw = record.raw
         if not raw.windowed or len(raw.lines) < 2 or random.random() < 0.5:
             return (record,)
@@ -320,7 +347,11 @@ class PausedLogs(Sampling):
 
 
 class _LinesLevel(Level):
-    """A level of records of lines, which live may be cut anywhere; `name` is what `--level` takes."""
+    """A level for records of lines, which may be cut anywhere in live input.
+
+    Args:
+        name: the value for `--level`.
+    """
 
     background = LogBackground
     sampling = PausedLogs()
@@ -331,7 +362,7 @@ class _LinesLevel(Level):
 
     @property
     def counts_people(self) -> bool:
-        """No: a row is a session or a window of lines."""
+        """False, because a row is a session or a window of lines."""
         return False
 
     @property
@@ -340,15 +371,16 @@ class _LinesLevel(Level):
 
 
 class LineReasons(Reasons):
-    """Words about lines of a log."""
+    """Describe alarms about lines of a log."""
 
     def alarm_facts(
         self, row: Row, scored: ScoredRecord, background: Background | None, fired: str | None
     ) -> dict[str, Any]:
-        """Facts of an alarm, as `Reasons.alarm_facts` has them.
+        """Facts of an alarm, as in `Reasons.alarm_facts`.
 
-        They are of what was never seen, else of the statistic that fired, with the template of the line that
-        says most of it, and how many lines of the row have a value never seen, or else were never seen.
+        The facts describe lines or values that do not occur in the training data, if there are any. Otherwise
+        they describe the statistic that fired, with the template of the line that contributes most. They also
+        have the number of lines with new values, or else of new lines.
         """
         reference = _reference(background, self.level)
         comparison, raw = reference.comparison(scored.encoding), scored.record.raw
@@ -379,7 +411,7 @@ class LineReasons(Reasons):
                 facts |= {"new_lines": len(new_lines), "new_kinds": [_quote(kind) for kind in kinds if kind]}
         else:
             phrase, about = self._deviation(row, scored.record, comparison, template, fired)
-            if about != template:  # of another line than the least expected one, which may not be there
+            if about != template:  # not the template of the least expected line; perhaps without a line
                 events = [
                     event
                     for event in np.unique(comparison.events[lines]).tolist()
@@ -396,8 +428,11 @@ class LineReasons(Reasons):
     def _deviation(
         self, row: Row, record: Record, comparison: RecordComparison, template: str, fired: str | None
     ) -> tuple[str, str]:
-        """Words for the deviation of a row whose lines training had, by the statistic that fired, and the
-        template of the lines that it is about."""
+        """Describe the deviation of a row without new lines, by the statistic that fired.
+
+        Returns:
+            The phrase, and the template of the lines that it describes.
+        """
         often = row.extra.get("surplus")
         if template and often is not None and fired == "surplus":
             return f"more {_quote(often['unit'])} than usual", often["unit"]
@@ -425,27 +460,29 @@ def _part_record(record: Record, part: slice) -> Record:
 
 
 class SessionLevel(_LinesLevel):
-    """The record, session or window, by surprisals and by what counting says.
+    """A session or window as one row, scored by surprisals and by counts.
 
-    A session may come in several records (`max_session`, `session_gap`, rotated files): they have one id, and
-    each is judged alone, so events that are in another of them are missing here.
+    A session may be in several records (`max_session`, `session_gap`, rotated files) with the same id. Each
+    is scored by itself, so events in another record of the session are missing here.
 
-    Its statistics say much the same, and a fault moves few of them: they are fused by the harmonic mean.
-    Sessions of all lengths are compared with each other (rows have length 1): bins would leave too few of
-    like length to tell how rare a value is. Windows of lines, which end where a log that is followed pauses,
-    are compared with windows of their length.
+    The statistics overlap, and a fault changes few of them, so they are fused by the harmonic mean. Sessions
+    of all lengths are compared with each other (rows have length 1). With bins, too few sessions would have a
+    similar length to show how rare a value is. Windows of lines end early if a followed log pauses, so they
+    are compared with windows of the same length.
 
-    JSON fields of its rows beside the usual ones, each where there is something to say:
-        time, last_time: of the first and last line, ISO 8601.
-        severity, host, service, hosts, services: what the lines say of where they come from (`origins`).
-        odd_lines: lines of the file that surprise most, the most surprising first.
-        unseen_lines: lines of the file that no training record had, or that fit no template.
-        never_seen: what of the first 64 such lines no training line had where only known words and values
-            stand: ["status=502"].
-        missing: [{unit, share}] what nearly all training records have and this one lacks.
-        unlike: [{unit, more}] what it has more of (negative: fewer) than the most similar training record.
-        surplus: {unit, lines, of, share} the kind of line that is most above its share of the training lines,
-            and of how many lines so many are it.
+    Rows have these other JSON fields, if they apply:
+
+    * time, last_time: times of the first and last line, ISO 8601.
+    * severity, host, service, hosts, services: the origin of the lines (`origins`).
+    * odd_lines: the lines of the file with the highest surprisal, in descending order.
+    * unseen_lines: lines of the file that are in no training record, or fit no template.
+    * never_seen: new values in the first 64 such lines, at places with known words and values only:
+      ["status=502"].
+    * missing: [{unit, share}] lines that nearly all training records have and this one lacks.
+    * unlike: [{unit, more}] lines of which it has more (negative: fewer) than the most similar training
+      record.
+    * surplus: {unit, lines, of, share} the kind of line that is most above its share of the training lines.
+      `lines` is its number, and `of` is the number of all lines.
     """
 
     statistics: ClassVar[Statistics] = Statistics(
@@ -494,13 +531,17 @@ class SessionLevel(_LinesLevel):
 
 
 class SessionCounts(CountStatistics):
-    """The statistics of sessions that need no model; `level` is the name of the level."""
+    """The statistics of sessions that need no model.
+
+    Args:
+        level: the name of the level.
+    """
 
     def __init__(self, level: str) -> None:
         self.level = level
 
     def known_values(self, record: Record, tokenizer: Tokenizer) -> frozenset[str]:
-        """The values of the record's lines that `TemplateTokenizer.known_values` names."""
+        """The values in the record's lines that `TemplateTokenizer.known_values` returns."""
         return frozenset(chain.from_iterable(_known_values(record.raw, tokenizer)))
 
     def columns(
@@ -538,7 +579,7 @@ class SessionCounts(CountStatistics):
 
 
 class SessionReasons(LineReasons):
-    """Words about sessions and windows of lines."""
+    """Describe alarms about sessions and windows of lines."""
 
     def noun(self, record: Record) -> str:
         return "window" if record.raw.windowed else self.level
@@ -555,14 +596,14 @@ class SessionReasons(LineReasons):
             limit = _usual_limit(usual, lambda log2: _format_duration(2**log2 - 1))
             return f"no line for {_format_duration(2**value - 1)}{limit}"
         if name == "hurried":
-            return f"{2**value:.3g} lines a second{_usual_limit(usual, lambda log2: f'{2**log2:.3g}')}"
+            return f"{2**value:.3g} lines per second{_usual_limit(usual, lambda log2: f'{2**log2:.3g}')}"
         if name == "surplus" and "surplus" in extra:
             often = extra["surplus"]
             here = f"{_quote(often['unit'])}, {often['lines']} of {often['of']} lines"
             return f"{super().meaning(name, row)}: {here}, {100 * often['share']:.3g} % in training"
         if name == "missing" and "missing" in extra:
             first = extra["missing"][0]
-            return f"{_quote(first['unit'])} is missing, which {first['share']:.0%} of normal ones have"
+            return f"{_quote(first['unit'])} is missing; {first['share']:.0%} of normal records have it"
         if name == "neighbour" and "unlike" in extra:
             first = extra["unlike"][0]
             if first["unit"] == _NEVER:
@@ -570,7 +611,7 @@ class SessionReasons(LineReasons):
                     f"{number_of(first['more'], 'line')} never seen{_first_place(extra.get('unseen_lines'))}"
                 )
             kind = f"{abs(first['more'])} {'more' if first['more'] > 0 else 'fewer'}"
-            return f"{kind} {_quote(first['unit'])} than the most similar normal one"
+            return f"{kind} {_quote(first['unit'])} than the most similar normal record"
         if name == "unseen" and "never_seen" in extra:
             return f"never seen: {', '.join(extra['never_seen'])}"
         if name == "unseen":
@@ -579,12 +620,12 @@ class SessionReasons(LineReasons):
 
 
 def _first_place(lines: Sequence[int] | None) -> str:
-    """The first of some lines of the file, in words; "" for none."""
-    return f" (in the file's line {lines[0]:,} first)" if lines else ""
+    """A note with the first of some lines in the file; "" if there are none."""
+    return f" (first in line {lines[0]:,} of the file)" if lines else ""
 
 
 def _usual_limit(usual: float | None, text: Callable[[float], str]) -> str:
-    """The largest usual value of a statistic, in words; "" where it is not known."""
+    """A note with the largest normal value of a statistic; "" if it is unknown."""
     return "" if usual is None or not math.isfinite(usual) else f", normally at most {text(usual)}"
 
 
@@ -597,7 +638,7 @@ def _format_duration(seconds: float) -> str:
 
 
 class LineLevel(_LinesLevel):
-    """Each line alone: by its surprisal, by what stands beside it, and by whether it was ever seen."""
+    """Each line as one row, scored by its surprisal, by its neighbours, and by whether it is new."""
 
     statistics: ClassVar[Statistics] = Statistics(
         {
@@ -620,10 +661,11 @@ class LineLevel(_LinesLevel):
         never = {at for at, values in zip(places.tolist(), unseen_values, strict=True) if values}
         endless = _is_endless(scored.record.raw, comparison.events, reference)
         numbers = scored.record.meta.get("lines")
-        # What is known of a line depends on how many stand around it; of words, more on its own.
+        # With templates, the surprisal of a line depends on the number of lines around it. With words, it
+        # depends more on the line itself.
         windowed = scored.record.raw.windowed and reference.tokenizer.traits.unit == "line"
         follows = comparison.follows.copy()
-        if scored.record.raw.windowed:  # its ends are those of the window
+        if scored.record.raw.windowed:  # the log itself does not begin or end there
             follows[[0, -1]] = 0.0
         rows = []
         for at in np.unique(line).tolist():
@@ -641,29 +683,36 @@ class LineLevel(_LinesLevel):
 
 
 def _row_length(record: Record, lines: int) -> int:
-    """The length by which a row of so many lines is compared with others; 1 for sessions, whatever theirs."""
+    """The length by which a row of `lines` lines is compared with others; always 1 for sessions."""
     return lines if record.raw.windowed else 1
 
 
 def _reference(background: Background | None, level: str) -> LogBackground:
-    """The counts of normal logs that a level compares with; a StateError where the model has none."""
+    """The counts of normal logs with which a level compares.
+
+    Raises:
+        StateError: the model has no such counts.
+    """
     if not isinstance(background, LogBackground):
         raise StateError(
-            f"level {level} compares with counts of normal logs, and this model has none; "
-            "'seqmlm calibrate' makes them"
+            f"level {level} needs counts of normal logs, and this model has none; create them with "
+            "'seqmlm calibrate'"
         )
     return background
 
 
 def _line_bits(scored: ScoredRecord, comparison: RecordComparison, reference: LogBackground) -> Doubles:
-    """(n,) surprisal of each line: of all its units, and no less than a line never seen deserves."""
+    """(n,) surprisal of each line, summed over its units.
+
+    For new lines, `floored_bits` sets a lower limit.
+    """
     line = line_at(scored.encoding, scored.position, reference.tokenizer)
     bits = np.bincount(line, weights=scored.surprisal, minlength=len(comparison.events))
     return floored_bits(bits.astype(np.float64), comparison.events, reference.counts)
 
 
 def _is_new(comparison: RecordComparison, reference: LogBackground) -> Bools:
-    """(n,) True at lines never seen and at those that fit no template."""
+    """(n,) True for lines that never occurred and for lines that fit no template."""
     counts = reference.counts
     keys = np.append(counts.keys, -1)[comparison.events]
     is_unmatched = (keys == counts.unmatched_key) & (counts.unmatched_key >= 0)
@@ -678,7 +727,11 @@ def _explanation(
     bits: Doubles,
     unseen_values: Sequence[list[str]],
 ) -> dict[str, Any]:
-    """The fields of a row's JSON line that explain its scores; `unseen_values` has a list a new line."""
+    """The fields of a row's JSON line that explain its scores.
+
+    Args:
+        unseen_values: a list of new values for each new line.
+    """
     numbers = scored.record.meta.get("lines") or range(len(bits))
     odd = np.argsort(-bits, kind="stable")[:ODD].tolist()
     facts: dict[str, Any] = {"odd_lines": [numbers[at] for at in odd]}
@@ -691,7 +744,7 @@ def _explanation(
         unit, number, share = comparison.often
         facts["surplus"] = {"unit": unit, "lines": number, "of": len(bits), "share": share}
     if scored.record.raw.windowed and len(bits) < reference.counts.shortest:
-        return facts  # shorter than any window of training: most of what these have is not there
+        return facts  # shorter than nearly all training windows, so most of their events are absent
     if comparison.missing:
         facts["missing"] = [{"unit": unit, "share": share} for unit, share in comparison.missing]
     if comparison.unlike:
@@ -700,7 +753,11 @@ def _explanation(
 
 
 def _unseen_values(raw: LogLines, places: Longs, reference: LogBackground) -> list[list[str]]:
-    """The values that training never had, a list for each of the `places` of lines without a template."""
+    """The values that do not occur in the training data, one list for each line without a template.
+
+    Args:
+        places: the places of these lines.
+    """
     if not isinstance(reference.tokenizer, TemplateTokenizer) or raw.keys:
         return [[] for _ in places]
     return [reference.tokenizer.unseen_values(raw.lines[at]) for at in places.tolist()]
@@ -709,8 +766,14 @@ def _unseen_values(raw: LogLines, places: Longs, reference: LogBackground) -> li
 def _is_endless(
     raw: LogLines, events: Longs, reference: LogBackground, values: frozenset[str] = frozenset()
 ) -> Bools:
-    """(n,) True at lines never seen, but for those of which training had all fields, except sizes, and only
-    never together; `values` it is taken to have never had."""
+    """(n,) True for lines that never occurred.
+
+    Lines of fields are excluded if training had all their fields, except sizes, and only the combination is
+    new.
+
+    Args:
+        values: values that count as new.
+    """
     endless: Bools = events == reference.counts.size
     if isinstance(reference.tokenizer, TemplateTokenizer) and not raw.keys:
         for at in np.flatnonzero(endless).tolist():
@@ -719,28 +782,28 @@ def _is_endless(
 
 
 def _known_values(raw: LogLines, tokenizer: Tokenizer) -> Iterator[Sequence[str]]:
-    """The values that `TemplateTokenizer.known_values` names, a list for each line."""
+    """The values that `TemplateTokenizer.known_values` returns, one list for each line."""
     if isinstance(tokenizer, TemplateTokenizer) and not raw.keys:
         yield from map(tokenizer.known_values, raw.lines)
 
 
 def _template(raw: LogLines, at: int, tokenizer: Tokenizer) -> str:
-    """The template of a line, or what it would be; "" where lines have none."""
+    """The template of a line, or the template that it would have; "" if lines have none."""
     if raw.keys:
         return raw.lines[at]
     return tokenizer.template(raw.lines[at]) if isinstance(tokenizer, TemplateTokenizer) else ""
 
 
-_SHOWN = 100  # characters of a template in a sentence
+_SHOWN = 100  # most characters of a template in a sentence
 
 
 def _quote(template: str) -> str:
-    """A template in quotation marks, cut where it is long."""
+    """A template in quotation marks, shortened if it is long."""
     return repr(template if len(template) <= _SHOWN else f"{template[: _SHOWN - 3]}...")
 
 
 def _origin_facts(scored: ScoredRecord, lines: range) -> dict[str, Any]:
-    """Time and origin of lines of a record, as fields of a row, if the reader kept them."""
+    """Time and origin of some lines of a record, as fields of a row, if the reader kept them."""
     record = scored.record
     if "origins" not in record.meta:
         return {}
@@ -757,6 +820,6 @@ def _origin_facts(scored: ScoredRecord, lines: range) -> dict[str, Any]:
 
 
 def _line_time(scored: ScoredRecord, line: int) -> float | None:
-    """Seconds since 1970-01-01 UTC of a line; None where times are unknown."""
+    """Time of a line in seconds since 1970-01-01 UTC; None if times are unknown."""
     times = getattr(scored.record.raw, "times", None)
     return float(times[line]) if times else None

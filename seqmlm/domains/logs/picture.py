@@ -1,4 +1,4 @@
-"""How logs are shown: numbered lines with time and origin, those around the odd ones of a long record."""
+"""Show logs as numbered lines with time and origin; long records show only the lines around unusual ones."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from seqmlm.domains.logs.readers.headers import HEADERS
 from seqmlm.reports.pictures import Line, NumberedLines, PicturedRecord
 
 ODD = 3
-"""Least expected lines of a whole record that are pointed at."""
+"""Number of least expected lines in a whole record that are marked."""
 
 MOST_BYTES = 64 << 20
-"""Larger files are not read again for the clients of their lines."""
+"""Size of the largest file that is read again to find the clients of its lines."""
 
 
 class LogRecord(NumberedLines):
-    """A session or window: line number, time, host and service where the lines say them, and the message."""
+    """Show a session or window: line number, message, and time, host and service if the lines have them."""
 
     def lines(self, shown: PicturedRecord) -> Sequence[Line]:
         scored, raw = shown.scored, shown.scored.record.raw
@@ -61,15 +61,15 @@ def _line_heads(scored: ScoredRecord) -> list[str]:
 
 
 def _clients(record: Record, numbers: Iterable[int]) -> list[str]:
-    """The client of each request of an access log, by the file as it is now: records do not hold it."""
+    """The client of each request in an access log, read from the file because records do not contain it."""
     file, header = Path(record.source), HEADERS["access"].head_pattern
     lines = [""] * len(record.raw.lines)
-    with suppress(OSError):  # a name that no file can have
+    with suppress(OSError):  # not a valid file name
         if file.is_file() and file.stat().st_size <= MOST_BYTES:
             checkcache(str(file))
             lines = [getline(str(file), number) for number in numbers]
     pairs = zip(record.raw.lines, lines, strict=True)
-    # Before the time stand the client, two names, and in some logs the host that was asked, first of all.
+    # Before the time, a line has the client and two names. In some logs, the requested host comes first.
     return [
         line.partition(" [")[0].split()[-3:][0] if header.match(line) and message in line else ""
         for message, line in pairs
@@ -77,7 +77,7 @@ def _clients(record: Record, numbers: Iterable[int]) -> list[str]:
 
 
 def _clock_time(seconds: float) -> str:
-    """Month, day and time of day in UTC; "" beyond all calendars."""
+    """Month, day and time of day in UTC; "" for times beyond all calendars."""
     with suppress(ValueError, OverflowError, OSError):  # a year beyond all calendars
         return datetime.fromtimestamp(seconds, UTC).strftime("%m-%d %H:%M:%S")
     return ""

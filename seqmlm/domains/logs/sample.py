@@ -1,8 +1,9 @@
-"""The built-in log sample: requests to a shop's service, interleaved, one in twenty with a labelled fault.
+"""The built-in log sample: interleaved requests to a shop's service, one in twenty with a labelled fault.
 
-A request walks through a state machine and writes a line per state; several are under way at a time. A
-fault leaves a line out, adds one, swaps two, waits long before one, or adds one that nothing else writes.
-Each breaks the machine's rules (or, if slow, its pauses), so a model that knows the machine can find it.
+A request walks through a state machine and writes one line per state. Several requests are active at a time.
+A fault leaves a line out, adds one, swaps two, waits long before one, or adds a line that nothing else
+writes. Each fault breaks the rules of the machine, or its pauses if it is slow. A model that knows the
+machine can therefore find it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ START, END = "start", "end"
 
 
 class Template(NamedTuple):
-    """A message of one component; fields in braces are drawn anew for each line."""
+    """A message of one component. Fields in braces are drawn anew for each line."""
 
     name: str
     component: str
@@ -30,7 +31,7 @@ class Template(NamedTuple):
 
 
 class State(NamedTuple):
-    """A step of a request: the template it writes and the median pause before it, in seconds."""
+    """A step of a request: its template, and the median pause before it in seconds."""
 
     name: str
     template: str
@@ -57,7 +58,7 @@ TEMPLATES = (
     Template("answer_post", "gateway", "answered 201 in {millis} ms"),
 )
 
-# Two states write the token's template: which path a request takes after it was decided two lines before.
+# Two states write the template of the token. An earlier line decides which path the request takes after it.
 STATES = (
     State("accept_get", "accept_get", 0.0),
     State("accept_post", "accept_post", 0.0),
@@ -110,7 +111,7 @@ TRANSITIONS: tuple[tuple[str, str, float], ...] = (
     ("answer_post", END, 1.0),
 )
 
-# Lines that only faults write ("StaleLeaseError: bucket vanished"): so many that few are written twice.
+# Lines that only faults write ("StaleLeaseError: bucket vanished"). There are many, so few are written twice.
 UNSEEN = "{0}{1}Error: {2} {3}"
 UNSEEN_WORDS = (
     ("Corrupt", "Orphaned", "Unreadable", "Stale", "Duplicate", "Truncated", "Poisoned", "Misaligned"),
@@ -140,16 +141,24 @@ FAULTY = 1 / 20
 FILE = "service.log"
 
 _BEGIN = datetime(2024, 3, 4, 6, 0, 0, tzinfo=UTC)
-_BETWEEN_REQUESTS = 0.1  # seconds, on average; several requests are under way at a time
+_BETWEEN_REQUESTS = 0.1  # seconds, on average; several requests are active at a time
 _SLOWER = 60.0
-_SPREAD = 0.3  # of the logarithm of a pause
+_SPREAD = 0.3  # spread of the logarithm of a pause
 
 
 @dataclass(slots=True)
 class Request:
-    """One request as it will be written: its id, what it went through ("" for a line no state writes), its
-    messages and their seconds from the beginning of the file, the kind of its fault and which of its lines
-    show that, and 1-based lines of the file, once written."""
+    """One request of the file.
+
+    Args:
+        session: its id.
+        states: the state of each line, "" for a line that no state writes.
+        texts: the message of each line.
+        times: seconds of each line from the beginning of the file.
+        kind: "normal", or the kind of its fault.
+        at: indices of the lines that show the fault.
+        lines: 1-based lines of the file, once written.
+    """
 
     session: str
     states: list[str]
@@ -161,7 +170,7 @@ class Request:
 
 
 def draw(n: int, seed: int) -> tuple[list[Request], list[str]]:
-    """`n` requests in the order they begin, and all lines of the file."""
+    """`n` requests in the order in which they begin, and all lines of the file."""
     rng = np.random.Generator(np.random.Philox(seed))
     begins = np.cumsum(rng.exponential(_BETWEEN_REQUESTS, n)).tolist()
     requests = [_request(begin, rng) for begin in begins]
@@ -179,7 +188,7 @@ def draw(n: int, seed: int) -> tuple[list[Request], list[str]]:
 
 
 def requests_truth(n: int, seed: int, requests: list[Request]) -> dict[str, Any]:
-    """The planted requests as `truth.json` holds them (docs/reference/samples.md)."""
+    """The planted requests as written to `truth.json` (docs/reference/samples.md)."""
     return {
         **heading("logs", n, seed, FILE, "1-based lines of the file"),
         "templates": [template._asdict() for template in TEMPLATES],
@@ -248,9 +257,9 @@ def _walk(rng: np.random.Generator) -> list[str]:
 
 
 def _add_fault(states: list[str], kind: str, rng: np.random.Generator) -> tuple[list[str], tuple[int, ...]]:
-    """The states with a fault of a kind, and the lines that show it."""
+    """Add a fault of some kind to the states, and return the lines that show it."""
     if kind == "slow":
-        # Where a pause is long enough to stand out among those of other lines.
+        # This pause is long enough to stand out from the pauses of other lines.
         longest = max(range(1, len(states)), key=lambda i: PAUSE_OF[states[i]])
         return states, (longest,)
     if kind == "unseen":
@@ -276,14 +285,14 @@ def _faulty_variants(states: list[str], kind: str) -> list[tuple[list[str], tupl
 
 
 def _message(state: str, rng: np.random.Generator) -> str:
-    """The message that a state writes; without a state one that nothing else writes."""
+    """The message that a state writes; without a state, a message that nothing else writes."""
     if not state:
         return UNSEEN.format(*(words[int(rng.integers(len(words)))] for words in UNSEEN_WORDS))
     return _fill_fields(TEXT_OF[TEMPLATE_OF[state]].text, rng)
 
 
 def _fill_fields(text: str, rng: np.random.Generator) -> str:
-    """A text with drawn values in place of its fields in braces."""
+    """A text with random values in place of its fields in braces."""
     number, small, cents, byte, user = (int(v) for v in rng.integers((90000, 20, 90, 250, 400)))
     return text.format(
         number=number + 1000,

@@ -1,4 +1,4 @@
-"""Maps of dependence in logs: which kinds of lines depend on each other."""
+"""Find which kinds of lines in logs depend on each other, from maps of dependence."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from seqmlm.domains.structure import Pair, Truth
 SCHEMA = "seqmlm.sample.logs.v1"
 
 MOST = 1 << 16
-"""Templates of a network."""
+"""Most templates in a network."""
 
 
 class EventsDecoder(NetworkDecoder):
-    """Lines that depend on each other; names are numbers of templates.
+    """Find lines that depend on each other. Names are template numbers.
 
-    Templates are found anew in what is mapped (`seqmlm.domains.logs.drain`), since maps come without those of
-    a model.
+    Templates are learned from the mapped lines (`seqmlm.domains.logs.drain`), because maps do not include a
+    model's templates.
     """
 
     lag: ClassVar[str] = "lag_lines"
@@ -38,13 +38,13 @@ class EventsDecoder(NetworkDecoder):
         self._values, self._drain = LogValues(), Drain(max_templates=MOST)
 
     def names(self, record: Record, units: Sequence[str]) -> Sequence[str]:
-        """The number of each line's template; an event id of a session file is its own name."""
+        """The number of each line's template. In a session file, the name is the event id itself."""
         if getattr(record.raw, "keys", False):
             return units
         return [str(self._drain.add(self._values.words(line))) for line in units]
 
     def display_name(self, record: Record, name: str) -> str:
-        """The template itself, as it is by now."""
+        """The template itself, in its present form."""
         if getattr(record.raw, "keys", False):
             return name
         return " ".join(self._drain.form(int(name), ()))
@@ -54,15 +54,15 @@ class EventsDecoder(NetworkDecoder):
         return {name: float(place) for place, name in reversed([*enumerate(names)])}
 
     def near_pairs(self, record: Record, names: Sequence[str]) -> NDArray[np.bool_]:
-        """(N, N) neighbouring lines."""
+        """(N, N) whether two lines are neighbours."""
         place = np.arange(len(names))
         near: NDArray[np.bool_] = np.abs(place[:, None] - place[None, :]) == 1
         return near
 
     def truths(self, path: Path, problems: Problems) -> Callable[[Record, Sequence[str]], Truth | None]:
-        """The planted links of jobs, and the transitions of normal requests, of `truth.json`.
+        """Read the planted links of jobs, and the transitions of normal requests, from `truth.json`.
 
-        In a request, all other pairs depend on each other through the states in between.
+        In a request, all other pairs depend on each other through the states between them.
         """
         truth = read_truth(path, SCHEMA, ("states", "transitions", "sessions", "job_pairs", "jobs"))
         jobs = {job["session"]: job for job in truth["jobs"]}
@@ -78,7 +78,7 @@ class EventsDecoder(NetworkDecoder):
         shared = {name for name, text in template.items() if uses[text] > 1}
 
         def truth_of(record: Record, units: Sequence[str]) -> Truth | None:
-            """The planted pairs of a record; None where nothing is planted in it."""
+            """The planted pairs of a record; None if nothing is planted in it."""
             job, request = jobs.get(record.id), requests.get(record.id)
             if job is not None and len(job["steps"]) == len(units):
                 places = combinations(enumerate(job["steps"]), 2)
@@ -96,8 +96,10 @@ class EventsDecoder(NetworkDecoder):
 def _kinds(
     states: Sequence[str], follows: Collection[tuple[str, str]], shared: Collection[str]
 ) -> dict[Pair, str]:
-    """The kind of dependence of each pair of lines of a request, by the transitions. A state that shares its
-    template with another is hidden, and a cause that its neighbours have in common."""
+    """The kind of dependence of each pair of lines in a request, from the transitions.
+
+    A state that shares its template with another is hidden, and is a common cause of its neighbours.
+    """
     kinds: dict[Pair, str] = dict.fromkeys(combinations(range(len(states)), 2), "indirect")
     for i in range(len(states) - 1):
         if (states[i], states[i + 1]) in follows:

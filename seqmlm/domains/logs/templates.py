@@ -1,12 +1,13 @@
-"""Logs with one token per line (`templates.v1`): its template, that is the line without its values.
+"""Tokenize logs with one token per line (`templates.v1`): its template, which is the line without its values.
 
-Templates come from our own Drain, run over the training stream and frozen: ids are those of the order of
+Templates come from our own Drain, run over the training stream and then frozen. Their ids follow the order of
 first appearance, are saved as JSON with the model, and never change afterwards. Lines of a later training
-that fit none of them get templates of their own with further ids (`grown`), which are only asked where no
-earlier one fits. A line that fits no template
-is `<NEW>`: an ordinary id, so that it has a probability like any other line (a small one, since in training
-only lines too rare to be kept have it), and its span points to its text. Session files have event ids instead
-of messages; these are the vocabulary.
+that fit no template get new templates with higher ids (`grown`). These are used only if no earlier template
+fits.
+
+A line that fits no template is `<NEW>`. This is an ordinary id, so the line has a probability. It is small,
+because in training only lines too rare for a template have this id. Its span is the line's text. Session
+files have event ids instead of messages; these are the vocabulary.
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ Counts = NDArray[np.int64]
 FILE = "log_templates.json"
 _FORMAT = 3
 _KEYS_FOLLOWED = 1 << 20
-_TIMES = 1 << 14  # messages and times that are counted
-_MANY = 1000  # lines from which few templates are worth a warning
+_TIMES = 1 << 14  # most messages and times that are counted
+_MANY = 1000  # least number of lines for a warning about few templates
 _PAD, _CLS, _SEP, _MASK, _NEW, _FIRST = range(len(SPECIAL) + 2)
 
 
@@ -74,20 +75,20 @@ class TemplateOptions:
     """Options of `templates.v1`.
 
     Args:
-        patterns: further kinds of values, name (capital letters) to regular expression.
-        depth, similarity, max_children: of Drain (`DrainOptions`).
+        patterns: more kinds of values, name (capital letters) to regular expression.
+        depth, similarity, max_children: options of Drain (`DrainOptions`).
         max_templates: the most templates kept.
-        min_lines: templates of fewer lines are not kept; their lines are `<NEW>`.
-        min_sessions: templates seen in fewer sessions are not kept; where lines are of no session, the
-            windows of a file and its rotations count once.
-        mask_secrets: replace what looks like a secret, too (`SECRET`).
-        values: a place of a template whose words differ, but are no more than so many in training and hardly
-            ever a new one (a state), has a template for each of them; a line with another word there is
-            `<NEW>`. 0 for one template.
-        fields: "auto" reads requests of access logs, key=value pairs and JSON objects as fields, "none" as
-            words like other lines; see `seqmlm.domains.logs.fields`.
-        keep: fields that stand in templates though they have many values.
-        mask: fields that never do.
+        min_lines: templates with fewer lines are not kept; their lines are `<NEW>`.
+        min_sessions: templates in fewer sessions are not kept. If lines belong to no session, the windows of
+            a file and its rotations count as one session.
+        mask_secrets: whether text that looks like a secret is also replaced (`SECRET`).
+        values: most different words at a variable place (a state) for which there is a template for each
+            word. New words must also be very rare there in training. A line with another word is then
+            `<NEW>`. 0 means a single template.
+        fields: "auto" reads requests in access logs, key=value pairs and JSON objects as fields. "none" reads
+            them as words, like other lines. See `seqmlm.domains.logs.fields`.
+        keep: fields that are in templates although they have many values.
+        mask: fields that are never in templates.
     """
 
     patterns: Mapping[str, str] = field(default_factory=dict)
@@ -107,9 +108,9 @@ class TemplateOptions:
         if self.fields not in ("", "auto", "none"):
             raise UsageError(f"fields is auto or none, not {self.fields!r}")
         if twice := sorted(set(self.keep) & set(self.mask)):
-            raise UsageError(f"{twice[0]!r} is in keep and in mask: name it in one of them")
+            raise UsageError(f"{twice[0]!r} is in keep and in mask: name it in only one of them")
         if (self.keep or self.mask) and self.fields != "auto":
-            raise UsageError("keep and mask name fields, and fields are not read: set fields=auto")
+            raise UsageError("keep and mask name fields, but fields are not read: set fields=auto")
         if self.values < 0:
             raise UsageError(f"values must be 0 or more, not {self.values}")
 
@@ -119,19 +120,20 @@ class TemplateOptions:
 
 
 class TemplateTokenizer(Growing):
-    """One token per line, `[CLS]` at the start and `[SEP]` at the end.
+    """One token per line, with `[CLS]` at the start and `[SEP]` at the end.
 
-    Raw is anything with `lines`, `times` and `keys` (a window or session of a log), or a text of lines. Made
-    by `train` or `load`.
+    A raw sequence is any object with `lines`, `times` and `keys` (a window or session of a log), or a text of
+    lines. `train` or `load` makes the tokenizer.
 
     Args:
         templates: words of each template, in id order.
         keys: event ids, in id order.
-        options: how they were made, and how lines are read.
-        fields: templates of lines that are fields, whose ids come behind; None where there are none.
-        longest: number of a template to the power of ten of the longest time that its messages tell; a longer
-            one makes a line one without a template.
-        later: knows lines that fit none of these, its ids behind all of them; None where it did not grow.
+        options: the options that made them, and that lines are read with.
+        fields: templates of lines that are fields, with the ids after the others; None if there are none.
+        longest: number of a template to the power of ten of the longest duration in its messages. A line with
+            a longer one has no template.
+        later: a tokenizer for lines that fit none of these templates, with ids after all of them; None if the
+            tokenizer did not grow.
     """
 
     name: ClassVar[str] = "templates.v1"
@@ -179,28 +181,28 @@ class TemplateTokenizer(Growing):
         return spelling
 
     def _encode_gaps(self, raws: Sequence[Any]) -> list[Encoding]:
-        """Encode lines of which some are gaps.
+        """Encode lines, some of which are gaps.
 
         Raises:
-            DataError: a gap is a part of a line.
+            DataError: a gap is only a part of a line.
         """
         lines = (line.strip() for raw in raws for line in lines_of(raw))
         if any(Spelling.stand_in in line != Spelling.stand_in for line in lines):
             raise DataError(
-                "a gap within a line, which to this model is one template",
-                remedy="put it in place of the whole line, or train with --set tokenizer.name=log_words.v1",
+                "a gap within a line, although this model reads a line as one template",
+                remedy="replace the whole line by the gap, or train with --set tokenizer.name=log_words.v1",
             )
         return self.encode_batch(raws)
 
     def encode_batch(self, raws: Sequence[Any]) -> list[Encoding]:
-        """Encode windows or sessions; groups are line numbers, spans lines of `"\\n".join(lines)`."""
+        """Encode windows or sessions. Groups are line numbers, and spans are lines of `"\\n".join(lines)`."""
         lines = [lines_of(raw) for raw in raws]
         counts = np.fromiter(map(len, lines), dtype=np.int64, count=len(lines))
         ids = np.fromiter(chain.from_iterable(map(self._ids, raws, lines)), np.int32, int(counts.sum()))
         return _encodings(ids, lines, counts)
 
     def _ids(self, raw: Any, lines: Sequence[str]) -> Iterable[int]:
-        """The token of each line, by the templates of later trainings where no earlier one fits."""
+        """The token of each line. Templates of later trainings are used if no earlier one fits."""
         ids = self._own_ids(raw, lines)
         if self._later is None:
             return ids
@@ -237,35 +239,38 @@ class TemplateTokenizer(Growing):
         return self._first_field_id + number if number >= 0 else _NEW
 
     def _fields_and_message(self, line: str) -> tuple[Pairs | None, str]:
-        """The fields of a line, None where it is words, and its message."""
+        """The fields of a line, None for a line of words, and its message."""
         parts = fields_of(line) if self._fields is not None else None
         return (None, line) if parts is None else (_mask_secrets(parts[0], self._values), parts[1])
 
     def _number(self, message: str) -> int:
-        """The template of a message; -1 for none, and of a longer time than its others tell."""
+        """The template of a message; -1 for none, or if its duration is longer than those of the template."""
         number = self._templates.match(self._values.words(message))
         return -1 if number in self._longest and self._longer(number, message) is not None else number
 
     def _number_id(self, message: str) -> int:
-        """The token of a line that is a message alone."""
+        """The token of a line that is only a message."""
         number = self._number(message)
         return _FIRST + number if number >= 0 else _NEW
 
     def _longer(self, number: int, message: str) -> str | None:
-        """The time that a message tells, where it is longer than those of its template."""
+        """The duration in a message, if it is longer than those of its template."""
         power = duration_power(message)
         longer = power is not None and float(power) > float(self._longest.get(number, "inf"))
         return power if longer else None
 
     def _tokenizer_for(self, line: str) -> Self:
-        """The tokenizer, this one or a later one, whose templates are to be asked about a line."""
+        """The tokenizer, this one or a later one, whose templates apply to a line."""
         later = self._later
         if later is None or next(self._own_ids(None, [line])) != _NEW:
             return self
         return self if [*later._ids(None, [line])] == [_NEW] else later._tokenizer_for(line)
 
     def template(self, line: str) -> str:
-        """The template of a line; of one that has none, what it would be: the line without its values."""
+        """The template of a line.
+
+        If it has none, the template that it would have: the line without its values.
+        """
         if (tokenizer := self._tokenizer_for(line)) is not self:
             return tokenizer.template(line)
         pairs, message = self._fields_and_message(line)
@@ -277,7 +282,10 @@ class TemplateTokenizer(Growing):
         return like if pairs is None or self._fields is None else self._fields.shape(pairs, like)
 
     def unseen_values(self, line: str) -> list[str]:
-        """The words and values of a line that training never had where only known ones stand: status=502."""
+        """The new words and values of a line at places where only known ones are expected: status=502.
+
+        New means that they do not occur in the training data.
+        """
         if (tokenizer := self._tokenizer_for(line)) is not self:
             return tokenizer.unseen_values(line)
         pairs, message = self._fields_and_message(line)
@@ -289,8 +297,10 @@ class TemplateTokenizer(Growing):
         return values if longer is None else [*values, f"duration={longer}s"]
 
     def known_values(self, line: str) -> list[str]:
-        """The values of a line with a template that `unseen_values` would name if training had not had them,
-        each in words that say where it stands; of the words of a message the number of its template."""
+        """The known values of a line with a template that `unseen_values` would return if they were new.
+
+        Each is a text with its place. The words of a message are represented by the number of its template.
+        """
         if (tokenizer := self._tokenizer_for(line)) is not self:
             return tokenizer.known_values(line)
         pairs, message = self._fields_and_message(line)
@@ -306,9 +316,13 @@ class TemplateTokenizer(Growing):
         return values
 
     def is_recombination(self, line: str, never: frozenset[str] = frozenset()) -> bool:
-        """Whether training had all parts of a line of fields, but for sizes, though never together: the names
-        and values of the fields (of paths the first part), and the message. Of the values that `known_values`
-        names, training is taken to have had none of `never`."""
+        """Whether training had all parts of a line of fields, except sizes, but not this combination.
+
+        The parts are the names and values of the fields, the first part of a path, and the message.
+
+        Args:
+            never: values, as returned by `known_values`, that count as new.
+        """
         if (tokenizer := self._tokenizer_for(line)) is not self:
             return tokenizer.is_recombination(line, never)
         pairs, message = self._fields_and_message(line)
@@ -327,12 +341,12 @@ class TemplateTokenizer(Growing):
 
     @property
     def facts(self) -> Mapping[str, str]:
-        """The treatment of each field of the training lines: its name to a few words."""
+        """The treatment of each field in the training lines: its name to a few words."""
         field_facts = {} if self._fields is None else self._fields.facts
         return field_facts if self._later is None else {**self._later.facts, **field_facts}
 
     def advice(self, counts: Sequence[int]) -> str | None:
-        """A warning where three templates or fewer cover nearly all of many lines."""
+        """A warning if three templates or fewer cover nearly all of many lines, otherwise None."""
         ranked = sorted(counts[_NEW:], reverse=True)
         lines = sum(ranked)
         few = next((n for n in (1, 2, 3) if sum(ranked[:n]) >= 0.99 * lines), None)
@@ -341,7 +355,7 @@ class TemplateTokenizer(Growing):
         share = sum(ranked[:few]) / lines
         return (
             f"{few} template{'s cover' if few > 1 else ' covers'} {share:.0%} of {lines:,} "
-            "lines: the model can tell little; name fields with --option keep=NAME,NAME"
+            "lines, so the model can detect little; name fields with --option keep=NAME,NAME"
         )
 
     def unknown(self, raw: Any) -> list[Unknown]:
@@ -355,17 +369,17 @@ class TemplateTokenizer(Growing):
     def train(cls, texts: Iterable[Any], *, vocabulary_size: int | None = None, **options: Any) -> Self:
         """Learn templates (or event ids) from windows and sessions, in their order.
 
-        Lines that a window shares with the one before it (overlapping windows) are counted once.
+        If a window overlaps the one before it, their common lines are counted once.
 
         Args:
             texts: read once; memory is bounded by `max_templates`.
-            vocabulary_size: the most ids there may be, specials and `<NEW>` included; None leaves
-                `max_templates` to say.
+            vocabulary_size: the most ids, specials and `<NEW>` included; None: only `max_templates` limits
+                them.
             options: see `TemplateOptions`.
 
         Raises:
-            UsageError: an unknown option, one out of range, or a vocabulary size that leaves no room.
-            DataError: no lines, or none frequent enough.
+            UsageError: an unknown option, an option out of range, or a vocabulary size that is too small.
+            DataError: there are no lines, or none is frequent enough.
         """
         chosen = options_of(TemplateOptions, options, cls.name)
         max_templates = chosen.max_templates
@@ -376,22 +390,22 @@ class TemplateTokenizer(Growing):
         return cls._learn(texts, chosen, max_templates)
 
     def grown(self, texts: Iterable[Any]) -> Self:
-        """This tokenizer with ids for lines of `texts` that fit none of its templates, behind all ids it has.
+        """This tokenizer with new ids, after all others, for lines of `texts` that fit none of its templates.
 
-        Every line that has a template keeps its id: later templates are only asked about other lines. The
-        options are those it was trained with; `max_templates` counts all.
+        Every line that has a template keeps its id, because later templates apply only to other lines. The
+        options are those of the first training; `max_templates` counts all templates.
         """
         room = self._options.max_templates - (len(self.tokens) - _FIRST)
         if room < 1:
             return self
         try:
             later = self._learn(texts, replace(self._options, keep=(), mask=()), room, earlier=self)
-        except DataError:  # no line is new, or none often enough
+        except DataError:  # no line is new, or none is frequent enough
             return self
         return self._with_later(later)
 
     def _with_later(self, later: Self) -> Self:
-        """This tokenizer with one more, which is asked last."""
+        """This tokenizer with another one, which is used last."""
         last = later if self._later is None else self._later._with_later(later)
         return type(self)(self._templates, self._keys, self._options, self._fields, self._longest, last)
 
@@ -399,7 +413,10 @@ class TemplateTokenizer(Growing):
     def _learn(
         cls, texts: Iterable[Any], chosen: TemplateOptions, max_templates: int, earlier: Self | None = None
     ) -> Self:
-        """Learn templates, none for lines that fit one of the `earlier` tokenizer. Raises as `train`."""
+        """Learn templates, except for lines that fit a template of the `earlier` tokenizer.
+
+        Raises the same errors as `train`.
+        """
         values, min_sessions = LogValues(chosen.patterns, secrets=chosen.mask_secrets), chosen.min_sessions
         drain = Drain(chosen.drain, max_templates, min_sessions, most_values=chosen.values)
         keys = Tallies(min_sessions, max(2 * max_templates, _KEYS_FOLLOWED))
@@ -432,8 +449,8 @@ class TemplateTokenizer(Growing):
             )
             if absent := [name for name in (*chosen.keep, *chosen.mask) if not counts.knows(name)]:
                 raise UsageError(
-                    f"no line has the field {absent[0]!r} that keep or mask names; "
-                    f"fields are {', '.join(list(fields.facts)[:20])}"
+                    f"no line has the field {absent[0]!r}, which keep or mask names; "
+                    f"the fields are {', '.join(list(fields.facts)[:20])}"
                 )
         if not len(templates) and not frequent_keys and not (fields and fields.templates):
             raise too_few(
@@ -444,14 +461,17 @@ class TemplateTokenizer(Growing):
         )
 
     def spell(self, raw: Any) -> str:
-        """The lines as `hf` takes them: "E12" is the twelfth template or event id, `<NEW>` as named."""
+        """The lines in the form that `hf` reads: "E12" is the twelfth template or event id.
+
+        `<NEW>` stays as it is.
+        """
         ids = self.encode(raw).ids[1:-1].tolist()
         return " ".join(_token_names(self.tokens)[token] for token in ids)
 
     def hf(self) -> PreTrainedTokenizerFast:
-        """Equal ids for sequences as `spell` writes them; anything else is `<NEW>`.
+        """A tokenizer with the same ids for sequences from `spell`; anything else is `<NEW>`.
 
-        A Hugging Face tokenizer cannot match templates. Names in <> may hold a space.
+        A Hugging Face tokenizer cannot match templates. Names in <> may contain a space.
         """
         from tokenizers import Regex, pre_tokenizers
 
@@ -494,7 +514,7 @@ class TemplateTokenizer(Growing):
 
     @classmethod
     def _of(cls, content: Mapping[str, Any], options: TemplateOptions) -> Self:
-        """The tokenizer that `_content` describes."""
+        """Restore the tokenizer that `_content` describes."""
         words = [tuple(words) for words in content["templates"]]
         closed = {int(number): tuple(map(int, at)) for number, at in content["closed"].items()}
         if any(not 0 <= at < len(words[number]) for number, places in closed.items() for at in places):
@@ -512,21 +532,26 @@ class TemplateTokenizer(Growing):
 
 
 def _mask_secrets(pairs: Pairs, values: LogValues) -> Pairs:
-    """Fields without what looks like a secret, where secrets are masked."""
+    """Fields without text that looks like a secret, if secrets are masked."""
     if not values.secrets:
         return pairs
-    # The name says whether a value is a secret: password=...
+    # The name shows whether a value is a secret: password=...
     return tuple((name, values.line(f"{name}={value}").partition("=")[2]) for name, value in pairs)
 
 
 def _token_names(tokens: Sequence[str]) -> list[str]:
-    """The specials as they are, and "E1", "E2", ... for templates and event ids."""
+    """The specials unchanged, and "E1", "E2", ... for templates and event ids."""
     return [*tokens[:_FIRST], *(f"E{number}" for number in range(1, len(tokens) - _FIRST + 1))]
 
 
 def _encodings(ids: Ids, lines: Sequence[Sequence[str]], counts: Counts) -> list[Encoding]:
-    """Encodings of R records as views of common arrays: (N,) ids of all lines, the lines, and (R,) their
-    numbers."""
+    """Encodings of R records as views of common arrays.
+
+    Args:
+        ids: (N,) ids of all lines.
+        lines: the lines of each record.
+        counts: (R,) number of lines in each record.
+    """
     record = np.repeat(np.arange(len(counts)), counts)
     firsts = np.concatenate([[0], np.cumsum(counts)])
     # Every record has two special tokens.

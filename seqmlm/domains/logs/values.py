@@ -1,16 +1,16 @@
-"""Normalisation of log lines: values become marks in one pass, what is left is what the program always
-writes.
+"""Normalise log lines: replace values by marks, so that only the text that the program always writes remains.
 
     Received block blk_-16089 of size 911 from /10.250.14.224
     Received block blk_<ID> of size <NUM> from /<IP>
 
-One compiled alternation finds every kind of value; of those at the leftmost place the first one wins. No
-built-in value holds white space and none looks beyond its word, so a line is divided at white space first and
-each word looked up in a table of those seen before. Digits are equivalent to every alternative, except for
-the 0 of 0x; so words that differ only in digits share one entry of a second table. Both tables are bounded.
+One compiled alternation finds every kind of value. The leftmost match wins, and at the same place the first
+alternative. No built-in value contains white space, and none depends on text outside its word. A line is
+therefore first split at white space, and each word is looked up in a table of earlier words. All alternatives
+treat digits alike, except for the 0 of 0x. Words that differ only in digits therefore share one entry of a
+second table. Both tables are bounded.
 
-Vocabularies are learnt from each line once, however windows overlap: a line counted in every window that
-contains it would look common.
+Vocabularies are learned from each line once, even if windows overlap. A line that is counted in every window
+that contains it would seem common.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _UNITS = {
     "DUR": r"(?:ns|us|µs|ms|msecs?|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)",
     "SIZE": r"(?:[KMGTP]i?[Bb]?|[kmgt]i?[Bb]|B|[Bb]ytes?)",
 }
-# In order of precedence. Each alternative needs a digit, "/", "\" or "@": see `_VALUE_WORD`.
+# In order of precedence. Each alternative needs a digit, "/", "\" or "@" (see `_VALUE_WORD`).
 _KINDS: tuple[tuple[str, str], ...] = (
     ("URL", r"(?<![A-Za-z])[A-Za-z][A-Za-z0-9+.-]{1,15}://[^\s\"'<>|]*[^\s\"'<>|.,;:!?)\]}]"),
     ("EMAIL", r"(?<![\w.+-])[\w.+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8}(?![\w@])"),
@@ -72,29 +72,31 @@ _KINDS: tuple[tuple[str, str], ...] = (
 )
 KINDS = tuple(dict.fromkeys(kind for kind, _ in _KINDS))
 SECRET = "SECRET"
-"""The further kind that what looks like a secret has, where secrets are masked."""
-# Only from where a word begins: a giant one without a value would be gone through from each of its letters.
+"""The additional kind for text that looks like a secret, if secrets are masked."""
+# Matches begin only at the start of a word. Otherwise, a giant word without a value would be searched from
+# each of its letters.
 _VALUE_WORD = re.compile(r"(?<!\S)[^\s0-9/\\@<]*[0-9/\\@<]\S*")
 _ANY_WORD = re.compile(r"\S+")
 _NAME = re.compile(r"[A-Z]+(?:_[A-Z]+)*")
 _NO_PREFIX = re.compile(r"[1-9][xX]")
 _ZEROS = str.maketrans("123456789", "0" * 9)
-_Place = tuple[int, int, str]  # start and end of a value, and what is put there
+_Place = tuple[int, int, str]  # start and end of a value, and its replacement
 _NONE = np.zeros((0, 4), dtype=np.int32)
-_TABLE, _LONGEST = 1 << 16, 256  # words cached, and the longest one cached
+_TABLE, _LONGEST = 1 << 16, 256  # most words in the cache, and the length of the longest
 
 
 def mark(kind: str) -> str:
-    """The mark of a kind of value in a normalised line."""
+    """The mark for a kind of value in a normalised line."""
     return f"<{kind}>"
 
 
 class NormalisedText(NamedTuple):
     """A normalised text and the places of its marks.
 
-    text: the text with marks.
-    marks: (M, 4) for each mark where it begins and ends in `text`, and where its value began and ended in the
-        text this was made from; ascending.
+    Attributes:
+        text: the text with marks.
+        marks: (M, 4) for each mark its start and end in `text`, and the start and end of its value in the
+            original text; ascending.
     """
 
     text: str
@@ -102,16 +104,16 @@ class NormalisedText(NamedTuple):
 
 
 class LogValues:
-    """Replaces values by marks.
+    """Replace values by marks.
 
     Args:
-        patterns: further kinds of values, name to regular expression; looked for before the built-in ones, in
-            this order. Names are capital letters and underscores; a name of `KINDS` adds to that kind.
-        secrets: replace what looks like a secret as well; see `secret_places`.
+        patterns: more kinds of values, name to regular expression. They are searched before the built-in
+            ones, in this order. Names are capital letters and underscores; a name in `KINDS` adds to that
+            kind.
+        secrets: whether text that looks like a secret is replaced as well; see `secret_places`.
 
     Raises:
-        UsageError: a name that cannot be a mark, an expression that does not compile or matches the empty
-            text.
+        UsageError: a name cannot be a mark, or an expression does not compile or matches the empty text.
 
     >>> LogValues().line("took 12 ms for /10.0.0.7:8080 (sha1=da39a3ee5e6b4b0d)")
     'took <NUM> ms for /<IP> (sha1=<HEX>)'
@@ -122,7 +124,7 @@ class LogValues:
         self.kinds = tuple(dict.fromkeys((*KINDS, *self.patterns, *([SECRET] if secrets else ()))))
         self._own = _user_pattern(self.patterns)
         self._own_marks = {f"_own{number}": mark(kind) for number, kind in enumerate(self.patterns)}
-        # A mark that is already in the text stays, and counts as a mark.
+        # A mark that is already in the text stays there and counts as a mark.
         literal = ("", mark(f"(?:{'|'.join(map(re.escape, self.kinds))})"))
         self._built_in = re.compile("|".join(f"({text})" for _, text in (literal, *_KINDS)))
         self._marks = tuple(mark(kind) for kind, _ in _KINDS)
@@ -130,7 +132,7 @@ class LogValues:
         self._look_up = self._words.__getitem__
 
     def words(self, line: str) -> tuple[str, ...]:
-        """The words (runs without white space) of the normalised line."""
+        """The words of the normalised line, which are its runs without white space."""
         if self.secrets or self._own is not None:
             line = _put_marks(line, self._line_places(line)).text
         return tuple(map(self._look_up, line.split()))
@@ -140,7 +142,7 @@ class LogValues:
         return self.normalise(line).text
 
     def normalise(self, line: str) -> NormalisedText:
-        """The normalised line, with the places of its marks in the given one."""
+        """The normalised line, with the places of its marks in the original one."""
         if not self.secrets and self._own is None:
             return _put_marks(line, self._places(line))
         first = _put_marks(line, self._line_places(line))
@@ -158,22 +160,25 @@ class LogValues:
         return places
 
     def find(self, word: str) -> list[_Place]:
-        """The built-in values of a word, without looking it up."""
+        """The built-in values of a word, without the table."""
         places = [(*match.span(), self._mark_of(match)) for match in self._built_in.finditer(word)]
         return _add_random_places(word, places) if self.secrets else places
 
     def _mark_of(self, match: re.Match[str]) -> str:
-        """The mark of a match; a mark that is in the text already stays as it is."""
+        """The mark for a match. A mark that is already in the text stays unchanged."""
         number = match.lastindex
         assert number is not None
         return match[0] if number == 1 else self._marks[number - 2]
 
     def _secret_places(self, line: str) -> list[_Place]:
-        """The places that `secret_places` finds; lines that differ only in digits are searched once."""
+        """The result of `secret_places`. Lines that differ only in digits are searched once."""
         return secret_places(line) if len(line) > _LONGEST else _of_shape(line.translate(_ZEROS))
 
     def conceal(self, text: str) -> str:
-        """Lines with a star for each character of what looks like a secret; as they are without `secrets`."""
+        """Replace each character of text that looks like a secret by a star.
+
+        Without `secrets`, lines are unchanged.
+        """
         if not self.secrets:
             return text
         return "\n".join(map(self._conceal_line, text.split("\n")))
@@ -189,7 +194,10 @@ class LogValues:
         return "".join((*pieces, line[done:]))
 
     def _line_places(self, line: str) -> list[_Place]:
-        """The values looked for in the whole line, before the built-in ones: secrets, then the user's own."""
+        """Values that depend on the whole line: secrets, then the user's own kinds.
+
+        The built-in ones come later.
+        """
         places = list(self._secret_places(line)) if self.secrets else []
         for match in self._own.finditer(line) if self._own is not None else ():
             start, end = match.span()
@@ -200,7 +208,7 @@ class LogValues:
 
 
 class _Words(dict[str, str]):
-    """Words seen before, normalised; `table[word]` normalises a new one."""
+    """A table of normalised words; `table[word]` normalises a new word."""
 
     def __init__(self, values: LogValues) -> None:
         super().__init__()
@@ -226,7 +234,7 @@ class _Words(dict[str, str]):
         return self._normalise(word)[1]
 
     def _normalise(self, word: str) -> tuple[str, list[_Place]]:
-        """A word with marks for its values, and the places of these."""
+        """A word with marks for its values, and the places of the values."""
         if len(word) > _LONGEST or _NO_PREFIX.search(word) is not None:
             return self._compute(word)
         shape = word.translate(_ZEROS)
@@ -234,24 +242,26 @@ class _Words(dict[str, str]):
             if len(self._shapes) >= _TABLE:
                 self._shapes.clear()
             fresh = self._compute(shape)
-            # Digits that stay belong to the word, so its shape alone is not enough.
+            # Digits that remain belong to the word, so its shape is not enough.
             self._shapes[shape] = None if "0" in fresh[0] else fresh
         normalised = self._shapes[shape]
         return self._compute(word) if normalised is None else normalised
 
     def _compute(self, word: str) -> tuple[str, list[_Place]]:
-        """A word with marks for its values and their places, found anew."""
+        """A word with marks for its values and their places, computed without the table."""
         places = self._values.find(word)
         return _put_marks(word, places).text, places
 
 
 def original_spans(marked: NormalisedText, spans: Ids) -> Ids:
-    """(T, 2) spans in the original text, of spans in a normalised one; a part of a mark is its whole
-    value."""
+    """(T, 2) spans in the original text for spans in a normalised text.
+
+    A span of a part of a mark becomes the span of the whole value.
+    """
     marks = marked.marks
     if not len(marks):
         return spans
-    # The last mark that begins before each offset; in front of the first one nothing has moved.
+    # The last mark that begins before each offset. Before the first mark, offsets are unchanged.
     at = np.searchsorted(marks[:, 0], spans, side="left") - 1
     inside = (at >= 0) & (spans < marks[at, 1])
     moved = spans + np.where(at >= 0, marks[at, 3] - marks[at, 1], 0)
@@ -275,7 +285,7 @@ def _put_marks(text: str, places: Iterable[_Place]) -> NormalisedText:
 
 
 def _user_pattern(patterns: Mapping[str, str]) -> re.Pattern[str] | None:
-    """One expression for all patterns of a user, with a named group each; None without patterns."""
+    """One expression for all patterns of a user, with a named group for each; None without patterns."""
     for name, text in patterns.items():
         if _NAME.fullmatch(name) is None:
             raise UsageError(
@@ -294,18 +304,18 @@ def _user_pattern(patterns: Mapping[str, str]) -> re.Pattern[str] | None:
 
 # Secrets
 
-_NAMED = (  # what the value of such a name is for
+_NAMED = (  # names whose values are secrets
     r"(?:pass(?:word|wd|phrase|code)?|pwd|secrets?|tokens?|jwt|key|(?:api|access|private|secret|encryption|ssh)"
     r"[_-]?(?:access[_-]?)?keys?(?:[_-]?id)?|auth(?:orization)?|credentials?|creds|otp|pin|cvv|cvc|ssn|iban)"
 )
 _SCHEME = r"(?:(?:Bearer|Basic|Digest|Negotiate|Token|ApiKey)\s+)?"
 _VALUE = (
     r"\"(?:[^\"\\]|\\.){1,4096}\"|'(?:[^'\\]|\\.){1,4096}'"
-    r"|(?:\\{1,4}[\"'])?[^\s,;&\"'<>(){}\[\]|]+"  # a mark is no value
+    r"|(?:\\{1,4}[\"'])?[^\s,;&\"'<>(){}\[\]|]+"  # a mark is not a value
 )
 _LIKE_SECRETS = re.compile(
-    rf"(?P<address>{dict(_KINDS)['URL']}|{dict(_KINDS)['EMAIL']})"  # is hidden whole
-    # A private key, to its end or that of the line.
+    rf"(?P<address>{dict(_KINDS)['URL']}|{dict(_KINDS)['EMAIL']})"  # replaced as a whole
+    # A private key, up to its end or the end of the line.
     r"|(?P<block>-----BEGIN [A-Z ]*PRIVATE KEY-----(?:[\s\S]*?-----END [A-Z ]*PRIVATE KEY-----|[\s\S]*))"
     # password=..., "apiKey": "...", Authorization: Bearer ..., --token ..., Cookie: ...
     rf"|(?:(?<![A-Za-z])|(?<=[a-z0-9])(?=[A-Z]))(?i:{_NAMED}\\{{0,4}}[\"']?\s{{0,3}}(?:=>|:=|[=:](?![:/]))\s{{0,3}}"
@@ -315,15 +325,15 @@ _LIKE_SECRETS = re.compile(
     r"|(?i:\bcookie\\{0,4}[\"']?\s{0,3}[=:]\s{0,3})(?P<cookie>\S.*)"
     # user:password@host
     r"|(?<![\w/.+-])[\w.+-]{1,64}:(?P<login>[^\s:@/]{1,128})(?=@[\w(])"
-    # Keys as their issuers write them: JSON web tokens, AWS, GitHub, GitLab, Slack, Stripe, Google, npm, ...
-    # The header of a token is short; without a bound, "eyJ-eyJ-..." would be gone through from each "eyJ".
+    # Keys in their issuers' format: JSON web tokens, AWS, GitHub, GitLab, Slack, Stripe, Google, npm, ...
+    # The header of a token is short. Without a limit, "eyJ-eyJ-..." would be searched from each "eyJ".
     r"|(?P<issued>\beyJ[\w-]{5,512}\.[\w-]{5,}(?:\.[\w-]*)?|\b(?:AKIA|ASIA|AGPA|AIDA|AROA|ANPA)[0-9A-Z]{12,}"
     r"|\b(?:gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|(?:sk|pk|rk)[-_](?:live[-_]|test[-_]|proj[-_])?"
     r"|AIza|ya[0-9]{2}\.|npm_|hf_|SG\.)[\w.-]{12,})"
     # Words like Tr0ub4dor!
     r"|(?<!\S)(?P<mixed>(?=\S{0,63}[a-z])(?=\S{0,63}[0-9])(?=\S{1,63}[!@^*%])[\w!@^*%$+~?.-]{8,64})(?!\S)"
 )
-# Without one of these in lower case a line has nothing of that: looking for them takes a tenth of the time.
+# A line without any of these in lower case has no such secret. This search takes a tenth of the time.
 _SIGNS = word_list(
     """pass pwd secret token jwt key auth cred otp pin cvv cvc ssn iban bearer basic cookie @ ! ^ * % eyj
     akia asia agpa aida aroa anpa ghp_ gho_ ghu_ ghs_ ghr_ _pat_ glpat- xox sk- sk_ pk- pk_ rk- rk_ aiza
@@ -337,11 +347,12 @@ _INNER_DIGIT = re.compile(r"[A-Za-z][0-9]+[A-Za-z]")
 
 
 def secret_places(line: str) -> list[_Place]:
-    """Places of the secrets of a line, by their form: what follows `password=` and the like, keys as their
-    issuers write them, private key blocks, logins, cookies, words like Tr0ub4dor!
+    """Places of the secrets in a line, by their form.
 
-    The name itself stays: `password=<SECRET>`. Addresses, e-mail addresses and numbers (of cards, of persons)
-    are values of other kinds; words that look random are found later, word by word.
+    These are the text after `password=` and similar names, keys in their issuers' format, private key blocks,
+    logins, cookies, and words like Tr0ub4dor! The name itself stays: `password=<SECRET>`. Addresses, e-mail
+    addresses and numbers (of cards, of persons) are values of other kinds. Words that look random are found
+    later, word by word.
     """
     low = line.lower()
     if not any(sign in low for sign in _SIGNS):
@@ -354,7 +365,7 @@ _of_shape = lru_cache(_TABLE)(secret_places)
 
 
 def _add_random_places(word: str, places: Sequence[_Place]) -> list[_Place]:
-    """The values of a word, and what looks random between them."""
+    """The values of a word, and the text between them that looks random."""
     all_places: list[_Place] = []
     done = 0
     for place in (*places, (len(word), len(word), "")):
@@ -367,10 +378,10 @@ def _add_random_places(word: str, places: Sequence[_Place]) -> list[_Place]:
 
 
 def _random_places(run: str, at: int) -> list[tuple[int, int]]:
-    """Places in a run of letters and digits that nobody would have written: keys, tokens, made-up passwords.
+    """Places in a run of letters and digits that look random: keys, tokens and generated passwords.
 
-    Names that people give are made of words; what is random changes between capitals, small letters and
-    digits at every second or third character.
+    Names from people consist of words. Random text changes between capitals, small letters and digits at
+    every second or third character.
     """
     size = sum(map(str.isalnum, run))
     if size >= 20 and len(_HUMP.findall(run)) >= 0.3 * size:
@@ -398,12 +409,12 @@ _LINES_FOLLOWED = 100_000
 
 
 def fresh_lines(raws: Iterable[Any]) -> Iterator[tuple[Any, Sequence[str]]]:
-    """Each window or session with those of its lines that occurred in none before.
+    """Yield each window or session with only the lines that occurred in no earlier one.
 
-    Windows overlap, and a line may belong to several sessions: counted in each, one secret line would look
-    common. A line is identified by its text and time; without times, a window omits what the one before it
-    ends with. Event ids are all taken. Other lines that happen to be equal are skipped as well, which only
-    makes counts smaller.
+    Windows overlap, and a line may belong to several sessions. If it counted in each of them, a single line
+    with a secret would seem common. Text and time identify a line. Without times, a window leaves out the
+    lines at the end of the window before it. Event ids are all included. Other lines that happen to be equal
+    are left out as well, which only makes counts smaller.
     """
     recent, last_lines = _RecentLines(), None
     for raw in raws:
@@ -425,7 +436,7 @@ class _RecentLines:
         self._then: set[int] = set()
 
     def add(self, line: tuple[float, str]) -> bool:
-        """Whether the line is new."""
+        """Add a line, and return whether it is new."""
         key = hash(line)
         if key in self._now or key in self._then:
             return False
@@ -446,18 +457,24 @@ def _overlap(earlier: Sequence[Any], later: Sequence[Any]) -> int:
 
 
 def subject_of(raw: Any, number: int) -> int:
-    """A number that stands for the subject of lines: the session, or the log file with its rotations, that
-    they name as `subject`; else the `number` of the record."""
+    """A number that identifies the subject of lines.
+
+    The subject is the session, or the log file with its rotations, according to `subject`. Without a subject,
+    it is the `number` of the record.
+    """
     subject = getattr(raw, "subject", None)
     return number if subject is None else hash(subject)
 
 
 def too_few(product: str, min_subjects: int, has_lines: bool) -> DataError:
-    """The error for logs that have no `product` ("templates", "words") of so many subjects; `has_lines` says
-    whether there was anything to learn from."""
+    """The error for logs without any `product` ("templates", "words") from enough subjects.
+
+    Args:
+        has_lines: whether there were any lines to learn from.
+    """
     if min_subjects > 1 and has_lines:
         return DataError(
-            f"no log lines of {min_subjects} sessions or files are alike, so there are no {product} to keep",
+            f"no log lines are alike in {min_subjects} sessions or files, so there are no {product} to keep",
             remedy="a file and its rotations count once: name the sessions (--option session=REGEX), give "
             "more files, or, if the data are not sensitive, lower tokenizer.options.min_sessions",
         )
@@ -474,5 +491,5 @@ def lines_of(raw: Any) -> Sequence[str]:
 
 
 def are_lines(raw: Any) -> bool:
-    """Whether `lines_of` can read a raw."""
+    """Whether `lines_of` can read a raw sequence."""
     return isinstance(raw, str) or hasattr(raw, "lines")

@@ -1,10 +1,9 @@
-"""Logs without templates (`log_words.v1`): WordPiece on lines whose values are replaced by marks (LAnoBERT,
-Lee et al. 2023).
+"""Tokenize logs without templates (`log_words.v1`): WordPiece on lines with marks for their values.
 
-The units are words and punctuation marks; a mark such as `<NUM>` is one token. Nothing is parsed, so a line
-unlike any training line is still tokenized and scored word by word, at the cost of longer sequences than with
-templates. The vocabulary is learnt from the log itself, which made most of the difference in LAnoBERT's
-tables.
+The method is that of LAnoBERT (Lee et al. 2023). The units are words and punctuation marks; a mark such as
+`<NUM>` is one token. Nothing is parsed. A line unlike any training line is therefore still tokenized and
+scored word by word, but sequences are longer than with templates. The vocabulary is learned from the log
+itself. In LAnoBERT's tables, this made most of the difference.
 """
 
 from __future__ import annotations
@@ -44,8 +43,14 @@ _CLS, _SEP = SPECIAL.index("[CLS]"), SPECIAL.index("[SEP]")
 
 
 class _LineTokens(NamedTuple):
-    """A normalised line encoded, its `[SEP]` included: (K,) ids, (K,) numbers of words inside the line (-1
-    for the special token), (K, 2) offsets into the line, and how many words it has."""
+    """The tokens of a normalised line, including its `[SEP]`.
+
+    Attributes:
+        ids: (K,) token ids.
+        words: (K,) numbers of words within the line, -1 for the special token.
+        spans: (K, 2) offsets in the line.
+        size: number of words in the line.
+    """
 
     ids: Ids
     words: Ids
@@ -59,16 +64,16 @@ _START = _LineTokens(
 
 
 class LogWordTokenizer(WordPieceTokenizer):
-    """Words of normalised log lines; `[CLS]` in front, `[SEP]` behind every line.
+    """Words of normalised log lines, with `[CLS]` at the start and `[SEP]` after every line.
 
-    Raw is anything with `lines` (a window or session of a log), or a text of lines; spans point into
-    `"\\n".join(lines)`. Every printable ASCII letter is in the vocabulary, so a new word of those is spelled
-    and never `[UNK]`. Case is kept.
+    A raw sequence is any object with `lines` (a window or session of a log), or a text of lines. Spans are
+    offsets in `"\\n".join(lines)`. Every printable ASCII letter is in the vocabulary, so a new word of such
+    letters is spelled and never becomes `[UNK]`. Case is kept.
 
     Args:
-        backend: a trained tokenizer; `train` and `load` make it.
-        patterns: further kinds of values, name (capital letters) to regular expression.
-        min_sessions, mask_secrets: as given to `train`.
+        backend: a trained tokenizer, from `train` or `load`.
+        patterns: more kinds of values, name (capital letters) to regular expression.
+        min_sessions, mask_secrets: the values that `train` received.
     """
 
     name: ClassVar[str] = "log_words.v1"
@@ -94,9 +99,10 @@ class LogWordTokenizer(WordPieceTokenizer):
         self._part_cache: dict[str, _LineTokens] = {}
 
     def encode_batch(self, raws: Sequence[Any]) -> list[Encoding]:
-        """Encode windows or sessions; groups number the words, spans are characters of the raw lines.
+        """Encode windows or sessions. Groups number the words, and spans are characters of the raw lines.
 
-        A mark's span is the value it stands for; the pieces of a word with part of a value have their own.
+        The span of a mark is the value that it replaces. The pieces of a word with part of a value have their
+        own spans.
         """
         if not len(raws):
             return []
@@ -143,7 +149,7 @@ class LogWordTokenizer(WordPieceTokenizer):
         parts: Sequence[_LineTokens],
         sizes: NDArray[np.int64],
     ) -> Ids:
-        """(T, 2) spans in each record's raw lines, taken back for all lines of the batch at once."""
+        """(T, 2) spans in each record's raw lines, converted for all lines of the batch at once."""
         is_line = np.array([part is not _START for part in parts])
         raw_lines = chain.from_iterable(records)
         lengths = np.array(
@@ -152,7 +158,7 @@ class LogWordTokenizer(WordPieceTokenizer):
                 for marked_line, line in zip(marked, raw_lines, strict=True)
             ]
         )
-        # Both texts begin with a line end, so that each line's own can be the mark that sets its offset.
+        # Both texts begin with a line end, so that the line end before each line is a mark with its offset.
         bases = np.concatenate([[[1, 1]], 1 + np.cumsum(lengths, axis=0)])[:-1]
         table = []
         for marked_line, (offset, raw_offset) in zip(marked, bases.tolist(), strict=True):
@@ -170,14 +176,14 @@ class LogWordTokenizer(WordPieceTokenizer):
         return raw_spans
 
     def unknown(self, raw: Any) -> list[Unknown]:
-        """The words that come out as the unknown token."""
+        """The words that become the unknown token."""
         text, encoding = "\n".join(lines_of(raw)), self.encode(raw)
         assert encoding.spans is not None
         places = encoding.spans[encoding.ids == self.space.unk].tolist()
         return [Unknown(start, text[start:end]) for start, end in places]
 
     def spell(self, raw: Any) -> str:
-        """The normalised lines as `hf` takes them, `[SEP]` between them."""
+        """The normalised lines in the form that `hf` reads, with `[SEP]` between them."""
         return " [SEP] ".join(map(self._values.line, lines_of(raw)))
 
     @classmethod
@@ -194,16 +200,16 @@ class LogWordTokenizer(WordPieceTokenizer):
         """Learn a vocabulary from windows and sessions.
 
         Args:
-            texts: read once; memory grows with the number of distinct words only, up to a million.
-            vocabulary_size: the most ids, specials, marks and letters included; None fits it to the text.
-            patterns: further kinds of values.
-            min_sessions: words seen in fewer sessions are ignored; where lines are of no session, the
-                windows of a file and its rotations count once.
-            mask_secrets: replace what looks like a secret, too (`SECRET`).
+            texts: read once. Memory grows only with the number of distinct words, up to a million.
+            vocabulary_size: the most ids, including specials, marks and letters; None fits it to the text.
+            patterns: more kinds of values.
+            min_sessions: words in fewer sessions are ignored. If lines belong to no session, the windows of a
+                file and its rotations count as one session.
+            mask_secrets: whether text that looks like a secret is also replaced (`SECRET`).
 
         Raises:
-            UsageError: an unknown option, or a vocabulary size that leaves no room.
-            DataError: no words.
+            UsageError: an unknown option, or a vocabulary size that is too small.
+            DataError: there are no words.
         """
         if options:
             option_names = ("mask_secrets", "min_sessions", "patterns")
@@ -248,7 +254,7 @@ def _word_counts(
 def _vocabulary(
     kind: type[WordPieceTokenizer], counts: Mapping[str, int], marks: Sequence[str], size: int | None
 ) -> Any:
-    """A WordPiece model: specials, marks, all printable ASCII letters, then pieces learnt from the words."""
+    """A WordPiece model: specials, marks, all printable ASCII letters, and pieces learned from the words."""
     fixed = [*SPECIAL, *marks, *_LETTERS, *("##" + letter for letter in _LETTERS)]
     words = {word: n for word, n in counts.items() if word not in marks}
     size = fitted_size(words) if size is None else size

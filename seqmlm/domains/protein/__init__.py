@@ -1,7 +1,7 @@
-"""The protein domain: sequences, alignments and structures in, residues as units.
+"""The protein domain: sequences, alignments and structures, with residues as units.
 
-One residue a token (ESM's vocabulary, so that ESM checkpoints load). Residues are masked one by one
-(80/10/10, as ESM does; 30 %, which teaches more in a short training than its 15 %).
+Each residue is one token of ESM's vocabulary, so that ESM checkpoints load. Residues are masked one by one
+(80/10/10 as in ESM). The rate is 30 %, which teaches more in a short training than ESM's 15 %.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
     from seqmlm.reports.pictures import Picture
 
 _LIKE_DNA = 40
-"""Shortest sequence, in residues, that is taken for DNA if it has no other letters."""
+"""Length in residues of the shortest sequence that counts as DNA if it has no other letters."""
 
 _NO_RESIDUE = str.maketrans("", "", " \t\r\n-.")
 
 
 def _residues(text: str) -> str:
-    """A sequence spelled as a FASTA record is: upper case, without space, gaps and end."""
+    """A sequence spelled as in a FASTA record: upper case, without spaces, gaps and stop signs."""
     return text.translate(_NO_RESIDUE).removesuffix("*").upper()
 
 
 def _protein(record: Record, problems: Problems) -> Iterator[Record]:
-    """The protein of one table cell, without spaces and gaps; a cell of gaps only is counted."""
+    """The protein in a table cell, without spaces and gaps; a cell of gaps only is counted."""
     if raw := _residues(record.raw):
         yield replace(record, raw=raw)
     else:
@@ -52,16 +52,16 @@ def _protein(record: Record, problems: Problems) -> Iterator[Record]:
 
 
 def _count_dna(records: Iterator[Record], problems: Problems) -> Iterator[Record]:
-    """The records unchanged; long ones that look like DNA are noted."""
+    """Yield the records unchanged, and note long ones that look like DNA."""
     for record in records:
         if len(record.raw) >= _LIKE_DNA and not record.raw.strip("ACGTUN"):
-            note = "a protein of no other letters than A, C, G, T, U and N: is it DNA?"
+            note = "a protein with only the letters A, C, G, T, U and N: is it DNA?"
             problems.note(note, source=record.source, line=record.line)
         yield record
 
 
 class Residues(Letters):
-    """One letter a residue."""
+    """Sequences with one letter per residue."""
 
     example = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ"
 
@@ -70,7 +70,7 @@ class Residues(Letters):
 
 
 class ResidueGaps(Gaps):
-    """Residues that are not known: one of the 20 standard ones each."""
+    """Gaps for unknown residues. Each can be filled by one of the 20 standard residues."""
 
     def candidates(self, tokenizer: Tokenizer) -> Sequence[str]:
         return STANDARD
@@ -130,8 +130,8 @@ PROTEIN = Field(
         mode=Mode("partition", 4),
     ),
     text=Residues(),
-    # The sequence is the key: an alignment's rows share a document, yet a family may be on both sides of a
-    # split. Similar sequences stay together only where identity clusters are asked for.
+    # The sequence is the key. Rows of an alignment share a document, but a family may be on both sides of a
+    # split. Similar sequences stay together only if identity clusters are requested.
     keys=Keys(split=lambda record: str(record.raw), clusters=_clusters),
     levels=(ProteinLevel(), ResidueLevel("residue")),
     pictures=_pictures,

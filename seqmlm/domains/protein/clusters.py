@@ -1,7 +1,8 @@
-"""Protein identity clusters while the records stream by, so that no near copy stands in both splits.
+"""Cluster proteins by identity while the records stream by, so that near copies do not get into both splits.
 
-A greedy leader clustering in the manner of CD-HIT (Li & Godzik 2006) on MinHash sketches (Broder 1997; Mash,
-Ondov et al. 2016): a sequence joins the leader that shares most of its sketch, or leads a new cluster.
+The method is greedy leader clustering, similar to CD-HIT (Li & Godzik 2006), on MinHash sketches (Broder
+1997; Mash, Ondov et al. 2016). A sequence joins the leader that shares most of its sketch, or leads a new
+cluster.
 """
 
 from __future__ import annotations
@@ -14,47 +15,48 @@ from seqmlm.data.splits import hash64
 from seqmlm.errors import UsageError
 
 K = 5
-"""Residues of a k-mer: 3.2 million of them, so that unrelated proteins share next to none."""
+"""Residues of a k-mer. There are 3.2 million k-mers, so unrelated proteins share almost none."""
 
 SKETCH = 128
-"""k-mers kept of a sequence: those with the smallest hashes."""
+"""Number of k-mers that are kept of a sequence: those with the smallest hashes."""
 
-# The five residues stand apart at all different distances (a Golomb ruler): k-mers shared by chance then come
-# one by one, while runs of adjacent ones would come in bunches.
+# All distances between the five residues are different (a Golomb ruler), so that k-mers shared by chance come
+# one by one. K-mers of adjacent residues would come in bunches.
 _RULER = (0, 1, 4, 9, 11)
 _LETTERS = b"ACDEFGHIKLMNPQRSTVWY"
-_LEADERS = 16  # remembered for one k-mer; beyond that the oldest gives way
-_FEWEST = 4  # shared k-mers below this are chance
-_OTHER = 20  # code of every other letter
+_LEADERS = 16  # stored for one k-mer; a new leader then replaces the oldest
+_FEWEST = 4  # fewer shared k-mers are chance
+_OTHER = 20  # code for every other letter
 _CODES = bytes(_LETTERS.find(c) if c in _LETTERS else _OTHER for c in range(256))
 
 
 class IdentityClusters:
-    """Gives each sequence a cluster number; near copies get the same one.
+    """Give each sequence a cluster number; near copies get the same number.
 
-    The result depends on the order of the sequences and on nothing else. Memory is bounded (205 MB at most,
-    as much of it as the data touches): a table of the last 16 leaders seen for each k-mer, good for some
-    400,000 clusters; beyond that old ones are forgotten and their late members lead clusters of their own.
+    The result depends only on the order of the sequences. Memory is bounded: 205 MB at most, of which only
+    the part that the data touch is used. A table has the last 16 leaders for each k-mer, which is enough for
+    about 400,000 clusters. Beyond that, old leaders are forgotten, and later members of their clusters lead
+    new ones.
 
     Args:
-        identity: share of equal residues from which two sequences of like length should meet, in [0.3, 1].
-            The rule is statistical: with 300 residues and 0.5, pairs at 0.6 meet nearly always, at 0.5 half
-            of the time.
+        identity: share of equal residues from which two sequences of similar length should be in one cluster,
+            in [0.3, 1]. The rule is statistical. With 300 residues and 0.5, pairs at 0.6 are nearly always in
+            one cluster, and pairs at 0.5 half of the time.
 
     Raises:
-        UsageError: `identity` out of range.
+        UsageError: `identity` is out of range.
     """
 
     def __init__(self, identity: float = 0.5) -> None:
         if not 0.3 <= identity <= 1:
-            raise UsageError(f"identity of clusters lies between 0.3 and 1; got {identity}")
-        self._share = identity**K  # of its k-mers that a copy keeps
+            raise UsageError(f"the identity of clusters must be between 0.3 and 1; got {identity}")
+        self._share = identity**K  # share of its k-mers that a copy keeps
         self._leaders = np.zeros((20**K, _LEADERS), dtype=np.int32)  # cluster + 1; 0 is free
-        self._filled = np.zeros(20**K, dtype=np.uint8)  # place the next leader takes
+        self._filled = np.zeros(20**K, dtype=np.uint8)  # index for the next leader
         self._clusters = 0
 
     def __len__(self) -> int:
-        """Clusters so far, those of very short sequences aside."""
+        """Number of clusters so far, without those of very short sequences."""
         return self._clusters
 
     def key(self, record: Record) -> str:
@@ -62,9 +64,12 @@ class IdentityClusters:
         return str(self.assign(record.raw))
 
     def assign(self, sequence: str) -> int:
-        """The cluster of a sequence: that of a leader near it, or a new one; below 0 for very short ones."""
+        """The cluster of a sequence: that of a similar leader, or a new one.
+
+        Very short sequences get negative numbers.
+        """
         kmers = sketch(sequence)
-        if len(kmers) < _FEWEST:  # too short to compare: only exact copies meet
+        if len(kmers) < _FEWEST:  # too short to compare, so only exact copies share a cluster
             return ~(hash64(sequence) & 0x7FFFFFFFFFFFFFFF)
         entries = self._leaders[kmers]
         leaders, shared = np.unique(entries[entries > 0], return_counts=True)
@@ -77,7 +82,7 @@ class IdentityClusters:
 
 
 def sketch(sequence: str) -> NDArray[np.uint32]:
-    """The up to `SKETCH` distinct k-mers of a protein that have the smallest hashes, as base-20 numbers."""
+    """Up to `SKETCH` distinct k-mers of a protein with the smallest hashes, as base-20 numbers."""
     codes = np.frombuffer(sequence.encode("ascii", "replace").translate(_CODES), dtype=np.uint8)
     count = len(codes) - _RULER[-1]
     if count < 1:
@@ -90,7 +95,7 @@ def sketch(sequence: str) -> NDArray[np.uint32]:
     if (codes == _OTHER).any():
         is_residue = codes < _OTHER
         kmers = kmers[np.logical_and.reduce([is_residue[o : o + count] for o in _RULER])]
-    # A bijection of 32-bit numbers orders k-mers as if at random; sorting it brings equal ones together.
+    # A bijection of 32-bit numbers orders k-mers as if at random. Sorting makes equal k-mers neighbours.
     mixed = (kmers ^ (kmers >> np.uint32(16))) * np.uint32(0x45D9F3B)
     mixed = (mixed ^ (mixed >> np.uint32(16))) * np.uint32(0x45D9F3B)
     mixed ^= mixed >> np.uint32(16)

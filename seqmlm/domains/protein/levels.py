@@ -1,8 +1,8 @@
-"""How unusual proteins and residues are: surprisal, and what of it the model did not expect.
+"""Score how unusual proteins and residues are, by surprisal and by its excess over the expected surprisal.
 
-Some chains are harder to predict than others, whatever is wrong with them. Surprisal minus entropy is near
-0 wherever the model is right about its own uncertainty, so it finds foreign pieces that bits per residue
-hide; a further field `z` sets those against normal proteins of the same length.
+Some chains are harder to predict than others, even if nothing is wrong with them. Surprisal minus entropy is
+near 0 wherever the model is right about its own uncertainty. It therefore finds foreign pieces that bits per
+residue hide. A field `z` compares the bits per residue with normal proteins of the same length.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from seqmlm.errors import span_text
 from seqmlm.tokenizers.base import Tokenizer
 
 SEGMENT = 20
-"""Residues of the stretch whose highest mean is a statistic: a few turns of a helix, a short exon."""
+"""Residues of the stretch whose highest mean is a statistic: a few turns of a helix, or a short exon."""
 
 _BINS, _FEWEST = 10, 30
-_CONTEXT = 2  # scored residues of a protein, below which none has a known neighbour
+_CONTEXT = 2  # least number of scored residues; with fewer, no residue has a known neighbour
 
 
 class LengthReference(Background):
-    """Mean and spread of the bits per residue of normal proteins, in bins (B,) of ascending mean length."""
+    """Mean and spread of the bits per residue of normal proteins, in bins (B,) by ascending mean length."""
 
     needs_scores: ClassVar[bool] = True
     judges: ClassVar[bool] = False
@@ -57,12 +57,12 @@ class LengthReference(Background):
 
     @classmethod
     def fit(cls, train: Sequences, tokenizer: Tokenizer, *, seed: int) -> Self:
-        """An empty reference: the bits of normal proteins are learnt from scores."""
+        """An empty reference, because the bits of normal proteins are learned from scores."""
         nothing = np.zeros(0)
         return cls(nothing, nothing, nothing)
 
     def learn(self, normal: Iterable[ScoredRecord]) -> Self:
-        """A reference from normal proteins: up to ten bins of equal size, each of thirty proteins or more."""
+        """A reference from normal proteins: up to ten bins of equal size, each with at least 30 proteins."""
         pairs = np.array([(len(scored), mean(scored)) for scored in normal if len(scored)], dtype=np.float64)
         if len(pairs) < 2:
             return self
@@ -75,7 +75,7 @@ class LengthReference(Background):
         )
 
     def z(self, length: int, bits: float) -> float | None:
-        """Standard deviations above the mean of that length, between bins interpolated; None if unknown."""
+        """Standard deviations above the mean for this length, interpolated between bins; None if unknown."""
         if not len(self.lengths):
             return None
         expected = np.interp(length, self.lengths, self.means)
@@ -94,13 +94,16 @@ class ProteinLevel(Level):
     """A whole protein as one row.
 
     Statistics:
-        bits_per_unit: bits per residue, the score; a further field `z` sets it against normal proteins of
-            that length.
-        unexpected: mean surprisal above entropy: a chain that is not what the model takes it to be.
-        segment: highest mean of that over `SEGMENT` neighbours: a foreign piece in a normal chain.
-        unknown: share of residues that are not one of the 20, of which no other statistic says anything.
+        bits_per_unit: bits per residue, the score. The field `z` compares it with normal proteins of this
+            length.
+        unexpected: mean surprisal above entropy. It is high for a chain that does not fit the model's
+            predictions.
+        segment: highest mean of this excess over `SEGMENT` neighbours. It finds a foreign piece in a normal
+            chain.
+        unknown: share of residues outside the 20 standard ones, which no other statistic measures.
 
-    Of fewer than two residues that can be scored nothing is said: without context a model knows frequencies.
+    A protein with fewer than two residues that can be scored has no statistics. Without context, a model
+    knows only frequencies.
     """
 
     name = "protein"
@@ -109,16 +112,16 @@ class ProteinLevel(Level):
             **BITS_PER_UNIT,
             **UNEXPECTED,
             "segment": "the most unexpected stretch",
-            UNKNOWN: "residues that are not known, ambiguous or rare (X, B, Z, J, U, O)",
+            UNKNOWN: "residues that are unknown, ambiguous or rare (X, B, Z, J, U, O)",
         },
         fusion=HARMONIC,
         of_rows=("segment",),
-        shares={UNKNOWN: "{} of its residues are not known, ambiguous or rare (X, B, Z, J, U, O)"},
+        shares={UNKNOWN: "{} of its residues are unknown, ambiguous or rare (X, B, Z, J, U, O)"},
     )
     want = (Entropy(),)
     background: ClassVar[type[Background] | None] = LengthReference
     row_per_record: ClassVar[bool] = True
-    counted_from = 1  # wherever proteins are
+    counted_from = 1  # as usual for proteins
 
     def rows(self, scored: ScoredRecord, background: Background | None) -> Sequence[Row]:
         statistics, extra = {"bits_per_unit": mean(scored)}, dict[str, Any]()
@@ -141,7 +144,7 @@ class ProteinLevel(Level):
 
 
 class ProteinReasons(Reasons):
-    """Words about proteins: an alarm by a segment names its residues."""
+    """Describe alarms about proteins. An alarm from a segment names its residues."""
 
     def meaning(self, name: str, row: Row, usual: float | None = None) -> str:
         text = super().meaning(name, row, usual)
@@ -152,8 +155,11 @@ class ProteinReasons(Reasons):
 
 
 class ResidueLevel(UnitLevel):
-    """Each residue of a protein. The score, `unexpected`, does not judge, nor does the surprisal; by how much
-    that is above the surprisal of the residue's frequency does."""
+    """Each residue of a protein as one row.
+
+    The score, `unexpected`, raises no alarm, and neither does the surprisal. The lift does: the surprisal
+    above the surprisal from the residue's frequency.
+    """
 
     statistics: ClassVar[Statistics] = Statistics(
         {**UNEXPECTED, **SURPRISAL, **LIFT}, descriptive=("unexpected", "surprisal")

@@ -1,4 +1,4 @@
-"""How proteins are shown: numbered residues, on colours of what their places do not explain."""
+"""Show proteins as numbered residues, coloured by the surprisal that their places do not explain."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from seqmlm.errors import span_text
 from seqmlm.reports.pictures import Line, NumberedLines, PicturedRecord
 
-_CHAIN = 60  # residues of a line
+_CHAIN = 60  # residues per line
 
 
 class Residues(NumberedLines):
-    """A chain in lines of 60, each with the number of its first residue.
+    """A chain in lines of 60 residues, each with the number of its first residue.
 
-    Colours are of surprisal above entropy, for at a variable place every residue is a surprise.
+    Colours show surprisal above entropy, because at a variable place every residue is a surprise.
     """
 
     excess = True

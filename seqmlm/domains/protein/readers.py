@@ -1,4 +1,4 @@
-"""The formats of proteins that Biopython reads: Clustal, Swiss-Prot, and structures with their contacts."""
+"""Read protein formats with Biopython: Clustal, Swiss-Prot, and structures with their contacts."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from seqmlm.data.record import Record
 from seqmlm.errors import DataError
 
 CONTACT = 8.0
-"""Angstrom: two residues are in contact whose C-beta atoms are nearer than that (CASP's definition)."""
+"""Distance in angstrom below which the C-beta atoms of two residues are in contact (CASP's definition)."""
 
-UNRESOLVED = "a gap in the numbers of a chain's residues: what was not resolved is not in its sequence"
+UNRESOLVED = "a gap in the numbers of a chain's residues: unresolved residues are not in its sequence"
 WARNED = "a structure that Biopython read with a warning"
 
 
 def read_clustal(
     path: str | Path, problems: Problems, *, gaps: Gaps = "drop", max_bytes: int = MAX_BYTES
 ) -> Iterator[Record]:
-    """Read a Clustal alignment, as Clustal, MUSCLE, PROBCONS and Kalign write it (also .gz, .zst, "-").
+    """Read a Clustal alignment, as written by Clustal, MUSCLE, PROBCONS and Kalign (also .gz, .zst, "-").
 
     Args:
         path: the file.
         problems: receives a file that cannot be read; notes rows of gaps only.
-        gaps: "drop" gives sequences, "keep" gives the rows of the alignment, all of one length.
+        gaps: "drop" gives sequences; "keep" gives the rows of the alignment, all with the same length.
         max_bytes: largest file.
     """
     for entry in whole_file(source_of(path), problems, max_bytes):
@@ -42,9 +42,9 @@ def read_clustal(
 
 
 def read_swissprot(path: str | Path, problems: Problems, *, max_bytes: int = MAX_BYTES) -> Iterator[Record]:
-    """Read UniProt flat files, Swiss-Prot and TrEMBL (also .gz, .zst, "-"), a record an entry.
+    """Read UniProt flat files, Swiss-Prot and TrEMBL (also .gz, .zst, "-"), one record per entry.
 
-    The id is the first accession; `meta` has the entry's name, description and organism.
+    The id is the first accession. `meta` has the entry's name, description and organism.
 
     Args:
         path: the file.
@@ -62,15 +62,15 @@ def read_swissprot(path: str | Path, problems: Problems, *, max_bytes: int = MAX
 
 
 def read_pdb(path: str | Path, problems: Problems, *, max_bytes: int = MAX_BYTES) -> Iterator[Record]:
-    """Read a structure in PDB format (also .gz, .zst, "-"), a record a chain of its first model.
+    """Read a structure in PDB format (also .gz, .zst, "-"), one record per chain of its first model.
 
-    The sequence is that of the residues with coordinates; what was not resolved is not in it. `meta` has
-    `chain`, the residue `numbers` of the file, `contacts` (see `contacts`) and the residues `unplaced` there.
+    The sequence has only residues with coordinates, and no unresolved residues. `meta` has `chain`, the
+    residue `numbers` of the file, `contacts` (see `contacts`), and the residues that are `unplaced` there.
 
     Args:
         path: the file.
-        problems: receives a file that cannot be read, or without a protein; notes chains of other molecules,
-            further models, and what Biopython warned of.
+        problems: receives a file that cannot be read or has no protein. It also notes chains of other
+            molecules, other models, and Biopython's warnings.
         max_bytes: largest file.
     """
     from Bio.PDB.PDBParser import PDBParser
@@ -81,12 +81,12 @@ def read_pdb(path: str | Path, problems: Problems, *, max_bytes: int = MAX_BYTES
 
 
 def read_mmcif(path: str | Path, problems: Problems, *, max_bytes: int = MAX_BYTES) -> Iterator[Record]:
-    """Read a structure in mmCIF format (also .gz, .zst, "-"), a record a chain, as `read_pdb` does.
+    """Read a structure in mmCIF format (also .gz, .zst, "-"), one record per chain, as in `read_pdb`.
 
-    Chains and residues go by the names of the authors, which are those of the PDB file.
+    Chains and residues have the authors' names, as in the PDB file.
 
     Args:
-        path, problems, max_bytes: as of the format pdb.
+        path, problems, max_bytes: as for the format pdb.
     """
     from Bio.PDB.MMCIFParser import MMCIFParser
 
@@ -96,11 +96,13 @@ def read_mmcif(path: str | Path, problems: Problems, *, max_bytes: int = MAX_BYT
 
 
 def contacts(residues: list[Any]) -> NDArray[np.int32]:
-    """(P, 2) pairs i < j of a chain's residues, of Bio.PDB, whose C-beta atoms are nearer than 8 angstrom, in
-    order.
+    """(P, 2) pairs i < j of residues whose C-beta atoms are closer than 8 angstrom, in order.
 
-    Pairs of all separations are there: contact predictions are judged from |i - j| >= 6 on. A residue without
-    a place (`places`) is in no pair.
+    Pairs at all separations are included, although contact predictions are evaluated from |i - j| >= 6. A
+    residue without a place (`places`) is in no pair.
+
+    Args:
+        residues: the residues of a chain, from Bio.PDB.
     """
     from scipy.spatial import KDTree
 
@@ -116,10 +118,10 @@ def contacts(residues: list[Any]) -> NDArray[np.int32]:
 
 
 def places(residues: list[Any]) -> NDArray[np.float64]:
-    """(L, 3) coordinates of each residue's C-beta atom, in angstrom; NaN where the file has none.
+    """(L, 3) coordinates of each residue's C-beta atom, in angstrom; NaN if the file has none.
 
-    Of glycine it is the C-alpha. One that is missing is put where N, C-alpha and C have it (bond of 1.522
-    angstrom, angle of 1.927 and dihedral angle of -2.143, as in ESM and trRosetta).
+    For glycine, it is the C-alpha. A missing C-beta atom is computed from N, C-alpha and C, as in ESM and
+    trRosetta. The bond has 1.522 angstrom, the angle is 1.927, and the dihedral angle is -2.143.
     """
     coordinates = np.full((len(residues), 3), np.nan)
     for number, residue in enumerate(residues):
@@ -134,7 +136,7 @@ def places(residues: list[Any]) -> NDArray[np.float64]:
 
 
 def _beta(n: NDArray[np.float64], alpha: NDArray[np.float64], c: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(3,) coordinates of the C-beta atom, in angstrom, computed from those of N, C-alpha and C."""
+    """(3,) coordinates of the C-beta atom in angstrom, computed from the coordinates of N, C-alpha and C."""
     length, angle, dihedral = 1.522, 1.927, -2.143
     to_n = n - alpha
     to_n /= np.linalg.norm(to_n)
@@ -149,12 +151,12 @@ def _beta(n: NDArray[np.float64], alpha: NDArray[np.float64], c: NDArray[np.floa
 def _chains(
     entry: Entry, structure: Callable[[str, StringIO], Any], source: str, problems: Problems
 ) -> Iterator[Record]:
-    """The protein chains of the first model of a structure."""
+    """The protein chains in the first model of a structure."""
     file = Path(source)
     name = file.with_suffix("").stem if file.suffix.lower() in COMPRESSED else file.stem
     models, messages = parse_entry(partial(structure, name), entry, "a structure", source, problems)
     problems.note(WARNED, len(messages), source=source)
-    problems.note("a further model of a structure, left out", len(models) - 1, source=source)
+    problems.note("another model of a structure, left out", len(models) - 1, source=source)
     chain_count = 0
     for chain in models[0] if models else ():
         residues, letters = _residues(chain)
@@ -193,11 +195,12 @@ def _residues(chain: Any) -> tuple[list[Any], str]:
 
     residues, letters = [], []
     for residue in chain:
-        if residue.is_disordered() == 2:  # several residues were seen at one place
+        if residue.is_disordered() == 2:  # several residues were observed at one place
             residue.disordered_select(max(residue.disordered_get_list(), key=_occupancy).get_resname())
         name = residue.get_resname().strip()
         letter = "X" if name == "UNK" else protein_letters_3to1_extended.get(name)
-        ligand = residue.id[0].strip() and name in protein_letters_3to1  # a free amino acid beside the chain
+        # A free amino acid next to the chain.
+        ligand = residue.id[0].strip() and name in protein_letters_3to1
         if letter and not ligand:
             residues.append(residue)
             letters.append(letter)

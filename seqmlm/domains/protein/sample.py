@@ -1,12 +1,13 @@
 """The built-in protein sample: three families whose strands pair into sheets, with their contacts.
 
-Every family is a Potts model: a sequence x has the probability exp(sum_i h_i(x_i) + sum_ij J_ij(x_i, x_j))
-/ Z. Positions that face each other in neighbouring strands are coupled by the same rule (opposite charges
-attract, likes of size and greasiness prefer each other, each residue has a favourite partner), everything
-else varies on its own. In general a Potts model can only be drawn from by a Markov chain. Where the coupled
-pairs form disjoint paths, as here, sums of products along each path give marginals, information and
-independent draws exactly, so what the sample plants is known and not estimated. It comes from constants and
-one fixed seed.
+Every family is a Potts model: a sequence x has the probability exp(sum_i h_i(x_i) + sum_ij J_ij(x_i, x_j)) /
+Z. Positions that face each other in neighbouring strands are coupled by the same rule. In this rule, opposite
+charges attract, similar sizes and similar hydrophobicity prefer each other, and each residue has a favourite
+partner. All other positions vary independently.
+
+In general, a Potts model can only be sampled with a Markov chain. Here, the coupled pairs form disjoint
+paths. Sums of products along each path then give exact marginals, information and independent draws. The
+planted facts are therefore known exactly and not estimated. They depend only on constants and one fixed seed.
 
     A  alphabet size    L  positions    N  sequences
 """
@@ -27,16 +28,19 @@ from seqmlm.domains.samples import Sample, checked_count, heading, write_sample
 
 Doubles = NDArray[np.float64]
 
-# Tables are rounded, so that the last digits of exp() on another machine do not change what is drawn.
+# Tables are rounded, so that the last digits of exp() on another machine do not change the draws.
 _DIGITS = 9
 
 
 @dataclass(frozen=True, eq=False)
 class PathPotts:
-    """A Potts model on disjoint paths of positions in the order in which they are coupled; every position is
-    in one (alone, where it is coupled to nothing).
+    """A Potts model on disjoint paths of positions.
 
-    fields: (L, A) h, natural logarithms. coupling: (A, A) symmetric J, the same for every coupled pair.
+    Args:
+        fields: (L, A) h, natural logarithms.
+        coupling: (A, A) symmetric J, the same for every coupled pair.
+        paths: positions in the order of their coupling. Every position is in exactly one path. An uncoupled
+            position is a path by itself.
     """
 
     fields: Doubles
@@ -50,7 +54,7 @@ class PathPotts:
         return sorted((min(pair), max(pair)) for pair in pairs)
 
     def backward(self, path: Sequence[int]) -> list[Doubles]:
-        """Messages from the far end: entry k is (A,), the weight of all continuations after position k."""
+        """Messages from the far end. Entry k is (A,), the weight of all continuations after position k."""
         messages = [np.ones(self.fields.shape[1])]
         for position in reversed(path[1:]):
             weight = np.exp(self.coupling) @ (np.exp(self.fields[position]) * messages[0])
@@ -90,12 +94,15 @@ class PathPotts:
         return joints
 
     def entropy(self) -> float:
-        """Exact entropy of a whole sequence, bits."""
+        """Exact entropy of a whole sequence, in bits."""
         total = float(sum(_entropy(p) for p in self.marginals()))
         return total - sum(information(joint) for joint in self.contact_joints().values())
 
     def conditional_entropies(self) -> Doubles:
-        """(L,) exact H(x_i | all the others), bits: the least mean surprisal a masked model can reach."""
+        """(L,) exact H(x_i | all the others), in bits.
+
+        This is the lowest mean surprisal that a masked model can reach.
+        """
         entropies = np.empty(len(self.fields))
         for path in self.paths:
             current, steps = self.tables(path)
@@ -122,12 +129,12 @@ class PathPotts:
 
 
 def information(joint: Doubles) -> float:
-    """Mutual information of a joint distribution (A, A), bits."""
+    """Mutual information of a joint distribution (A, A), in bits."""
     return _entropy(joint.sum(axis=0)) + _entropy(joint.sum(axis=1)) - _entropy(joint)
 
 
 def _entropy(p: Doubles) -> float:
-    """Entropy of a distribution of any shape, bits."""
+    """Entropy of a distribution of any shape, in bits."""
     positive = p[p > 0]
     return float(-(positive * np.log2(positive)).sum())
 
@@ -150,10 +157,10 @@ def _choose(p: Doubles, rng: np.random.Generator) -> NDArray[np.int64]:
 
 LETTERS = "ACDEFGHIKLMNPQRSTVWY"
 DEFAULT_COUNT = 3000
-_PLANTED = 20260101  # of the fields; what a user's seed never touches
+_PLANTED = 20260101  # seed of the fields; it does not depend on the user's seed
 _WIDTH = 60
 
-# Frequencies in UniProtKB/Swiss-Prot, percent, in the order of LETTERS.
+# Frequencies in UniProtKB/Swiss-Prot in percent, in the order of LETTERS.
 _BACKGROUND = (
     8.3, 1.4, 5.5, 6.7, 3.9, 7.1, 2.3, 5.9, 5.8, 9.7,
     2.4, 4.1, 4.7, 3.9, 5.5, 6.6, 5.4, 6.9, 1.1, 2.9,
@@ -168,7 +175,7 @@ _TURN = "GNDPS"
 class Fold:
     """The course of a family's chain: strands of equal length joined by turns, side by side in `order`.
 
-    Neighbours run in opposite directions when an odd number of turns is between them.
+    Neighbours run in opposite directions if there is an odd number of turns between them.
     """
 
     name: str
@@ -188,7 +195,7 @@ class Fold:
         return self.starts[-1] + self.strand + self.tail
 
     def paths(self) -> tuple[tuple[int, ...], ...]:
-        """Positions across the sheet, strand after strand, and every other position alone."""
+        """Positions across the sheet, strand after strand, and every other position by itself."""
         starts, last = self.starts, self.strand - 1
         crossed = [
             tuple(starts[s] + (last - row if s % 2 else row) for s in self.order)
@@ -214,7 +221,7 @@ class Family:
 
 
 def coupling() -> Doubles:
-    """(A, A) the one coupling rule, natural logarithms, rows and columns summing to zero."""
+    """(A, A) the single coupling rule in natural logarithms; rows and columns sum to zero."""
     group = {letter: number for number, letters in enumerate(_GROUPS) for letter in letters}
     rule = np.zeros((len(LETTERS), len(LETTERS)))
     for i, a in enumerate(LETTERS):
@@ -232,7 +239,7 @@ def coupling() -> Doubles:
 
 @cache
 def families() -> tuple[Family, ...]:
-    """The planted families: always the same."""
+    """The planted families, which are always the same."""
     rng = np.random.Generator(np.random.Philox(_PLANTED))
     rule = coupling()
     background = np.log(np.array(_BACKGROUND) / sum(_BACKGROUND))
@@ -279,7 +286,7 @@ def write(out: Path, n: int | None, seed: int) -> Sample:
 
 
 def _describe(family: Family) -> dict[str, Any]:
-    """The exact facts of a family, as `truth.json` has them."""
+    """The exact facts of a family, as written to `truth.json`."""
     model = family.model
     marginals = model.marginals()
     joints = model.contact_joints()

@@ -1,7 +1,7 @@
-"""The structure of proteins in maps of dependence: contacts, and how many of the strongest pairs are some.
+"""Find contacts of proteins in maps of dependence, and measure how many of the strongest pairs are contacts.
 
-The measure is P@L: of the L strongest pairs (L residues, at least 6 apart) the share that is in contact. Its
-rivals need no model: the density of contacts, and the nearest pairs.
+The measure is P@L: the share of contacts among the L strongest pairs, for L residues and pairs at least 6
+apart. Its rivals need no model: the density of contacts, and the nearest pairs.
 """
 
 from __future__ import annotations
@@ -41,26 +41,30 @@ RANGES = {"local": (3, 6), "short": (6, 12), "medium": (12, 24), "long": (24, 1 
 PARTS = {"p_at_l": 1, "p_at_l2": 2, "p_at_l5": 5}
 
 MOST_ROWS = 5000
-"""Rows that are read of an alignment."""
+"""Number of rows that are read from an alignment."""
 
 IDENTITY = 0.5
-"""Share of equal residues from which a chain counts as the sequence's."""
+"""Least share of equal residues at which a chain is taken to be the sequence's."""
 
 _STRUCTURES = {".pdb": read_pdb, ".ent": read_pdb, ".cif": read_mmcif, ".mmcif": read_mmcif}
 
 
 class ContactsDecoder(Decoder):
-    """Contacts: the L strongest pairs after the average product correction; `domain` reads alignments."""
+    """Predict contacts: the L strongest pairs after the average product correction.
+
+    Args:
+        domain: the protein field, which reads alignments.
+    """
 
     separation: int = 6
     apc: bool = True
     measure: str = "p_at_l"
 
     def __init__(self, domain: Field) -> None:
-        self._alignments = cache(partial(_alignments, domain))  # of a file that records come from
+        self._alignments = cache(partial(_alignments, domain))  # by the source of a record
 
     def decode(self, record: Record, units: Sequence[str], dependence: DependenceMap) -> frozenset[Pair]:
-        """The L strongest pairs of L residues, of those above zero."""
+        """The L strongest pairs of L residues, if their values are above zero."""
         first, second = np.triu_indices(len(units), self.separation)
         values = dependence.values[first, second]
         order = strongest(values)[: len(units)]
@@ -68,11 +72,12 @@ class ContactsDecoder(Decoder):
         return frozenset(zip(first[chosen].tolist(), second[chosen].tolist(), strict=True))
 
     def truths(self, path: Path, problems: Problems) -> Knows:
-        """Contacts of `truth.json`, of a structure (or a folder of them), or of a file of contacts.
+        """Read contacts from `truth.json`, a structure (or a folder of structures), or a file of contacts.
 
-        A structure's chain is found by alignment, wherever it begins. A file of contacts has two columns, the
-        residues from 1, or three with their distance in angstrom; or a header with `pfam`, `col_i`, `col_j`
-        (columns of the alignment from 0) and `cb_dist`, for the rows of alignments that are named so.
+        A structure's chain is found by alignment, even if it begins at another residue. A file of contacts
+        has two columns with residues numbered from 1, or three with their distance in angstrom.
+        Alternatively, it has a header with `pfam`, `col_i`, `col_j` (columns of the alignment from 0) and
+        `cb_dist`. Then it applies to rows of the alignments with these names.
         """
         if path.suffix.lower() == ".json" or (path / TRUTH).is_file():
             return self._sample_truths(read_truth(path, SCHEMA, ("families",)))
@@ -81,11 +86,11 @@ class ContactsDecoder(Decoder):
             return lambda record, units: _chain_truth(chains, "".join(units), problems)
         if path.is_dir() or stem_suffix(path) in _STRUCTURES:
             remedy = "give truth.json, files in PDB or mmCIF format, or a file of contacts"
-            raise DataError("no chain of a protein is there", source=str(path), remedy=remedy)
+            raise DataError("there is no protein chain", source=str(path), remedy=remedy)
         return self._table_truths(_table(path, problems))
 
     def _sample_truths(self, truth: Mapping[str, Any]) -> Knows:
-        """A function that gives the planted contacts of a record of the sample, by its family."""
+        """A function that returns the planted contacts of a sample record, by its family."""
         families = {planted["name"]: planted for planted in truth["families"]}
 
         def truth_of(record: Record, units: Sequence[str]) -> Truth | None:
@@ -99,7 +104,7 @@ class ContactsDecoder(Decoder):
         return truth_of
 
     def _table_truths(self, families: Mapping[str, Mapping[Pair, float | None]]) -> Knows:
-        """A function that gives the contacts of a record, from a file of contacts."""
+        """A function that returns the contacts of a record, from a file of contacts."""
 
         def truth_of(record: Record, units: Sequence[str]) -> Truth | None:
             if "" in families:
@@ -113,7 +118,7 @@ class ContactsDecoder(Decoder):
         return truth_of
 
     def _columns(self, record: Record) -> list[int] | None:
-        """The column of each residue of a record; None where it is no row of an alignment, or another one."""
+        """The column of each residue of a record; None if the record is not a row of its file's alignment."""
         if record.source == "-":
             return None
         row = self._alignments(record.source).get(record.document or "", {}).get(record.id, "")
@@ -124,7 +129,7 @@ class ContactsDecoder(Decoder):
         return columns if row and is_same else None
 
     def measures(self, decoded: Iterable[Decoded]) -> dict[str, float]:
-        """P@L with its interval, by range and at L/2 and L/5, beside what needs no model."""
+        """P@L with its interval, by range and at L/2 and L/5, compared with rivals that need no model."""
         by_figure: dict[str, list[float]] = {}
         for protein in decoded:
             if protein.truth is None:
@@ -140,7 +145,7 @@ class ContactsDecoder(Decoder):
         return figures
 
     def _figures(self, decoded: Decoded, truth: Truth) -> dict[str, float]:
-        """The figures of one sequence, by name; empty where no judged pair is a contact."""
+        """The figures of one sequence, by name; empty if no pair in the truth is a contact."""
         first, second = np.triu_indices(len(decoded.units), 1)
         is_known, labels = truth.labels(first, second)
         length = len(np.union1d(first[is_known], second[is_known]))  # residues with a place
@@ -180,18 +185,18 @@ def strongest(values: Doubles) -> NDArray[np.int64]:
 
 
 def precision(labels: Bools, values: Doubles, count: int) -> float:
-    """Share of the `count` strongest pairs that are true; of all where there are fewer, NaN without any."""
+    """Share of true pairs among the `count` strongest, or among all if there are fewer; NaN without pairs."""
     top = strongest(values)[:count]
     return float(labels[top].mean()) if len(top) else float("nan")
 
 
 def _ranges(contacts: Iterable[Pair]) -> dict[Pair, str]:
-    """The range ("local" to "long") of each contact of residues at least 3 apart."""
+    """The range ("local" to "long") of each contact between residues at least 3 apart."""
     return {(i, j): kind for i, j in contacts for kind, (low, high) in RANGES.items() if low <= j - i < high}
 
 
 def connected_pairs(contacts: Iterable[Pair]) -> set[Pair]:
-    """All pairs that a path of contacts joins."""
+    """All pairs that are connected by a path of contacts."""
     from networkx import Graph, connected_components
 
     return {
@@ -211,14 +216,14 @@ def _chains(path: Path, problems: Problems) -> list[Record]:
 
 
 def _chain_truth(chains: Sequence[Record], sequence: str, problems: Problems) -> Truth | None:
-    """The contacts of the chain most like a sequence, in positions of the sequence; None if none is alike."""
+    """The contacts of the chain most similar to a sequence, in its positions; None if none is similar."""
     best, share, chain = None, 0.0, chains[0]
     for candidate in chains:
         residue_pairs, identity = _align_chain(candidate.raw, sequence)
         if identity > share:
             best, share, chain = residue_pairs, identity, candidate
     if best is None or share < IDENTITY:
-        problems.note("a sequence of which no chain of the structures is, left out of the figures")
+        problems.note("a sequence that matches no chain of the structures, left out of the figures")
         return None
     if (begin := min(best.values()) - min(best)) or share < 1:
         problems.note(
@@ -232,7 +237,7 @@ def _chain_truth(chains: Sequence[Record], sequence: str, problems: Problems) ->
 def _align_chain(chain: str, sequence: str) -> tuple[dict[int, int], float]:
     """Position in a chain -> aligned position in a sequence, and the share of equal residues, 0 to 1.
 
-    The alignment is global; gaps at its ends cost nothing.
+    The alignment is global, and gaps at its ends have no cost.
     """
     if (begin := sequence.find(chain)) >= 0:
         return {residue: begin + residue for residue in range(len(chain))}, 1.0
@@ -246,9 +251,10 @@ def _align_chain(chain: str, sequence: str) -> tuple[dict[int, int], float]:
 
 
 def _distance_truth(pairs: Mapping[Pair, float | None], place: Mapping[int, int]) -> Truth | None:
-    """The contacts among pairs of residues or columns, in positions of a sequence; None where none is in it.
+    """The contacts among pairs of residues or columns, in positions of a sequence; None if it has no pair.
 
-    A file that also has distances above that of a contact judges its own pairs alone, another one all pairs.
+    If the file also has distances above the limit for contacts, only its own pairs are evaluated. Otherwise
+    all pairs are evaluated.
     """
     distances = {
         (min(place[i], place[j]), max(place[i], place[j])): distance
@@ -276,18 +282,18 @@ def _table(path: Path, problems: Problems) -> dict[str, dict[Pair, float | None]
         try:
             family, pair, far = _row(cells, header)
         except (ValueError, KeyError, IndexError):
-            remedy = "a line has two residues, numbered from 1, and perhaps their distance"
+            remedy = "write two residues per line, numbered from 1, and optionally their distance"
             problems.bad(DataError("no pair of residues", source=source, line=number, remedy=remedy), text)
             continue
         pairs.setdefault(family, {})[pair] = far
     if not pairs:
-        remedy = "give truth.json, a structure, or a file with two residues a line"
-        raise DataError("no contacts are in this file", source=source, remedy=remedy)
+        remedy = "give truth.json, a structure, or a file with two residues per line"
+        raise DataError("there are no contacts in this file", source=source, remedy=remedy)
     return pairs
 
 
 def _row(cells: Sequence[str], header: Mapping[str, int]) -> tuple[str, Pair, float | None]:
-    """Family, pair and distance of one line of a file of contacts."""
+    """Family, pair and distance in one line of a file of contacts."""
     if "pfam" in header:
         pair = int(cells[header["col_i"]]), int(cells[header["col_j"]])
         return cells[header["pfam"]], pair, float(cells[header["cb_dist"]])
@@ -300,12 +306,12 @@ def _is_family(record: Record, family: str) -> bool:
 
 
 def _alignments(domain: Field, source: str) -> dict[str, dict[str, str]]:
-    """Alignment name -> record id -> row, for each alignment of a file whose rows are of one length."""
+    """Alignment name -> record id -> row, for each alignment in a file whose rows have equal length."""
     rows: dict[str, dict[str, str]] = {}
     try:
         for record in islice(domain.read([source], Problems("skip"), gaps="keep"), MOST_ROWS):
             rows.setdefault(record.document or "", {})[record.id] = str(record.raw).upper()
-    except SeqmlmError:  # a format without gaps is no alignment
+    except SeqmlmError:  # a format without gaps is not an alignment
         return {}
     return {
         name: aligned for name, aligned in rows.items() if len({len(row) for row in aligned.values()}) == 1

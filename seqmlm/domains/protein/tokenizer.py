@@ -1,9 +1,9 @@
-"""Proteins: ESM's 33 tokens in ESM's order, each residue a token and a unit.
+"""Tokenize proteins with ESM's 33 tokens in ESM's order. Each residue is a token and a unit.
 
-The order is that of facebookresearch/esm `esm/data.py` (Alphabet "ESM-1b"), which ESM-2's Hugging Face
-checkpoints share, so their embeddings fit. Only the 25 letters are ordinary: gaps (`.`, `-`) and `<null_1>`
-are special, and therefore never masked, inserted or predicted. Scored are the 20 standard ones
-(`ResidueUnits`).
+The order is that of facebookresearch/esm `esm/data.py` (Alphabet "ESM-1b"). ESM-2's Hugging Face checkpoints
+use the same order, so their embeddings fit. Only the 25 letters are ordinary tokens. Gaps (`.`, `-`) and
+`<null_1>` are special, and therefore never masked, inserted or predicted. Only the 20 standard residues are
+scored (`ResidueUnits`).
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ SPACE = TokenSpace(
 )
 
 
-# A raw sequence as Latin-1 bytes indexes this; -1 marks what is not in the alphabet.
+# A raw sequence as Latin-1 bytes indexes this table; -1 marks letters that are not in the alphabet.
 _TABLE = np.full(256, -1, dtype=np.int32)
 _TABLE[[*map(ord, RESIDUES + GAPS)]] = [_ID[letter] for letter in RESIDUES + GAPS]
 _TABLE[ord("J")] = _ID["X"]  # I or L, for which ESM has no letter
 
-# Any residue (X), two of them (B, Z), selenocysteine and pyrrolysine: rare in every corpus, so that a model
-# prices the letter and not the residue.
+# Any residue (X), one of two residues (B, Z), selenocysteine and pyrrolysine. They are rare in every corpus.
+# Their surprisal therefore reflects the rare letter and not the residue.
 _NOT_SCORED = np.isin(np.array(TOKENS), list(set(RESIDUES) - set(STANDARD)))
 
 
 class ResidueUnits(Units):
     """Residues, of which only the 20 standard ones are scored.
 
-    The other letters are trained on, seen and hidden as any, but never asked about in a scoring: that a
-    residue is not known, or is one of the two rare ones, is no evidence that it is unusual.
+    The other letters are used in training, seen by the model and masked in the same way. But they are never
+    scored. An unknown residue, or one of the two rare residues, is not evidence that a protein is unusual.
     """
 
     def questions(
@@ -71,10 +71,10 @@ class ResidueUnits(Units):
 
 
 class ResidueTokenizer(Tokenizer):
-    """One token per residue, `<cls>` at the start and `<eos>` at the end.
+    """One token per residue, with `<cls>` at the start and `<eos>` at the end.
 
-    Letters are upper case (readers ensure that), and J is read as X; anything else is an error with its
-    place, because a silent `<unk>` would make every score of that sequence meaningless.
+    Letters are upper case (readers ensure that), and J is read as X. Any other letter is an error that names
+    its place. A silent `<unk>` would make every score of that sequence meaningless.
 
     >>> ResidueTokenizer().encode("MKV").ids.tolist()
     [0, 20, 15, 7, 2]
@@ -88,12 +88,12 @@ class ResidueTokenizer(Tokenizer):
     spelling = Letters(TOKENS)
 
     def encode_batch(self, raws: Sequence[str]) -> list[Encoding]:
-        """Encode proteins; groups are residue indices, gaps belong to no unit.
+        """Encode proteins. Groups are residue indices; gaps belong to no unit.
 
         Raises:
-            UnknownUnit: a letter outside the alphabet.
+            UnknownUnit: a letter is outside the alphabet.
         """
-        # Blocks that fit the processor's cache are twice as fast as one large one.
+        # Blocks that fit into the processor's cache are twice as fast as one large block.
         encodings: list[Encoding] = []
         for start in range(0, len(raws), _BLOCK):
             encodings += self._encode_block(raws[start : start + _BLOCK], start)
@@ -105,7 +105,7 @@ class ResidueTokenizer(Tokenizer):
             index = int(np.searchsorted(starts, np.argmax(ids < 0), side="right")) - 1
             raise UnknownUnit(self.unknown(raws[index])[0], alphabet=RESIDUES + GAPS, index=first + index)
         lengths = np.diff(starts)
-        # Offset of each token inside its own raw sequence; `<cls>` comes out as -1, `<eos>` as the length.
+        # Offset of each token inside its own raw sequence. `<cls>` gets -1, and `<eos>` gets the length.
         groups = np.arange(len(ids), dtype=np.int32) - np.repeat(starts[:-1].astype(np.int32) + 1, lengths)
         spans = np.empty((len(ids), 2), dtype=np.int32)
         spans[:, 0], spans[:, 1] = groups, groups + 1
@@ -119,14 +119,14 @@ class ResidueTokenizer(Tokenizer):
         return [Unknown(i, raw[i]) for i in np.flatnonzero(_TABLE[_letters(raw)] < 0).tolist()]
 
     def hf(self) -> PreTrainedTokenizerFast:
-        """Every character is a token; `<cls>` and `<eos>` are added."""
+        """A tokenizer in which every character is a token, and `<cls>` and `<eos>` are added."""
         from tokenizers import Regex, pre_tokenizers, processors
         from transformers import PreTrainedTokenizerFast
 
         from seqmlm.tokenizers.fast import word_level
 
         backend = word_level(TOKENS, "<unk>")
-        # Spaces between residues (ProtBert's habit) are dropped, as EsmTokenizer drops them.
+        # Spaces between residues (as in ProtBert) are dropped, like in EsmTokenizer.
         backend.pre_tokenizer = pre_tokenizers.Sequence(
             [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Split(Regex("."), behavior="isolated")]
         )
@@ -152,7 +152,7 @@ class ResidueTokenizer(Tokenizer):
 
     @classmethod
     def of_checkpoint(cls, checkpoint: PreTrainedTokenizerBase) -> Self | None:
-        """The tokenizer of a checkpoint with ESM's vocabulary; None for every other one.
+        """The tokenizer of a checkpoint with ESM's vocabulary; None for every other checkpoint.
 
         ESM's own Hugging Face tokenizer is slow, has no spans and turns unknown letters into `<unk>`.
         """
@@ -160,10 +160,10 @@ class ResidueTokenizer(Tokenizer):
 
 
 class ResidueLetters(LetterTokenizer):
-    """Proteins, for a checkpoint that has a token for each of the 20 residues (ProtBert, AntiBERTy).
+    """Protein tokenizer for a checkpoint that has a token for each of the 20 residues (ProtBert, AntiBERTy).
 
-    Only the 20 are scored. Rare and ambiguous residues are read as X, where the vocabulary has no token for
-    them or is of ProtBert's layout; without an X they are unknown.
+    Only these 20 are scored. Rare and ambiguous residues are read as X if the vocabulary has no token for
+    them, or has ProtBert's layout. Without an X, they are unknown.
     """
 
     name: ClassVar[str] = "residue_letters.v1"
@@ -174,12 +174,12 @@ class ResidueLetters(LetterTokenizer):
 
 
 def _letters(raw: str) -> NDArray[np.uint8]:
-    """One byte per character; a character beyond Latin-1 becomes "?", which is unknown too."""
+    """One byte per character. A character beyond Latin-1 becomes "?", which is unknown too."""
     return np.frombuffer(raw.encode("latin-1", errors="replace"), dtype=np.uint8)
 
 
 def _lookup(raws: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
-    """Ids of all sequences end to end, -1 where unknown, and the (N + 1,) token offsets of their starts."""
+    """Ids of all sequences end to end, -1 if unknown, and the (N + 1,) token offsets of their starts."""
     lengths = np.fromiter(map(len, raws), dtype=np.int64, count=len(raws))
     starts = np.zeros(len(raws) + 1, dtype=np.int64)
     np.cumsum(lengths + 2, out=starts[1:])

@@ -1,9 +1,10 @@
-"""Variants of proteins: every notation people use, checked against the wild type, and two cheap rivals.
+"""Variants of proteins: read all common notations, check them against the wild type, and compute two rivals.
 
-`A123G`, several joined by `:` `,` `/` `+` or `;`, HGVS (`p.Ala123Val`, deletions, insertions, duplications),
-changed sequences, and tables with a column each for the residue, its number and what stands there instead.
-HGVS forms that do not name the residues of one protein (frameshifts, alternatives, repeats) have no effect.
-Tables number residues as their authors do; that a wild type begins elsewhere is inferred from the residues.
+The notations are `A123G`, several changes joined by `:` `,` `/` `+` or `;`, HGVS (`p.Ala123Val`, deletions,
+insertions, duplications) and changed sequences. Tables may also have one column each for the residue, its
+number and the new residue. HGVS forms that do not name the residues of one protein (frameshifts,
+alternatives, repeats) have no effect. Tables number residues as their authors do. If a wild type begins at
+another number, that is inferred from the residues.
 """
 
 from __future__ import annotations
@@ -55,20 +56,20 @@ TRIPLES = (
 )
 
 LEAST_SHARE = 0.95
-"""Of the places of a table, whose residue must fit for another numbering to be believed."""
+"""Least share of a table's places whose residue must fit before another numbering is accepted."""
 
 LEAST_PLACES = 6
-"""Distinct places without which another numbering is not inferred: fewer fit somewhere by chance."""
+"""Least number of distinct places from which another numbering is inferred. Fewer places fit by chance."""
 
 ALIKE = 0.8
-"""Share of equal residues from which on two rows of an alignment count as one."""
+"""Share of equal residues from which two rows of an alignment count as one."""
 
 MOST_ROWS = 5000
 
 GAP = "-"
-"""Letter of a row in a column where it has no residue."""
+"""Letter in a row for a column without a residue."""
 
-_MOST_TOLD = 5  # bad variants named in one message
+_MOST_TOLD = 5  # most bad variants in one message
 _THREE: Mapping[str, str] = {**protein_letters_3to1_extended, "Ter": "*"}
 _LONG = re.compile(r"[A-Z][a-z]{2}(?=\d|_|$|[A-Z]|del|dup|ins|fs|ext|=|\*|\?|#)")
 _MISSING = ("-", ".", "NA", "N/A", "NAN", "NONE", "NULL")
@@ -93,17 +94,17 @@ _FORMS = {
         flags=re.ASCII,
     ),
 }
-# What brackets mean before they are removed: a number of copies becomes "#", an uncertain place "~".
+# Meaning of brackets before they are removed: a number of copies becomes "#", an uncertain place "~".
 _COPIES = re.compile(r"(?<=[\w)*])\[\(?(?:\d+|\?)(?:_(?:\d+|\?))?\)?\]", flags=re.ASCII)
-_ELSEWHERE = re.compile(r"(?<=ins)\[[^\[\]]*:[^\[\]]*\]")  # residues that another sequence has
+_ELSEWHERE = re.compile(r"(?<=ins)\[[^\[\]]*:[^\[\]]*\]")  # residues from another sequence
 _UNCERTAIN = re.compile(
     r"\((?:(?:[A-Z][a-z]{2}|[A-Z*])\d+|\?)_(?:(?:[A-Z][a-z]{2}|[A-Z*])\d+|\?)\)", flags=re.ASCII
 )
-# A slash joins changes of several places (A4=/Y5C). Of one place, it names cells with and without it (A4=/C).
+# A slash joins changes at several places (A4=/Y5C). For one place, some cells have the change (A4=/C).
 _ALLELES = re.compile(
     r"\]\s*;\s*\[|\(;\)|\^|(?<==)//|(?<!\d=)(?<==)/|(?<==)/(?!(?:p\.)?[A-Z](?:[a-z]{2})?\d)", flags=re.ASCII
 )
-_PRODUCTS = re.compile(r"p\.\[[^\[\];]*,[^\[\];]*\]")  # several proteins of one allele
+_PRODUCTS = re.compile(r"p\.\[[^\[\];]*,[^\[\];]*\]")  # several proteins from one allele
 _PLACE = re.compile(r"(?:p\.)?[\[(]*[A-Za-z*]+\d+(?:_[A-Za-z*]+\d+)?(?:delins|ins)?", flags=re.ASCII)
 _OTHER_RESIDUES = frozenset("BOUXZ")
 _NUCLEOTIDES = re.compile(r"[cgmnor]\.\S+")
@@ -111,27 +112,28 @@ _SEQUENCE = re.compile(r"[A-Za-z]{6,}\*?")
 
 
 UNSCORED = {
-    "stop": "a stop codon: not scored, as no residue stands there",
-    "fs": "a frameshift (fs): not scored, as the residues behind it are not named",
-    "ext": "an extension (ext): not scored, as its residues are not named",
+    "stop": "a stop codon: not scored, because it is not a residue",
+    "fs": "a frameshift (fs): not scored, because the residues after it are not named",
+    "ext": "an extension (ext): not scored, because its residues are not named",
     "unknown": "an unknown protein (p.?, p.0, p.Met1?): not scored",
     "length": "an insertion of unnamed residues (ins23, ins*63): not scored",
-    "repeat": "a number of copies (Ala2[10]): not scored, as the residues are not named",
+    "repeat": "a number of copies (Ala2[10]): not scored, because the residues are not named",
     "uncertain": "a change at an uncertain place ((Ala12_Pro31)Ter): not scored",
     "alternatives": "several possible or coexisting proteins (^, [];[], (;), =/): not scored",
     "residue": "a residue outside the 20 (Xaa, Sec): not scored",
-    "nucleotides": "a change of nucleotides (c., g., n.): not scored, as it names no residues",
+    "nucleotides": "a change of nucleotides (c., g., n.): not scored, because it names no residues",
     "missing": "no change of the protein (NA): not scored",
 }
-"""Note on each kind of variant that a table may hold and that has no effect."""
+"""The note for each kind of variant that a table may contain but that has no effect."""
 
 
 class Change(NamedTuple):
-    """One change as it is written.
+    """One written change.
 
-    places: (residue, number) of one place, or of the first and the last; () where none is named.
-    kind: "sub", "del", "dup", "ins", "delins", "=" for none, or a kind of `UNSCORED`.
-    inserted: residues that are put there.
+    Attributes:
+        places: (residue, number) of one place, or of the first and the last; () if none is named.
+        kind: "sub", "del", "dup", "ins", "delins", "=" for no change, or a kind in `UNSCORED`.
+        inserted: the new residues.
     """
 
     places: tuple[tuple[str, int], ...]
@@ -143,7 +145,7 @@ def parse(text: str) -> tuple[Change, ...]:
     """The changes that a notation names; none for the wild type itself.
 
     Raises:
-        ValueError: what it is instead.
+        ValueError: the text is not a variant; the message says why.
 
     >>> parse("p.Ala123Val") == parse("A123V")
     True
@@ -154,7 +156,7 @@ def parse(text: str) -> tuple[Change, ...]:
     marked = _UNCERTAIN.sub("~", _COPIES.sub("#", body))
     bare = re.sub(r"[()\[\]\s]", "", marked)
     if not bare:
-        raise ValueError("no variant in the cell (the wild type is written WT)")
+        raise ValueError("no variant in the cell (write WT for the wild type)")
     if bare.rstrip("?").removeprefix("p.").lower() in (*_UNCHANGED, "c.=", "n.=", "g.="):
         return ()
     if bare.upper() in _MISSING:
@@ -168,7 +170,10 @@ def parse(text: str) -> tuple[Change, ...]:
 
 
 def _alternative_changes(proteins: Sequence[str], text: str) -> tuple[Change, ...]:
-    """The changes of alternative proteins, none of them scored; a later one may leave out the place."""
+    """The changes of alternative proteins, none of which is scored.
+
+    Later alternatives may leave out the place.
+    """
     place = _PLACE.match(proteins[0])
     alternatives = list[Change]()
     for protein in proteins:
@@ -179,7 +184,7 @@ def _alternative_changes(proteins: Sequence[str], text: str) -> tuple[Change, ..
                 changed = parse(place[0] + protein) if place else parse(protein)
         except ValueError:
             raise ValueError(
-                f"{text[:60]!r} has an alternative {protein[:20]!r} that is no variant such as p.Ala123Val"
+                f"{text[:60]!r} has an alternative {protein[:20]!r}, not a variant such as p.Ala123Val"
             ) from None
         alternatives += [change._replace(kind="alternatives", inserted="") for change in changed]
     return tuple(alternatives)
@@ -194,7 +199,7 @@ def _change(part: str, text: str) -> Change:
             return Change(((letter, int(number)),) if letter and number else (), kind, "")
     match = _CHANGE.fullmatch(short.rstrip("?"))
     if match is None:
-        raise ValueError(f"{text[:60]!r} is no variant such as A123G, A1P:D2N or p.Ala123Val")
+        raise ValueError(f"{text[:60]!r} is not a variant such as A123G, A1P:D2N or p.Ala123Val")
     letter, number, end_letter, end_number, kind, inserted = match.groups()
     places = (
         ((letter, int(number)),)
@@ -204,12 +209,12 @@ def _change(part: str, text: str) -> Change:
     kind = "del" if kind == "-" else kind
     if len(kind) == 1:
         if inserted or end_letter is not None:
-            raise ValueError(f"{text[:60]!r} exchanges one residue for several; write delins")
+            raise ValueError(f"{text[:60]!r} replaces one residue by several; write delins")
         if kind in _OTHER_RESIDUES and kind != letter:
             return Change(places, "residue", "")
         return Change(places, "=" if kind in ("=", letter) else "sub", "" if kind == "=" else kind)
     if bool(inserted) is not (kind in ("ins", "delins")) or (kind == "ins" and end_letter is None):
-        raise ValueError(f"{text[:60]!r} is no {kind} such as A1del, A1_G3dup, A1_C2insGG or A1delinsGG")
+        raise ValueError(f"{text[:60]!r} is not a {kind} such as A1del, A1_G3dup, A1_C2insGG or A1delinsGG")
     return Change(places, "residue", "") if _OTHER_RESIDUES & {*inserted} else Change(places, kind, inserted)
 
 
@@ -225,7 +230,11 @@ class _Row(NamedTuple):
 
 
 class ProteinVariants(Variants):
-    """Variants of proteins, whose sequences the domain reads."""
+    """Variants of proteins.
+
+    Args:
+        domain: the protein field, which reads sequences.
+    """
 
     letters = STANDARD
 
@@ -234,7 +243,7 @@ class ProteinVariants(Variants):
 
     def table_variants(self, table: VariantTable, problems: Problems) -> Iterator[Variant]:
         if table.genes is not None:
-            raise UsageError("genes are those of a genome: proteins have none")
+            raise UsageError("proteins have no genes: leave out the file of genes")
         wildtype = table.sequence
         if wildtype is None and table.wildtype is not None:
             wildtype = self._read_wildtype(table.wildtype)
@@ -243,7 +252,7 @@ class ProteinVariants(Variants):
         bad = list[DataError]()
         rows = list(self._rows(table, wildtype, bad))
         if not rows and not bad:
-            raise DataError("no variants", source=table.path, remedy="give a file with one variant a row")
+            raise DataError("no variants", source=table.path, remedy="give a file with one variant per row")
         rows_of: dict[str, list[_Row]] = {}
         for row in rows:
             rows_of.setdefault(row.wildtype, []).append(row)
@@ -270,17 +279,17 @@ class ProteinVariants(Variants):
         yield from variants if table.columns is None else self._align_to_family(variants, table, problems)
 
     def _member(self, family: str, query: str | None) -> str:
-        """The residues of an alignment row, insertions included; `query` None takes the first row."""
+        """The residues of an alignment row, insertions included. None for `query` means the first row."""
         for record in self._records(family):
             if query in (None, record.id):
                 return _check_residues(str(record.raw), family, record.line)
-        remedy = "give the id of a row as the file has it, or the wild type with --wildtype"
-        raise DataError(f"no row is called {query}", source=family, remedy=remedy)
+        remedy = "give the id of a row in the file, or the wild type with --wildtype"
+        raise DataError(f"no row has the id {query}", source=family, remedy=remedy)
 
     def _align_to_family(
         self, variants: Sequence[Variant], table: VariantTable, problems: Problems
     ) -> Iterator[Variant]:
-        """The variants moved to aligned rows of their family, for a model that reads such rows."""
+        """Move the variants to aligned rows of their family, for a model that reads such rows."""
         if table.family is None:
             if all(len(variant.wildtype) == table.columns for variant in variants):
                 yield from variants
@@ -292,7 +301,7 @@ class ProteinVariants(Variants):
         rows = [str(record.raw) for record in self._records(table.family, gaps="keep")]
         if {len(row) for row in rows} != {table.columns}:
             reason = f"not the alignment of this model, which has {table.columns} columns"
-            raise DataError(reason, source=table.family, remedy="name the one that it was trained on")
+            raise DataError(reason, source=table.family, remedy="name the alignment that it was trained on")
         columns, outside = cache(lambda wildtype: _columns_of(rows, wildtype, str(table.family))), 0
         for variant in variants:
             row_variant = _in_row(variant, columns(variant.wildtype), len(rows[0]))
@@ -304,15 +313,15 @@ class ProteinVariants(Variants):
         return self._domain.read([path], Problems(), **options)
 
     def _read_wildtype(self, path: str) -> str:
-        """The only sequence of a file."""
+        """The only sequence in a file."""
         records = list(self._records(path))
         if len(records) != 1:
-            reason = f"{number_of(len(records), 'sequence')}, and the wild type is one"
-            raise DataError(reason, source=path, remedy="give a file with that sequence alone")
+            reason = f"{number_of(len(records), 'sequence')}, but the wild type is one sequence"
+            raise DataError(reason, source=path, remedy="give a file with only that sequence")
         return _check_residues(str(records[0].raw), path, records[0].line)
 
     def _rows(self, table: VariantTable, wildtype: str | None, bad: list[DataError]) -> Iterator[_Row]:
-        """The rows of a table with their changes; those that cannot be read go into `bad`."""
+        """The rows of a table with their changes; rows that cannot be read go into `bad`."""
         columns: tuple[str, ...] | None = None
         for line, fields in self._fields(table.path):
             columns = columns or _columns(fields, table, line)
@@ -321,7 +330,7 @@ class ProteinVariants(Variants):
             if sequence is None and table.family is not None:
                 sequence = wildtype = self._member(table.family, None)
             if sequence is None:
-                raise UsageError("the variants' wild type is not known: name its FASTA file with --wildtype")
+                raise UsageError("the wild type is unknown: name its FASTA file with --wildtype")
             text = "".join(str(required(fields, name, table.path, line) or "") for name in columns).strip()
             letters = columns[0] in SEQUENCES or _SEQUENCE.fullmatch(text) is not None
             name = str(fields.get("id", "")) if columns[0] in SEQUENCES else text[:200]
@@ -337,7 +346,7 @@ class ProteinVariants(Variants):
                 bad.append(error)
 
     def _fields(self, path: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """The rows of a table; records and lines of text are rows of one column."""
+        """The rows of a table. Records and lines of text are rows with one column."""
         files = self._domain.files
         if files.in_folders(files.format_of(path)):  # a file of sequences, by its name
             for record in self._records(path):
@@ -350,9 +359,9 @@ class ProteinVariants(Variants):
             yield from read_rows(path)
 
     def assays(self, folder: Path) -> list[Assay]:
-        """ProteinGym: a reference file with `DMS_id` and `target_seq`, and a table `DMS_id`.csv an assay.
+        """ProteinGym's assays: a reference file with `DMS_id` and `target_seq`, and a table for each assay.
 
-        Assays whose table is not there are left out.
+        The table of an assay is `DMS_id`.csv. Assays without a table are left out.
         """
         root = folder.parent if folder.is_file() else folder
         files = {path.name.removesuffix(".gz"): path for path in sorted(root.rglob("*.csv*"), reverse=True)}
@@ -375,8 +384,8 @@ class ProteinVariants(Variants):
                         )
                     )
         if not assay_list:
-            reason = "no table of an assay" if reference else "no reference file with DMS_id and target_seq"
-            remedy = "name the folder that has ProteinGym's reference file and its DMS tables, unpacked"
+            reason = "no table for any assay" if reference else "no reference file with DMS_id and target_seq"
+            remedy = "name the folder with ProteinGym's reference file and its unpacked DMS tables"
             raise DataError(reason, source=str(folder), remedy=remedy)
         return assay_list
 
@@ -398,7 +407,7 @@ class ProteinVariants(Variants):
 
 
 def _columns(fields: Mapping[str, Any], table: VariantTable, line: int) -> tuple[str, ...]:
-    """The column of the variants, or the three that name one together."""
+    """The column of the variants, or the three columns that name a variant together."""
     if table.column is not None:
         required(fields, table.column, table.path, line)
         return (table.column,)
@@ -418,18 +427,18 @@ def _check_residues(sequence: str, path: str, line: int) -> str:
     """The sequence itself, if all its letters are residues.
 
     Raises:
-        DataError: an empty sequence, or a letter that is no residue.
+        DataError: the sequence is empty, or a letter is not a residue.
     """
     if not sequence:
         raise bad_variant("an empty sequence", path, line)
     for place, letter in enumerate(sequence, start=1):
         if letter not in RESIDUES:
-            raise bad_variant(f"{letter!r} at {place} is no residue", path, line)
+            raise bad_variant(f"{letter!r} at {place} is not a residue", path, line)
     return sequence
 
 
 def _refuse(bad: Sequence[DataError], problems: Problems) -> None:
-    """Hand bad variants to `problems`; where the first one raises, its message names the next ones too."""
+    """Pass bad variants to `problems`. If the first one raises, its message names the next ones too."""
     if len(bad) > 1 and problems.on_error == "raise":
         later_reasons = "; ".join(f"line {failure.line}: {failure.reason}" for failure in bad[1:_MOST_TOLD])
         ending = f"; and {len(bad) - _MOST_TOLD} more" if len(bad) > _MOST_TOLD else ""
@@ -456,7 +465,10 @@ def _numbering(table: VariantTable, rows: Sequence[_Row], wildtype: str, problem
     residues = np.frombuffer(wildtype.encode(), dtype=np.uint8)
 
     def fit_of(first: int) -> tuple[float, NDArray[np.bool_]]:
-        """Share of the places in the wild type whose residue fits (0 if most lie outside), and (P,) which."""
+        """Share of fitting residues among places in the wild type, and (P,) which places fit.
+
+        The share is 0 if most places are outside the wild type, or too few are inside.
+        """
         place = numbers - first
         inside = (place >= 0) & (place < len(residues))
         fit = np.asarray(inside & (residues[np.where(inside, place, 0)] == letters))
@@ -471,11 +483,11 @@ def _numbering(table: VariantTable, rows: Sequence[_Row], wildtype: str, problem
     if share < LEAST_SHARE and (best != 1 or share < 0.5):
         misfit = list(places.items())[int(np.argmin(fit))]
         raise DataError(
-            f"the residues that the variants name do not fit the wild type: {share:.0%} of "
-            f"{len(places)} places do, at best, where its first residue is number {best}",
+            f"the residues in the variants do not fit the wild type: at best {share:.0%} of "
+            f"{len(places)} places fit, with its first residue as number {best}",
             source=table.path,
             line=misfit[1],
-            remedy="check the wild type, or say the number of its first residue with --set first=NUMBER",
+            remedy="check the wild type, or give the number of its first residue with --set first=NUMBER",
         )
     if best != 1:
         note = f"the table numbers the first residue of the wild type {best}; of its {len(places)} places fit"
@@ -484,7 +496,7 @@ def _numbering(table: VariantTable, rows: Sequence[_Row], wildtype: str, problem
 
 
 def _named_places(rows: Sequence[_Row]) -> dict[tuple[str, int], int]:
-    """The line of each (residue, number) that variants name; stop codons have no place in the wild type."""
+    """The line of each (residue, number) that variants name. Stop codons have no place in the wild type."""
     changed = ((change, row.line) for row in reversed(rows) for change in row.changes or ())
     return {place: line for change, line in changed for place in change.places if place[0] != "*"}
 
@@ -493,7 +505,7 @@ def _variant(row: _Row, path: str, first: int) -> Variant:
     """The variant that a row names.
 
     Raises:
-        ValueError: it does not fit the wild type, or inserts a letter that is no residue.
+        ValueError: it does not fit the wild type, or inserts a letter that is not a residue.
     """
     if row.changes is None:
         edits = changes(row.wildtype, row.mutant)
@@ -508,10 +520,10 @@ def _variant(row: _Row, path: str, first: int) -> Variant:
         changed = [] if unscored else [edit for kind, edit in located if kind != "="]
         edits, name = tuple(sorted(changed)), row.name or "="
         if any(a.end > b.start or a == b for a, b in pairwise(edits)):
-            raise ValueError(f"{name}: two changes of the same place")
+            raise ValueError(f"{name}: two changes at the same place")
     unknown = next((letter for edit in edits for letter in edit.text if letter not in STANDARD + "*"), None)
     if unknown is not None:
-        raise ValueError(f"{name}: {unknown} is none of the 20 residues")
+        raise ValueError(f"{name}: {unknown} is not one of the 20 residues")
     return Variant(
         name=name, wildtype=row.wildtype, edits=edits, source=path, line=row.line, fields=row.fields,
         first=first, scored=not _unscored_kind(row),
@@ -519,7 +531,7 @@ def _variant(row: _Row, path: str, first: int) -> Variant:
 
 
 def _unscored_kind(row: _Row) -> str:
-    """The kind of `UNSCORED` that a row belongs to; "" for a row that has an effect."""
+    """The kind in `UNSCORED` of a row; "" for a row that has an effect."""
     changed = row.changes or ()
     kind = next((change.kind for change in changed if change.kind in UNSCORED), "")
     letters = (
@@ -538,32 +550,32 @@ def _edit_name(wildtype: str, edit: Edit, first: int) -> str:
     )
 
 
-_RENUMBER = f"say with --set first=NUMBER which number its first residue has, or {LEAVE_OUT}"
+_RENUMBER = f"give the number of its first residue with --set first=NUMBER, or {LEAVE_OUT}"
 
 
 class _Outside(ValueError):
-    """A place that the wild type does not have, perhaps for its numbers begin elsewhere."""
+    """A place that the wild type does not have, perhaps because its numbers begin elsewhere."""
 
 
 def _edit(change: Change, row: _Row, first: int) -> Edit:
-    """The edit that a written change means.
+    """The edit for a written change.
 
     Raises:
-        ValueError: the wild type has another residue there, or ends before.
+        ValueError: the wild type has another residue there, or ends before that place.
     """
     wildtype = row.wildtype
     for letter, number in change.places:
         at = number - first
         if not 0 <= at < len(wildtype):
             raise _Outside(
-                f"{row.name}: {number} is outside the wild type, whose residues are {first} to "
+                f"{row.name}: {number} is outside the wild type, which has residues {first} to "
                 f"{first + len(wildtype) - 1}"
             )
         if wildtype[at] != letter:
             raise ValueError(f"{row.name}: the wild type has {wildtype[at]} at {number}, not {letter}")
     start, end = change.places[0][1] - first, change.places[-1][1] - first + 1
     if end <= start or (change.kind == "ins" and end != start + 2):
-        raise ValueError(f"{row.name}: the places are not in order, or not beside each other")
+        raise ValueError(f"{row.name}: the places are not in order, or not next to each other")
     if change.kind == "ins":
         return Edit(start + 1, start + 1, change.inserted)
     if change.kind == "dup":
@@ -574,10 +586,10 @@ def _edit(change: Change, row: _Row, first: int) -> Edit:
 def _in_row(variant: Variant, column: Mapping[int, int], width: int) -> Variant:
     """The variant as an edit of an aligned row of its family.
 
-    It is not scored where a changed place is in no column, or where the length changes.
+    It is not scored if a changed place is in no column, or if the length changes.
 
     Args:
-        column: place of the wild type -> its column.
+        column: place in the wild type -> its column.
         width: number of columns.
     """
     row, numbers = [GAP] * width, [0] * width
@@ -598,14 +610,15 @@ def _in_row(variant: Variant, column: Mapping[int, int], width: int) -> Variant:
 
 
 def _sites(rows: Sequence[str], wildtype: str, path: str) -> NDArray[np.float64]:
-    """(L, 20) log frequency of each residue in the column of each place; NaN at places of no column.
+    """(L, 20) log frequency of each residue in the column of each place; NaN for places without a column.
 
-    The row most like the wild type says which column a place is. A row weighs one over the number of rows
-    that are equal in four of five of its residues, so that near copies of one sequence count once; of more
-    than `MOST_ROWS` rows every second, third ... is taken. Half an observation is added to each residue.
+    The row most similar to the wild type determines the column of each place. If there are more than
+    `MOST_ROWS` rows, only every second, third ... row is used. Two rows are near copies if four of five of
+    their residues are equal. The weight of a row is one over its number of near copies, itself included, so
+    that near copies count once. Half an observation is added to each residue.
     """
     if len({len(row) for row in rows}) != 1:
-        reason, remedy = "no alignment: its rows differ in length", "give an aligned family"
+        reason, remedy = "not an alignment: its rows differ in length", "give an aligned family"
         raise DataError(reason, source=path, remedy=remedy)
     table = np.full(256, len(STANDARD), dtype=np.int8)
     table[np.frombuffer(STANDARD.encode(), dtype=np.uint8)] = np.arange(len(STANDARD))
@@ -626,12 +639,12 @@ def _sites(rows: Sequence[str], wildtype: str, path: str) -> NDArray[np.float64]
 
 
 def _columns_of(rows: Sequence[str], wildtype: str, path: str) -> dict[int, int]:
-    """Place of the wild type -> its column, by a local alignment with the row most like it.
+    """Place in the wild type -> its column, by a local alignment with the most similar row.
 
     A wild type with gaps is a row itself.
 
     Raises:
-        DataError: no row is like the wild type.
+        DataError: no row is similar to the wild type.
     """
     if GAP in wildtype:
         return {column: column for column, letter in enumerate(wildtype) if letter != GAP}
@@ -645,9 +658,9 @@ def _columns_of(rows: Sequence[str], wildtype: str, path: str) -> dict[int, int]
     shared = [len(wild_words & words(text)) for text in texts]
     best = int(np.argmax(shared))
     if not shared[best]:
-        reason = "no row of the alignment is like the wild type"
-        raise DataError(reason, source=path, remedy="give its family")
-    usual = str.maketrans("UO", "CK")  # which BLOSUM62 does not have
+        reason = "no row of the alignment is similar to the wild type"
+        raise DataError(reason, source=path, remedy="give an alignment of its family")
+    usual = str.maketrans("UO", "CK")  # BLOSUM62 does not have U and O
     first, second = wildtype.translate(usual), texts[best].translate(usual)
     gaps = {"open_gap_score": -11, "extend_gap_score": -1}
     aligned = aligned_places(first, second, {"mode": "local", "substitution_matrix": blosum62(), **gaps})

@@ -1,10 +1,12 @@
-"""The text domain: sentences or longer pieces of natural language in, words as units.
+"""The text domain: sentences or longer pieces of natural language, with words as units.
 
-The vocabulary is learnt from the data. Byte-level BPE, because with it nothing is ever unknown: a text with a
-character the training data lacked still has a likelihood, where `[UNK]` would leave exactly the odd word out
-of its score. Whole words are masked, because evaluation and scoring hide whole words too: a model that has
-always seen the rest of a word has not learnt to do without it. Only the first layer looks beyond the nearest
-words: in the first minutes of a training that teaches most, and exact scores then cost little.
+The vocabulary is learned from the data with byte-level BPE, in which no text is unknown. A text with a
+character that does not occur in the training data still has a likelihood. With `[UNK]`, the score would
+ignore exactly the unusual word.
+
+Training masks whole words, because evaluation and scoring hide whole words too. A model that always sees the
+rest of a word does not learn to predict a word without it. Only the first layer looks beyond the nearest
+words. In the first minutes of training this teaches the most, and exact scores then cost little.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ TEXT = Field(
         "conllu": Format(read=read_conllu, suffixes=(".conllu",)),
         "conll": Format(read=read_conll, suffixes=(".conll", ".bio", ".iob", ".iob2")),
     },
-    # In a folder a file called .json mostly describes others; one that is named is JSON.
+    # In a folder, a .json file mostly describes other files. A named .json file has the format jsonl.
     reading=Reading(usual=lambda path: "jsonl" if stem_suffix(path) == ".json" else None, content=(PROSE,)),
     defaults=Defaults(
         tokenizer="bpe.v1",

@@ -1,4 +1,4 @@
-"""CoNLL: sentences with their syntax (CoNLL-U), or with a tag a word, both of which go into `meta`."""
+"""Read CoNLL files: sentences with syntax (CoNLL-U) or with a tag for each word, both stored in `meta`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from seqmlm.errors import DataError, UsageError
 
 _DIGITS = 20
 _WIDEST = 1000  # words of one contraction
-_SEVERAL = re.compile(r"(\d+)([-.])(\d+)")  # the place of several words, or of one that is not written
+_SEVERAL = re.compile(r"(\d+)([-.])(\d+)")  # the number of a contraction (1-2) or of an empty node (1.1)
 _META_COLUMNS = {"words": 1, "upos": 3, "xpos": 4, "deprel": 7}
 _COLUMNS = 10  # ID FORM LEMMA UPOS XPOS FEATS HEAD DEPREL DEPS MISC
 
@@ -27,21 +27,22 @@ _COLUMNS = 10  # ID FORM LEMMA UPOS XPOS FEATS HEAD DEPREL DEPS MISC
 def read_conllu(path: str | Path, problems: Problems, *, max_bytes: int = MAX_BYTES) -> Iterator[Record]:
     """Read CoNLL-U (also .gz, .zst, "-"; https://universaldependencies.org/format.html).
 
-    `raw` is `# text`, or the words joined as SpaceAfter says; `id` is `# sent_id`; `document` is the last
-    `# newdoc id`. `meta` has lists with an entry per word: `words`, `upos`, `xpos`, `deprel`, `heads` (0 is
-    the root) and `spans` ((start, end) in `raw`, shared by the words of a contraction; None if not found).
+    `raw` is `# text`, or the words joined according to SpaceAfter. `id` is `# sent_id`, and `document` is the
+    last `# newdoc id`. `meta` has lists with an entry per word: `words`, `upos`, `xpos`, `deprel`, `heads`
+    and `spans`. The head 0 is the root. Spans are (start, end) in `raw`, or None if the word is not found
+    there. The words of a contraction share one span.
 
     Args:
         path: the file.
-        problems: receives sentences with a line that is no CoNLL-U; one of which a line was refused goes
-            with it.
+        problems: receives sentences with a line that is not CoNLL-U. If a line cannot be read, its whole
+            sentence is left out.
         max_bytes: longest line.
     """
     yield from _conllu(lines(source_of(path), problems, max_bytes=max_bytes), path, problems)
 
 
 def _conllu(numbered: Iterator[tuple[int, str]], path: str | Path, problems: Problems) -> Iterator[Record]:
-    """The sentences of numbered lines of CoNLL-U."""
+    """The sentences in numbered lines of CoNLL-U."""
     source, name = source_of(path), Path(path).name
     document: str | None = None
     for start, block in runs(numbered):
@@ -78,13 +79,13 @@ def _word(text: str, source: str, line: int) -> list[str]:
     """The ten columns of a word line.
 
     Raises:
-        DataError: it is no line of CoNLL-U.
+        DataError: the line is not CoNLL-U.
     """
     fields = text.split("\t")
     is_plain = fields[0].isdecimal()
     place = None if is_plain else _SEVERAL.fullmatch(fields[0])
     if len(fields) != _COLUMNS:
-        reason = f"{len(fields)} columns where CoNLL-U has {_COLUMNS}"
+        reason = f"{len(fields)} columns, but CoNLL-U has {_COLUMNS}"
     elif max(len(fields[0]), len(fields[6])) > _DIGITS or (
         place and place[2] == "-" and int(place[3]) - int(place[1]) > _WIDEST
     ):
@@ -95,12 +96,15 @@ def _word(text: str, source: str, line: int) -> list[str]:
         reason = "HEAD is not a word number"
     else:
         return fields
-    remedy = "separate ten columns by tabs; a word and its tag a line are the format conll"
+    remedy = "separate ten columns by tabs; for lines with a word and its tag, use the format conll"
     raise DataError(reason, source=source, line=line, remedy=remedy)
 
 
 def _surface(words: list[list[str]]) -> Iterator[tuple[str, range, bool]]:
-    """(form, numbers of its words, whether a space follows) of each written word; a contraction is one."""
+    """(form, numbers of its words, whether a space follows) for each written word.
+
+    A contraction is one written word.
+    """
     covered = 0
     for fields in words:
         first, dash, last = fields[0].partition("-")
@@ -114,7 +118,7 @@ def _surface(words: list[list[str]]) -> Iterator[tuple[str, range, bool]]:
 
 
 def _syntax(words: list[list[str]], raw: str) -> dict[str, Any]:
-    """The lists that go into the `meta` of a sentence: columns, heads and spans of its words."""
+    """The lists in the `meta` of a sentence: columns, heads and spans of its words."""
     plain_words = [fields for fields in words if fields[0].isdecimal()]
     spans: dict[int, tuple[int, int]] = {}
     end = 0
@@ -128,10 +132,10 @@ def _syntax(words: list[list[str]], raw: str) -> dict[str, Any]:
     return columns | {"heads": heads, "spans": [spans.get(int(fields[0])) for fields in plain_words]}
 
 
-# Columns: a word and its tag a line
+# Columns: one word and its tag per line
 
 _DOCUMENT = "-DOCSTART-"
-_LOOKED_AT = 200  # lines, of which most say what the columns are
+_LOOKED_AT = 200  # first lines, whose majority determines the columns
 
 
 def read_conll(
@@ -144,23 +148,25 @@ def read_conll(
 ) -> Iterator[Record]:
     """Read columns of words and their tags (also .gz, .zst, "-"): CoNLL-2003, WNUT, BIO, IOB2.
 
-    Tabs or spaces separate columns, a blank line sentences. `raw` is the words joined by spaces; `id` is
-    `# sent_id`, if there is one; `document` is the last `-DOCSTART-` or `# newdoc id`. `meta` has lists with
-    an entry per word: `words`, `tags` and `spans` ((start, end) in `raw`). Ten columns are read as CoNLL-U.
+    Tabs or spaces separate columns, and a blank line separates sentences. `raw` is the words joined by
+    spaces. `id` is `# sent_id`, if there is one, and `document` is the last `-DOCSTART-` or `# newdoc id`.
+    `meta` has lists with an entry per word: `words`, `tags` and `spans` ((start, end) in `raw`). Files with
+    ten columns are read as CoNLL-U.
 
     Args:
         path: the file.
         problems: receives sentences with a line that has no tag, or more columns than most of the first
-            lines; one of which a line was refused goes with it.
-        word: number of the words' column; None is 1, or 2 where the first column numbers the words.
-        tag: number of the tags' column; None is the last, or 3 where the first column numbers the words.
+            lines. If a line cannot be read, its whole sentence is left out.
+        word: number of the column with the words. None means 1, or 2 if the first column numbers the words.
+        tag: number of the column with the tags. None means the last, or 3 if the first column numbers the
+            words.
         max_bytes: longest line or sentence.
 
     Raises:
-        UsageError: a column of the number 0.
+        UsageError: a column has the number 0.
     """
     if 0 in (word, tag):
-        raise UsageError("options word and tag: give the number of a column, counted from 1")
+        raise UsageError("the options word and tag take the number of a column, counted from 1")
     numbered = lines(source_of(path), problems, max_bytes=max_bytes)
     first_lines = list(islice(numbered, _LOOKED_AT))
     shape = _Shape.of_lines([text for _, text in first_lines])
@@ -201,7 +207,10 @@ def read_conll(
 class _Shape:
     """The columns that most lines have.
 
-    tabs: whether tabs separate them. width: how many. numbered: whether the first holds word numbers.
+    Attributes:
+        tabs: whether tabs separate them.
+        width: their number.
+        numbered: whether the first column has word numbers.
     """
 
     tabs: bool
@@ -211,7 +220,7 @@ class _Shape:
     @classmethod
     def of_lines(cls, texts: list[str]) -> _Shape:
         word_lines = [text for text in texts if text.strip() and not text.startswith(_DOCUMENT)]
-        no_comments = [text for text in word_lines if not text.startswith("#") or "\t" in text]  # no comments
+        no_comments = [text for text in word_lines if not text.startswith("#") or "\t" in text]
         shapes = Counter(("\t" in text, len(_fields(text))) for text in no_comments or word_lines)
         (tabs, width), _ = max(
             shapes.items(), key=lambda shape_count: shape_count[1], default=((False, 2), 0)
@@ -221,7 +230,7 @@ class _Shape:
         return cls(tabs, max(width, 2), counted)
 
     def is_comment(self, text: str) -> bool:
-        """Whether a line is a comment: it begins with "#" and lacks the columns of a word."""
+        """Whether a line is a comment: it begins with "#" and does not have the columns of a word."""
         return text.startswith("#") and (len(_fields(text)) != self.width or self.tabs != ("\t" in text))
 
     def has_word(self, text: str) -> bool:
@@ -229,7 +238,7 @@ class _Shape:
 
 
 def _fields(text: str) -> list[str]:
-    """The columns of a line, separated by tabs if it has any, else by spaces."""
+    """The columns of a line, separated by tabs if it has any, otherwise by spaces."""
     return text.split("\t") if "\t" in text else [part for part in text.split(" ") if part]
 
 
@@ -237,12 +246,12 @@ def _word_and_tag(text: str, columns: tuple[int, int], width: int, source: str, 
     """The word and the tag of a line.
 
     Raises:
-        DataError: one of them is missing, or the line has more columns than the first lines.
+        DataError: the word or the tag is missing, or the line has more columns than the first lines.
     """
     fields = _fields(text)
     word, tag = (fields[n - 1].strip() if n <= len(fields) else "" for n in columns)
     if len(fields) > width:
-        reason = f"{len(fields)} columns where the first lines have {width}"
+        reason = f"{len(fields)} columns, but the first lines have {width}"
     elif not word or not tag:
         reason = f"a line without a {'tag' if word else 'word'}"
     else:
@@ -252,7 +261,7 @@ def _word_and_tag(text: str, columns: tuple[int, int], width: int, source: str, 
 
 
 def _tags(words: list[tuple[str, str]]) -> dict[str, Any]:
-    """The lists that go into the `meta` of a sentence: words, tags and spans."""
+    """The lists in the `meta` of a sentence: words, tags and spans."""
     starts = accumulate((len(form) + 1 for form, _ in words), initial=0)
     return {
         "words": [form for form, _ in words],

@@ -1,8 +1,9 @@
-"""How unusual sentences (or whatever a record is) and words are.
+"""Score how unusual texts and words are. A text is usually a sentence, but may be any record.
 
-A sentence of rare words is not odd for that, so lifts set surprisals against the words' frequencies, and
-these judge: the surprisals themselves find fewer faults, and beside lifts they hide some. The entropy of each
-place says nothing beside these (`benchmarks/studies/level_statistics.py`).
+A sentence is not unusual only because its words are rare. Lifts therefore compare surprisals with the words'
+frequencies, and the lifts raise alarms. Surprisals without lifts find fewer faults, and next to lifts they
+hide some. The entropy of each place adds nothing to these statistics
+(`benchmarks/studies/level_statistics.py`).
 """
 
 from __future__ import annotations
@@ -29,22 +30,24 @@ from seqmlm.anomaly.levels import (
 from seqmlm.anomaly.statistic_names import Statistics
 from seqmlm.anomaly.values import Row, ScoredRecord
 
-_UNKNOWN = {UNKNOWN: "words that training never had"}
-_SHARES = {UNKNOWN: "{} of its words were never seen in training"}
+_UNKNOWN = {UNKNOWN: "words that do not occur in the training data"}
+_SHARES = {UNKNOWN: "{} of its words do not occur in the training data"}
 
 
 FEWEST_NEW, AHEAD = 3, 2
-"""An unfamiliar text has at least so many words that training never had, and so many more than known ones.
+"""Least number of new words in an unfamiliar text, and their least lead over the known words.
 
-With the vocabulary of 1,000 to 12,500 sentences of UD English-EWT, 0 to 9.5 % of other English texts are
-unfamiliar (UD, STS-B, SST-2, novels), and 90 to 100 % of German and French ones (UD GSD and PUD, STS-B)."""
+A word is new if it does not occur in the training data. Measurements used the vocabulary of 1,000 to 12,500
+sentences of UD English-EWT. There, 0 to 9.5 % of other English texts are unfamiliar (UD, STS-B, SST-2,
+novels). For German and French texts, it is 90 to 100 % (UD GSD and PUD, STS-B).
+"""
 
 
 def _is_unfamiliar(level: Level, scored: ScoredRecord, background: Background | None) -> bool:
-    """Whether more words of a text are new to training than not; signs and numbers count for nothing.
+    """Whether most words of a text are new to the model. Punctuation and numbers do not count.
 
-    A text of fewer words is unfamiliar if its letters are not in the vocabulary, as those of another
-    script: each word then takes more tokens than it has characters.
+    A text with fewer words is unfamiliar if the vocabulary does not have its letters, as in another script.
+    Each word then takes more tokens than it has characters.
     """
     starts, unknown = level.unknown(scored, background)
     ends = [*starts[1:].tolist(), len(scored.raw)][: len(starts)]
@@ -55,7 +58,7 @@ def _is_unfamiliar(level: Level, scored: ScoredRecord, background: Background | 
         return True
     if not new_words or known_words or len(starts) != len(scored.every_size):
         return False
-    characters = np.array([*map(len, texts)], dtype=np.int64) + 1  # a space in front may be a token
+    characters = np.array([*map(len, texts)], dtype=np.int64) + 1  # the space before a word may be a token
     return bool((scored.every_size > characters)[words].all())
 
 
@@ -63,12 +66,12 @@ class SentenceLevel(Level):
     """A whole sentence as one row.
 
     Statistics:
-        bits_per_unit: bits per word, the score, which does not judge.
-        slor: bits per word above those of the words' frequencies (Lau et al. 2017, their sign turned): rare
-            words do not make a sentence odd.
-        lift: the largest lift of a word, its bits above those of its frequency.
-        unknown: share of words that training never had: by many of them it is of another kind, whatever the
-            model makes of their pieces.
+        bits_per_unit: bits per word. This is the score, but it raises no alarm.
+        slor: bits per word above the bits from the words' frequencies, so that rare words do not make a
+            sentence unusual (Lau et al. 2017, with the opposite sign).
+        lift: the largest lift of a word, which is its bits above the bits from its frequency.
+        unknown: share of words that do not occur in the training data. Many such words make the text another
+            kind of text, even if the model predicts their pieces well.
     """
 
     name = "sentence"
@@ -100,12 +103,13 @@ class SentenceLevel(Level):
 
 
 class WordLevel(UnitLevel):
-    """Each word.
+    """Each word as one row.
 
     Statistics:
-        surprisal: bits of the word, the score, which does not judge.
-        lift: those above the bits of the word's frequency: a common word where none belongs.
-        unknown: 1 for a word that training never had.
+        surprisal: bits of the word. This is the score, but it raises no alarm.
+        lift: these bits above the bits from the word's frequency. It is high for a common word in a wrong
+            place.
+        unknown: 1 for a word that does not occur in the training data.
     """
 
     statistics: ClassVar[Statistics] = Statistics(

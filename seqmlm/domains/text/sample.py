@@ -1,10 +1,10 @@
 """The built-in text sample: sentences from a probabilistic grammar, with their dependency trees.
 
-Determiners and verbs agree in number with their noun, also across a relative clause or a prepositional
-phrase whose noun has the other number; verbs, adjectives and prepositions choose the class of their nouns.
-The grammar is unambiguous, so the probability of a sentence is that of its one derivation, recorded
-exactly. Trees follow Universal Dependencies (the copula and its subject hang on the adjective). Words
-earlier in a list are more frequent (weight 1 / rank).
+Determiners and verbs agree in number with their noun. They also do so across a relative clause or a
+prepositional phrase whose noun has the other number. Verbs, adjectives and prepositions select the class of
+their nouns. The grammar is unambiguous, so the probability of a sentence is that of its single derivation,
+recorded exactly. Trees follow Universal Dependencies (the copula and its subject depend on the adjective).
+Words earlier in a list are more frequent (weight 1 / rank).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ DETERMINERS: dict[str, tuple[str, ...]] = {
     "plural": ("the", "many", "some", "these"),
 }
 
-# What may stand after a noun: class of the noun, to (preposition, class of the inner noun).
+# Phrases that may follow a noun: class of the noun, to (preposition, class of the inner noun).
 PREPOSITIONS: dict[str, tuple[tuple[str, str], ...]] = {
     "person": (("with", "animal"), ("from", "place")),
     "animal": (("near", "person"), ("in", "place")),
@@ -57,7 +57,10 @@ PREPOSITIONS: dict[str, tuple[tuple[str, str], ...]] = {
 
 
 class Verb(NamedTuple):
-    """A verb: its third person singular and plural, who does it, and to what (empty: nothing)."""
+    """A verb: third person singular and plural, and the noun classes of its subjects and objects.
+
+    A verb without object classes takes no object.
+    """
 
     singular: str
     plural: str
@@ -91,7 +94,7 @@ ADVERBS: tuple[str, ...] = ("often", "today", "again", "slowly")
 
 
 def plural(noun: str) -> str:
-    """The plural of a noun of the lexicon."""
+    """The plural of a noun in the lexicon."""
     return PLURALS.get(noun, noun + "s")
 
 
@@ -100,7 +103,7 @@ def plural(noun: str) -> str:
 DEFAULT_COUNT = 6000
 NUMBERS = ("singular", "plural")
 
-# Probabilities of the rules; a phrase inside a phrase is less likely to hold a further one.
+# Probabilities of the rules. A phrase inside a phrase is less likely to contain another phrase.
 _ADJECTIVE, _PREPOSITIONAL, _RELATIVE, _COPULAR, _ADVERB, _SUBJECT_RELATIVE = 0.3, 0.25, 0.2, 0.25, 0.25, 0.6
 _DEEPEST = 2
 
@@ -109,7 +112,7 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class Node:
-    """A word of a tree, and the words that depend on it, on its left and on its right."""
+    """A word of a tree, and the words that depend on it, to its left and to its right."""
 
     form: str
     relation: str = "root"
@@ -117,7 +120,7 @@ class Node:
     right_parts: list[Node] = field(default_factory=list)
 
     def phrase_words(self) -> list[Node]:
-        """All words of the phrase under this one, left to right."""
+        """All words of the phrase under this word, from left to right."""
         left_words = [word for part in self.left_parts for word in part.phrase_words()]
         return [*left_words, self, *(word for part in self.right_parts for word in part.phrase_words())]
 
@@ -127,11 +130,11 @@ class Sentence:
     """A drawn sentence.
 
     Args:
-        words: the last one is the full stop.
+        words: its words. The last is the full stop.
         heads: 1-based number of each word's head, 0 for the root.
-        relations: of each word to its head.
-        agreement: (subject, verb, attractors): 1-based words, and how many nouns of the other number
-            stand between them.
+        relations: relation of each word to its head.
+        agreement: (subject, verb, attractors): 1-based words, and the number of nouns between them that have
+            the other number.
         bits: -log2 of the sentence's probability under the grammar.
     """
 
@@ -143,7 +146,7 @@ class Sentence:
 
     @property
     def text(self) -> str:
-        """Its line in the file: the first letter a capital, no space before the full stop."""
+        """The line in the file: the first letter is a capital, and there is no space before the full stop."""
         line = " ".join(self.words[:-1]) + self.words[-1]
         return line[0].upper() + line[1:]
 
@@ -152,7 +155,7 @@ class Grammar:
     """Draws sentences.
 
     Args:
-        seed: of the draws; the rules are fixed.
+        seed: seed of the draws; the rules are fixed.
     """
 
     def __init__(self, seed: int) -> None:
@@ -162,7 +165,7 @@ class Grammar:
         self._number: dict[Node, str] = {}
 
     def sentence(self) -> Sentence:
-        """The next sentence."""
+        """Draw the next sentence."""
         self._bits, self._agreement, self._number = 0.0, [], {}
         root = self._clause()
         root.right_parts.append(Node(".", "punct"))
@@ -180,7 +183,7 @@ class Grammar:
     def _pair(
         self, words: Sequence[Node], place: dict[int, int], subject: Node, verb: Node
     ) -> tuple[int, int, int]:
-        """(subject, verb, attractors) of an agreement, see `Sentence`."""
+        """(subject, verb, attractors) of an agreement; see `Sentence`."""
         first, last = place[id(subject)], place[id(verb)]
         number = self._number[subject]
         return first, last, sum(self._number.get(word, number) != number for word in words[first : last - 1])
@@ -230,7 +233,7 @@ class Grammar:
 
     def _relative_clause(self, noun: Node, kind: str, depth: int) -> Node:
         objects = [verb for verb in VERBS if kind in verb.objects]
-        # "texts that see ..." has no verb, "wolves that ... feed" has: an object clause needs one to fit.
+        # "wolves that ... feed" needs a verb with this noun as its object.
         if not objects or self._happens(_SUBJECT_RELATIVE):
             verb = self._choose([verb for verb in VERBS if kind in verb.subjects])
             node = Node(self._verb_form(verb, noun), "acl:relcl", [Node("that", "nsubj")])
@@ -249,13 +252,13 @@ class Grammar:
         return verb.singular if self._number[subject] == "singular" else verb.plural
 
     def _happens(self, probability: float) -> bool:
-        """A random yes or no, whose bits are added to the sentence's."""
+        """Draw yes or no, and add its bits to those of the sentence."""
         yes = self._random.random() < probability
         self._bits -= math.log2(probability if yes else 1 - probability)
         return yes
 
     def _choose(self, items: Sequence[T]) -> T:
-        """A random item, with weights 1, 1/2, 1/3 ...; its bits are added to the sentence's."""
+        """Draw an item with weights 1, 1/2, 1/3 ..., and add its bits to those of the sentence."""
         total = _harmonic(len(items))
         remainder = self._random.random() * total
         for rank, item in enumerate(items, start=1):
@@ -273,13 +276,13 @@ def _harmonic(n: int) -> float:
 
 
 def draw(n: int, seed: int) -> list[Sentence]:
-    """`n` random sentences."""
+    """Draw `n` random sentences."""
     source = Grammar(seed)
     return [source.sentence() for _ in range(n)]
 
 
 def write(out: Path, n: int | None, seed: int) -> Sample:
-    """Write `text.txt` (a sentence a line), `labels.json` and `truth.json` into `out`."""
+    """Write `text.txt` (one sentence per line), `labels.json` and `truth.json` into `out`."""
     count = checked_count(n, DEFAULT_COUNT)
     sentences = draw(count, seed)
     positions = "1-based words of a sentence, the full stop being one; head 0 is the root"
@@ -306,7 +309,7 @@ def _number(sentence: Sentence) -> str:
 
 
 def _describe(line: int, sentence: Sentence) -> dict[str, Any]:
-    """The tree and the agreement of a sentence, as `truth.json` has them."""
+    """The tree and the agreement of a sentence, as written to `truth.json`."""
     return {
         "line": line,
         "heads": list(sentence.heads),

@@ -1,8 +1,9 @@
-"""The structure of text in maps of dependence: a tree over the words, compared with that of a grammar.
+"""The structure of text in maps of dependence: a tree over the words, compared with the tree of a grammar.
 
-Punctuation has no place in a tree, as of Klein and Manning (2004). Units and words of a treebank need not
-agree ("don't" is two words there, and three units): what overlaps is put together to one word. A tree of a
-treebank without its punctuation is the maximum spanning tree of closeness in the tree with it.
+Punctuation is not part of a tree, following Klein and Manning (2004). Units and words of a treebank may
+differ: "don't" is two words there, and three units. Units and words that overlap are therefore joined to one
+word. The tree of a treebank without its punctuation is a maximum spanning tree. Its weights are how close
+words are in the tree with punctuation.
 """
 
 from __future__ import annotations
@@ -40,18 +41,20 @@ from seqmlm.structure.trees import (
 
 SCHEMA = "seqmlm.sample.text.v1"
 MOST_WORDS = 120
-"""Words of the longest sentence that is drawn."""
+"""Number of words in the longest sentence that is drawn."""
 
-_INDIRECT = "through punctuation"  # an edge of the tree without punctuation that the tree with it has not
-_NO_PUNCTUATION = frozenset("%&#@")  # words or symbols to treebanks, punctuation to Unicode
+_INDIRECT = "through punctuation"  # an edge that exists only in the tree without punctuation
+_NO_PUNCTUATION = frozenset("%&#@")  # punctuation in Unicode, but words or symbols in treebanks
 
 
 class Parse(NamedTuple):
     """The tree of a sentence in a treebank.
 
-    spans: of each word in the text, shared by the words of a contraction.
-    heads: 1-based word that each depends on, 0 for the root.
-    relations: of each word to its head. punctuation: whether each is that.
+    Attributes:
+        spans: span of each word in the text. The words of a contraction share one.
+        heads: 1-based number of each word's head, 0 for the root.
+        relations: relation of each word to its head.
+        punctuation: whether each word is punctuation.
     """
 
     spans: Sequence[tuple[int, int]]
@@ -62,7 +65,7 @@ class Parse(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tree(Truth):
-    """A tree over words; the first unit of a word stands for the word.
+    """A tree over words. The first unit of a word represents the word in edges.
 
     Args:
         nodes: the units of each word, in order, without punctuation.
@@ -72,10 +75,17 @@ class Tree(Truth):
 
 
 class Relation(NamedTuple):
-    """Number of edges of one relation that the map found (`hits`), and that the chain of neighbours found.
+    """Counts for the edges of one relation: how many the map and the chain of neighbours found.
 
-    log_odds: that an edge found by one of the two alone was found by the map, with 1/2 added to both counts.
-    z: log_odds over its standard error. Above 0 the map is better; beyond 2 that is unlikely to be chance.
+    Attributes:
+        relation: name of the relation.
+        edges: number of true edges.
+        hits, chain: number of edges that the map found, and that the chain of neighbours found.
+
+        log_odds: log odds that an edge found by only one of the two was found by the map, with 1/2 added to
+            both counts.
+        z: log_odds divided by its standard error. Above 0, the map is better. Values above 2 are unlikely to
+            be chance.
     """
 
     relation: str
@@ -87,7 +97,7 @@ class Relation(NamedTuple):
 
 
 class TreeDecoder(Decoder):
-    """A tree over the words of a sentence.
+    """Decode a tree over the words of a sentence.
 
     Args:
         projective: whether edges may not cross.
@@ -99,16 +109,18 @@ class TreeDecoder(Decoder):
         self.projective = projective
 
     def decode(self, record: Record, units: Sequence[str], dependence: DependenceMap) -> frozenset[Pair]:
-        """The maximum spanning tree over words, punctuation left out.
+        """The maximum spanning tree over words, without punctuation.
 
-        A record of CoNLL-U knows its words and which of them are punctuation; of any other a word is a unit.
+        A CoNLL-U record knows its words and which of them are punctuation. In other records, each unit is a
+        word.
         """
         return _tree(dependence, _words(record, units)[0], projective=self.projective)
 
     def truths(self, path: Path, problems: Problems) -> Callable[[Record, Sequence[str]], Truth | None]:
-        """The trees of CoNLL-U, or of `truth.json` of a sample with its `text.txt` beside it.
+        """Read the trees of a CoNLL-U file, or of a sample's `truth.json` with its `text.txt` next to it.
 
-        A sentence is known by its text; of several with the same text, the one with the record's id.
+        A sentence is identified by its text. If several sentences have the same text, the record's id
+        decides.
         """
         sample = path.is_dir() or path.suffix == ".json"
         trees_of_text = dict(_sample_trees(path)) if sample else dict(_treebank_trees(path, problems))
@@ -123,17 +135,17 @@ class TreeDecoder(Decoder):
                 return None
             tree = tree_of(str(record.raw), units, trees.get(record.id) or next(iter(trees.values())))
             if tree is None:
-                problems.note("a sentence whose words could not be aligned with its tree: it is not judged")
+                problems.note("a sentence whose words could not be aligned with its tree, not evaluated")
             return tree
 
         return truth_of
 
     def measures(self, decoded: Iterable[Decoded]) -> dict[str, float]:
-        """Undirected unlabelled attachment (UUAS): the share of edges found, over the edges of all sentences.
+        """Undirected unlabelled attachment (UUAS): the share of true edges found, over all sentences.
 
-        `uuas` with the bounds of a bootstrap over sentences, `chain` (neighbours linked) and `random` (a
-        random tree without crossings) as rivals, `projective`: of the best tree without crossings; `gain`
-        over the chain on the same resamples.
+        `uuas` has the bounds of a bootstrap over sentences. The rivals are `chain` (neighbours linked) and
+        `random` (a random tree without crossings). `projective` is the UUAS of the best tree without
+        crossings. `gain` is the lead over the chain on the same resamples.
         """
         sentences = [
             _rival_trees(sentence, sentence.truth) for sentence in decoded if isinstance(sentence.truth, Tree)
@@ -149,7 +161,7 @@ class TreeDecoder(Decoder):
         figures = {"uuas": uuas.value, "uuas_low": uuas.low, "uuas_high": uuas.high}
         figures |= {name: int(hits[name].sum()) / edges for name in ("chain", "random", "projective")}
         figures |= {"gain": gain.value, "gain_low": gain.low, "gain_high": gain.high}
-        # One sentence has no bounds.
+        # A single sentence has no bounds.
         return {name: value for name, value in figures.items() if np.isfinite(value)}
 
     def relations(self, decoded: Iterable[Decoded]) -> list[Relation]:
@@ -171,7 +183,7 @@ class TreeDecoder(Decoder):
         return rows
 
     def picture(self, decoded: Decoded) -> str | None:
-        """Arcs between words: those of the truth above, those predicted below."""
+        """Arcs between words: edges of the truth above the words, predicted edges below."""
         truth = decoded.truth if isinstance(decoded.truth, Tree) else None
         nodes, marks = _words(decoded.record, decoded.units)
         if truth is not None:
@@ -185,7 +197,7 @@ class TreeDecoder(Decoder):
         words = [_node_text(decoded, node) for node in ordered]
         above = frozenset[Pair]() if truth is None else truth.edges
         below = decoded.predicted
-        if truth is not None:  # over the words of the truth, which may not be those of the record
+        if truth is not None:  # over the words of the truth, which may differ from the words of the record
             below = _tree(decoded.dependence, nodes, projective=self.projective)
 
         def arc_list(edges: Iterable[Pair]) -> list[tuple[int, int, str, bool]]:
@@ -196,7 +208,7 @@ class TreeDecoder(Decoder):
         return arcs(words, arc_list(above), arc_list(below))
 
     def files(self, decoded: Iterable[Decoded]) -> Mapping[str, Iterator[str]]:
-        """`trees.conllu`; and `relations.tsv`, where the truth of a sentence is known."""
+        """The file `trees.conllu`, and `relations.tsv` if the truth of a sentence is known."""
         texts: dict[str, Iterator[str]] = {"trees.conllu": (_conllu(sentence) for sentence in decoded)}
         if any(sentence.truth is not None for sentence in decoded):
             texts["relations.tsv"] = _table(self, decoded)
@@ -207,7 +219,7 @@ class TreeDecoder(Decoder):
 
 
 def _words(record: Record, units: Sequence[str]) -> tuple[list[Node], list[Node]]:
-    """The units of each word of a sentence, and those of each punctuation mark."""
+    """The units of each word of a sentence, and the units of each punctuation mark."""
     parse, spans = parse_of(record), unit_spans(str(record.raw), units)
     if parse is not None and spans is not None and (groups := _unit_groups(parse, spans)) is not None:
         split = [(node, all(parse.punctuation[word] for word in words)) for node, words in groups]
@@ -225,13 +237,13 @@ def _is_mark(unit: str) -> bool:
 
 
 def _tree(dependence: DependenceMap, nodes: Sequence[Node], *, projective: bool = False) -> frozenset[Pair]:
-    """The maximum spanning tree of a map over words; without crossing edges, if `projective`."""
+    """The maximum spanning tree of a map over words, without crossing edges if `projective`."""
     weights = favour_adjacent(node_values(dependence.values, nodes))
     return unit_edges(projective_tree(weights) if projective else spanning_tree(weights), nodes)
 
 
 def _unit_groups(parse: Parse, spans: Sequence[tuple[int, int]]) -> list[tuple[Node, list[int]]] | None:
-    """Groups of units and of the words they overlap with, in order; None where a word has no unit."""
+    """Groups of units and of the words that they overlap, in order; None if a word has no unit."""
     groups: list[tuple[list[int], list[int]]] = []
     word, reach = 0, -1
     order = sorted(range(len(parse.spans)), key=lambda index: parse.spans[index])
@@ -253,7 +265,7 @@ def _unit_groups(parse: Parse, spans: Sequence[tuple[int, int]]) -> list[tuple[N
 
 
 def tree_of(text: str, units: Sequence[str], parse: Parse) -> Tree | None:
-    """A treebank's tree over the units of a text; None where they cannot be aligned, or it is no tree."""
+    """A treebank's tree over the units of a text; None if it cannot be aligned with them or is not a tree."""
     spans = unit_spans(text, units)
     groups = None if spans is None or len(parse.spans) != len(parse.heads) else _unit_groups(parse, spans)
     links = [(word, head - 1) for word, head in enumerate(parse.heads) if 0 < head <= len(parse.heads)]
@@ -285,7 +297,7 @@ def tree_of(text: str, units: Sequence[str], parse: Parse) -> Tree | None:
 
 
 def parse_of(record: Record) -> Parse | None:
-    """The tree in the `meta` of a record of CoNLL-U, or None; a word without a head counts as a root."""
+    """The tree in the `meta` of a CoNLL-U record, or None. A word without a head counts as a root."""
     meta = record.meta
     if not all(name in meta for name in ("spans", "heads", "deprel", "upos")) or None in meta["spans"]:
         return None
@@ -297,21 +309,21 @@ def parse_of(record: Record) -> Parse | None:
 
 
 def _treebank_trees(path: Path, problems: Problems) -> Iterator[tuple[str, dict[str, Parse]]]:
-    """(text, record id -> tree) of the sentences of a CoNLL-U file."""
+    """(text, record id -> tree) for the sentences of a CoNLL-U file."""
     trees: dict[str, dict[str, Parse]] = {}
     for record in read_conllu(path, problems):
         if (parse := parse_of(record)) is None:
-            problems.note("a sentence whose words are not pieces of its text: it is not judged")
+            problems.note("a sentence whose words are not pieces of its text, not evaluated")
         else:
             trees.setdefault(record.raw, {})[record.id] = parse
     yield from trees.items()
 
 
 def _sample_trees(path: Path) -> Iterator[tuple[str, dict[str, Parse]]]:
-    """(text, {"": tree}) of the sentences of a sample, from `truth.json` and the text beside it."""
+    """(text, {"": tree}) for the sentences of a sample, from `truth.json` and the text next to it."""
     truth = read_truth(path, SCHEMA, ("sentences",))
     file = (path if path.is_dir() else path.parent) / str(truth["file"])
-    remedy = "keep truth.json beside the text that was drawn with it"
+    remedy = "keep truth.json next to the text from the same sample"
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -330,14 +342,14 @@ def _sample_trees(path: Path) -> Iterator[tuple[str, dict[str, Parse]]]:
 
 
 class _RivalTrees(NamedTuple):
-    """The true edges of a sentence, and those of the map and of its rivals by name."""
+    """The true edges of a sentence, and the edges of the map and of its rivals by name."""
 
     truth: frozenset[Pair]
     trees: Mapping[str, frozenset[Pair]]
 
 
 def _rival_trees(decoded: Decoded, truth: Tree) -> _RivalTrees:
-    """The tree of a map and those of its rivals, over the words of the truth."""
+    """The tree of a map and the trees of its rivals, over the words of the truth."""
     weights = favour_adjacent(node_values(decoded.dependence.values, truth.nodes))
     size = len(truth.nodes)
     dice = np.triu(
@@ -364,9 +376,10 @@ def _node_text(decoded: Decoded, node: Node) -> str:
 
 
 def _conllu(decoded: Decoded) -> str:
-    """A sentence as CoNLL-U with predicted heads: the first word with most edges is the root.
+    """A sentence as CoNLL-U with predicted heads. The root is the first of the words with the most edges.
 
-    Punctuation depends on the root; where there are several trees (an empty map has none), so do the others.
+    Punctuation depends on the root. If there are several trees (as in an empty map), so do the words of the
+    others.
     """
     words, marks = _words(decoded.record, decoded.units)
     nodes = sorted([*words, *marks])
@@ -410,7 +423,7 @@ def _table(decoder: TreeDecoder, decoded: Iterable[Decoded]) -> Iterator[str]:
 
 
 _MISSED = {"color": "0.8"}
-_LETTER, _GAP, _LEVEL, _MIDDLE = 7, 14, 13, 34  # pixels: a letter, between words, an arc's step, the words
+_LETTER, _GAP, _LEVEL, _MIDDLE = 7, 14, 13, 34  # pixels: letter, space between words, arc step, word row
 
 
 def arcs(
@@ -421,9 +434,9 @@ def arcs(
     """A sentence as SVG, with arcs above and below its words.
 
     Args:
-        words: as they are written.
-        above, below: (word, word, what it is, whether the other side has it too): others are dashed below
-            and pale above.
+        words: the words in their written form.
+        above, below: (word, word, label, whether the other side also has it). Other arcs are dashed below and
+            pale above.
     """
     from matplotlib import figure, patches, path
 
@@ -449,11 +462,11 @@ def arcs(
                     axes.text(middle[[i, j]].mean(), line - _LEVEL * _level(j - i) - 2, label, ha="center")
         for x, word in zip(middle, words, strict=True):
             axes.text(x, top + 21, word, ha="center")
-        svg = picture(drawing, "arcs of the truth above the words, those predicted below")
-    # As wide as it is, so that letters keep their size.
+        svg = picture(drawing, "arcs of the truth above the words, predicted arcs below")
+    # The picture keeps its width, so that letters keep their size.
     return str(Markup('<div class="natural" style="--w:{}px">{}</div>').format(width, svg))
 
 
 def _level(distance: int) -> float:
-    """Height of an arc in steps: less than in proportion, so that a long sentence stays on a page."""
+    """Height of an arc in steps. It grows less than the distance, so that a long sentence fits on a page."""
     return 1 + 1.6 * float(np.log2(max(1, distance)))

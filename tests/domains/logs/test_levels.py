@@ -280,7 +280,7 @@ def test_a_reason_has_what_was_seen_and_what_is_usual() -> None:
     level, seen = SessionLevel("session"), {"paused": math.log2(901), "hurried": 5.0}
     row = named_row(session(NORMAL), "a", np.array([[0, 1]]), np.arange(1), seen)
     assert level.reasons.meaning("paused", row, math.log2(12)) == "no line for 15 min, normally at most 11 s"
-    assert level.reasons.meaning("hurried", row, 1.0) == "32 lines a second, normally at most 2"
+    assert level.reasons.meaning("hurried", row, 1.0) == "32 lines per second, normally at most 2"
     assert (
         level.reasons.meaning("paused", row, -math.inf)
         == level.reasons.meaning("paused", row)
@@ -293,14 +293,16 @@ def test_a_reason_has_what_was_seen_and_what_is_usual() -> None:
         "surplus": {"unit": "login failed", "lines": 40, "of": 64, "share": 0.01},
     }
     row = replace(row, extra=told)
-    assert level.reasons.meaning("missing", row) == "'probe' is missing, which 100% of normal ones have"
-    assert level.reasons.meaning("neighbour", row) == "12 fewer 'GET <PATH>' than the most similar normal one"
+    assert level.reasons.meaning("missing", row) == "'probe' is missing; 100% of normal records have it"
+    assert (
+        level.reasons.meaning("neighbour", row) == "12 fewer 'GET <PATH>' than the most similar normal record"
+    )
     assert level.reasons.meaning("unseen", row) == "never seen: status=502, method=PUT"
     assert level.reasons.meaning("surplus", row).endswith(": 'login failed', 40 of 64 lines, 1 % in training")
     told = {"unlike": [{"unit": "a line never seen", "more": 3}], "unseen_lines": [1200, 1201]}
     row = replace(row, extra=told)
-    assert level.reasons.meaning("neighbour", row) == "3 lines never seen (in the file's line 1,200 first)"
-    assert level.reasons.meaning("unseen", row).endswith(" (in the file's line 1,200 first)")
+    assert level.reasons.meaning("neighbour", row) == "3 lines never seen (first in line 1,200 of the file)"
+    assert level.reasons.meaning("unseen", row).endswith(" (first in line 1,200 of the file)")
     assert level.reasons.meaning("pll_max", row) == "largest surprisal of a line"
 
 

@@ -201,7 +201,7 @@ def test_a_secret_that_everybody_has_is_masked_at_all_times(kind, tmp_path: Path
 @pytest.mark.parametrize("kind", [TemplateTokenizer, LogWordTokenizer])
 def test_one_file_is_too_few_subjects_and_that_is_said(kind):
     windows = [LogLines(lines=("all is well",), times=(float(i),), subject="app.log") for i in range(50)]
-    with pytest.raises(DataError, match=r"of 10 sessions or files .*session=REGEX.*min_sessions"):
+    with pytest.raises(DataError, match=r"in 10 sessions or files.*session=REGEX.*min_sessions"):
         kind.train(windows, **kind.traits.sensitive_options)
 
 

@@ -29,7 +29,7 @@ def test_sequences_that_may_be_dna_are_counted(tmp_path: Path) -> None:
     path = written(tmp_path / "x.fasta", f">a\n{'acgtn' * 8}\n>b\n{'ACGT' * 9}\n>c\n{'ACGW' * 20}\n")
     problems = Problems()
     assert len(list(PROTEIN.read([path], problems))) == 3
-    told = "a protein of no other letters than A, C, G, T, U and N: is it DNA?"
+    told = "a protein with only the letters A, C, G, T, U and N: is it DNA?"
     assert problems.counts == {told: 1}  # of the short one nothing can be said
     assert problems.places[told] == f"{path}:1"
 
@@ -107,7 +107,7 @@ def test_what_is_no_residue_of_the_protein(tmp_path: Path) -> None:
     problems = Problems()
     assert [(r.id, r.raw) for r in read_pdb(path, problems)] == [("x_A", "MKM")]
     counts = {name: count for name, count in problems.counts.items() if name != WARNED}
-    left_out = ("a chain without amino acids", "a further model of a structure")
+    left_out = ("a chain without amino acids", "another model of a structure")
     assert counts == {f"{one}, left out": 1 for one in left_out}
 
 

@@ -178,7 +178,7 @@ def test_what_is_no_truth_is_said(tmp_path: Path) -> None:
     (tmp_path / "c.txt").write_text("nothing here\n")
     (tmp_path / "t.json").write_text('{"schema": "seqmlm.sample.dna.v1"}')
     (tmp_path / "x.pdb").write_text("END\n")
-    said = {"c.txt": "no contacts", "t.json": "no truth of the schema", "x.pdb": "no chain"}
-    for name, reason in {**said, "absent.json": "no truth could be read"}.items():
+    said = {"c.txt": "no contacts", "t.json": "not a truth with the schema", "x.pdb": "no protein chain"}
+    for name, reason in {**said, "absent.json": "the truth could not be read"}.items():
         with pytest.raises(DataError, match=reason):
             decoder.truths(tmp_path / name, Problems("skip"))

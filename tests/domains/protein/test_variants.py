@@ -82,7 +82,7 @@ def test_notations(tmp_path: Path, text: str, mutant: str):
     ],
 )
 def test_what_is_no_variant(text: str):
-    with pytest.raises(ValueError, match=r"is no|write delins"):
+    with pytest.raises(ValueError, match=r"not a |write delins"):
         parse(text)
 
 
@@ -226,7 +226,7 @@ def test_numbering_is_not_guessed_from_few_places(tmp_path: Path):
 
 def test_numbering_of_another_protein(tmp_path: Path):
     rows = [f"{letter}{i + 1}W" for i, letter in enumerate("GGGGWWWWCCCCDDDD")]
-    with pytest.raises(DataError, match=r"do not fit the wild type: .* of 16 places do, at best"):
+    with pytest.raises(DataError, match=r"do not fit the wild type: at best .* of 16 places fit"):
         read(tmp_path, rows)
 
 
@@ -238,10 +238,10 @@ def test_what_does_not_fit_is_listed_with_its_line(tmp_path: Path):
     ) as error:
         read(tmp_path, rows)
     told = {
-        24: "Q99W: 99 is outside the wild type, whose residues are 1 to 22",
-        25: "A4J: J is none of the 20 residues",
-        26: "A4W:A4C: two changes of the same place",
-        27: "'A4?' is no variant such as A123G",
+        24: "Q99W: 99 is outside the wild type, which has residues 1 to 22",
+        25: "A4J: J is not one of the 20 residues",
+        26: "A4W:A4C: two changes at the same place",
+        27: "'A4?' is not a variant such as A123G",
     }
     for line, reason in told.items():
         assert f"line {line}: {reason}" in str(error.value)
@@ -253,7 +253,7 @@ def test_what_does_not_fit_is_listed_with_its_line(tmp_path: Path):
 def test_stops_are_kept_without_a_score(tmp_path: Path):
     found, said = read(tmp_path, ["A4*", "p.Ala4Ter", "A4W"])
     assert [one.scored for one in found] == [False, False, True]
-    assert said == {"a stop codon: not scored, as no residue stands there": 2}
+    assert said == {"a stop codon: not scored, because it is not a residue": 2}
 
 
 def test_bad_tables(tmp_path: Path):
@@ -261,7 +261,7 @@ def test_bad_tables(tmp_path: Path):
         "the file is empty": ([], {}),
         "no column with a known name": ([{"what": "A4W"}], {}),
         "no such field": (["A4W"], {"column": "nothing"}),
-        "'1' at 4 is no residue": ([{"mutated_sequence": "MKT1YI"}], {}),
+        "'1' at 4 is not a residue": ([{"mutated_sequence": "MKT1YI"}], {}),
     }
     for said, (given, asked) in rows.items():
         with pytest.raises(DataError, match=said):
@@ -272,7 +272,7 @@ def test_bad_tables(tmp_path: Path):
     tables: dict[str, tuple[str, str | None]] = {
         "no variants": ("none.csv", None),
         "--wildtype": ("w.txt", None),
-        "2 sequences, and the wild type is one": ("w.txt", str(tmp_path / "two.fasta")),
+        "2 sequences, but the wild type is one sequence": ("w.txt", str(tmp_path / "two.fasta")),
     }
     for said, (name, wildtype) in tables.items():
         table = VariantTable(path=str(tmp_path / name), wildtype=wildtype)
@@ -299,5 +299,5 @@ def test_alignments_that_are_none(tmp_path: Path):
     with pytest.raises(DataError, match="differ in length"):
         PROTEIN.variants().rivals([WILDTYPE], str(tmp_path / "a.afa"))
     (tmp_path / "b.afa").write_text(">a\nGGGG\n>b\nGGGG\n")
-    with pytest.raises(DataError, match="no row of the alignment is like"):
+    with pytest.raises(DataError, match="no row of the alignment is similar"):
         PROTEIN.variants().rivals([WILDTYPE], str(tmp_path / "b.afa"))

@@ -57,7 +57,7 @@ def test_sentences_documents_and_syntax(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("1\tword", "2 columns where CoNLL-U has 10"),
+        ("1\tword", "2 columns, but CoNLL-U has 10"),
         (row("one", "word"), "the first column is not a word number"),
         (row("1", "word", "up"), "HEAD is not a word number"),
         ("1\tt\udcffo\t_", "bytes that are not UTF-8"),
@@ -134,7 +134,7 @@ def test_ten_columns_are_conllu(tmp_path: Path) -> None:
         ("word", "a line without a tag"),
         ("word\t", "a line without a tag"),
         ("\tO", "a line without a word"),
-        ("New\tYork\tO", "3 columns where the first lines have 2"),
+        ("New\tYork\tO", "3 columns, but the first lines have 2"),
     ],
 )
 @pytest.mark.parametrize("place", [0, 1])

@@ -159,7 +159,10 @@ def test_the_truth_of_a_sample_is_aligned_with_its_lines(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("name", "text", "message"),
-    [("truth.json", "{}", "no truth of the schema"), ("a.conllu", "# nothing\n", "no tree in this file")],
+    [
+        ("truth.json", "{}", "not a truth with the schema"),
+        ("a.conllu", "# nothing\n", "no tree in this file"),
+    ],
 )
 def test_what_is_no_truth_is_said(name: str, text: str, message: str, tmp_path: Path):
     (tmp_path / name).write_text(text)
@@ -173,7 +176,7 @@ def test_a_truth_without_its_sentences_is_said(tmp_path: Path):
     with pytest.raises(DataError, match="3 trees for 1 sentences"):
         TreeDecoder().truths(sample.truth, Problems())
     sample.files[0].unlink()
-    with pytest.raises(DataError, match=r"keep truth\.json beside"):
+    with pytest.raises(DataError, match=r"keep truth\.json next to"):
         TreeDecoder().truths(sample.truth, Problems())
 
 

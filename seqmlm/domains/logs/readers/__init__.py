@@ -1,4 +1,4 @@
-"""The formats of logs: one reader with many options; the format is named, or found by the first lines."""
+"""The formats of logs: one reader with many options. The format is named, or found from the first lines."""
 
 from __future__ import annotations
 
@@ -14,23 +14,25 @@ from seqmlm.domains.logs.readers.reading import Reading
 from seqmlm.errors import UsageError
 
 
-@wraps(Reading, assigned=("__doc__",), updated=())  # whose fields and help are the options
+@wraps(Reading, assigned=("__doc__",), updated=())  # its fields and their help are the options
 def read_logs(kind: str, path: str | Path, problems: Problems, **options: Any) -> Iterator[Record]:
     return Reading(kind, path, problems, **options).records()
 
 
 KINDS = ("auto", "plain", *HEADERS, "jsonl", "journal", "docker", "csv", "tsv", "sessions")
-"""Formats; "journal" and "docker" are told from other JSON lines by their fields."""
+"""Names of the formats. The fields of JSON lines distinguish "journal" and "docker" from other JSON lines."""
 
 READERS = {kind: partial(read_logs, kind) for kind in KINDS}
 """Format name to its reader."""
 
 
 def patterns_of(path: str) -> dict[str, str]:
-    """Kinds of values from a file, name to regular expression; empty lines and those after # are left out.
+    """Read kinds of values from a file: name to regular expression.
+
+    Empty lines and lines that begin with # are left out.
 
     Raises:
-        UsageError: a file that cannot be read, or a line without a name and an expression.
+        UsageError: the file cannot be read, or a line has no name or no expression.
     """
     try:
         texts = Path(path).read_text(encoding="utf-8").splitlines()

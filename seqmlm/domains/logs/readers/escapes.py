@@ -1,6 +1,6 @@
-"""Lines without what a terminal would act on: colours, titles and links hide times and part templates.
+"""Remove terminal escape sequences from lines. Colours, titles and links hide times and split templates.
 
-A batch without any costs one search for a character, so logs of services pay nothing for those of consoles.
+A batch without any costs one search for a character. Logs of services therefore cost almost nothing extra.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 from seqmlm.data.problems import Problems
 from seqmlm.domains.logs.readers.events import Lines
 
-LEFT_OUT = "a line with colours or other escape sequences of a terminal, read without them"
+LEFT_OUT = "a line with colours or other terminal escape sequences, read without them"
 
-# ECMA-48: CSI ends in a letter or sign, OSC in BEL or ST; others are of two or three characters. JSON writes
-# ESC as \u001b (within a string within a string with more backslashes), rsyslog as #033.
+# ECMA-48: CSI ends in a letter or sign, OSC in BEL or ST; others have two or three characters. JSON writes
+# ESC as \u001b, with more backslashes in nested strings. rsyslog writes it as #033.
 _ESC = r"(?:\x1b|\\{1,9}u001[bB]|#033)"
 _ESCAPE = re.compile(
     rf"{_ESC}\[[0-?]*[ -/]*[@-~]"
@@ -24,7 +24,7 @@ _ESCAPE = re.compile(
 
 
 def without_escapes(batches: Iterable[Lines], problems: Problems) -> Iterator[Lines]:
-    """The same lines without escape sequences; `problems` is told how many had some."""
+    """Yield the same lines without escape sequences, and note in `problems` how many lines had some."""
     for batch in batches:
         text = "".join(batch.texts)
         if "\x1b" in text or ("\\" in text and "\\u001" in text) or ("#" in text and "#033" in text):

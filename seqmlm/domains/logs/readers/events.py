@@ -1,7 +1,7 @@
-"""From the bytes of a log to events: lines in batches, messages with times, and what a record is.
+"""Convert the bytes of a log to events: lines in batches, messages with times, and the raw form of a record.
 
-A live input has pauses, which pass through all steps as empty batches: then every step hands on what it
-keeps.
+A live input has pauses, which pass through all steps as empty batches. At a pause, every step passes on the
+data that it keeps.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ class LogLines:
     """The lines of one window of a log, or of one session.
 
     Args:
-        lines: the message of each line, without the header (time, level, host, process) that the format
-            knows; a message of several physical lines keeps its line ends. Of a session file, the event ids
-            as text ("5", "22").
-        times: seconds since 1970-01-01 UTC of each line, or None where they are unknown.
-        keys: the lines are event ids of a session file, not messages.
-        subject: whose lines they are, the session or the file with its rotations; None where nobody says.
-            A vocabulary may keep only what enough subjects have. No part of what the lines say.
-        windowed: the log was cut after a number of lines, or where it paused: another cut would do as well.
+        lines: the message of each line, without the header (time, level, host, process) of its format. A
+            message with several physical lines keeps its line ends. A session file has event ids as text
+            ("5", "22").
+        times: seconds since 1970-01-01 UTC of each line, or None if they are unknown.
+        keys: whether the lines are event ids of a session file, not messages.
+        subject: the session, or the file with its rotations, to which the lines belong; None if it is
+            unknown. A vocabulary may keep only text that enough subjects have. The subject is not a part of
+            the text.
+        windowed: whether the log was cut after a number of lines, or at a pause. Such cuts are arbitrary.
 
     >>> raw = LogLines(lines=("started", "ready"), times=(0.0, 1.5))
     >>> raw.text
@@ -50,14 +51,20 @@ class LogLines:
 
     @property
     def text(self) -> str:
-        """The messages joined by line ends: what `Encoding.spans` point into; `str` begins with it."""
+        """The messages joined by line ends.
+
+        `Encoding.spans` are offsets in this text, and `str` begins with it.
+        """
         return "\n".join(self.lines)
 
     def __str__(self) -> str:
-        """`text`, a NUL, and what the text does not say; equal strings are equal records.
+        """`text`, a NUL, and the data that are not in the text. Equal strings are equal records.
 
-        After the NUL come "k" for `keys`, "l" with the lengths of the messages where one holds a line end
-        (else the text says where each ends), and "t" with the times to the last bit.
+        These parts follow the NUL, if they apply:
+
+        * k: the lines are `keys`.
+        * l: the lengths of the messages, if one contains a line end.
+        * t: the times with all their bits.
         """
         text = self.text
         parts = ["k"] if self.keys else []
@@ -75,12 +82,14 @@ BATCH = 4096
 
 
 class Lines(NamedTuple):
-    """Some lines of a file, one after the other; none at all is a pause of a live input.
+    """Some consecutive lines of a file. No lines are a pause of a live input.
 
-    At a pause every later step hands on what it keeps, and then the pause, as an empty value of its own kind.
+    At a pause, every later step passes on the data that it keeps, and then the pause, as an empty value of
+    its own kind.
 
-    numbers: 1-based number of each; a number is left out where a line was refused.
-    texts: the lines without their ends.
+    Attributes:
+        numbers: 1-based number of each line. The number of a refused line is left out.
+        texts: the lines without their ends.
     """
 
     numbers: list[int]
@@ -90,11 +99,13 @@ class Lines(NamedTuple):
 def line_batches(
     source: str, problems: Problems, *, undecodable: Undecodable, max_bytes: int
 ) -> Iterator[Lines]:
-    """Yield the lines of a file (also .gz, .zst, "-") or a table of Arrow in batches; faults go to `problems`
-    with their line; `undecodable` as in `lines_and_pauses`."""
+    """Yield the lines of a file (also .gz, .zst, "-") or of an Arrow table in batches.
+
+    Faults go to `problems` with their line. `undecodable` has the meaning as in `lines_and_pauses`.
+    """
     live = live_of(source) is not None
     numbered: Iterator[Any]
-    if is_table(source):  # its rows are the objects of JSON lines
+    if is_table(source):  # its rows are read as the objects of JSON lines
         numbered = ((n, json.dumps(row, default=str)) for n, row in numbered_rows(source, problems))
     else:
         numbered = lines_and_pauses(
@@ -108,7 +119,10 @@ T = TypeVar("T")
 
 
 def batched(items: Iterator[T | None]) -> Iterator[list[T]]:
-    """Lists of up to `BATCH` items; at a pause (None) the items that have come, and then an empty list."""
+    """Yield lists of up to `BATCH` items.
+
+    At a pause (None), yield the items so far, and then an empty list.
+    """
     waiting: list[T] = []
     for item in items:
         if item is not None:
@@ -123,7 +137,7 @@ def batched(items: Iterator[T | None]) -> Iterator[list[T]]:
 
 
 def peek(batches: Iterator[Lines]) -> tuple[Lines, Iterator[Lines]]:
-    """The first lines, and all of them again."""
+    """The first lines, and an iterator over all lines."""
     first = next((batch for batch in batches if batch.texts), Lines([], []))
     return first, chain([first] if first.texts else [], batches)
 
@@ -131,19 +145,25 @@ def peek(batches: Iterator[Lines]) -> tuple[Lines, Iterator[Lines]]:
 # Events
 
 CONTINUED_LINES = 2000
-"""Physical lines of one message; the next ones begin another (a file of another format would be one)."""
+"""Most physical lines of one message. The next line begins another message.
+
+Without this limit, a file in another format could become a single message.
+"""
 
 WAITING = 1000
-"""Messages that wait for the end of an earlier one of another stream; more of them, and it ends."""
+"""Most messages that wait for the end of an earlier message in another stream.
+
+With more, the earlier one ends.
+"""
 
 EMPTY = "(empty)"
-"""What an event without a message says: that it came, and when, is known of it."""
+"""The text for an event without a message. The event itself and its time are still known."""
 
 TRUNCATED = "(truncated JSON)"
-"""What an event says that is a part of a JSON object."""
+"""The text for an event that is a part of a JSON object."""
 
 STAND_INS = frozenset((BINARY, OVERLONG, TRUNCATED))
-"""Texts that stand for what cannot be read: events of their own, and no part of the message before."""
+"""Texts for unreadable lines. They are separate events, and never continue the message before them."""
 
 Continues = Callable[[str], bool]
 
@@ -151,16 +171,18 @@ Continues = Callable[[str], bool]
 class Event(NamedTuple):
     """One event of a log.
 
-    number: 1-based line it begins on.
-    message: what it says, without the header.
-    time: seconds since 1970-01-01 UTC, not a number where unknown; None where the format has none.
-    label: what the file calls it ("-" and an alert in BGL); None where it does not.
-    origin: what it says of where it comes from; None where the format says nothing.
-    sessions: ids of the sessions it belongs to; None where the format names none.
-    head: False where the line has no header and so may continue the one before.
-    full_line: the line with its header, for what is searched in it.
-    unfinished: its message goes on in that of the next event of its stream, as a container runtime cuts it.
-    stream: of a container that it was written to.
+    Attributes:
+        number: 1-based line where it begins.
+        message: its text without the header.
+        time: seconds since 1970-01-01 UTC, NaN if unknown; None if the format has no times.
+        label: its label in the file ("-" and an alert in BGL); None if the file has none.
+        origin: the origin that it names; None if the format names none.
+        sessions: ids of the sessions to which it belongs; None if the format names none.
+        head: False if the line has no header, so that it may continue the event before it.
+        full_line: the line with its header, for searches.
+        unfinished: whether its message continues in the next event of its stream, because a container runtime
+            cut it.
+        stream: the stream of a container to which it was written.
     """
 
     number: int
@@ -176,19 +198,21 @@ class Event(NamedTuple):
 
 
 Events = list[Event]
-"""Some events, in the order of the log; none at all are a pause (`Lines`)."""
+"""Some events, in the order of the log. No events are a pause (`Lines`)."""
 
 
 def join_messages(
     batches: Iterator[Events], continues: Continues | None, begins: re.Pattern[str] | None, problems: Problems
 ) -> Iterator[Events]:
-    """Join lines that continue a message to it; the last one of a batch waits for the next, or a pause.
+    """Join lines that continue a message.
+
+    The last message of a batch waits for the next batch, or for a pause.
 
     Args:
-        batches: the events, a line each.
-        continues: whether a line without header continues the message before; None: none does.
-        begins: what a line has to match that begins a message, whatever its header; None: the header tells.
-        problems: receives a note for messages without end.
+        batches: the events, one per line.
+        continues: whether a line without a header continues the message before it; None: no line does.
+        begins: a pattern for lines that begin a message, whatever their header; None: the header decides.
+        problems: receives a note about messages without an end.
     """
     if continues is None:
         yield from batches
@@ -207,7 +231,7 @@ def join_messages(
         starts = [
             row
             for row, (head, event) in enumerate(zip(heads, batch, strict=True), len(waiting))
-            if head or not row or not continues(event.message)  # the very first line continues nothing
+            if head or not row or not continues(event.message)  # the first line of a file continues nothing
         ]
         if waiting:
             batch, starts = waiting + batch, [0, *starts]
@@ -224,7 +248,7 @@ def _merge(batch: Events, starts: list[int], problems: Problems) -> Events:
     """Join the rows from one start to the next."""
     cuts: list[int] = []
     for start, end in zip(starts, [*starts[1:], len(batch)], strict=True):
-        # A message that waited for this batch has many lines already: its own line ends count.
+        # A message that waited for this batch already has several lines, so its line ends count.
         rows = max(1, CONTINUED_LINES - batch[start].message.count("\n"))
         cuts.append(start)
         if end - start > rows:
@@ -243,17 +267,17 @@ def _message_event(lines: Events) -> Event:
 
 
 def join_parts(batches: Iterator[Events]) -> Iterator[Events]:
-    """Put together messages that a container runtime has cut, each within its own stream.
+    """Join messages that a container runtime has cut, each within its own stream.
 
-    Messages come in the order in which they began: those of the other stream wait for the end of one, which
-    comes however late, but `WAITING` of them end it.
+    Messages come in the order in which they began. Messages of the other stream wait until a message ends,
+    even if that takes long. After `WAITING` of them, the message ends.
     """
-    messages: deque[Events] = deque()  # the parts of each, from the first one that has not ended
-    under_way: dict[str, Events] = {}  # stream to the parts that have come
+    messages: deque[Events] = deque()  # the parts of each message, from the first that has not ended
+    under_way: dict[str, Events] = {}  # stream to the parts so far
     for batch in batches:
         ready: Events = []
         for event in batch:
-            if not (event.unfinished or messages):  # nearly always
+            if not (event.unfinished or messages):  # the normal case
                 ready.append(event)
                 continue
             parts = under_way.pop(event.stream, None)
@@ -282,10 +306,10 @@ def _joined_message(parts: Events) -> Event:
 
 
 def clean_events(batches: Iterator[Events], problems: Problems) -> Iterator[Events]:
-    """Name empty messages, leave out blank lines, and give events without a usable time that of a neighbour,
-    with a note.
+    """Name empty messages, leave out blank lines, and replace unreadable times.
 
-    The neighbour is the event before; at the beginning of a file the next one of the batch that has a time.
+    An event without a usable time gets the time of a neighbour, with a note. The neighbour is the event
+    before it. At the beginning of a file, it is the next event of the batch that has a time.
     """
     last = NAN
     for batch in batches:
@@ -305,8 +329,10 @@ def clean_events(batches: Iterator[Events], problems: Problems) -> Iterator[Even
                 neighbour_time = events[row - 1].time if row else last
                 events[row] = events[row]._replace(time=neighbour_time)
             none_known = isnan(last) and len(unread) == len(events)
-            outcome = "is without one: no other has one" if none_known else "has that of its neighbour"
-            problems.note(f"an event without a time that can be read {outcome}", len(unread))
+            outcome = (
+                "stays without one: no event has one" if none_known else "gets the time of its neighbour"
+            )
+            problems.note(f"an event without a readable time {outcome}", len(unread))
         if events:
             last = NAN if events[-1].time is None else events[-1].time
             yield events
@@ -318,5 +344,5 @@ def _has_message(event: Event) -> bool:
 
 
 def _is_blank(event: Event) -> bool:
-    """Whether an event has nothing on its line: no message, no header, no time."""
+    """Whether an event has nothing on its line: no message, no header and no time."""
     return not (_has_message(event) or event.head or (event.time is not None and not isnan(event.time)))

@@ -1,4 +1,7 @@
-"""Lines of text with a header: one regular expression a format takes time and message from a whole batch."""
+"""Read lines of text with a header.
+
+One regular expression per format reads time and message of a whole batch.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +31,15 @@ _STREAM = re.compile(r"\S+ (std(?:out|err)) ([FP])")
 
 @dataclass(frozen=True)
 class Header:
-    """How the lines of one format begin.
+    """The beginning of lines in one format.
 
     Args:
-        head: expression with three groups: the time to its seconds, its fraction, its zone; further ones have
-            names, as `origins.header_origins` knows them.
-        message: expression with one group; what follows it in the line is left out.
-        label: expression with one group before the head, or none.
-        doubtful: other formats are preferred where they fit as well.
-        time_prefix: put before each time, and tells the clock how to read it.
+        head: expression with three groups: the time without fractions of seconds, the fraction, and the zone.
+            Other groups have the names that `origins.header_origins` knows.
+        message: expression with one group; the text after it is left out.
+        label: expression with one group before the head, or None.
+        doubtful: whether other formats have priority if they match as well.
+        time_prefix: text before each time, which tells the clock how to read it.
     """
 
     head: str
@@ -47,9 +50,10 @@ class Header:
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """Groups time, fraction, zone, message (label first), and named ones; matches every line once.
+        """Groups for time, fraction, zone and message (label first), and named groups; matches all lines.
 
-        The lines of a batch are searched as one text, so no part of it may match a line end.
+        It matches each line once. The lines of a batch are searched as one text, so no part may match a line
+        end.
         """
         return re.compile(f"^(?:{self.label or ''}{self.head})?{self.message}", re.MULTILINE | re.ASCII)
 
@@ -67,14 +71,15 @@ class Header:
 HEADERS: Mapping[str, Header] = {
     "hdfs": Header(rf"(\d{{6}} \d{{6}})()() \d+ (?P<severity>{_LEVEL}) (?P<service>[^\s:]+): ?"),
     "spark": Header(rf"(\d\d/\d\d/\d\d {_HMS})()() (?P<severity>{_LEVEL}) +(?P<service>[^\s:]+): ?"),
-    # Supercomputers: the alert; of Blue Gene its own time, place and part, of others (Thunderbird) syslog's.
+    # Supercomputers. The alert comes first. Blue Gene then has its own time, place and part. Others
+    # (Thunderbird) have a syslog header.
     "bgl": Header(
         r" (\d{9,10})()() \d{4}\.\d\d\.\d\d (?P<host>\S+) "
         r"(?:\d{4}-\d\d-\d\d-\d\d\.\d\d\.\d\d\.\d+ \S+ \S+ (?P<service>\S+) (?P<severity>[A-Z]+) ?|"
         rf"[A-Z][a-z]{{2}} +\d\d? {_HMS} \S+ (?P<service_2>[^\s:\[]*)(?:\[[^\]\s]*\])?: ?)",
         label=r"(\S+)",
     ),
-    # What `logcat -v threadtime` of Android writes, and the parts of Kubernetes (klog): no year.
+    # Android's `logcat -v threadtime`, and the components of Kubernetes (klog). Times have no year.
     "android": Header(
         rf"(\d\d-\d\d {_HMS}){_FRACTION}() +\d+ +\d+ (?P<severity>[VDIWEFA]) (?P<service>[^:\n]*?) *: ?",
         time_prefix=MONTH_FIRST,
@@ -83,14 +88,14 @@ HEADERS: Mapping[str, Header] = {
         rf"(?P<severity>[IWEF])(\d{{4}} {_HMS}){_FRACTION}() +\d+ (?P<service>[^\s:\]]+):\d+\] ?",
         time_prefix=MONTH_FIRST,
     ),
-    # RFC 5424: priority, version, time, host, application, process, message id, structured data, which some
-    # leave out; before them its length where it came in frames of octets.
+    # RFC 5424: priority, version, time, host, application, process, message id and structured data. Some
+    # programs leave out the latter. With octet framing, its length comes first.
     "syslog5424": Header(
         rf"{_FRAME}({_DAY}T{_HMS}|-){_FRACTION}{_ZONE} (?P<host>\S+) (?P<service>\S+) \S+ \S+"
         rf"(?: -(?: |$)| (?:{_ELEMENT} *\])+ ?| |$)(?:\ufeff)?"
     ),
-    # RFC 3164, and the form with an ISO time that newer daemons and journalctl write: time, host (not a
-    # level), tag with process. As other programs may begin so, a tag must be sure where there is no fraction.
+    # RFC 3164, and the form with an ISO time from newer daemons and journalctl: time, host (not a level), tag
+    # with process. Other programs may begin in the same way, so without a fraction the tag must be certain.
     "syslog": Header(
         rf"(?:<(?P<priority>\d{{1,3}})>)?([A-Z][a-z]{{2}} [ \d]\d {_HMS}|"
         rf"{_DAY}T{_HMS}(?=\.\d+(?:[+-]\d\d:\d\d|Z) (?!{_LEVEL} )\S+ \S+: |"
@@ -106,7 +111,7 @@ HEADERS: Mapping[str, Header] = {
         rf"\S+ \S+ \S.*? ?\[(\d\d/[A-Z][a-z]{{2}}/\d{{4}}:{_HMS})() ?([+-]\d{{4}})\] ",
         message=rf"({_QUOTED} \d{{3}} \S+|.*)",  # without referrer and browser
     ),
-    # What a container runtime writes (CRI): time, stream, F for a full line or P for a part of one.
+    # Container runtime (CRI): time, stream, F for a full line or P for a part of a line.
     "cri": Header(rf"({_DAY}T{_HMS}){_FRACTION}{_ZONE} std(?:out|err) [FP](?: |$)"),
     "zookeeper": Header(rf"({_DAY} {_HMS}){_FRACTION}() - (?P<severity>{_LEVEL}) +\[.*?\] - "),
     "openstack": Header(
@@ -126,10 +131,11 @@ HEADERS: Mapping[str, Header] = {
 
 
 def likely_format(texts: Iterable[str]) -> str | None:
-    """The format whose header most of the lines have, or None where no header is common among them."""
+    """The format whose header most of the lines have, or None if no header is common among them."""
     lines = [text for text in texts if text and not text[0].isspace()]
     matches = {name: sum(1 for line in lines if h.head_pattern.match(line)) for name, h in HEADERS.items()}
-    # Lines of a trace have none: a fifth is enough, and half as good a sure form beats a doubtful one.
+    # Lines of a trace have no header, so a fifth of the lines is enough. A certain format counts twice as
+    # much as a doubtful one.
     best = max(matches, key=lambda name: matches[name] * (1 if HEADERS[name].doubtful else 2), default=None)
     return best if best is not None and matches[best] * 5 >= max(1, len(lines)) else None
 
@@ -137,8 +143,10 @@ def likely_format(texts: Iterable[str]) -> str | None:
 def parse_lines(
     name: str | None, batches: Iterator[Lines], clock: Clock, keep_header: bool
 ) -> Iterator[Events]:
-    """Events of lines, one each; a line without the header has no time and may continue a message. Without a
-    format lines are messages; with `keep_header` messages are whole lines."""
+    """Yield an event for each line. A line without the header has no time and may continue a message.
+
+    Without a format, the whole lines are messages. With `keep_header`, they are too.
+    """
     if name is None:
         for numbers, texts in batches:
             yield [Event(n, text, head=False, full_line=text) for n, text in zip(numbers, texts, strict=True)]
@@ -169,20 +177,23 @@ def parse_lines(
         )
 
 
-_LONGEST = 20  # lines of a header
+_LONGEST = 20  # most lines of a header
 
 
 def _join_torn_lines(batches: Iterator[Lines]) -> Iterator[Lines]:
-    """Lines of RFC 5424, where one that ends within quotation marks of its header is joined with the next."""
+    """Yield lines of RFC 5424.
+
+    A line that ends within quotation marks of its header is joined with the next one.
+    """
     waiting: list[tuple[int, str]] = []
     for batch in batches:
-        if not (waiting or _CUT.search("\n".join(batch.texts))):  # nearly always
+        if not (waiting or _CUT.search("\n".join(batch.texts))):  # the normal case
             yield batch
             continue
         lines: list[tuple[int, str]] = []
         for line in zip(*batch, strict=True):
             begins = line[1] in STAND_INS or HEADERS["syslog5424"].head_pattern.match(line[1])
-            if waiting and begins:  # the one before was torn
+            if waiting and begins:  # the line before was torn
                 lines, waiting = lines + waiting, []
             waiting.append(line)
             text = " ".join(text for _, text in waiting)
@@ -201,8 +212,10 @@ def _join_torn_lines(batches: Iterator[Lines]) -> Iterator[Lines]:
 
 
 def runtime_event(event: Event) -> Event:
-    """The event of a line of a container runtime (CRI): its stream, and whether the next line goes on with
-    it. Behind the runtime's header there may be one of a program."""
+    """The event of a line from a container runtime (CRI): its stream, and whether the next line continues it.
+
+    After the header of the runtime, there may be the header of a program.
+    """
     match = _STREAM.match(event.full_line)
     stream, unfinished = ("", False) if match is None else (match[1], match[2] == "P")
     return event._replace(head=False, unfinished=unfinished, stream=stream)
@@ -211,7 +224,7 @@ def runtime_event(event: Event) -> Event:
 def _times(
     seconds: Sequence[str], fractions: tuple[str, ...], zones: tuple[str, ...], clock: Clock
 ) -> list[float]:
-    """Seconds since 1970-01-01 UTC of times whose parts stand in three columns."""
+    """Seconds since 1970-01-01 UTC of times whose parts are in three columns."""
     texts = seconds if not any(zones) else [a + b for a, b in zip(seconds, zones, strict=True)]
     if not any(fractions):
         return [clock[text] for text in texts]

@@ -1,7 +1,7 @@
-"""Logs whose lines have named fields: JSON objects and rows of tables.
+"""Read logs whose lines have named fields: JSON objects and rows of tables.
 
-Which field is the message, the time, the session or the label is found by its usual names, since every
-system has its own; options name others.
+The fields with the message, the time, the session and the label are found by their common names, because
+every system has its own. Options name others.
 """
 
 from __future__ import annotations
@@ -47,8 +47,14 @@ LABEL = ("label", "anomaly", "is_anomaly")
 
 @dataclass(frozen=True, kw_only=True)
 class Fields:
-    """Names of fields; None: found by their usual names. `message` may be the list of a session's lines, and
-    `time` several names with commas between them (date,time)."""
+    """Names of fields; None means that the field is found by its common names.
+
+    Attributes:
+        message: the field of the message, or of the list of a session's lines.
+        time: the field of the time, or several names with commas between them (date,time).
+        session: the field of the session's id.
+        label: the field of the label.
+    """
 
     message: str | None = None
     time: str | None = None
@@ -61,12 +67,15 @@ class Fields:
         return tuple(self.time.split(",")) if self.time else ()
 
     def choose(self, rows: Sequence[Collection[str]]) -> Fields:
-        """The fields to read, chosen among the names of each line's fields: of several usual names the one
-        that most lines have. A line that has several counts for the most usual one."""
+        """Choose the fields to read from the names in each line.
+
+        Among several common names, the one in most lines is chosen. A line with several of these names counts
+        for the most common one.
+        """
         lower = [{name.lower(): name for name in reversed([*names])} for names in rows]
 
         def usual(usual_names: Iterable[str]) -> str | None:
-            """The name that most lines have among the usual ones; None where no line has one."""
+            """The name among the common ones that most lines have; None if no line has one."""
             order = list(usual_names)
             matches = (
                 next((names[usual_name] for usual_name in order if usual_name in names), None)
@@ -85,7 +94,7 @@ class Fields:
         )
 
     def missing(self, named_fields: Fields, names: Iterable[str]) -> tuple[str, str] | None:
-        """(name, option) of the first field that was asked for, or needed, and is not there."""
+        """(name, option) of the first missing field that is needed or named by an option."""
         needed = [(self.message or "message", "message_field")]
         needed += [(name, "time_field") for name in self.times if named_fields.time is not None]
         needed += [(self.session, "session_field")] if self.session else []
@@ -95,27 +104,28 @@ class Fields:
 
 
 def read_time(value: Any, clock: Clock) -> float:
-    """Seconds since 1970-01-01 UTC of a field's value; not a number where it says no time."""
+    """Seconds since 1970-01-01 UTC for a field's value; NaN if it is not a time."""
     if isinstance(value, str):
         return clock[value]
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return NAN
     try:
         return epoch(float(value))
-    except OverflowError:  # a whole number of hundreds of digits
+    except OverflowError:  # a whole number with hundreds of digits
         return NAN
 
 
 class Dates:
-    """How a file writes its dates: in the format given, or in the order that all of the first ones fit.
+    """Find how a file writes its dates: in the given format, or in the only order that fits the first dates.
 
     Args:
-        clock: is taught to read those that it cannot.
-        source, problems: of the file; problems are told the order, or receive one error for the file where
-            the first dates leave it open.
-        fixed: somebody has said how dates are written.
-        live: the file is followed, and read on whatever comes: where the dates leave it open, times are not
-            read.
+        clock: reads times; it learns the dates that it cannot read yet.
+        source: the file.
+        problems: receives a note with the order. If the first dates fit several orders, it receives an error
+            for the file.
+        fixed: whether an option says how dates are written.
+        live: whether the file is followed, so that reading continues in any case. If the first dates fit
+            several orders, times are not read.
     """
 
     def __init__(
@@ -125,7 +135,7 @@ class Dates:
         self.live = live
 
     def can_read(self, times: Iterable[tuple[int, Any]], field: str) -> bool:
-        """Whether the file can be read on, decided by its first times, each with its line."""
+        """Whether reading can continue, decided by the first times of the file, each with its line."""
         if self._settled:
             return True
         texts = [(line, _without_comma(time)) for line, time in times if isinstance(time, str) and time]
@@ -148,8 +158,7 @@ class Dates:
 
 
 def moments_of(date_format: str) -> Moment:
-    """The reader of dates that `moments` gives, also with a comma before the time of day, as browsers write
-    it."""
+    """The date reader from `moments` that also accepts a comma before the time of day, as in browsers."""
     of = moments(date_format)
     return lambda text: of(_without_comma(text))
 
@@ -159,14 +168,14 @@ def _without_comma(text: str) -> str:
     return text.strip().replace(", ", " ")
 
 
-# JSON lines: an application's own, `journalctl -o json`, a container's; or a session an object
+# JSON lines from an application, `journalctl -o json` or a container, or one session per object
 
 ObjectRow = tuple[int, dict[str, Any]]
 
 JsonRow = tuple[int, dict[str, Any] | str]
-"""The line that an object begins on, or a text that stands between objects, and the object or text."""
+"""The line where an object or a text between objects begins, and the object or text."""
 
-_ELSEWHERE = "a message in another field than most lines have it in"
+_ELSEWHERE = "a message in another field than in most lines"
 
 _BETWEEN = "text between JSON objects, an event of its own"
 
@@ -174,7 +183,7 @@ _NO_MESSAGE = "an object without a message, an event of its other fields"
 
 JOURNAL = "__REALTIME_TIMESTAMP"
 
-_DECIDE = 500  # objects that tell which of several fields is the message
+_DECIDE = 500  # first objects, which decide which of several fields is the message
 
 DOCKER = frozenset({"log", "stream", "time"})
 
@@ -185,21 +194,21 @@ _PLACES = frozenset(
         instance caller file filename pathname line lineno func function source version v @version"""
     )
 )
-"""Names, in small letters, of where a line was written: other ones after each deployment."""
+"""Names in lower case for the place where a line was written, which changes with each deployment."""
 
-_SHORT = 64  # characters of a value that may be one of few; a longer one is a text, such as a trace
+_SHORT = 64  # most characters of a value that may be one of few; longer values are texts, such as traces
 
 
 def read_objects(batches: Iterator[Lines]) -> Iterator[list[JsonRow]]:
-    """(line, object) of every line that is a JSON object, and (line, text) of what stands between objects: a
-    trace is one text, an object over several lines an object. Blank lines are passed over.
+    """Yield (line, object) for JSON objects, and (line, text) for text between objects.
 
-    An empty list is a pause (`Lines`).
+    A trace is one text, and an object over several lines is one object. Blank lines are skipped. An empty
+    list is a pause (`Lines`).
     """
     text = TextEvent()
 
     def pending_text() -> list[JsonRow]:
-        """The text that waits for its end, as a row; none where there is none."""
+        """The text that waits for its end, as a row; empty if there is none."""
         return [(text.number, text.end())] if text else []
 
     for numbers, lines in batches:
@@ -223,7 +232,7 @@ def read_objects(batches: Iterator[Lines]) -> Iterator[list[JsonRow]]:
 
 
 def count_texts(batches: Iterator[list[JsonRow]], source: str, problems: Problems) -> Iterator[list[JsonRow]]:
-    """The same rows; `problems` counts the texts between objects."""
+    """Yield the same rows, and count the texts between objects in `problems`."""
     for rows in batches:
         for number, row in rows:
             problems.note(_BETWEEN, isinstance(row, str), source=source, line=number)
@@ -236,19 +245,19 @@ def only_objects(rows: Iterable[JsonRow]) -> list[ObjectRow]:
 
 
 def text_event(number: int, text: str, fields: Fields | None = None) -> Event:
-    """An event of what stands between objects, which has no field of those that were found."""
+    """The event for text between objects, which has none of the known fields."""
     timed, named = (fields is None or bool(fields.times)), fields is not None and fields.session is not None
     sessions = () if named else None
     return Event(number, text, NAN if timed else None, sessions=sessions, head=False, full_line=text)
 
 
 def is_container(row: dict[str, Any]) -> bool:
-    """Whether a container runtime wrote it (docker's json-file driver)."""
+    """Whether a container runtime wrote the row (docker's json-file driver)."""
     return row.keys() >= DOCKER
 
 
 def container_events(batches: Iterator[list[JsonRow]], dates: Dates) -> Iterator[Events]:
-    """Events of the lines that a container wrote; one without a line end goes on in its stream."""
+    """Events of the lines from a container. A line without a line end continues in its stream."""
     for rows in batches:
         events: Events = []
         for number, row in rows:
@@ -276,9 +285,14 @@ def events_of(
     dates: Dates,
     format_message: Callable[[dict[str, Any], str], str] | None = None,
 ) -> Iterator[Events]:
-    """Objects as events, with their message or the text that `format_message` makes of an object and its
-    message. An object without a message is an event that says its other fields; but where the field of the
-    message was named, it goes to `problems`, unless the file is followed."""
+    """Yield objects as events.
+
+    An object without a message becomes an event with its other fields. If an option names the field of the
+    message, such an object goes to `problems` instead, unless the file is followed.
+
+    Args:
+        format_message: makes a text from an object and its message; None uses the message itself.
+    """
     assert fields.message is not None
     refuses, fallbacks = (
         named_fields.message is not None and not dates.live,
@@ -310,9 +324,11 @@ def events_of(
 
 
 def message_format(columns: Fields) -> Callable[[dict[str, Any], str], str]:
-    """A function that makes a text of an object and its message, as JSON: the message, and the fields beside
-    it that are short, say neither when nor where and are not read apart (`columns`); the message alone where
-    no field remains."""
+    """A function that makes a JSON text from an object and its message.
+
+    The text has the message and short other fields. Fields with time or place, and fields that are read
+    separately (`columns`), are left out. If no field remains, the text is only the message.
+    """
     named = (columns.message, "message", *columns.times, columns.session, columns.label)
     usual = (*TIME, *TIME_PARTS, *SESSION)
     excluded = _PLACES.union(usual, (name.lower() for name in named if name is not None))
@@ -354,8 +370,11 @@ def _event(numbered: ObjectRow, text: str, fields: Fields, clock: Clock, origin:
 def _message(
     row: dict[str, Any], name: str, fallbacks: Sequence[str], number: int, dates: Dates
 ) -> str | None:
-    """The message of an object. Without one in the field `name` it is that of another of its usual names, as
-    other programs write them."""
+    """The message of an object.
+
+    If the field `name` has none, the message comes from another common field, because other programs may
+    write it there.
+    """
     text = message_of(row.get(name))
     if text is None:
         text = next(filter(None, (message_of(row.get(fallback)) for fallback in fallbacks)), None)
@@ -364,8 +383,10 @@ def _message(
 
 
 def _fields_text(row: dict[str, Any], times: Collection[str], number: int, dates: Dates) -> str:
-    """The fields of an object without a message, as JSON, but for the time, and for what journald tells of
-    the process and the place."""
+    """The fields of an object without a message, as JSON.
+
+    The time is left out, and so are journald's fields about the process and the place.
+    """
     dates.problems.note(_NO_MESSAGE, source=dates.source, line=number)
     fields = {name: cell for name, cell in row.items() if name not in times and name.lower() not in TIME}
     if JOURNAL in row:
@@ -374,7 +395,7 @@ def _fields_text(row: dict[str, Any], times: Collection[str], number: int, dates
 
 
 def message_of(value: Any) -> str | None:
-    """The text of a message: journald writes what is no UTF-8 as a list of bytes."""
+    """The text of a message. journald writes a message that is not UTF-8 as a list of bytes."""
     if isinstance(value, list) and value and all(isinstance(b, int) and 0 <= b < 256 for b in value):
         return bytes(value).decode("utf-8", "replace")
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -389,7 +410,10 @@ def no_message(name: str, source: str, line: int) -> DataError:
 
 
 def fields_of(rows: list[ObjectRow], named_fields: Fields, dates: Dates) -> Fields | None:
-    """The fields of a file by its first objects; None where one is missing, which `problems` then has."""
+    """The fields of a file, found from its first objects.
+
+    If one is missing, `problems` receives it; None is returned.
+    """
     fields = named_fields.choose(_telling_names(rows))
     return fields if has_all_fields(fields, named_fields, _names(rows), rows[0][0], dates) else None
 
@@ -397,8 +421,11 @@ def fields_of(rows: list[ObjectRow], named_fields: Fields, dates: Dates) -> Fiel
 def has_all_fields(
     fields: Fields, named_fields: Fields, names: Sequence[str], line: int, dates: Dates
 ) -> bool:
-    """Whether all fields are there that are needed or were asked for; else the problems are told. Of a file
-    that is followed the lines are events without these fields, so it is a note."""
+    """Whether all fields exist that are needed or named by options.
+
+    If not, `problems` receives an error. If the file is followed, it is only a note, because lines without
+    these fields become events.
+    """
     absent = fields.missing(named_fields, names)
     if absent is not None:
         fault = missing(absent[0], names, dates.source, line, absent[1], dates.problems)
@@ -412,7 +439,7 @@ def has_all_fields(
 
 
 def lacks_message(rows: list[ObjectRow], named_fields: Fields) -> bool:
-    """Whether the objects are fields alone, as a web server's are: several, none of them a message."""
+    """Whether the objects consist of several fields without a message, as in logs of a web server."""
     return (
         named_fields.message is None
         and named_fields.choose(_telling_names(rows)).message is None
@@ -426,7 +453,7 @@ def _names(rows: list[ObjectRow]) -> list[str]:
 
 
 def _telling_names(rows: list[ObjectRow]) -> list[list[str]]:
-    """The names of those fields of the first objects that hold a value, not an object of further fields."""
+    """The names of fields in the first objects whose value is not an object."""
     return [
         [name for name, value in row.items() if value is not None and not isinstance(value, dict)]
         for _, row in rows[:_DECIDE]
@@ -434,7 +461,7 @@ def _telling_names(rows: list[ObjectRow]) -> list[list[str]]:
 
 
 def json_events(batches: Iterator[list[JsonRow]], named_fields: Fields, dates: Dates) -> Iterator[Events]:
-    """Objects as events whose message is the object itself, as JSON."""
+    """Objects as events. The message of an event is the object itself, as JSON."""
     for rows in batches:
         object_rows = only_objects(rows)
         fields = replace(named_fields, time=named_fields.choose([_names(object_rows)]).time or "time")
@@ -454,12 +481,12 @@ def _can_read(rows: list[ObjectRow], names: tuple[str, ...], dates: Dates) -> bo
 
 
 def is_session(row: dict[str, Any], name: str) -> bool:
-    """Whether the field holds the lines of a session."""
+    """Whether the field has the lines of a session."""
     return isinstance(row.get(name), list) and bool(row[name]) and isinstance(row[name][0], str)
 
 
 def _named_time(row: dict[str, Any], names: tuple[str, ...]) -> Any:
-    """The value of the field of the time; of several fields the values with spaces between them."""
+    """The value of the time field. For several fields, it is their values with spaces between them."""
     parts = [row.get(name) for name in names]
     if len(parts) < 2:
         return parts[0] if parts else None
@@ -473,16 +500,16 @@ def _ids(value: Any) -> tuple[str, ...]:
 
 _BESIDE = {*SESSION, *LABEL, "eventid", "eventtemplate", "occurrences"}
 
-# Tables: a line a row, or a session a row
+# Tables with one line per row, or one session per row
 
 TableRow = tuple[int, list[str]]
 
 
 def delimiter_of(header: str, named_fields: Fields) -> str | None:
-    """The sign between the columns of a table's first line; None where it is no table of ours."""
+    """The delimiter between the columns in a table's first line; None if it is not a log table."""
     for delimiter in ("\t", ",", ";"):
         names = [name.strip('"') for name in header.split(delimiter)]
-        # One that lies beside logs (labels of sessions, templates) holds no lines.
+        # A table of labels or templates, found next to logs, has no lines.
         is_label_table = {name.lower() for name in names} <= _BESIDE
         if len(names) > 1 and (
             is_label_table or named_fields.choose([names]).missing(named_fields, names) is None
@@ -492,20 +519,20 @@ def delimiter_of(header: str, named_fields: Fields) -> str | None:
 
 
 class LogTable:
-    """The rows of a table, a list of them at a time, with the line each begins on.
+    """The rows of a table, in lists, each with the line where it begins.
 
     Args:
-        batches: its lines.
-        delimiter: between columns; with a tab, quotation marks are ordinary characters.
+        batches: the lines of the table.
+        delimiter: text between columns. With a tab, quotation marks are ordinary characters.
         named_fields: the columns that options name.
-        max_bytes: of the longest field.
-        dates: of the file; its problems receive what cannot be read. In a file that is followed all is
-            read: a row that is too short, or has no end before a pause, is an event of its own.
+        max_bytes: size of the longest field.
+        dates: the dates of the file. Its problems receive rows that cannot be read. In a followed file,
+            everything is read: a row that is too short, or has no end before a pause, is a separate event.
 
     Attributes:
-        header: the line of the names, and these.
+        header: the line with the names, and the names.
         names: all columns.
-        fields: the columns that are read; None where one of them is missing.
+        fields: the columns that are read; None if one of them is missing.
     """
 
     def __init__(
@@ -515,7 +542,7 @@ class LogTable:
         numbered = (
             pair for batch in batches for pair in zip(*(batch if batch.texts else pause), strict=True)
         )
-        # Without quotation marks a row is a line, and need not pass through the csv module.
+        # A row without quotation marks is a line, which the csv module need not read.
         if delimiter == "\t":
             self._each = _tab_rows(numbered)
         elif dates.live:
@@ -530,8 +557,10 @@ class LogTable:
         self.fields = fields if has_all_fields(fields, named_fields, self.names, line, dates) else None
 
     def batches(self) -> Iterator[list[TableRow]]:
-        """The rows that have all columns; the others go to `problems`, unless the file is followed; no rows
-        are a pause (`Lines`)."""
+        """Yield the rows that have all columns. No rows are a pause (`Lines`).
+
+        Other rows go to `problems`, unless the file is followed.
+        """
         width = len(self.names)
         for rows in batched(self._each):
             if not rows or self._dates.live:
@@ -581,17 +610,20 @@ def _tab_rows(numbered: Iterator[tuple[int, str]]) -> Iterator[TableRow | None]:
             yield (number, text.split("\t")) if number else None
 
 
-_OPEN_LINES = 200  # lines of a row whose quotation mark has no end; then its first line stands alone
+_OPEN_LINES = 200  # most lines of a row with an open quotation mark; then its first line is a row by itself
 _SENTINEL = "\x1fend"
 
 
 def _live_rows(numbered: Iterator[tuple[int, str]], delimiter: str) -> Iterator[TableRow | None]:
-    """(line, fields) of every row of a followed file that is not blank; None at a pause. A line behind which
-    a quotation mark has no end for `_OPEN_LINES`, or until a pause, is a row of one field."""
+    """(line, fields) of every row of a followed file that is not blank; None at a pause.
+
+    If a quotation mark has no end for `_OPEN_LINES` lines, or until a pause, its first line is a row with one
+    field.
+    """
     open_lines: deque[tuple[int, str]] = deque()  # the lines of a row whose quotation mark is open
 
     def rows(*, flush: bool) -> Iterator[TableRow]:
-        """The rows of the open lines that have an end, or with `flush` of all of them."""
+        """Yield the rows of the open lines that have an end, or with `flush` the rows of all open lines."""
         waiting = list(open_lines)
         open_lines.clear()
         while waiting:
@@ -617,7 +649,7 @@ def _live_rows(numbered: Iterator[tuple[int, str]], delimiter: str) -> Iterator[
 
 
 def _fields(lines: Sequence[str], delimiter: str) -> list[str] | None:
-    """The fields of a row of these lines; None where a quotation mark in it has no end."""
+    """The fields of a row with these lines; None if a quotation mark in it has no end."""
     try:
         rows = list(csv.reader([*(f"{line}\n" for line in lines), _SENTINEL], delimiter=delimiter))
     except csv.Error:

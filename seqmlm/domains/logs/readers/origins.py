@@ -1,7 +1,7 @@
-"""Where a line of a log comes from, and how bad it says it is: severity, host and service, as it says them.
+"""Read the severity, host and service of a log line.
 
-A format's header names them, or fields of JSON lines and tables do; else `level=` and `service=` in the
-message. Nothing is guessed: what no line says is not there.
+They come from the header of the format, or from fields of JSON lines and tables. Otherwise, they come from
+`level=` and `service=` in the message. Nothing is guessed: facts that no line names are left out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from seqmlm.data.severities import SYSLOG, highest, severity
 from seqmlm.parsing import word_list
 
 Origin = tuple[str, str, str]
-"""Severity, host, service; "" for what is not said."""
+"""Severity, host and service; "" for missing ones."""
 
 NOTHING: Origin = ("", "", "")
 
@@ -31,25 +31,25 @@ _WITHIN = re.compile(
     r"\"?([A-Za-z][\w.-]*)",
     re.ASCII | re.IGNORECASE,
 )
-_LONGEST = 100  # characters of a name
+_LONGEST = 100  # most characters of a name
 _KNOWN = 1 << 14
 
 
 @cache
 def _origin(level: str, priority: str, host: str, service: str) -> Origin:
-    """The origin of a line by what its header names; a syslog priority stands for the severity."""
+    """The origin of a line from the names in its header. A syslog priority determines the severity."""
     if priority:
         level = SYSLOG[int(priority) % 8]
     return severity(level), _first_name(host), _first_name(service)
 
 
 def header_origins(named: Mapping[str, Sequence[str]], number: int) -> list[Origin] | None:
-    """Origins of lines by what their headers name.
+    """Origins of lines from the names in their headers.
 
     Args:
-        named: a column each of "severity", "priority" (as in syslog: facility and severity), "host" and
-            "service"; further columns of one kind ("severity_2") are taken where the first is empty.
-        number: of the lines.
+        named: a column for each of "severity", "priority" (as in syslog: facility and severity), "host" and
+            "service". Other columns of the same kind ("severity_2") are used if the first is empty.
+        number: number of lines.
     """
     if not named:
         return None
@@ -66,7 +66,7 @@ def header_origins(named: Mapping[str, Sequence[str]], number: int) -> list[Orig
 
 
 def origin_reader(names: Iterable[str]) -> Callable[[Mapping[str, Any]], Origin] | None:
-    """A function that reads the origin of objects with fields of these names; None where no field says it."""
+    """A function that reads the origin of objects with these field names; None if no field names one."""
     lower = {name.lower(): name for name in names}
     fields = [[lower[name] for name in usual if name in lower] for usual in (_SEVERITY, _HOST, _SERVICE)]
     if not any(fields):
@@ -81,9 +81,11 @@ def origin_reader(names: Iterable[str]) -> Callable[[Mapping[str, Any]], Origin]
 
 
 def origin_facts(messages: Sequence[str], origins: Sequence[Origin] | None) -> dict[str, Any]:
-    """Facts of the origin of lines, each where a line, its header or its fields name it: the highest
-    `severity`; the `host` and the `service` that most lines name, and of several how many there are (as
-    "hosts", "services")."""
+    """Facts about the origin of lines, as far as lines, headers or fields name them.
+
+    The facts are the highest `severity`, and the `host` and the `service` that most lines name. If there are
+    several, "hosts" and "services" are their numbers.
+    """
     line_origins = origins_of(messages, origins)
     facts: dict[str, Any] = {}
     if worst := highest(origin[0] for origin in line_origins):
@@ -98,7 +100,7 @@ def origin_facts(messages: Sequence[str], origins: Sequence[Origin] | None) -> d
 
 
 def origins_of(messages: Sequence[str], origins: Sequence[Origin] | None) -> Sequence[Origin]:
-    """The origin of each line: where no header says how bad it is, by what the line itself says."""
+    """The origin of each line. If no header has a severity, the text of the line is searched."""
     line_origins = origins or [NOTHING] * len(messages)
     if any(level for level, _, _ in line_origins):
         return line_origins
@@ -110,7 +112,7 @@ def origins_of(messages: Sequence[str], origins: Sequence[Origin] | None) -> Seq
 
 
 def _message_fields(message: str) -> tuple[str, str]:
-    """Severity and service by fields in a message."""
+    """Severity and service from fields in a message."""
     level = service = ""
     for of_severity, of_service, value in _WITHIN.findall(message):
         level = level or (severity(value) if of_severity else "")
@@ -119,12 +121,12 @@ def _message_fields(message: str) -> tuple[str, str]:
 
 
 def _text(value: Any) -> str:
-    """The text of a field, of an object its name; "" for what cannot be a name."""
+    """The text of a field, or the name of an object in it; "" for values that cannot be a name."""
     if isinstance(value, Mapping):
         value = value.get("name")
     return "" if value is None or isinstance(value, (bool, list, dict)) else str(value)
 
 
 def _first_name(*texts: str) -> str:
-    """The first text that names something, cut where it is long; "" for none."""
+    """The first text that is a name, shortened if it is long; "" for none."""
     return next((text[:_LONGEST] for text in texts if text and text != "-"), "")

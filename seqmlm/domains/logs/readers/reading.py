@@ -1,7 +1,7 @@
-"""One log file on its way from lines to records: its format, its events, its sessions or windows.
+"""Convert one log file from lines to records: find its format, its events, and its sessions or windows.
 
-The format is found by the first lines, because names say little (app.log may be anything); a stream that
-begins unlike the rest has to be given its format.
+The format is found from the first lines, because names say little (app.log may be anything). For a stream
+that begins unlike the rest, the format must be given.
 """
 
 from __future__ import annotations
@@ -72,30 +72,32 @@ from seqmlm.errors import DataError, UsageError
 from seqmlm.parsing import duration
 
 MAX_BYTES = 4 << 20
-"""Longest line of a log that is taken for one."""
+"""Size of the longest line of a log."""
 
 WINDOW = 64
-"""Lines of a window where nothing is said of windows or sessions."""
+"""Lines of a window if no option sets windows or sessions."""
 
 LIVE_GAP = 60.0
-"""Seconds without a line after which a session of a live input is over, where no session_gap is given."""
+"""Seconds without a line after which a session of a live input ends, if no session_gap is given."""
 
 LOOKED_AT = 500
-"""Lines that decide."""
+"""Number of first lines that determine the format."""
 
 KEYS = re.compile(r"\s*(?:([^,\s]+)[,\t]\s*)?(\d+(?:\s+\d+)*)\s*", re.ASCII)
-"""A line of a session file: event ids, before them perhaps the session's id and a comma."""
+"""A line of a session file: event ids, perhaps after the session's id and a comma."""
 
 
 def kind_of(texts: Sequence[str], named_fields: Fields) -> str:
-    """ "sessions", "jsonl", "csv", "tsv", the name of a header, or "plain", by the first lines. Columns asked
-    for make a table of a file whose own names are unusual."""
+    """Find the format from the first lines: "sessions", "jsonl", "csv", "tsv", a header name or "plain".
+
+    If options name columns, a file with other names can also be a table.
+    """
     lines = [text for text in texts[:LOOKED_AT] if text and not text.isspace()]
     if not lines:
         return "plain"
     if all(KEYS.fullmatch(line) for line in lines):
         return "sessions"
-    first = lines[:20]  # a banner may come before
+    first = lines[:20]  # a banner may come first
     if sum(json_object(line) is not None for line in first) * 2 >= len(first):
         return "jsonl"
     delimiter = delimiter_of(lines[0], named_fields)
@@ -106,63 +108,66 @@ def kind_of(texts: Sequence[str], named_fields: Fields) -> str:
 
 # From lines to records
 
-# Where no line has a header: what is surely of the message before.
+# If no line has a header: lines that certainly belong to the message before them.
 _INDENTED = re.compile(r"\s|Caused by: |\.\.\. \d+ more")
 
 _ALONE = (
-    "a line without the header of the format, an event of its own (option multiline says what begins one)"
+    "a line without the header of the format, an event of its own (option multiline defines where one begins)"
 )
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Read a log (also .gz, .zst, "-") as windows or sessions: records whose raw is a `LogLines`.
+    """Read a log (also .gz, .zst, "-") as windows or sessions: records whose raw form is a `LogLines`.
 
-    `meta["lines"]` has the 1-based line each message begins on; `meta["labels"]` what the file calls each and
-    `meta["label"]` what it calls the session, or all lines of it; `meta["origins"]` where each comes from
-    (see `origins`), and None where no header says so; sensitive logs have none. `document` is the session,
-    or the stretch of windows that share lines.
+    `meta["lines"]` has the 1-based line where each message begins. `meta["labels"]` has the label of each
+    message in the file. `meta["label"]` is the label of the session, or of all its lines. `meta["origins"]`
+    has the origin of each message (see `origins`), or None if no header names one. Sensitive logs have no
+    origins. `document` is the session, or the stretch of windows that share lines.
 
     Args:
-        kind: name of a format in `KINDS`; "auto" tells it by the first lines.
+        kind: name of a format in `KINDS`; "auto" finds it from the first lines.
         path: the file.
-        problems: receives what cannot be read.
-        session: expression whose group 1, else whole match, is the id of a line's session (a line with
-            several belongs to each); "none" for windows; "auto" takes ids that a field names, or usual ones
-            (blk_1, request_id=...) where most of the first lines have them, unless a window is given.
-        window: lines of a window, or its duration ("5m"); 64 lines where nothing else is said. With sessions,
-            lines that belong to none make such windows.
-        step: from one window to the next, in the same kind; None for windows side by side.
-        session_gap: pause that ends a session ("30m", or seconds); None: it lasts to the end of the file. On
-            a live standard input it is also measured by our own clock, and a minute if it is None.
-        max_open, max_held: most sessions open at a time, and most lines of them together; beyond it the one
-            idle longest is ended, with a note.
-        max_session: most lines of one session's record; further ones make another.
-        multiline: "auto" gives lines without the header of the format that go on by their form (indented, of
-            a trace) to the message before; "off"; or an expression for the lines that begin a message.
-        zone: of times that name none: UTC, an offset (+02:00), or a name (Europe/Berlin).
-        year: of the first line, where times have none (syslog); None: the latest the file's age allows.
-        date_format: how JSON lines and tables write their dates, such as %m/%d/%Y, where these are no usual
-            times of logs; None: in the one order of day and month that all of the first ones fit.
-        keep_header: messages are whole lines.
-        undecodable: "refuse" lines that are no UTF-8 or hold NUL bytes; "replace" those bytes; or take such a
-            line for an "event" of its own, "(binary)". A file that is watched has no line refused.
-        text: the same as message_field, as data sets of all fields have it.
-        message_field, time_field, session_field, label_field: of JSON lines and tables, where names are not
-            the usual ones; several fields of a time with commas between them.
+        problems: receives lines and records that cannot be read.
+        session: regular expression that finds the id of a line's session: group 1, or the whole match. A line
+            with several ids belongs to each session. The value "none" reads windows. The value "auto" uses
+            ids from a field. Without one, it uses common ids (blk_1, request_id=...) if most of the first
+            lines have them. If a window is given, "auto" reads windows, unless session_field is given too.
+        window: number of lines in a window, or its duration ("5m"); 64 lines by default. With sessions, lines
+            that belong to no session make such windows.
+        step: distance from one window to the next, in the same kind; None for windows without overlap.
+        session_gap: pause that ends a session ("30m", or seconds); None: it lasts until the end of the file.
+            For a live standard input, our own clock measures it too, and None means one minute.
+        max_open, max_held: most open sessions, and most lines of all of them together. Beyond that, the
+            session that was idle longest ends, with a note.
+        max_session: most lines in one session's record; more lines make another record.
+        multiline: with "auto", lines without the format's header join the message before them, if they are
+            indented or look like part of a trace. With "off", they do not. A regular expression describes
+            the lines that begin a message.
+        zone: time zone of times without one: UTC, an offset (+02:00), or a name (Europe/Berlin).
+        year: year of the first line, if times have none (syslog); None: the latest year that the file's age
+            allows.
+        date_format: format of dates in JSON lines and tables, such as %m/%d/%Y, if they are not common log
+            times. None uses the only order of day and month that fits all of the first dates.
+        keep_header: whether messages are whole lines.
+        undecodable: "refuse" lines that are not UTF-8 or contain NUL bytes, "replace" these bytes, or make
+            the line a separate "event" with the text "(binary)". In a watched file, no line is refused.
+        text: the same as message_field; the name is common to data sets of all fields.
+        message_field, time_field, session_field, label_field: fields of JSON lines and tables with uncommon
+            names. Several fields of a time have commas between them.
         labels: a CSV or TSV file with a session's id and its label in the first two columns.
-        fields: "auto" takes requests of access logs, key=value pairs and JSON objects for fields when a model
-            is trained, "none" for words; a trained model reads them as it was trained.
-        keep: when a model is trained, fields that stand in templates with each of their values, however many;
-            several with commas between them.
-        mask: when a model is trained, fields that never do, in the same way.
-        patterns: when a model is trained, a file of further kinds of values, one a line: a name in capital
-            letters, white space, a regular expression.
+        fields: "auto" reads requests in access logs, key=value pairs and JSON objects as fields in training,
+            "none" as words. A trained model reads them as in its training.
+        keep: in training, fields that are in templates with each of their values, however many; several with
+            commas between them.
+        mask: in training, fields that are never in templates, in the same form.
+        patterns: in training, a file with more kinds of values, one per line: a name in capital letters,
+            white space, and a regular expression.
         max_bytes: longest line.
-        holes: a line [MASK], which is to be filled in, is of the session of the line before it.
+        holes: whether a line [MASK], which is a gap to fill, belongs to the session of the line before it.
 
     Raises:
-        UsageError: options that make no sense.
+        UsageError: options that are invalid or do not fit together.
     """
 
     kind: str
@@ -199,8 +204,8 @@ class Reading:
         if self.fields not in ("auto", "none"):
             raise UsageError(f"fields is auto or none; got {self.fields!r}")
         if self.fields == "none" and (self.keep or self.mask):
-            raise UsageError("keep and mask name fields, and fields=none reads none: leave one of them out")
-        _ = self.line_windows, self.limits, self.dates, self.named_labels  # what is wrong is said at once
+            raise UsageError("keep and mask name fields, but fields=none reads none: leave out fields=none")
+        _ = self.line_windows, self.limits, self.dates, self.named_labels  # report errors at once
         if self.undecodable not in get_args(Undecodable):
             raise UsageError(f"undecodable is refuse, replace or event; got {self.undecodable!r}")
 
@@ -211,7 +216,7 @@ class Reading:
 
     @property
     def followed(self) -> bool:
-        """Whether others write to the file for good: then reading goes on whatever comes."""
+        """Whether other programs keep writing to the file. Reading then continues in any case."""
         return memory_of(self.source) is not None
 
     @property
@@ -229,12 +234,12 @@ class Reading:
 
     @cached_property
     def line_windows(self) -> Window:
-        """The windows of lines without sessions."""
+        """The windows for lines without sessions."""
         return window_of(WINDOW if self.window is None else self.window, self.step)
 
     @cached_property
     def limits(self) -> Limits:
-        """The limits at which sessions are over."""
+        """The limits at which sessions end."""
         gap = None
         if self.session_gap is not None:
             session_gap = self.session_gap
@@ -247,7 +252,7 @@ class Reading:
 
     @cached_property
     def dates(self) -> Dates:
-        """The reader of times and of their dates."""
+        """The reader of times and their dates."""
         form = self.date_format
         if form is not None and not is_form(form):
             raise UsageError(f"date_format takes how a date is written, such as %m/%d/%Y; got {form!r}")
@@ -268,14 +273,14 @@ class Reading:
         return labels
 
     def records(self) -> Iterator[Record]:
-        """The file's lines as records, without those that an earlier reader of a live input has handed on."""
+        """The file's lines as records, without those that an earlier reader of a live input has passed on."""
         batches = line_batches(
             self.source, self.problems, undecodable=self.undecodable, max_bytes=self.max_bytes
         )
         memory = memory_of(self.source)
         for record in self._records(without_escapes(batches, self.problems)):
             if memory is not None and memory.is_past(record.line):
-                continue  # of a format with a record a line; those of others have been left out before
+                continue  # a format with one record per line; other formats have left it out before
             if memory is not None:
                 memory.last_line = max(memory.last_line, record.line)
             yield record
@@ -293,12 +298,12 @@ class Reading:
         else:
             header = None if kind == "plain" else kind
             events = headers.parse_lines(header, batches, self.dates.clock, self.keep_header)
-            if kind == "cri":  # every line of a trace has the runtime's header
+            if kind == "cri":  # every line of a trace has the header of the runtime
                 events = join_parts(list(map(headers.runtime_event, batch)) for batch in events)
             yield from self._events(join_messages(events, *self._continues(kind), self.problems))
 
     def _continues(self, kind: str) -> tuple[Continues | None, re.Pattern[str] | None]:
-        """Whether a line without header continues a message, and what begins one, where the user says so."""
+        """(whether a line without a header continues a message, the user's pattern for first lines)."""
         choice = self.multiline
         if choice == "off":
             return None, None
@@ -312,7 +317,7 @@ class Reading:
         return self._goes_on, None
 
     def _goes_on(self, line: str) -> bool:
-        """Whether a line without header is of the message before by its form; others are counted."""
+        """Whether a line without a header has the form of a continuation; other lines are counted."""
         goes_on = GOES_ON.match(line) is not None
         if not goes_on:
             self.problems.note(_ALONE, source=self.source)
@@ -374,7 +379,7 @@ class Reading:
     def _build_record(
         self, raw: LogLines, session: str | None, line: int, group: str, meta: dict[str, object]
     ) -> Record:
-        """A record with its id, its subject and the label that options give its session."""
+        """A record with its id, its subject, and the label that options give its session."""
         place = f"{self.name}:{line}"
         if session is not None and session in self.named_labels:
             meta["label"] = self.named_labels[session]
@@ -392,7 +397,7 @@ class Reading:
         )
 
     def _session(self, raw: LogLines, session: str | None, line: int, label: str | None = None) -> Record:
-        """The record of a session that stands in one line."""
+        """The record of a session that is in one line."""
         meta: dict[str, object] = {"lines": (line,) * len(raw.lines)}
         if label is not None:
             meta["label"] = label
@@ -417,7 +422,7 @@ class Reading:
             yield from self._events(table.events(fields))
 
     def _session_rows(self, table: LogTable, fields: Fields) -> Iterator[Record]:
-        """The records of a table with a session a row, whose event ids are in one column."""
+        """The records of a table with one session per row and its event ids in one column."""
         at: dict[str | None, int] = {name: i for i, name in enumerate(table.names)}
         for rows in table.batches():
             for line, row in rows:
@@ -435,11 +440,11 @@ class Reading:
                 yield self._session(raw, session, line, label)
 
     def _objects(self, batches: Iterator[Lines]) -> Iterator[Record]:
-        """The records of JSON objects, one or many lines each."""
+        """The records of JSON objects, with one line or many lines each."""
         rows = objects.read_objects(batches)
         first = next((batch for batch in rows if batch), None)
         while first is not None and not self.followed and not objects.only_objects(first):
-            for number, text in first:  # perhaps it is a file of another format
+            for number, text in first:  # perhaps the file has another format
                 self.problems.bad(no_object(self.source, number), str(text))
             first = next((batch for batch in rows if batch), None)
         if first is None:
@@ -451,7 +456,7 @@ class Reading:
             and fields.message is not None
             and objects.is_session(object_rows[0][1], fields.message)
         )
-        if self.followed or not sessions:  # else a text is a bad record, which is counted where it is met
+        if self.followed or not sessions:  # otherwise a text is a bad record, which is counted later
             rows = objects.count_texts(rows, self.source, self.problems)
         if not sessions:
             yield from self._events(self._object_events(rows))
@@ -459,7 +464,7 @@ class Reading:
             yield from self._session_objects(rows, all_fields)
 
     def _object_events(self, rows: Iterator[list[JsonRow]]) -> Iterator[Events]:
-        """Objects and what stands between them as events; the first objects tell what their fields are."""
+        """Objects, and the text between them, as events. The first objects determine the fields."""
         object_rows: list[objects.ObjectRow] = []
         for batch in rows:
             if object_rows := objects.only_objects(batch):
@@ -480,8 +485,8 @@ class Reading:
             yield from objects.json_events(rows, self.named_fields, self.dates)
         if fields is None:
             return
-        # What stands beside a message is read, but not where one field was named, nor of the journal, whose
-        # other fields are about the process.
+        # Fields next to a message are read, unless an option names the message. Other fields of the journal
+        # describe the process and are not read.
         reads_fields = (
             self.fields == "auto" and self.named_fields.message is None and JOURNAL not in object_rows[0][1]
         )
@@ -489,7 +494,7 @@ class Reading:
         yield from objects.events_of(rows, fields, self.named_fields, self.dates, format_message)
 
     def _session_objects(self, batches: Iterator[list[JsonRow]], fields: Fields) -> Iterator[Record]:
-        """The records of objects with a session each, whose messages are in one field."""
+        """The records of objects with one session each, whose messages are in one field."""
         assert fields.message is not None
         for line, row in chain.from_iterable(batches):
             texts = None if isinstance(row, str) else row.get(fields.message)
@@ -521,7 +526,7 @@ class Reading:
             yield self._session(raw, session, line, label)
 
     def _key_sessions(self, batches: Iterator[Lines]) -> Iterator[Record]:
-        """The records of lines with a session each: event ids between spaces."""
+        """The records of lines with one session each: event ids between spaces."""
         for numbers, texts in batches:
             for line, text in zip(numbers, texts, strict=True):
                 if not text or text.isspace():
@@ -532,7 +537,7 @@ class Reading:
                     continue
                 if match is None:
                     reason = "a line of a session file that is not event ids"
-                    remedy = "event ids are whole numbers between spaces; name the format the file has"
+                    remedy = "write event ids as whole numbers between spaces, or name the format of the file"
                     error = DataError(reason, source=self.source, line=line, remedy=remedy)
                     self.problems.bad(error, text)
                     continue
@@ -540,8 +545,10 @@ class Reading:
 
 
 def _with_gaps(ids: Ids, first: Events) -> Ids:
-    """A function that finds the ids of events; a line that is a gap has those of the line before it, or else
-    of the first line."""
+    """A function that finds the ids of events.
+
+    A gap has the ids of the line before it, or else of the first line.
+    """
     last = next(filter(None, map(ids, first)), ())
 
     def event_ids(event: Event) -> Sequence[str]:
@@ -556,8 +563,8 @@ def _with_gaps(ids: Ids, first: Events) -> Ids:
 
 
 def _modification_time(path: str | Path) -> float:
-    """Seconds since 1970-01-01 UTC at which a file was last written; now for standard input."""
+    """Seconds since 1970-01-01 UTC when a file was last written; the present time for standard input."""
     try:
         return time.time() if str(path) == "-" else Path(path).stat().st_mtime
     except OSError:
-        return time.time()  # what is wrong with the file is said where it is read
+        return time.time()  # the reader reports errors of the file

@@ -1,4 +1,4 @@
-"""Files that one service wrote in turn: whose they are, and which of them is older, as their names say."""
+"""Group the files that one service wrote in turn, and order them from the oldest, by their names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PART = re.compile(rf"[._-](?:({_DATE})|(\d{{1,3}}))(?![0-9])")
 
 
 def service_of(source: str) -> str:
-    """A log file's path without what a rotation adds: equal for the files that one service wrote in turn.
+    """The path of a log file without the parts that rotation adds. It is equal for all files of one service.
 
     >>> [service_of(name) for name in ("a/x.log", "a/x.log.2.gz", "a/x-2024-03-05.log", "a/x.log-20240305")]
     ['a/x.log', 'a/x.log', 'a/x.log', 'a/x.log']
@@ -26,10 +26,10 @@ def service_of(source: str) -> str:
 
 
 def rotation_of(source: str) -> tuple[str, int, str, int]:
-    """A sort key: it sorts the files of a folder by service, and those of one from the oldest to the newest.
+    """A sort key for the files of a folder: by service, and for each service from the oldest to the newest.
 
-    Dates come first, then numbers after a point, the greatest first, as logrotate counts them (after another
-    sign the least first, as pieces are counted), then `.old`, and last the file that is being written.
+    Dates come first. Numbers after a point follow, the greatest first, as in logrotate. Numbers after another
+    sign count pieces, so the least comes first. Then come `.old`, and last the file that is being written.
 
     >>> sorted(("x.log", "x.log.1", "x.log.10.gz", "x.log-20240305", "x.log.2", "x.log.old"), key=rotation_of)
     ['x.log-20240305', 'x.log.10.gz', 'x.log.2', 'x.log.1', 'x.log.old', 'x.log']

@@ -1,7 +1,7 @@
-"""Events to the pieces that become records: windows by count or time, or the sessions of an id.
+"""Group events into the pieces that become records: windows by count or time, or the sessions of an id.
 
-The lines of a session lie between those of others, and its end is rarely said. Sessions wait in bounded
-memory; what had to be ended early is counted.
+The lines of a session are between lines of others, and its end is rarely marked. Sessions wait in bounded
+memory. Sessions that had to end early are counted.
 """
 
 from __future__ import annotations
@@ -27,19 +27,24 @@ from seqmlm.errors import DataError, UsageError
 from seqmlm.parsing import duration
 
 STRETCH = 16
-"""Windows of one stretch; windows of different stretches share no line."""
+"""Number of windows in one stretch. Windows of different stretches share no line."""
 
 WINDOW_LINES = 1 << 17
-"""Most lines of one window by time; the rest of a fuller one makes another."""
+"""Most lines of one window by time. If a window has more, the rest become another window."""
 
 
 Line = tuple[int, str, float | None, str | None, Origin | None]
-"""Number, message, time, label and origin of an event: what waits of it until its piece is whole."""
+"""Number, message, time, label and origin of an event: the data that wait until its piece is complete."""
 
 
 class Piece(NamedTuple):
-    """Some lines of a log, in the order they came, that become one record; its session's id, or None for a
-    window; and a number that records share which may share lines: those of two groups never do."""
+    """Some lines of a log, in their order, that become one record.
+
+    Attributes:
+        lines: the lines.
+        session: the id of its session, or None for a window.
+        group: a number for records that may share lines. Records with different numbers never do.
+    """
 
     lines: Sequence[Line]
     session: str | None
@@ -66,10 +71,11 @@ class Window:
 
 
 def window_of(length: int | str, step: int | str | None) -> Window:
-    """The window that the options `window` and `step` ask for: 64, or "5m".
+    """The window for the options `window` and `step`: 64, or "5m".
 
     Raises:
-        UsageError: not a positive number of lines, or duration; a step of another kind or beyond the window.
+        UsageError: a value is not a positive number of lines or a duration, or the step has another kind or
+            is longer than the window.
     """
     kinds = [
         _measure(value, name) for value, name in ((length, "window"), (step, "step")) if value is not None
@@ -95,15 +101,17 @@ def _measure(value: int | str, name: str) -> tuple[float, bool]:
 def windows(
     events: Iterator[Events], window: Window, source: str, problems: Problems, memory: Memory | None = None
 ) -> Iterator[Piece]:
-    """Cut a stream of events into windows; every line is in one at least, and in overlapping ones in each.
+    """Cut a stream of events into windows. Every line is in at least one window.
 
-    Windows are made stretch by stretch: a stretch ends with its 16th window, and the next one begins with
-    the line behind it. So windows that overlap are of one stretch; a split has no line on both sides. A pause
-    ends the stretch: after the window under way, or, of windows by time, before the first one whose time is
-    not over by our own clock. Lines that wait are told to `memory`.
+    Windows are made stretch by stretch. A stretch ends with its 16th window, and the next one begins with the
+    line after it. Overlapping windows are therefore in the same stretch, and a split has no line on both
+    sides.
+
+    A pause ends the stretch after the window in progress. For windows by time, it ends before the first
+    window whose time is not over by our own clock. `memory` receives the lines that wait.
 
     Raises:
-        DataError: windows by time of a log without times.
+        DataError: windows by time for a log without times.
     """
     waiting = _WaitingLines()
     if memory is not None:
@@ -131,12 +139,12 @@ def windows(
 
 
 class _WaitingLines:
-    """Lines that are waiting for their stretch to be whole."""
+    """Lines that wait until their stretch is complete."""
 
     def __init__(self) -> None:
         self.lines: list[Line] = []
-        self._order: list[float] = []  # times that never go back
-        self._came = 0.0  # the last of them, by our clock
+        self._order: list[float] = []  # running maximum of the times
+        self._came = 0.0  # arrival of the last line, by our clock
         self.late = 0
 
     def add(self, batch: Events) -> None:
@@ -150,7 +158,7 @@ class _WaitingLines:
         self.lines += [event[:5] for event in batch]
 
     def stretch_end(self, window: Window) -> int | None:
-        """The number of lines of the first stretch, if it is whole; else None."""
+        """The number of lines in the first stretch if it is complete, otherwise None."""
         stretch = window.length + (STRETCH - 1) * window.step
         if not window.by_time:
             return int(stretch) if len(self.lines) >= stretch else None
@@ -162,9 +170,10 @@ class _WaitingLines:
         del self.lines[:end], self._order[:end]
 
     def complete_windows(self, window: Window, now: float) -> tuple[float, int, int]:
-        """At a pause: how many windows are over, the lines they have, and those no other window has.
+        """At a pause: the numbers of complete windows, of their lines, and of lines no longer needed.
 
-        Windows of lines are over. The time in the log goes on from the last line as our clock does.
+        Windows by count are complete at a pause. For windows by time, the time in the log continues from the
+        last line at the rate of our clock.
         """
         if not window.by_time or not self.lines:
             return inf, len(self.lines), len(self.lines)
@@ -175,11 +184,11 @@ class _WaitingLines:
         return number, last if number else 0, bisect_left(self._order, first + number * window.step)
 
     def pieces(self, window: Window, end: int, limit: float = inf) -> Iterator[Piece]:
-        """The windows of the first `end` lines, at most `limit` of them."""
+        """Yield the windows of the first `end` lines, at most `limit` of them."""
         covered = number = 0
         while covered < end and number < limit:
             if window.by_time:
-                # Where nothing happened, windows are passed over at once.
+                # Windows without lines are skipped at once.
                 begin = self._order[0] + number * window.step
                 ahead = self._order[covered] - begin - window.length
                 if ahead >= 0:
@@ -191,7 +200,7 @@ class _WaitingLines:
                 first = int(number * window.step)
                 last = min(end, first + int(window.length))
             number += 1
-            if last > covered:  # else an earlier window has all its lines
+            if last > covered:  # otherwise an earlier window has all its lines
                 first = min(first, covered)
                 group = self.lines[0 if window.step < window.length else first][0]
                 yield Piece(self.lines[first:last], None, group)
@@ -203,9 +212,9 @@ class _WaitingLines:
 Ids = Callable[[Event], Sequence[str]]
 
 REST = ""
-"""What the lines of no session are called among the lines that wait; no session has such an id."""
+"""The key for lines of no session among the waiting lines. No session has this id."""
 
-_REST_LINES = 1 << 16  # lines without an id that wait to be made into windows
+_REST_LINES = 1 << 16  # most lines without an id that wait for their windows
 
 _USUAL = (
     r"blk_-?\d+",
@@ -218,22 +227,25 @@ _SHARE, _LINES_EACH = 0.75, 4
 
 
 def pattern_of(session: str) -> re.Pattern[str]:
-    """The expression a user gave for session ids: group 1 is the id, else the whole match.
+    """The user's expression for session ids. The id is group 1, or the whole match.
 
     Raises:
-        UsageError: it is no regular expression, or has more than one group.
+        UsageError: it is not a regular expression, or has more than one group.
     """
     try:
         pattern = re.compile(session)
     except re.error as error:
         raise UsageError(f"session is not a regular expression: {error}") from None
     if pattern.groups > 1:
-        raise UsageError("session has more than one group; make the others (?:...)")
+        raise UsageError("session has more than one group; write the others as (?:...)")
     return pattern
 
 
 def usual_pattern(first: Events) -> re.Pattern[str] | None:
-    """The usual form of ids that three quarters of these lines have, if any, with four lines an id."""
+    """The first common form of ids that fits these lines; None if none fits.
+
+    A form fits if three quarters of the lines have such ids, with at least four lines per id on average.
+    """
     texts = [event.full_line for event in first[:_LOOKED_AT]]
     for expression in _USUAL:
         pattern = re.compile(expression)
@@ -243,14 +255,17 @@ def usual_pattern(first: Events) -> re.Pattern[str] | None:
 
 
 def ids_recur(line_ids: Sequence[Collection[str]], lines_each: int = 2) -> bool:
-    """Whether three quarters of some lines have ids, and an id comes in so many lines on average."""
+    """Whether three quarters of some lines have ids that recur.
+
+    Ids recur if they occur in `lines_each` lines or more on average.
+    """
     ids = Counter(chain.from_iterable(line_ids))
     with_id = sum(map(bool, line_ids))
     return bool(ids) and with_id >= _SHARE * len(line_ids) and ids.total() >= lines_each * len(ids)
 
 
 def id_finder(pattern: re.Pattern[str]) -> Ids:
-    """A function that finds the ids of an event by an expression in the whole line, each of them once."""
+    """A function that finds the ids in the whole line of an event, each id once."""
     find = pattern.findall
 
     def ids(event: Event) -> Sequence[str]:
@@ -261,25 +276,24 @@ def id_finder(pattern: re.Pattern[str]) -> Ids:
 
 
 def key_of(session: str) -> str:
-    """A session's name among the lines that wait; it says nothing of the id, which may be a person's."""
+    """A session's name among the waiting lines. It does not reveal the id, which may identify a person."""
     return f"{hash64(session) & (1 << 64) - 1:016x}"
 
 
 def unread_events(events: Iterator[Events], memory: Memory) -> Iterator[Events]:
-    """Leave out the events that an earlier reader has handed on in all their records."""
+    """Leave out events if an earlier reader has passed on all their records."""
     for batch in events:
         if batch:
             memory.last_line = max(memory.last_line, batch[-1].number)
             if batch[0].number <= memory.last_line_before:
                 batch = [event for event in batch if not memory.is_past(event.number)]
                 if not batch:
-                    continue  # it would be a pause
+                    continue  # an empty batch would be a pause
         yield batch
 
 
 def open_id_finder(ids: Ids, memory: Memory) -> Ids:
-    """A function that finds the ids of events, without those of sessions whose record an earlier reader has
-    handed on."""
+    """A function that finds the ids of events, without sessions that an earlier reader has passed on."""
 
     def open_ids(event: Event) -> Sequence[str]:
         names = ids(event)
@@ -292,23 +306,23 @@ def open_id_finder(ids: Ids, memory: Memory) -> Ids:
 
 @dataclass(slots=True)
 class _OpenSession:
-    """A session some of whose lines have come."""
+    """A session with some of its lines."""
 
     lines: list[Line] = field(default_factory=list)
-    came: float = 0.0  # by our clock, the last of them, of a live input
-    elapsed: float = 0.0  # seconds of the log, when the last of them came
+    came: float = 0.0  # arrival of the last line of a live input, by our clock
+    elapsed: float = 0.0  # seconds of the log at the last line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The limits at which a session is over.
+    """The limits at which a session ends.
 
     Args:
-        gap: seconds without a line after which it is; None: only the end of the file ends it.
-        idle: the same by our own clock, of a live input, looked at when it pauses; None for files.
-        max_open: most sessions open at a time; beyond it the one idle longest ends, with a note.
-        max_held: most lines of open sessions together, in the same way.
-        max_lines: of one session; the next ones make a further record of the same id.
+        gap: seconds without a line after which it ends; None: only the end of the file ends it.
+        idle: the same by our own clock for a live input, checked when it pauses; None for files.
+        max_open: most open sessions. If there are more, the session that was idle longest ends, with a note.
+        max_held: most lines of all open sessions together; the same rule applies.
+        max_lines: most lines of one session. More lines make another record with the same id.
     """
 
     gap: float | None = None
@@ -319,23 +333,27 @@ class Limits:
 
 
 class Sessions:
-    """Gathers the lines of each id; a session ends with the file, after a gap, or when memory is full. An
-    event with several ids belongs to each session; lines without one make windows (`rest_window`)."""
+    """Gather the lines of each session id.
+
+    A session ends with the file, after a gap, or when memory is full. An event with several ids belongs to
+    each of their sessions. Lines without an id make windows (`rest_window`).
+    """
 
     def __init__(
         self, ids: Ids, limits: Limits, rest_window: Window, source: str, problems: Problems
     ) -> None:
         self._ids, self._limits, self._rest_window = ids, limits, rest_window
         self._source, self._problems = source, problems
-        self._open: dict[str, _OpenSession] = {}  # the one idle longest first
+        self._open: dict[str, _OpenSession] = {}  # the session that was idle longest comes first
         self._lines = 0
         self._events_without_id: Events = []
         self._elapsed = _LogClock(limits.gap or inf)
 
     def __call__(self, events: Iterator[Events]) -> Iterator[Piece]:
-        """The sessions as they end; those open at the end of the file in the order they began.
+        """Yield the sessions as they end.
 
-        Lines without an id come after them, in windows.
+        The sessions that are open at the end of the file follow in the order in which they began. Lines
+        without an id come last, in windows.
         """
         for batch in events:
             if batch:
@@ -348,7 +366,7 @@ class Sessions:
         yield from self._flush_rest()
 
     def waiting_lines(self) -> dict[str, list[int]]:
-        """The lines that wait, by the key of their session."""
+        """The waiting lines, by the key of their session."""
         lines_by_key = {
             key_of(name): [line[0] for line in session.lines] for name, session in self._open.items()
         }
@@ -356,7 +374,7 @@ class Sessions:
         return {**lines_by_key, REST: rest_lines} if rest_lines else lines_by_key
 
     def _add(self, batch: Events) -> Iterator[Piece]:
-        """Take a batch of events; yield the sessions that end."""
+        """Add a batch of events, and yield the sessions that end."""
         sessions, gap, idle = self._open, self._limits.gap, self._limits.idle
         came = 0.0 if idle is None else time.monotonic()
         if gap is not None and batch[0].time is None and idle is None:
@@ -376,7 +394,7 @@ class Sessions:
                     sessions[name] = session
                     yield self._end_session(name)
                     session = _OpenSession()
-                sessions[name] = session  # again the last in the order
+                sessions[name] = session  # now the last in the order
                 session.came, session.elapsed = came, self._elapsed.seconds
                 session.lines.append(line)
                 self._lines += 1
@@ -390,8 +408,10 @@ class Sessions:
             yield from self._flush_rest()
 
     def _close_idle(self) -> Iterator[Piece]:
-        """End sessions that are over. A gap is looked for at each line, so that it does not matter how the
-        lines come in batches."""
+        """End sessions that are over.
+
+        It is called for each line if there is a gap, so that the result does not depend on the batches.
+        """
         limits = self._limits
         while self._open:
             name, session = next(iter(self._open.items()))
@@ -404,36 +424,39 @@ class Sessions:
             yield self._end_session(name)
 
     def _end_at_pause(self, now: float) -> Iterator[Piece]:
-        """At a pause of a live input: end the sessions that are over, and the windows of the other lines."""
+        """At a pause of a live input, end the sessions that are over, and the windows of the other lines."""
         idle = inf if self._limits.idle is None else self._limits.idle
         while self._open and now - next(iter(self._open.values())).came >= idle:
             yield self._end_session(next(iter(self._open)))
         yield from self._flush_rest()
 
     def _end_session(self, name: str) -> Piece:
-        """Close a session; the piece of its lines."""
+        """Close a session, and return the piece of its lines."""
         session = self._open.pop(name)
         self._lines -= len(session.lines)
         return Piece(session.lines, name, session.lines[0][0])
 
     def _flush_rest(self) -> Iterator[Piece]:
-        """The windows of the events without an id."""
+        """Yield the windows of the events without an id."""
         events, self._events_without_id = self._events_without_id, []
         self._problems.note("a line without a session id went into a window", len(events))
         yield from windows(iter([events] if events else []), self._rest_window, self._source, self._problems)
 
 
 class _LogClock:
-    """Measures how many seconds of a log have passed, by the times of its lines: the differences of their
-    running maximum. Lines that come late make no time pass, nor does a clock that steps back and is set
-    again. Behind a step back of more than a gap time goes on from there."""
+    """Measure how many seconds of a log have passed, by the times of its lines.
+
+    The result is the increase of their running maximum. Late lines therefore do not advance time. The same is
+    true for a clock that steps back and is corrected later. After a step back of more than a gap, time
+    continues from there.
+    """
 
     def __init__(self, gap: float) -> None:
         self._gap, self.seconds = gap, 0.0
-        self._latest, self._behind = -inf, inf  # the latest time, and the latest one since a step back
+        self._latest, self._behind = -inf, inf  # the latest time, and the latest since a step back
 
     def add(self, time: float | None) -> None:
-        """Take the time of the next line, if it has one."""
+        """Process the time of the next line, if it has one."""
         if time is None or isnan(time):
             return
         self._latest = time if self._latest == -inf else self._latest

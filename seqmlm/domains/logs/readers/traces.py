@@ -1,8 +1,8 @@
-"""Texts of several lines: which line goes on with the message before it, by its form.
+"""Decide by its form whether a line continues the message before it.
 
-Programs write the traces of their errors, and what they show of objects, over several lines. In a log with
-headers these belong to the message before. In a log of JSON objects they stand between the objects, and each
-is an event of its own.
+Programs write traces of errors, and printed objects, over several lines. In a log with headers, these lines
+belong to the message before them. In a log of JSON objects, they are between the objects, and each text is a
+separate event.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PRETTY = re.compile(r"\s*[{\[]\s*", re.ASCII)
 
 
 class TextEvent:
-    """The lines of one text between JSON objects; none at first."""
+    """The lines of one text between JSON objects; empty at first."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -38,12 +38,12 @@ class TextEvent:
         return bool(self._lines)
 
     def take(self, number: int, line: str) -> None:
-        """Begin with a line, or go on with it."""
+        """Begin or continue the text with a line."""
         self.number = self.number if self._lines else number
         self._lines.append(line)
 
     def goes_on(self, line: str) -> bool:
-        """Whether a line that is no JSON object belongs to the text."""
+        """Whether a line that is not a JSON object belongs to the text."""
         lines = self._lines
         if not lines or len(lines) >= CONTINUED_LINES or line in STAND_INS or lines[0] in STAND_INS:
             return False
@@ -54,11 +54,14 @@ class TextEvent:
         last = next(filter(str.strip, reversed(lines)))
         if _BEGINS.match(line):
             return _CHAINS.match(last) is not None
-        # The exception of a Python traceback follows its last frame, whatever it is called.
+        # The exception of a Python traceback follows its last frame, whatever the exception's name is.
         return GOES_ON.match(line) is not None or (last[:1].isspace() and _has_traceback(lines))
 
     def end(self) -> dict[str, object] | str:
-        """The text, what stands for a part of an object, or an object of several lines; then begin anew."""
+        """Return the text, or `TRUNCATED` for a part of an object, or an object over several lines.
+
+        Then start anew.
+        """
         lines = [line for line in self._lines if line and not line.isspace()]
         self._lines = []
         text = "\n".join(lines)

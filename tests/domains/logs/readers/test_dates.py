@@ -76,14 +76,14 @@ def test_a_few_odd_times_are_those_of_their_neighbours(tmp_path: Path):
     problems = Problems()
     [record] = READERS["auto"](path, problems, session="none")
     assert len(set(record.raw.times)) == 1
-    assert problems.counts == {"an event without a time that can be read has that of its neighbour": 1}
+    assert problems.counts == {"an event without a readable time gets the time of its neighbour": 1}
 
 
 def test_times_that_nobody_can_read_are_said_to_be_none(tmp_path: Path):
     problems = Problems()
     [record] = READERS["auto"](written(tmp_path / "a", "tsv", ["soon"] * 5), problems, session="none")
     assert record.raw.times is None
-    assert problems.counts == {"an event without a time that can be read is without one: no other has one": 5}
+    assert problems.counts == {"an event without a readable time stays without one: no event has one": 5}
 
 
 @pytest.mark.parametrize("time", [1709632800.25, "1709632800.25", "1709632800,25", "1709632800250"])

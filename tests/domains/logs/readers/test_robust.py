@@ -263,7 +263,7 @@ def test_times_that_cannot_be_read(tmp_path: Path):
     [record] = read(write(tmp_path, [f"2024-{time} said" for time in times]), problems)
     base = record.raw.times[1]
     assert record.raw.times == (base, base, base, base + 2)
-    assert problems.counts == {"an event without a time that can be read has that of its neighbour": 2}
+    assert problems.counts == {"an event without a readable time gets the time of its neighbour": 2}
 
 
 @pytest.mark.parametrize(
