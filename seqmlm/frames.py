@@ -139,7 +139,7 @@ def sources(data: Data, folder: Path, column: str = "text") -> list[str]:
     if isinstance(table, pd.Series):
         table = pd.DataFrame({"id": table.index.astype(str), column: table.to_numpy()})
     if not len(table):
-        raise DataError("no sequence is there", source=ITEM)
+        raise DataError("no sequences given: the list is empty", source=ITEM)
     file = io.BytesIO()
     table.to_parquet(file, index=False)
     content = file.getvalue()

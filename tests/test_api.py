@@ -201,7 +201,7 @@ def test_errors_are_those_of_the_command(protein: Path, tmp_path: Path) -> None:
     model = package.load(protein)
     with pytest.raises(package.UsageError, match="did you mean 'level'"):
         model.score(["MK"], levl="residue")
-    with pytest.raises(package.DataError, match="data: no sequence is there"):
+    with pytest.raises(package.DataError, match="data: no sequences given: the list is empty"):
         model.score([])
     with pytest.raises(package.DataError, match=r"\Adata:2: .* is not in the protein alphabet"):
         model.score(["MK", "M1K"])

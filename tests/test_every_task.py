@@ -341,8 +341,8 @@ def test_shards_put_together_are_one_run(asked: Asked, tmp_path: Path) -> None:
     parts[1].write_text("{}\n")
     asked.seqmlm("rows", "merge", *parts, "--out", out).refused(4, "has changed since it was finished")
     asked.seqmlm("rows", "merge", plain, "--out", out).refused(4, "is not a finished share")
-    asked("--out", parts[0], "--shard", "3/3").refused(2, "--shard is I/N")
-    asked("--shard", "0/3").refused(2, "a .jsonl that --out names")
+    asked("--out", parts[0], "--shard", "3/3").refused(2, "--shard must be I/N")
+    asked("--shard", "0/3").refused(2, "an --out that ends in .jsonl")
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -442,7 +442,7 @@ def test_a_long_run_says_first_how_long_it_takes_and_then_how_far_it_is(
 ) -> None:
     """Where stderr is no terminal; a short one says nothing."""
     short = asked("--out", tmp_path / "short.jsonl").ok()
-    assert "by estimate" not in short.err
+    assert "estimated time" not in short.err
     assert "left" not in short.err
     with monkeypatch.context() as patch:
         patch.setattr("seqmlm.scoring.score.COMMIT_RECORDS", 1)
@@ -450,7 +450,7 @@ def test_a_long_run_says_first_how_long_it_takes_and_then_how_far_it_is(
     work.set_speed(sum(work.tokens) / 400)
     monkeypatch.setattr("seqmlm.cli.console.LINE_SECONDS", 0.0)
     long = asked("--out", tmp_path / "long.jsonl").ok()
-    (told,) = re.findall(r"takes (\d+) minutes by estimate", long.err)
+    (told,) = re.findall(r"estimated time: (\d+) minutes", long.err)
     assert 3 <= int(told) <= 25  # equal sequences are asked once, and are estimated each
     shares = [int(one) for one in re.findall(r"(\d+)%", long.err)]
     assert shares == sorted(shares)

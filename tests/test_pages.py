@@ -70,7 +70,7 @@ def page(name: str) -> str:
     lines += [
         text,
         "",
-        "What is no option (`--NAME`) is given as `--set NAME=VALUE`, in Python as `NAME=VALUE`.",
+        "Settings without their own flag are passed with `--set NAME=VALUE` (in Python: `NAME=VALUE`).",
         "",
     ]
     return "\n".join([*lines, *table(kind.Config, shown)]) + "\n"

@@ -95,7 +95,7 @@ def test_proteins_at_one_alarm_in_a_hundred(
     assert max(rows_of(tracked_workspace, "enzymes").values()) >= 99, "--fpr 0.01 needs so many"
     report, out = tmp_path / "new.html", tmp_path / "scores.jsonl"
     done = seqmlm("score", "enzymes", new, "--fpr", "0.01", "--report", report, "--out", out).ok()
-    assert done.err.startswith("--mode "), "which mode, and why"
+    assert done.err.startswith("using "), "which mode, and why"
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert len(rows) == 66
     assert all(0 < row["p_value"] <= 1 and row["alarm"] == (row["p_value"] <= 0.01) for row in rows)
@@ -109,7 +109,7 @@ def test_proteins_too_few_to_hold_enough_out(
     few.write_text(">".join(gzip.decompress(proteins[0].read_bytes()).decode().split(">")[:201]))
     done = seqmlm("train", "--domain", "protein", few, "--max-time", "60s", "--name", "few", *FEW_STEPS).ok()
     told = done.err.partition("step 1")[0]
-    assert "--fpr 0.01 needs 99: give more data, or after the training seqmlm calibrate few NORMAL" in told
+    assert "(0.01 needs 99). Give more data, or afterwards: seqmlm calibrate few NORMAL" in told
 
 
 def test_patients_at_one_alarm_in_twenty(
@@ -166,7 +166,7 @@ def test_a_kill_while_a_genome_is_calibrated_leaves_a_model(
     with monkeypatch.context() as patched:
         patched.setattr(score_plan, "PATIENCE", 0.01)  # of a whole genome, exactly scored, it were hours
         done = seqmlm("score", "genome", genome[1], "--out", tracked_workspace / "raw.jsonl").ok()
-    assert done.err.splitlines()[0].startswith("--mode one-pass: ")
+    assert done.err.splitlines()[0].startswith("using one-pass")
     assert seqmlm("train", "--resume", "genome").code == 0
     assert rows_of(tracked_workspace, "genome")
     assert [one["version"] for one in seqmlm("models", "list", "--json").json] == [1]

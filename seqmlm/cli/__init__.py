@@ -59,7 +59,7 @@ _LINE_END = re.compile(r"(?<!\n)\n(?!\n)")
 _PANELS = {
     **dict.fromkeys(("out", "report", "resume", "json_output"), "Output"),
     **dict.fromkeys(("domain", "data", "options", "option", "on_error"), "Input"),
-    **dict.fromkeys(("shard", "settings", "config", "print_config", "help"), "Further"),
+    **dict.fromkeys(("shard", "settings", "config", "print_config", "help"), "More options"),
 }
 """Where the help of a command has an option; the others are the command's own, and come first."""
 

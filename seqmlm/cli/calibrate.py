@@ -57,12 +57,13 @@ _RESTS = {
 def _remarks(result: CalibrateResult, alpha: float | None) -> Iterator[str]:
     yield from (f"{reason}: {count}" for reason, count in result.problems.items())
     if result.left_out:
-        yield f"left out: {result.left_out} records the model was trained on"
+        yield f"left out: {result.left_out} records from the training data"
     for name, facts in result.modes.items():
         if facts["few_records"]:
             yield (
-                f"mode {name}: the rows are of {facts['records']} records only, and rows of one record are "
-                "alike: rates are less sure than so many rows say; give more records"
+                f"mode {name}: the rows are from only {facts['records']} records. Rows of one record are "
+                "alike, so the rate of false alarms is less certain than the number of rows suggests. Give "
+                "more records"
             )
         if "alpha" in facts:
             yield f"false positive rate {alpha:g} in mode {name}: {_RESTS[facts['alpha']['rests_on']]}"

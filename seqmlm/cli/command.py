@@ -153,13 +153,21 @@ def _show(summary: Any, out: Path | None, as_json: bool) -> None:
     (tell if rows else say)("\n".join([summary.answer, *summary.examples]))
     if summary.notes:
         where = {why: f" (first: {place})" for why, place in summary.places.items()}
-        lines = (f"{why}: {n}{where.get(why, '')}" for why, n in summary.notes.items())
-        tell("met on the way: " + "; ".join(lines))
+        lines = (f"{_problem_text(n, why)}{where.get(why, '')}" for why, n in summary.notes.items())
+        tell("warnings: " + "; ".join(lines))
     if summary.quarantine is not None:
         tell(f"bad records are in {summary.quarantine}")
     for title, columns, cells in summary.tables:
         print_table(columns, [[*map(_cell, row)] for row in cells], title=title or None, on_stderr=rows)
     advise(summary.hint)
+
+
+def _problem_text(count: Any, reason: str) -> str:
+    """A number of problems with their reason, such as "1 line out of time order"."""
+    noun = reason.removeprefix("a ").removeprefix("an ")
+    if count == 1 and not noun.partition(" ")[0].endswith("s"):
+        return f"1 {noun}"
+    return f"{count:,} × {noun}" if isinstance(count, int) else f"{count} × {noun}"
 
 
 def described(kind: type[Any], values: Mapping[str, Any]) -> list[str]:

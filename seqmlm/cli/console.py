@@ -182,7 +182,7 @@ class ScoringConsole(_Console):
             parts.append(f"{share:.0%}")
             if share > first_share:
                 parts.append(f"{_duration_text((now - began) * (1 - share) / (share - first_share))} left")
-        tell(", ".join(parts) or f"at work for {_duration_text(now - self._start)}")
+        tell(", ".join(parts) or f"working for {_duration_text(now - self._start)}")
 
 
 def _duration_text(seconds: float) -> str:

@@ -46,19 +46,20 @@ class Pattern:
 
     def __str__(self) -> str:
         if self.period == 1:
-            return f"every layer looks at the whole sequence; for {self.purpose}"
-        which = "the first layer looks" if self.period is None else f"one layer of {self.period} looks"
-        nearby = f"the others {self.window} tokens to each side"
-        return f"{which} at the whole sequence, {nearby}; for {self.purpose}"
+            return f"every layer is global ({self.purpose})"
+        ordinals = {2: "every second", 3: "every third"}
+        which = "the first" if self.period is None else ordinals.get(self.period, f"every {self.period}th")
+        nearby = f"the others see {self.window} tokens on each side"
+        return f"{which} layer is global, {nearby} ({self.purpose})"
 
 
 LAYERS: dict[str, Pattern] = {
     "nearby.v1": Pattern(
-        period=None, window=4, purpose="cheap scores, where units depend on their neighbours"
+        period=None, window=4, purpose="for cheap scores when units depend on their neighbours"
     ),
-    "mixed.v1": Pattern(period=2, window=16, purpose="scores, and structure between units far apart"),
-    "everywhere.v1": Pattern(period=1, window=64, purpose="sets, and structure between units far apart"),
-    "modernbert.v1": Pattern(period=3, window=64, purpose="anything, as ModernBERT was published"),
+    "mixed.v1": Pattern(period=2, window=16, purpose="for scores, and structure between distant units"),
+    "everywhere.v1": Pattern(period=1, window=64, purpose="for sets, and structure between distant units"),
+    "modernbert.v1": Pattern(period=3, window=64, purpose="ModernBERT"),
 }
 """Patterns of layers, by versioned name."""
 PATTERN_KEYS = frozenset({"global_attn_every_n_layers", "local_attention", "layer_types"})

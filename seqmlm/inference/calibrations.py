@@ -113,7 +113,7 @@ def calibration_summary(calibrations: Mapping[tuple[str, str], Stored]) -> str:
         counted = fitted.counts if isinstance(fitted, TwoPopulations) else None
         few = f" of fewer than {FEW_RECORDS} records" if calibration.few else ""
         rows = f"{mode} {calibration.rows:,} rows{few}"
-        rows += "" if counted is None else f", {counted.rows:,} of what is counted"
+        rows += "" if counted is None else f", {counted.rows:,} for rules based on counts"
         levels.setdefault(level, []).append(
             f"{rows} (rates from {rate_above(calibration.fitted.smallest_rate)})"
         )
@@ -152,7 +152,7 @@ def readable_calibrations(folder: Path, notify: Callable[[str], None]) -> dict[t
     try:
         return stored_calibrations(folder)
     except StateError as error:
-        notify(f"{error}; the calibrations in it, of other levels too, are dropped")
+        notify(f"{error}; all its calibrations are dropped, also those of other levels")
         return {}
 
 

@@ -1,4 +1,4 @@
-"""Drawings of a page: text and cells on the colour of their surprisal (HTML), axes with matplotlib (SVG)."""
+"""Drawings for a page: text and cells coloured by surprisal (HTML), and plots with matplotlib (SVG)."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ Doubles = NDArray[np.float64]
 Longs = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-_HALF = 0.5  # from a 0-based edge of a unit to where its axis has it: position 1 is centred at 1
+_HALF = 0.5  # offset from a 0-based edge of a unit to its place on an axis: position 1 is centred at 1
 
 
 def colour(step: int) -> str:
-    """The class of the style sheet of a step: s1 to s8 above 0, u1 to u8 below."""
+    """The CSS class of a colour step: s1 to s8 above 0, u1 to u8 below 0."""
     return f"s{step}" if step >= 0 else f"u{-step}"
 
 
 def legend(scale: float = SCALE, unit: str = "bits", signed: bool = False) -> Markup:
-    """A line that says what each colour means, as HTML."""
+    """A legend line that explains the colours, as HTML."""
     rising = range(2, STEPS + 1, 2) if signed else range(1, STEPS + 1)
     mark = Markup('<i class="{}">{:g}</i>')
     all_steps = [*(range(-STEPS, 0, 2) if signed else ()), *rising]
@@ -52,13 +52,14 @@ def text_on_colours(
     scale: float = SCALE,
     signed: bool = False,
 ) -> Markup:
-    """A text with each span on its colour, as HTML; letters between spans stay plain.
+    """A text with coloured spans, as HTML. Letters between spans stay plain.
 
     Args:
-        text: that the spans point into.
-        spans: (N,) half-open, ascending by start; one that begins inside another begins where that ends.
+        text: the text.
+        spans: (N,) half-open spans of the text, ascending by start. A span that begins inside the previous
+            one is cut to begin at its end.
         bits: (N,) surprisals.
-        titles: (N,) tip of each span, shown where it is pointed at, or none for no span.
+        titles: (N,) tooltips of the spans, or empty for no tooltips.
         scale, signed: see `steps`.
     """
     pieces: list[Markup | str] = []
@@ -76,25 +77,25 @@ def text_on_colours(
     return Markup("").join(pieces)
 
 
-# Pictures. Each is a figure of HTML with its caption; what is told of a part of one is shown by the page. A
-# picture of nothing is empty, so that the page has no section for it.
+# Pictures. Each is an HTML figure with a caption. The page shows tooltips of its parts. A picture without
+# data is empty, so that the page adds no section for it.
 
 MOST_POINTS = 1000
-"""Points of a picture; of more than that the highest of each column are drawn."""
+"""Maximum points of a picture. From more points, the highest point of each column is drawn."""
 
-WIDTH, HEIGHT = 1000, 220  # of a picture, in points of its text
-LEFT, RIGHT, TOP, BOTTOM = 80, 12, 10, 38  # margins around its axes
+WIDTH, HEIGHT = 1000, 220  # size of a picture in points
+LEFT, RIGHT, TOP, BOTTOM = 80, 12, 10, 38  # margins around the axes
 
-MARK, _ALARM, _BAND = "#2f5ea8", "#c62a1c", "#f6c4bd"  # in the dark the style sheet inverts a figure
+MARK, _ALARM, _BAND = "#2f5ea8", "#c62a1c", "#f6c4bd"  # in dark mode the style sheet inverts figures
 _KINDS = (MARK, "#c62a1c", "#2e8540", "#b8860b", "#7b3fa0", "#008b8b")
-_OTHERS, _TOLD = "#9aa0a8", 60  # points of a kind that can be pointed at
-_LEAST = 0.01  # share of the height that a bar has: one row among thousands is seen, too
+_OTHERS, _TOLD = "#9aa0a8", 60  # colour of rare kinds; points of a kind that have a tooltip
+_LEAST = 0.01  # minimum height of a bar as a share of the plot, so that single rows are visible
 THRESHOLD: dict[str, Any] = {"color": _ALARM, "linestyle": (0, (4, 3)), "linewidth": 1}
 _NOTHING = Markup()
 _STYLE = {
     "svg.hashsalt": "seqmlm",  # the same ids in every run
-    "svg.fonttype": "none",  # letters are those of the reader's fonts
-    "text.parse_math": False,  # a dollar sign is one
+    "svg.fonttype": "none",  # use the reader's fonts
+    "text.parse_math": False,  # a dollar sign does not begin a formula
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 11,
     "axes.spines.top": False,
@@ -106,19 +107,25 @@ _STYLE = {
 
 @contextmanager
 def page_style() -> Iterator[None]:
-    """A context in which figures are drawn, and made a `picture`, in the style of a page."""
+    """A context for drawing figures, and converting them with `picture`, in the style of a page."""
     import matplotlib
 
     with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # the reader's font may have it
+        warnings.filterwarnings(
+            "ignore", "Glyph .* missing from font"
+        )  # the reader's font may have the glyph
         yield
 
 
 def picture(figure: Any, label: str, *notes: str) -> Markup:
-    """A matplotlib figure as SVG inside a page.
+    """A matplotlib figure as SVG for a page.
 
-    The gid of an artist behind "tip:" is shown where the artist is pointed at; `label` describes the figure
-    to readers who do not see it, and notes stand below it.
+    If the gid of an artist begins with "tip:", the rest of it becomes a tooltip.
+
+    Args:
+        figure: the figure.
+        label: description of the figure for screen readers.
+        notes: texts for the caption below the figure.
     """
     file, tips = io.StringIO(), count()
     figure.savefig(
@@ -126,14 +133,14 @@ def picture(figure: Any, label: str, *notes: str) -> Markup:
     )
 
     def tip_group(match: re.Match[str]) -> str:
-        """The begin of a group of SVG, with its tip where its id has one."""
+        """The opening tag of an SVG group, with its tooltip if its id has one."""
         name = unescape(match[1][1:-1])
         if not name.startswith("tip:"):
-            return "<g>"  # a number that other pictures of the page have, too
+            return "<g>"  # drop the id, because other pictures of the page have the same ones
         return Markup('<g data-tip="{}" tabindex="{}">').format(name[4:], -1 if next(tips) else 0)
 
     svg = file.getvalue()
-    inner = svg[svg.index('<g id="figure_1">') :]  # without the declarations of a file of its own
+    inner = svg[svg.index('<g id="figure_1">') :]  # without the declarations of an SVG file
     body = Markup(re.sub(r"""<g id=("[^"]*"|'[^']*')>""", tip_group, inner))
     width, height = (72 * inches for inches in figure.get_size_inches())
     frame = '<div class="wide" data-walk><svg viewBox="0 0 {:g} {:g}" role="{}" aria-label="{}">{}</div>'
@@ -142,7 +149,7 @@ def picture(figure: Any, label: str, *notes: str) -> Markup:
 
 
 def with_caption(body: Markup, *notes: str) -> Markup:
-    """A figure with its notes below, as HTML."""
+    """A figure with its notes as a caption, as HTML."""
     caption = "; ".join(note for note in notes if note)
     below = Markup("<figcaption>{}</figcaption>").format(caption) if caption else Markup()
     return Markup("<figure>{}{}</figure>").format(body, below)
@@ -161,15 +168,15 @@ def track(
     note: str = "",
     below: Sequence[tuple[int, int, str]] = (),
 ) -> Markup:
-    """A value along a sequence, alarmed stretches shaded. The axis and tips count positions from 1.
+    """A plot of values along a sequence, with alarms shaded. The axis and tooltips count positions from 1.
 
     Args:
-        starts, ends: (N,) half-open, ascending by start; they may overlap.
-        values: (N,) NaN where there is none.
-        alarms: (N,) True at what is to be marked, or None for nothing.
-        titles: (N,) names of the places, shown where a marked stretch is pointed at, or none.
-        x_unit: places of one number of the axis: 1000 for kb.
-        below: start, end and name of bars below, such as genes, in two lanes by turns.
+        starts, ends: (N,) half-open places, ascending by start. They may overlap.
+        values: (N,) values, NaN for missing ones.
+        alarms: (N,) True at places to mark, or None.
+        titles: (N,) names of the places for tooltips of marked places, or empty.
+        x_unit: number of places per unit of the axis, such as 1000 for kb.
+        below: start, end and name of bars below the plot, such as genes, alternating between two lanes.
     """
     if not np.isfinite(values).any():
         return _NOTHING
@@ -205,15 +212,15 @@ def timeline(
     y_label: str = "score, bits",
     note: str = "",
 ) -> Markup:
-    """A picture of scores as points in time.
+    """A plot of scores as points in time.
 
     Args:
         times: (N,) seconds since 1970 UTC.
-        scores: (N,) NaN is left out.
+        scores: (N,) scores. NaN is left out.
         alarms: (N,) True at points to mark, or None.
-        titles: (N,) tip of each marked point, or none.
-        threshold: drawn as a line.
-        period: two times from which and to which it goes; None: from the first point to the last.
+        titles: (N,) tooltips of the marked points, or empty.
+        threshold: a value to draw as a line.
+        period: first and last time of the axis. None: from the first to the last point.
     """
     marked = np.zeros(len(times), dtype=np.bool_) if alarms is None else alarms
     points = thinned_indices(times, scores, marked)
@@ -241,8 +248,13 @@ def histogram(
     x_label: str = "score, bits",
     note: str = "",
 ) -> Markup:
-    """Numbers of rows by score: (B,) counts between (B + 1,) ascending edges; `expected`, rows that each bin
-    should have, is a level line."""
+    """A histogram of rows by score.
+
+    Args:
+        counts: (B,) numbers of rows.
+        edges: (B + 1,) ascending edges of the bins.
+        expected: expected rows per bin, drawn as a horizontal line.
+    """
     if not counts.any():
         return _NOTHING
     with page_style():
@@ -256,12 +268,12 @@ def histogram(
 
 
 def tails(counts: Longs, per_ten: int, alpha: float | None = None) -> Markup:
-    """Numbers of rows by p-value, on scales of logarithms, beside those to expect if all were normal.
+    """A histogram of rows by p-value on logarithmic scales, with the numbers expected for normal rows.
 
     Args:
-        counts: (B,) rows by -log10 p, from 0 on; the last has all that are smaller.
-        per_ten: bins of a factor of ten.
-        alpha: the p-value up to which a row raises an alarm, drawn as an upright line.
+        counts: (B,) numbers of rows by -log10 p, beginning at 0. The last bin has all smaller p-values.
+        per_ten: number of bins for a factor of ten.
+        alpha: the largest p-value that raises an alarm, drawn as a vertical line.
     """
     if not counts.any():
         return _NOTHING
@@ -284,15 +296,20 @@ def tails(counts: Longs, per_ten: int, alpha: float | None = None) -> Markup:
         decades = np.arange(int(edges[-1]) + 1)
         axes.set_xticks(decades, [f"{10.0**-decade:.12f}".rstrip("0").rstrip(".") for decade in decades])
         if alpha is not None:
-            axes.axvline(-math.log10(alpha), label=f"alarm from p {alpha:.3g} on", **THRESHOLD)
-        axes.set_position((0.08, 0.18, 0.9, 0.68))  # the legend is above, where a narrow screen shows it
+            axes.axvline(-math.log10(alpha), label=f"alarms: p {alpha:.3g} or less", **THRESHOLD)
+        axes.set_position((0.08, 0.18, 0.9, 0.68))  # the legend is above, so narrow screens show it
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, frameon=False)
-        return picture(axes.figure, "rows by p-value", "further right is more unusual")
+        return picture(axes.figure, "rows by p-value", "rows on the right are more unusual")
 
 
 def activity(edges: Doubles, rows: Longs, alarms: Longs | None, *, note: str = "") -> Markup:
-    """Numbers of rows (B,) in time, and of alarms among them, if these are drawn; between (B + 1,) ascending
-    seconds since 1970 UTC."""
+    """A bar chart of rows in time, and of the alarms among them.
+
+    Args:
+        edges: (B + 1,) ascending edges of the bins, in seconds since 1970 UTC.
+        rows: (B,) numbers of rows.
+        alarms: (B,) numbers of alarms, or None to draw only rows.
+    """
     if not rows.any():
         return _NOTHING
     highest = float(rows.max(initial=1))
@@ -311,12 +328,13 @@ def activity(edges: Doubles, rows: Longs, alarms: Longs | None, *, note: str = "
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """An event that lasted for a while, in seconds since 1970 UTC.
+    """An event with a duration.
 
     Args:
-        label: shown above it, cut where there is no room.
-        tip: shown where it is pointed at.
-        over: False: it may go on behind its end.
+        begin, end: seconds since 1970 UTC.
+        label: text above the bar, shortened if necessary.
+        tip: tooltip of the bar.
+        over: False if the event may continue after `end`.
     """
 
     begin: float
@@ -330,14 +348,14 @@ _LANE, _LETTERS = 30, 70  # height of a bar with its label; characters of a labe
 
 
 def bars(events: Sequence[Bar], begin: float, end: float, *, note: str = "") -> Markup:
-    """Events from their begin to their end, a line each from the top, cut off at two times."""
+    """A chart of events from `begin` to `end`, one line per event. Bars are cut at the ends of the axis."""
     if not events:
         return _NOTHING
     height = TOP + _LANE * len(events) + BOTTOM
     with page_style():
         axes = _axes((begin, end), (len(events), 0.0), "time, UTC", "", time=True, height=height)
         axes.set_yticks([])
-        min_width = 0.004 * (end - begin)  # what was over at once is seen, too
+        min_width = 0.004 * (end - begin)  # so that very short events are visible
         for lane, event in enumerate(events):
             start = min(max(event.begin, begin), end - min_width)
             stop = max(min(event.end, end), start + min_width)
@@ -347,11 +365,11 @@ def bars(events: Sequence[Bar], begin: float, end: float, *, note: str = "") -> 
             label = label if len(label) <= _LETTERS else f"{label[: _LETTERS - 1]}…"
             place, side = (start, "left") if start + stop <= begin + end else (stop, "right")
             axes.text(place, lane + 0.5, label, ha=side, va="bottom")
-        return picture(axes.figure, "what lasted from when to when", note)
+        return picture(axes.figure, "events from begin to end", note)
 
 
 MOST_COLUMNS = 1000
-"""Columns of a grid that are drawn."""
+"""Maximum number of columns of a grid."""
 
 _BLOCK = 50  # columns of a grid side by side
 
@@ -365,14 +383,14 @@ def grid(
     scale: float,
     note: str = "",
 ) -> Markup:
-    """Cells in rows and columns, coloured by loss or gain; 50 columns in a picture, the first `MOST_COLUMNS`
-    of all.
+    """A grid of cells coloured by loss or gain, in blocks of 50 columns, up to `MOST_COLUMNS` columns.
 
     Args:
-        losses: (C, R) in nats, below 0 a gain; NaN for a cell without a value, which is marked.
-        letters, columns: names of R rows, and labels of C columns, of which every tenth is shown.
-        names: C * R tips of the cells, column after column.
-        scale: of the strongest colour (`colour_scale`).
+        losses: (C, R) losses in nats. Negative values are gains. NaN cells are shaded.
+        letters: names of the R rows.
+        columns: labels of the C columns. Every tenth is shown.
+        names: C * R tooltips of the cells, column by column.
+        scale: value of the strongest colour (`colour_scale`).
     """
     if not np.isfinite(losses).any():
         return _NOTHING
@@ -393,9 +411,9 @@ def grid(
 
 
 MOST_BLOCKS = 64
-"""Rows and columns of a matrix; of more units the highest of each block of them is drawn."""
+"""Maximum rows and columns of a matrix. For more units, each cell has the highest value of a block."""
 
-_Cell = tuple[str, str]  # class of the style sheet, tip
+_Cell = tuple[str, str]  # CSS class, tooltip
 
 
 def matrix(
@@ -408,12 +426,14 @@ def matrix(
     unit: str = "bits",
     note: str = "",
 ) -> Markup:
-    """Pairs of N units: values above the diagonal; below it the predicted pairs, the true ones, and both.
+    """A matrix of pairs of N units: values above the diagonal, predicted and true pairs below it.
 
     Args:
-        values: (N, N) on the scale of the colours, above 0 to `scale`; NaN for no value.
-        names: N of them, of the units.
-        predicted, truth: pairs of units, the smaller first; darkest where both, palest where true alone.
+        values: (N, N) values above 0, up to `scale` for the strongest colour. NaN for no value.
+        names: names of the N units.
+        predicted, truth: pairs of units, the smaller index first. A pair in both has the darkest colour, a
+            pair only in `truth` the palest.
+        scale: value of the strongest colour.
     """
     if not len(values) or not (predicted or truth or np.nanmax(values, initial=0.0) > 0):
         return _NOTHING
@@ -431,7 +451,11 @@ def matrix(
     for i, j in edges[0] | edges[1]:
         kinds = [(i, j) in pairs for pairs in edges]
         cells[i][j] = (f"s{5 * kinds[0] + 3 * kinds[1]}", " and ".join(compress(("found", "known"), kinds)))
-    left_out = f"highest of each block of units; {MOST_BLOCKS} blocks" if len(values) > size else ""
+    left_out = (
+        f"each cell has the highest value of a block of units; {MOST_BLOCKS} blocks"
+        if len(values) > size
+        else ""
+    )
     rows = [(label[:18], row) for label, row in zip(labels, cells, strict=True)]
     heads = ["", *(label.partition(" ")[0] if at % 5 == 0 else "" for at, label in enumerate(labels))]
     marks = Markup("").join(_PAIRS if truth else _PAIRS[:1])
@@ -448,7 +472,7 @@ _PAIRS = (
 def _cells(
     kind: str, label: str, heads: Sequence[str], rows: Sequence[tuple[str, Sequence[_Cell]]]
 ) -> Markup:
-    """Coloured cells with the names of their rows and columns, as HTML."""
+    """Coloured cells with names of rows and columns, as HTML."""
     name, cell = Markup("<b>{}</b>"), Markup('<i class="{}" data-tip="{}" tabindex="{}"></i>')
     parts, stop = [name.format(head) for head in heads], 0
     for row, cells in rows:
@@ -465,9 +489,14 @@ def _cells(
 
 
 def thinned_indices(places: ArrayLike, values: Doubles, marked: Bools | None = None) -> Longs:
-    """Indices of at most `MOST_POINTS` points: the highest of each column, a marked one (N,) before others.
+    """The indices of at most `MOST_POINTS` points: the highest point of each column of the picture.
 
-    A point without a finite place, or with a NaN as value (N,), is left out.
+    Points without a finite place or value are left out.
+
+    Args:
+        places: (N,) places.
+        values: (N,) values.
+        marked: (N,) True for points that are preferred in their column.
     """
     at = np.asarray(places, dtype=np.float64)
     finite = np.flatnonzero(np.isfinite(at) & ~np.isnan(values))
@@ -481,19 +510,19 @@ def thinned_indices(places: ArrayLike, values: Doubles, marked: Bools | None = N
 
 
 def _left_out(points: int) -> str:
-    """A note that a picture leaves points out; "" where it has all."""
-    return f"highest of each of {MOST_POINTS:,} columns" if points > MOST_POINTS else ""
+    """A note that a picture leaves out points, "" if it shows all."""
+    return f"only the highest point of each of {MOST_POINTS:,} columns" if points > MOST_POINTS else ""
 
 
 def _range(values: Doubles, threshold: float | None = None) -> tuple[float, float]:
-    """The lowest and the highest value of an axis: 0 or less, and the highest finite value."""
+    """The lowest (0 or less) and the highest finite value of an axis."""
     finite = [0.0, *values[np.isfinite(values)].tolist(), *([] if threshold is None else [threshold])]
     floor, ceiling = min(finite), max(finite)
     return floor, ceiling if ceiling > floor else floor + 1.0
 
 
 def _bands(starts: Longs, ends: Longs, min_gap: float) -> list[list[int]]:
-    """[start, end] of the stretches, where those that overlap or are at most `min_gap` apart are one."""
+    """[start, end] of the bands. Places that overlap or are at most `min_gap` apart are merged."""
     merged: list[list[int]] = []
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
         if merged and start <= merged[-1][1] + min_gap:
@@ -506,8 +535,13 @@ def _bands(starts: Longs, ends: Longs, min_gap: float) -> list[list[int]]:
 def scatter(
     places: Doubles, kinds: Sequence[str] = (), titles: Sequence[str] = (), *, label: str, note: str = ""
 ) -> Markup:
-    """Points (N, 2) in a plane, coloured by kind: the most frequent kinds each, all others alike; with a
-    title each, which is shown where it is pointed at, or none."""
+    """A scatter plot of points, coloured by kind. Rare kinds share one colour.
+
+    Args:
+        places: (N, 2) places.
+        kinds: (N,) kinds, or empty.
+        titles: (N,) tooltips, or empty.
+    """
     if not len(places):
         return _NOTHING
     labels = np.array(kinds or [""] * len(places))
@@ -525,7 +559,7 @@ def scatter(
             for point in chosen[: _TOLD if titles else 0].tolist():
                 axes.plot(*places[point], "o", color=colour, markersize=4, gid=f"tip:{titles[point]}")
         if kinds:
-            # Below, where a narrow screen shows it.
+            # Put the legend below, so that narrow screens show it.
             axes.legend(loc="upper left", bbox_to_anchor=(0, -0.08), ncols=3, frameon=False, markerscale=1.5)
             axes.set_position((0.06, 0.22, 0.93, 0.76))
         return picture(axes.figure, label, note)
@@ -540,7 +574,7 @@ def _axes(
     time: bool = False,
     height: int = HEIGHT,
 ) -> Any:
-    """The axes of a new figure, which spans x and y; times are written at five places."""
+    """The axes of a new figure with the ranges x and y. A time axis has five labels."""
     from matplotlib.figure import Figure
 
     low, high = x[0], x[1] if x[1] > x[0] else x[0] + 1.0
@@ -560,12 +594,12 @@ def _axes(
 
 
 def _number(value: float, _: object) -> str:
-    """A number at an axis; the second argument is the place, which matplotlib passes, too."""
+    """A number at an axis. matplotlib also passes the place as the second argument."""
     return f"{value:,.0f}" if value == round(value) else f"{value:.4g}"
 
 
 def _moment(seconds: float, width: float) -> str:
-    """A time in UTC, as finely as an axis of `width` seconds needs it."""
+    """A time in UTC, with the precision for an axis of `width` seconds."""
     try:
         moment = datetime.fromtimestamp(seconds, UTC)
     except (OverflowError, ValueError):

@@ -1,7 +1,7 @@
-"""Findings as SARIF 2.1.0 (OASIS, 2020), which code hosts, editors and CI systems show, and as a baseline.
+"""Write findings as SARIF 2.1.0 (OASIS, 2020), which code hosts, editors and CI systems show.
 
-A baseline is the findings of an earlier run, SARIF or JSON lines, against which only what is new is worth a
-look.
+A baseline has the findings of an earlier run, as SARIF or JSON lines. With a baseline, only new findings are
+reported.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ TOOL = "seqmlm"
 
 
 def sarif(findings: Sequence[Finding], *, version: str) -> dict[str, Any]:
-    """The SARIF log of one run of a version of this program; findings that were compared have a `state`."""
+    """The SARIF log of one run. Findings that were compared with a baseline have a `state`.
+
+    version: the version of seqmlm.
+    """
     rules = sorted({finding.rule for finding in findings})
     run: dict[str, Any] = {
         "tool": {"driver": {"name": TOOL, "version": version, "rules": [_rule(name) for name in rules]}},
@@ -38,10 +41,10 @@ def sarif(findings: Sequence[Finding], *, version: str) -> dict[str, Any]:
 
 
 def write_sarif(path: Path, findings: Iterable[Finding], *, version: str) -> None:
-    """Write a log, whole or not at all; its folder is made.
+    """Write a log atomically, and create its folder.
 
     Raises:
-        StateError: it cannot be written.
+        StateError: the log cannot be written.
     """
     text = json.dumps(sarif(list(findings), version=version), indent=2) + "\n"
     try:
@@ -52,21 +55,21 @@ def write_sarif(path: Path, findings: Iterable[Finding], *, version: str) -> Non
 
 
 def _rule(name: str) -> dict[str, Any]:
-    """The SARIF rule of a level."""
+    """The SARIF rule for a level."""
     return {
         "id": f"{TOOL}/{name}",
         "name": f"Unusual{name.title().replace('-', '')}",
         "shortDescription": {"text": f"An unusual {name}"},
         "fullDescription": {
-            "text": f"A {name} that a language model of normal data finds more surprising than nearly every "
-            "normal one. Unusual is not wrong: it is worth a look."
+            "text": f"A {name} that is more surprising to a language model of normal data than nearly every "
+            f"normal {name}. Unusual does not mean wrong, but it is worth a look."
         },
         "defaultConfiguration": {"level": "warning"},
     }
 
 
 def _result(finding: Finding, rule: int) -> dict[str, Any]:
-    """The SARIF result of a finding; `rule` is the index of its rule."""
+    """The SARIF result for a finding. `rule` is the index of its rule."""
     region: dict[str, Any] = {"startLine": finding.first_line, "endLine": finding.last_line}
     if finding.columns is not None:
         region |= {"startColumn": finding.columns[0], "endColumn": finding.columns[1]}
@@ -93,13 +96,13 @@ def _result(finding: Finding, rule: int) -> dict[str, Any]:
 
 # Baselines
 
-# What JSON raises that has other things than a baseline where this one looks.
+# Errors when JSON is valid, but is not a baseline.
 _UNFIT = (ValueError, LookupError, TypeError, AttributeError, OverflowError)
-_ORDER = (PLACE, CONTENT)  # the place first, then the content, which a renamed file keeps
+_ORDER = (PLACE, CONTENT)  # first the place, then the content, which stays the same in a renamed file
 
 
 class Baseline:
-    """Findings of an earlier run, which are known already."""
+    """The findings of an earlier run, which are already known."""
 
     def __init__(self, findings: Iterable[Finding]) -> None:
         self.findings = tuple(findings)
@@ -109,10 +112,10 @@ class Baseline:
 
     @classmethod
     def load(cls, path: Path) -> Baseline:
-        """The findings of a SARIF file, or the alarms of scores as JSON lines.
+        """Read the findings of a SARIF file, or the alarms in scores as JSON lines.
 
         Raises:
-            DataError: the file is neither.
+            DataError: the file is neither of them.
         """
         try:
             text = read_bounded(path, LARGEST_JSON).decode("utf-8")
@@ -122,7 +125,7 @@ class Baseline:
         return cls(_row_findings(text, path) if findings is None else findings)
 
     def is_known(self, finding: Finding) -> bool:
-        """Whether the baseline has a finding; each of its own is matched once, so that a copy is new."""
+        """Whether the baseline has a finding. Each known finding matches only once, so a copy is new."""
         for name in _ORDER:
             mark = finding.fingerprints.get(name)
             if mark is None or self._open[name][mark] <= 0:
@@ -136,18 +139,18 @@ class Baseline:
         return False
 
     def absent_findings(self, files: Collection[str]) -> list[Finding]:
-        """Findings of the baseline in some files that no finding of this run has matched."""
+        """The findings of the baseline in some files that did not match a finding of this run."""
         inside = [finding for finding in self.findings if finding.uri in files]
         return [replace(finding, state="absent") for finding in inside if not self._matches[_key(finding)]]
 
 
 def _key(finding: Finding) -> str:
-    """The fingerprint of a finding's place, or else all its fingerprints."""
+    """The fingerprint of a finding's place, or all its fingerprints without a place."""
     return finding.fingerprints.get(PLACE) or json.dumps(sorted(finding.fingerprints.items()))
 
 
 def _sarif_findings(text: str, path: Path) -> list[Finding] | None:
-    """The results of a SARIF log that are not absent from it; None where the text is none."""
+    """The results of a SARIF log without absent ones, or None if the text is not a SARIF log."""
     try:
         log = parse_json(text)
     except ValueError:
@@ -158,7 +161,7 @@ def _sarif_findings(text: str, path: Path) -> list[Finding] | None:
         results = [result for run in log["runs"] for result in run.get("results", ())]
         return [_result_finding(result) for result in results if result.get("baselineState") != "absent"]
     except _UNFIT as error:
-        raise DataError(f"not SARIF as this program writes it ({error!r})", source=str(path)) from None
+        raise DataError(f"not a SARIF file written by seqmlm ({error!r})", source=str(path)) from None
 
 
 def _result_finding(result: Mapping[str, Any]) -> Finding:
@@ -210,6 +213,6 @@ def _row_findings(text: str, path: Path) -> list[Finding]:
                     )
                 )
         except _UNFIT:
-            reason, remedy = "neither SARIF nor JSON lines of scores", "give what --sarif or --out wrote"
+            reason, remedy = "neither SARIF nor JSON lines of scores", "give a file from --sarif or --out"
             raise DataError(reason, source=str(path), line=number, remedy=remedy) from None
     return findings

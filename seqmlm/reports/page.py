@@ -1,4 +1,4 @@
-"""One HTML file that shows results: no other file, nothing from elsewhere, everything from data escaped."""
+"""A self-contained HTML page with results. It loads nothing from elsewhere, and all data are escaped."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from seqmlm.reports.scales import SCALE
 Options = ParamSpec("Options")
 
 Cell = str | int | float | bool | None
-"""A value in a table; None and NaN are shown as a dash."""
+"""A value in a table. None and NaN are shown as a dash."""
 
 MOST_ROWS = 500
-"""Rows of a table that are shown."""
+"""Maximum number of rows of a table."""
 
-EXPLAINED = "bits above what the place explains (its entropy); below 0: more expected than that"
+EXPLAINED = "bits above the entropy of the place; below 0: more expected than average"
 
 LONG = 40
-"""Letters of a cell from which its column is wide."""
+"""A column with a longer cell, in letters, is wide."""
 
 MOST_UNITS = 20_000
-"""Number of coloured units of a page that can be pointed at; units after them are plain text."""
+"""Maximum number of coloured units of a page. Later units are plain text."""
 
 MOST_CHARACTERS = 200_000
-"""Characters of one coloured text that are shown."""
+"""Maximum number of characters of one coloured text."""
 
 
 class _Part(NamedTuple):
@@ -50,7 +50,7 @@ class _Part(NamedTuple):
 
 
 def _picture_method(draw: Callable[Options, Markup]) -> Callable[Concatenate[Page, str, Options], None]:
-    """A method of a page that adds a picture under a heading."""
+    """A method of `Page` that adds a picture under a heading."""
 
     def add(page: Page, heading: str, /, *args: Options.args, **options: Options.kwargs) -> None:
         page.section(heading, draw(*args, **options))
@@ -60,15 +60,16 @@ def _picture_method(draw: Callable[Options, Markup]) -> Callable[Concatenate[Pag
 
 
 class Page:
-    """A report in the making; parts are shown in the order they are added.
+    """Builds a report. Parts are shown in the order in which they are added.
 
-    A page works without a network, without scripts (they only sort, filter and show tips), in light and dark,
-    on a phone and with the keyboard alone. Its size is bounded, and it says what it leaves out.
+    A page works without a network and without scripts, which only sort, filter and show tooltips. It supports
+    light and dark mode, phones, and use with only the keyboard. Its size is limited, and it tells what it
+    leaves out.
 
     Args:
-        title: of the page.
-        lead: its message, in a sentence.
-        sensitive: it is about sensitive data; None: if the process handles some now.
+        title: title of the page.
+        lead: main result in a sentence.
+        sensitive: whether the page is about sensitive data. None: whether the process handles such data now.
 
     >>> page = Page("Scores", "two records")
     >>> page.section("What it says", "a < b")
@@ -85,9 +86,9 @@ class Page:
         self._units = 0
 
     def section(self, heading: str, html_or_text: Markup | str) -> None:
-        """Add text, a paragraph for each piece between empty lines; `Markup` is taken as HTML.
+        """Add a section with text, in which empty lines separate paragraphs, or with HTML (`Markup`).
 
-        Nothing is added, no heading either, where there is nothing to show: an empty picture is no picture.
+        If the content is empty, neither the heading nor a section is added.
         """
         if not html_or_text:
             return
@@ -98,29 +99,29 @@ class Page:
         self._parts.append(_Part(len(self._parts), heading, body))
 
     def warnings(self, sentences: Iterable[str]) -> None:
-        """Add to the head sentences to read before anything else."""
+        """Add warnings to the head of the page."""
         self._warnings += sentences
 
     @property
     def draws_records(self) -> bool:
-        """Whether the page may draw single records: not those of sensitive data."""
+        """Whether the page may draw single records. It may not if the data are sensitive."""
         return not self._sensitive
 
     def head(self, values: Mapping[str, Cell], *, personal: Collection[str] = ()) -> None:
-        """Add facts about the whole page to its head; what is None or "" is left out.
+        """Add facts about the whole page to its head. Values that are None or "" are left out.
 
         Args:
-            values: by name.
-            personal: names of those that may name people (files, commands). Of sensitive data they are left
-                out, and the head says for whom the page is.
+            values: the facts by name.
+            personal: names of facts that can contain names of people (files, commands). They are left out for
+                sensitive data, and a note on privacy is added.
         """
         if personal and self._sensitive:
             values = {name: value for name, value in values.items() if name not in personal}
-            values |= {"privacy": "rows of single subjects: for your eyes alone, and not in MLflow"}
+            values |= {"privacy": "has rows of single subjects: keep it private; it is not in MLflow"}
         self._head |= values
 
     def table(self, heading: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
-        """Add a table that can be sorted and, when long, filtered; the first `MOST_ROWS` rows are shown."""
+        """Add a table that can be sorted, and filtered if it is long. It shows the first `MOST_ROWS` rows."""
         all_rows = [tuple(row) for row in rows]
         visible_rows = all_rows[:MOST_ROWS]
         kinds = [_kind([row[place] for row in visible_rows]) for place in range(len(columns))]
@@ -145,14 +146,17 @@ class Page:
         signed: bool = False,
         note: str = "",
     ) -> None:
-        """Add a text whose spans lie on the colour of their surprisal.
+        """Add a text with spans coloured by surprisal.
 
         Args:
-            spans: (N,) half-open, ascending by start.
-            bits: (N,) surprisals; NaN has no colour.
-            titles: (N,) tip of each span, shown where it is pointed at, or none.
+            heading: heading of the section.
+            text: the text.
+            spans: (N,) half-open spans, ascending by start.
+            bits: (N,) surprisals. NaN has no colour.
+            titles: (N,) tooltips of the spans, or empty.
             scale: bits of the strongest colour.
-            signed: they are above or below what the place explains, and colours of both sides differ.
+            signed: whether bits are relative to the entropy. Positive and negative values have different
+                colours.
             note: a line above the text.
         """
         room = max(0, MOST_UNITS - self._units)
@@ -172,7 +176,7 @@ class Page:
         self.section(heading, head + frame.format(heading, body))
 
     def facts(self, heading: str, values: Mapping[str, Cell]) -> None:
-        """Add facts about one thing, a line each; a fact that is None or "" is left out."""
+        """Add facts about one thing, one line each. Facts that are None or "" are left out."""
         self.section(heading, _facts(values))
 
     track = _picture_method(drawing.track)
@@ -181,13 +185,13 @@ class Page:
     tails = _picture_method(drawing.tails)
     activity = _picture_method(drawing.activity)
     bars = _picture_method(drawing.bars)
-    Bar = drawing.Bar  # of `bars`
+    Bar = drawing.Bar  # an event for `bars`
     grid = _picture_method(drawing.grid)
     matrix = _picture_method(drawing.matrix)
     scatter = _picture_method(drawing.scatter)
 
     def html(self) -> str:
-        """The whole file; control characters, and those that turn the direction of text, are escapes."""
+        """The whole page. Control characters and text direction marks are shown as escapes."""
         style, script = _resource("style.css"), _resource("script.js")
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
         document = _render(
@@ -204,10 +208,10 @@ class Page:
         return printable(document, lines=True)
 
     def write(self, path: Path) -> None:
-        """Write the file, whole or not at all, and its folder. Only its owner may read one of sensitive data.
+        """Write the file atomically, and create its folder. With sensitive data, only its owner can read it.
 
         Raises:
-            StateError: it cannot be written.
+            StateError: the file cannot be written.
         """
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -215,12 +219,12 @@ class Page:
                 replace_file(path, self.html().encode())
         except OSError as error:
             raise StateError(
-                f"cannot write the report {path}: {error.strerror}; free space or name another file"
+                f"cannot write the report {path}: {error.strerror}; free space or use another file name"
             ) from None
 
 
 def _facts(values: Mapping[str, Cell]) -> Markup:
-    """A list of facts as HTML, without those that are None or ""."""
+    """A list of facts as HTML, without facts that are None or ""."""
     line = Markup("<dt>{}</dt><dd>{}</dd>")
     present = ((name, value) for name, value in values.items() if value not in (None, ""))
     return Markup('<dl class="facts">{}</dl>').format(
@@ -229,7 +233,7 @@ def _facts(values: Mapping[str, Cell]) -> Markup:
 
 
 def _render(template: str, **values: Any) -> str:
-    """The HTML of a template of this package."""
+    """The HTML of a template in this package."""
     return _environment().from_string(_resource(template)).render(values)
 
 
@@ -240,12 +244,12 @@ def _environment() -> jinja2.Environment:
 
 @cache
 def _resource(name: str) -> str:
-    """The text of a file of this package."""
+    """The text of a file in this package."""
     return files("seqmlm.reports").joinpath(name).read_text(encoding="utf-8")
 
 
 def _kind(cells: Sequence[Cell]) -> str:
-    """The class of a column: of numbers, of long texts, or none."""
+    """The CSS class of a column: "number", "long" for long texts, or ""."""
     present = [cell for cell in cells if cell is not None]
     if present and all(isinstance(c, (int, float)) and not isinstance(c, bool) for c in present):
         return "number"
@@ -253,7 +257,7 @@ def _kind(cells: Sequence[Cell]) -> str:
 
 
 def _cell_text(cell: Cell) -> str:
-    """The text of a cell for readers; `Markup` is kept as it is."""
+    """The text of a cell for readers. `Markup` stays as it is."""
     match cell:
         case Markup():
             return cell
@@ -267,7 +271,7 @@ def _cell_text(cell: Cell) -> str:
 
 
 def _sort_key(cell: Cell) -> str:
-    """The text of a cell by which scripts sort a column."""
+    """The text of a cell that scripts use for sorting."""
     if cell is None or (isinstance(cell, float) and math.isnan(cell)):
         return ""
     if isinstance(cell, float) and math.isinf(cell):

@@ -1,9 +1,11 @@
-"""Pictures that a report draws beside its table: of all rows together, and of single records.
+"""Pictures in a report next to its table: of all rows together, and of single records.
 
-A domain says which pictures suit a level (`Field.pictures`) and may bring its own. A `Picture` is given
-every row once and keeps no more than a summary, since a scoring may have any number of them; when the page is
-made it draws that summary, then each of the few records that the report shows whole. Those here suit several
-fields.
+A domain selects the pictures for a level (`Field.pictures`), and can have its own. This module has the
+pictures that several fields share.
+
+A `Picture` receives every row once. It keeps only a summary, because a scoring can have any number of rows.
+When the page is made, it draws the summary, and then each of the few records that the report shows
+completely.
 """
 
 from __future__ import annotations
@@ -23,17 +25,20 @@ from seqmlm.reports.drawing import MOST_POINTS, thinned_indices
 from seqmlm.reports.page import Page
 
 MOST_AXES = 200
-"""Number of longer sequences (chromosomes) whose points are kept; `DRAWN` of them are drawn."""
+"""Maximum number of sequences (such as chromosomes) whose points are kept. `DRAWN` of them are drawn."""
 DRAWN = 12
 MOST_GENES = 500
-"""Genes along a sequence that are drawn; of more none is, for they would be a grey line."""
+"""Maximum number of genes along a sequence.
 
-_OPEN_GENES = 20  # newest ones, of which one may go on
+With more genes none is drawn, because they would look like a line.
+"""
+
+_OPEN_GENES = 20  # number of latest genes that a new row can extend
 _AROUND = 300  # characters shown on either side of a part of a long record
 _LONG = 4000
 AROUND = 6
-"""Lines shown on either side of one that is pointed at, of a record of more than `WHOLE` lines."""
-WHOLE = 16  # so many are seen without scrolling
+"""Lines shown on either side of a marked line, in a record with more than `WHOLE` lines."""
+WHOLE = 16  # number of lines that are visible without scrolling
 ENTROPY = "entropy"  # of `ScoredRecord.values`
 _ALARM, _OPEN, LEFT_OUT = "▶", "│", "⋯"
 RED = "red: alarms"
@@ -41,10 +46,13 @@ _THINNED = "the most unusual rows of each stretch"
 
 
 class Point(NamedTuple):
-    """Something at a place: a stretch of a longer sequence, a moment.
+    """A value at a place in a longer sequence, or at a time.
 
-    start, end: of the stretch. value: higher is more unusual. alarm: whether one was raised.
-    label: shown where it is pointed at.
+    Attributes:
+        start, end: the place.
+        value: higher is more unusual.
+        alarm: whether it raised an alarm.
+        label: text for the tooltip.
     """
 
     start: float
@@ -55,7 +63,10 @@ class Point(NamedTuple):
 
 
 class Highest:
-    """The most unusual points of every stretch, alarms first: of any number at most `2 * MOST_POINTS`."""
+    """Collects any number of points and keeps at most `2 * MOST_POINTS` of them.
+
+    The most unusual points of each region are kept. Alarms have priority.
+    """
 
     def __init__(self) -> None:
         self._points: list[Point] = []
@@ -63,7 +74,7 @@ class Highest:
         self.thinned = False
 
     def add(self, point: Point) -> None:
-        """Keep a point for as long as none near it is more unusual; NaN is left out."""
+        """Add a point. It is kept as long as no nearby point is more unusual. NaN is left out."""
         if math.isnan(point.value):
             return
         self.top = max(self.top, point.value)
@@ -74,7 +85,7 @@ class Highest:
             self.thinned = True
 
     def points(self) -> list[Point]:
-        """The points that were kept, in order of place."""
+        """The kept points in order of place."""
         return sorted(self._points)
 
 
@@ -89,14 +100,17 @@ class MarkedRow(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PicturedRecord:
-    """A record that a report shows whole.
+    """A record that a report shows completely.
 
     Args:
-        rows: those of its rows that are among the most unusual ones of the report.
-        heading, note: name of the record, and scores of its rows.
-        unit: name of what the field counts.
-        tip: text that is shown where a unit (its index) is pointed at.
-        scale: bits of the strongest colour. excess_scale: that of bits above entropy.
+        scored: the scored record.
+        rows: the rows of the record that are among the most unusual rows of the report.
+        heading: name of the record.
+        note: scores of its rows.
+        unit: name of the field's unit.
+        tip: gives the tooltip of a unit by its index.
+        scale: bits of the strongest colour.
+        excess_scale: the same for bits above the entropy.
     """
 
     scored: ScoredRecord
@@ -110,20 +124,23 @@ class PicturedRecord:
 
 
 class Picture:
-    """One way to show rows; a new one for every report, so that it may collect rows."""
+    """One way to show rows. Each report has new pictures, so a picture can collect rows."""
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Take in one row that has a score, as it is written."""
+        """Add one row with a score, as it is written."""
 
     def draw(self, page: Page, unit: str) -> None:
-        """Draw the summary of all rows; `unit` names what the field counts."""
+        """Draw the summary of all rows. `unit` is the name of the field's unit."""
 
     def draw_record(self, page: Page, pictured: PicturedRecord) -> None:
         """Draw one record."""
 
 
 class Coloured(Picture):
-    """The text of a record, each unit on the colour of its surprisal; of a long one parts near its rows."""
+    """The text of a record with units coloured by surprisal.
+
+    Long records show only the part near their rows.
+    """
 
     def draw_record(self, page: Page, pictured: PicturedRecord) -> None:
         scored, note = pictured.scored, pictured.note
@@ -149,10 +166,13 @@ class Coloured(Picture):
 
 
 class Line(NamedTuple):
-    """A line of a record's text as a picture has it.
+    """A line of a record's text in a picture.
 
-    begin, end: characters of the text. gutter: text that stands before it. alarm: whether it is marked.
-    near: whether it is shown, with the lines around it.
+    Attributes:
+        begin, end: its place in the text, in characters.
+        gutter: text before the line.
+        alarm: whether the line is marked.
+        near: whether the line and the lines around it are shown.
     """
 
     begin: int
@@ -163,19 +183,19 @@ class Line(NamedTuple):
 
 
 class NumberedLines(Picture, ABC):
-    """Lines with a gutter, their units on colours; of a long record only lines around the `near` ones."""
+    """Lines with a gutter and coloured units. Long records show only the lines around `near` ones."""
 
     excess: ClassVar[bool] = False
-    """Whether colours are of surprisal above entropy: what the place does not explain."""
+    """Whether colours show the surprisal minus the entropy of the place."""
     gutter: ClassVar[str] = ""
-    """Name of the text before each line, shown above them; "" where that is their number alone."""
+    """Name of the text before each line, shown above the lines. "" if it is only the line number."""
 
     @abstractmethod
     def lines(self, pictured: PicturedRecord) -> Sequence[Line]:
         """All lines of a record."""
 
     def tip(self, pictured: PicturedRecord, unit: int) -> str:
-        """The text that is shown where a unit is pointed at."""
+        """The tooltip of a unit."""
         return pictured.tip(unit)
 
     def draw_record(self, page: Page, pictured: PicturedRecord) -> None:
@@ -209,12 +229,12 @@ class NumberedLines(Picture, ABC):
 
 
 def alarm_mark(alarm: bool) -> str:
-    """The sign between a line and its gutter: a mark for an alarm, else a stroke."""
+    """The sign between a line and its gutter: a mark for an alarm, else a vertical bar."""
     return _ALARM if alarm else _OPEN
 
 
 def visible_lines(lines: Sequence[Line]) -> Sequence[int]:
-    """Indices of the lines to show: of many lines those around the `near` ones, or else the first ones."""
+    """The indices of the lines to show. In a long record, these are the lines around `near` ones."""
     near = [number for number, line in enumerate(lines) if line.near]
     if len(lines) <= WHOLE or not near:
         return range(min(len(lines), WHOLE))
@@ -244,11 +264,13 @@ class Timeline(Picture):
 
 
 class Tracks(Picture):
-    """Scores along the longer sequences that rows lie in, for those with the highest scores.
+    """Scores along the longer sequences that contain the rows, for the sequences with the highest scores.
 
     Args:
-        kind: what one is called; rows have its name under this, and places as `{kind}_start, {kind}_end`.
-        unit: of the axis. size: places that it has.
+        kind: name of such a sequence. A row has the field `kind` with the id of the sequence, and the fields
+            `{kind}_start` and `{kind}_end`.
+        unit: name of the unit of the axis.
+        size: number of places in this unit.
     """
 
     def __init__(self, kind: str, unit: str, size: int = 1) -> None:
@@ -271,7 +293,7 @@ class Tracks(Picture):
 
     @staticmethod
     def _add_genes(genes: list[tuple[int, int, str]], start: int, end: int, names: Sequence[str]) -> None:
-        """Add genes of a row, or extend them to it; one that comes again elsewhere is another gene."""
+        """Add the genes of a row, or extend known genes. The same name at a distant place is another gene."""
         for name in names:
             for at in range(len(genes) - 1, max(-1, len(genes) - _OPEN_GENES), -1):
                 first, last, gene = genes[at]

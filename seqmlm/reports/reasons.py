@@ -1,4 +1,4 @@
-"""Facts about one unit: its bits, the units expected in its place, and counts of it, in words."""
+"""Facts about one unit: its bits, the units expected in its place, and its counts, in words."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ def unit_fields(
     meaning: Meaning,
     row: Row | None = None,
 ) -> dict[str, Any]:
-    """Fields of one unit: its text, its meaning and place, its surprisal, and the units expected instead.
+    """The fields of one unit: its text, meaning, place and surprisal, and the units expected instead.
 
     Args:
-        unit: index into the record.
-        surface: spelling of a token. A token that can only be a piece of a unit has none and is not named, so
-            that `expected` has fewer entries then, or none.
-        row: that the unit belongs to; then places are those in the longer sequence that the row lies in.
+        scored: the record.
+        unit: index of the unit in the record.
+        surface: gives the spelling of a token. A token that is only a piece of a unit has no spelling. It is
+            left out of `expected`, which then has fewer entries or none.
+        meaning: gives the meaning of a unit.
+        row: the row of the unit. With it, places are those in the longer sequence that contains the row.
     """
 
     def with_description(text: str, fields: dict[str, Any]) -> dict[str, Any]:
@@ -55,10 +57,11 @@ def unit_fields(
 
 
 def count_sentence(scored: ScoredRecord, unit: int) -> str:
-    """A sentence on how often training had a unit in the longest context that training had at all.
+    """A sentence on how often a unit occurred in the training data, in the longest context found there.
 
-    The context reads both sides, nearest units first; of a set it is other members drawn from it. Units are
-    counted among those of as many tokens, which the sentence says where units differ in that.
+    The context includes both sides, nearest units first. For a set, it is a draw of other members. Only units
+    with the same number of tokens count. The sentence mentions this if units have different numbers of
+    tokens.
     """
     places, hits, total = scored.values[SEEN][unit].tolist()
     if not places:
@@ -67,7 +70,7 @@ def count_sentence(scored: ScoredRecord, unit: int) -> str:
     size = int(scored.every_size[at])
     alike = f", among units of {size} token{'s' if size > 1 else ''}" if scored.every_size.max() > 1 else ""
     if scored.encoding.positions is not None:
-        return f"seen {hits:,} of {total:,} times beside others of its set{alike}"
+        return f"seen {hits:,} of {total:,} times with other members of its set{alike}"
     spans = scored.every_span
     first, last = at - (places - places // 2), at + 1 + places // 2
     preceding = following = ""

@@ -1,9 +1,11 @@
-"""The report of a scoring: counts, scores, the most unusual rows, pictures of them, and how to read it all.
+"""The report of a scoring: counts, scores, the most unusual rows, pictures of them, and an explanation.
 
-All but the pictures of single records is made of the finished rows, so that a run which was resumed has the
-report of one that was not. A row does not hold its record: what is drawn of single records are those that
-were judged last by this process, of which the most unusual ones are kept. Memory holds counts and the `WORST`
-rows, however many there are. What is drawn of them is up to the field's pictures (`seqmlm.reports.pictures`).
+Everything except the pictures of single records is made from the finished rows. A resumed run therefore has
+the same report as an uninterrupted one.
+
+A row does not contain its record. Pictures of single records therefore show only records that this process
+scored, and only the most unusual ones are kept. Memory contains counts and the `WORST` rows, for any number
+of rows. The field selects the pictures (`seqmlm.reports.pictures`).
 """
 
 from __future__ import annotations
@@ -28,24 +30,24 @@ from seqmlm.reports.reasons import Meaning, unit_fields
 from seqmlm.reports.scales import colour_scale, surprisal_scale
 
 WORST = 50
-"""Rows that the report names."""
+"""Number of rows in the table of the report."""
 
 PICTURED = 12
-"""Records of them that are pictured."""
+"""Number of their records that have pictures."""
 
-_BINS = 60  # of the histogram, of scores to four digits; of p-values, of which a factor of ten has
-_PER_TEN, _LEAST = 10, 1e-12
-_NAMED = 5  # rows of a pictured record
-_UNLIKELY = 0.005  # alternatives below half a percent are not named
+_BINS = 60  # bins of the histograms of scores (to four digits) and of p-values
+_PER_TEN, _LEAST = 10, 1e-12  # bins for a factor of ten, and smallest p-value of that histogram
+_NAMED = 5  # rows in the note of a pictured record
+_UNLIKELY = 0.005  # alternatives below half a percent are left out
 _LONGEST = 80
-_MOST = 5  # alternatives that are named of a unit that is pointed at
+_MOST = 5  # maximum alternatives in a tooltip
 _IN_TABLE = 3
-_CALMER = {"modified": "no more unusual than before; ", "new": "no more surprising than usual; "}
+_CALMER = {"modified": "no more unusual than before; ", "new": "no more surprising than normal; "}
 _SEEN = str.maketrans({"\n": "↵", "\r": "", " ": "␣", "\t": "⇥"})
 
 
 def _nothing(text: str) -> None:
-    """No unit is more than its text."""
+    """The meaning function of fields without descriptions: no unit has a meaning."""
 
 
 class CalibratedRow(MarkedRow, Protocol):
@@ -60,14 +62,14 @@ class CalibratedRow(MarkedRow, Protocol):
 
 
 class _Worst:
-    """The `WORST` of any number of rows: the smallest p-values, and of equal ones the highest scores."""
+    """Keeps the `WORST` of any number of rows: the smallest p-values, then the highest scores."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, float, int, Any]] = []
         self._order = itertools.count()
 
     def add(self, row: Any, score: float | None, p_value: float | None) -> None:
-        """Take in a row; one without a score is left out, as an unfamiliar one is."""
+        """Add a row. Rows without a score, such as unfamiliar ones, are left out."""
         if score is None:
             return
         entry = (0.0 if p_value is None else -p_value, score, -next(self._order), row)
@@ -77,19 +79,19 @@ class _Worst:
             heapq.heappushpop(self._heap, entry)
 
     def descending(self) -> list[Any]:
-        """The rows, the most unusual one first."""
+        """The rows, most unusual first."""
         return [entry[-1] for entry in sorted(self._heap, key=lambda ranked: ranked[:3], reverse=True)]
 
 
 class ScoreReport:
-    """Draws finished rows, and the most unusual records of those it was shown.
+    """Draws finished rows, and the most unusual records that were passed to `see`.
 
     Args:
-        pictures: that show rows and records, in this order; new ones.
-        statistics: that rows were judged by, and what each means.
-        unit: name of what the field counts.
-        surface: spelling of an id of "top_ids", values of a `ScoredRecord`; None for one not to be named.
-        meaning: of a unit with this spelling, or None.
+        pictures: new pictures for rows and records, in this order.
+        statistics: the statistics of the rows, with their meanings.
+        unit: name of the field's unit.
+        surface: gives the spelling of an id in "top_ids" of a `ScoredRecord`, or None to leave it out.
+        meaning: gives the meaning of a unit by its spelling, or None.
         ids_from: number of a record's first unit in the ids of rows, 0 or 1.
     """
 
@@ -108,7 +110,7 @@ class ScoreReport:
         self._shown, self._seen = _Worst(), 0
 
     def see(self, judged: CalibratedRow) -> None:
-        """Keep a row with its record, for as long as it is among the most unusual ones."""
+        """Keep a row with its record as long as it is among the most unusual ones."""
         self._seen += 1
         self._shown.add(judged, None if judged.unfamiliar else judged.row.score, judged.p_value)
 
@@ -119,8 +121,14 @@ class ScoreReport:
         facts: Mapping[str, Cell] | None = None,
         alpha: float | None = None,
     ) -> None:
-        """Draw all of it on a page: all finished rows, as they are written, and further figures for its head;
-        a row of a p-value up to `alpha` raises an alarm."""
+        """Draw the report on a page.
+
+        Args:
+            page: the page.
+            rows: all finished rows, as they are written.
+            facts: more figures for the head of the page.
+            alpha: the largest p-value that raises an alarm, or None.
+        """
         summary = _RowSummary(self._pictures)
         for row in rows:
             summary.add(row)
@@ -133,7 +141,7 @@ class ScoreReport:
             self._add_table(page, worst, summary.rows)
         if summary.strange:
             page.table(
-                f"Unfamiliar rows, most of which the model does not know: {summary.unfamiliar:,}",
+                f"Unfamiliar rows (mostly units that the model does not know): {summary.unfamiliar:,}",
                 ["id", "where"],
                 [[row["id"], f"{row['source']}:{row['line']}"] for row in summary.strange],
             )
@@ -153,11 +161,11 @@ class ScoreReport:
         page.table(f"Most unusual{extent}", heads, [[row[name] for name in columns] for row in rows])
 
     def _cells(self, row: Mapping[str, Any]) -> dict[str, Cell]:
-        """The cells of a row in that table, by the name of their column."""
+        """The cells of a row in the table of most unusual rows, by the name of their column."""
         where = f"{row['source']}:{row['line']}"
         calmer = _CALMER.get(row.get("change", ""), "") if (row["score"] or 0) <= 0 else ""
         when = row.get("date") or row.get("time")
-        # Characters of a text that nobody counts, where a line or a moment says it.
+        # Places in characters are shown only if there is neither a time nor a column.
         counted = "start" in row and when is None and "column" not in row
         place = span_text(row["start"], row["end"]) if counted else ""
         return {
@@ -186,17 +194,17 @@ class ScoreReport:
         page.section("How to read this", "\n\n".join(sentences))
 
     def _zero_based_id(self, worst: Sequence[Mapping[str, Any]]) -> str:
-        """The first id that names a place of its record; "" where none does."""
+        """The first id that contains a place in its record, or ""."""
         return next((row["id"] for row in worst if self._cells(row)["place"] and "#" in row["id"]), "")
 
     def _draw_records(self, page: Page, rows: int) -> None:
-        """The records of the worst rows, each once."""
+        """Draw the records of the most unusual rows, each once."""
         records: dict[int, list[CalibratedRow]] = {}
         for judged in self._shown.descending():
             records.setdefault(id(judged.scored_record), []).append(judged)
         worst = list(records.values())[:PICTURED]
         if self._pictures and self._seen < rows:
-            page.section("", f"Pictured are the most unusual of the last {self._seen:,} rows: {RESUMED}.")
+            page.section("", f"Pictures show the most unusual of the last {self._seen:,} rows: {RESUMED}.")
         scored_records = [judged_rows[0].scored_record for judged_rows in worst]
         scale, excess = record_scale(scored_records), excess_scale(scored_records)
         for scored, judged_rows in zip(scored_records, worst, strict=True):
@@ -220,11 +228,11 @@ class ScoreReport:
                 picture.draw_record(page, pictured)
 
 
-RESUMED = "the run was resumed, and rows do not hold the records of those before"
+RESUMED = "the run was resumed, and the records of earlier rows are not stored"
 
 
 class _RowSummary:
-    """Counts, scores and the most unusual of all rows, collected row by row."""
+    """The counts, scores and most unusual rows of all rows, collected row by row."""
 
     def __init__(self, pictures: Sequence[Picture]) -> None:
         self._pictures = pictures
@@ -234,7 +242,7 @@ class _RowSummary:
         self._scores, self._tails = Counter[float](), np.zeros(_BINS, dtype=np.int64)
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Take in one row."""
+        """Add one row."""
         score, alarm = row["score"], row.get("alarm")
         self.rows += 1
         self.judged = self.judged or alarm is not None
@@ -251,7 +259,7 @@ class _RowSummary:
                 picture.add(row)
 
     def add_histogram(self, page: Page, alpha: float | None) -> None:
-        """Draw p-values beside those of normal rows; or scores where there are no p-values."""
+        """Draw p-values compared with those of normal rows, or scores if there are no p-values."""
         if self._tails.any():
             page.tails("How unusual the rows are", self._tails, _PER_TEN, alpha)
         elif self._scores:
@@ -269,18 +277,18 @@ def unit_tip(
     surface: Callable[[int], str | None],
     meaning: Meaning = _nothing,
 ) -> str:
-    """The tip of a unit: its text, surprisal and count there, and the units that were expected."""
+    """The tooltip of a unit: its text, surprisal and counts, and the expected units."""
     return _unit_text(unit_fields(scored, unit, surface, meaning), _MOST)
 
 
 def top_unit_text(row: Mapping[str, Any]) -> str:
-    """The most surprising unit of a row, in one line; empty for a row without units."""
+    """The most surprising unit of a row in one line, "" for a row without units."""
     units = row.get("top") or [None]
     return "" if units[0] is None else _unit_text(units[0], _IN_TABLE).replace("\n", "; ")
 
 
 def _unit_text(fields: Mapping[str, Any], max_alternatives: int) -> str:
-    """A unit with `unit_fields`: its text, bits and count; in a second line the units that were expected."""
+    """The text of a unit's fields: its text, bits and counts. A second line has the expected units."""
     text = f"{visible_text(fields['unit'])[:_LONGEST]}{_meaning_text(fields)}: {fields['surprisal']:.1f} bits"
     if "entropy" in fields:
         text += f", entropy {fields['entropy']:.1f}"
@@ -295,13 +303,13 @@ def _unit_text(fields: Mapping[str, Any], max_alternatives: int) -> str:
 
 
 def _meaning_text(fields: Mapping[str, Any]) -> str:
-    """The meaning of a unit in brackets; "" where it has none."""
+    """The meaning of a unit in brackets, "" without a meaning."""
     meaning = fields.get("description")
     return "" if meaning is None else f" ({visible_text(meaning)[:_LONGEST]})"
 
 
 def visible_text(text: str) -> str:
-    """A text without the white space around it; white space alone by signs for it.
+    """A text without surrounding white space. Text that is only white space becomes visible signs.
 
     >>> visible_text(" a "), visible_text("\\n    ")
     ('a', '↵␣␣␣␣')
@@ -326,12 +334,15 @@ def verdict_text(score: float | None, p_value: float | None, alarm: bool | None)
 
 
 def record_scale(records: Sequence[ScoredRecord]) -> float:
-    """Bits of the strongest colour, which one unit in two hundred reaches: 4, 8, 12 or 16."""
+    """The bits of the strongest colour: 4, 8, 12 or 16, reached by about one unit in two hundred."""
     return surprisal_scale(np.concatenate([np.zeros(1), *(scored.surprisal for scored in records)]))
 
 
 def excess_scale(records: Sequence[ScoredRecord]) -> float:
-    """Bits above or below entropy of the strongest colour, which one unit in fifty reaches; at least 1."""
+    """The bits above or below the entropy of the strongest colour, reached by one unit in fifty.
+
+    At least 1.
+    """
     excess = [scored.surprisal - scored.values[ENTROPY] for scored in records if ENTROPY in scored.values]
     return max(1.0, colour_scale(np.concatenate([np.zeros(1), *excess])))
 
@@ -345,36 +356,40 @@ def reading_sentences(
     extrapolated: bool = False,
     zero_based: str = "",
 ) -> list[str]:
-    """Sentences that explain a report of some rows.
+    """Sentences that explain a report.
 
     Args:
-        statistics: whose p-values the report has, and what each means; without a meaning it goes unexplained.
-        extrapolated: whether some of these lie below all that normal rows can show.
-        zero_based: an id of the report whose numbers count from 0; "" where there is none.
+        unit: name of the field's unit.
+        rows: number of rows.
+        statistics: the statistics with p-values in the report, with their meanings. A statistic with an empty
+            meaning is not explained.
+        calibrated: whether rows have p-values.
+        extrapolated: whether some p-values are smaller than the normal rows can show.
+        zero_based: an id in the report with numbers from 0, or "".
     """
-    ids = f" Ids such as {zero_based} count from 0, as files of rows do, without the end."
+    ids = f" Ids such as {zero_based} count from 0, like the rows in files, and exclude the end."
     sentences = [
         "Higher scores are more unusual. "
         f"Surprisal is -log2 of the probability that the model gave the {unit}: "
-        "1 bit is one in two, 10 bits are one in 1,000. Entropy is how uncertain the place is in any case.",
-        f"Places count from 1; their end is included.{ids if zero_based else ''}",
+        "1 bit is one in two, 10 bits are one in 1,000. Entropy is how uncertain the model is at the place.",
+        f"Places count from 1 and include the end.{ids if zero_based else ''}",
     ]
     if not calibrated:
-        why = "These scores are not calibrated: they order rows, but do not say which are too unusual."
+        why = "These scores are not calibrated. They rank rows, but do not tell which rows are too unusual."
         return [*sentences, why]
     sentences.append(
-        "The p-value is the share of normal rows, of similar length, that are at least as unusual. "
-        f"If all {rows:,} rows were normal, about {0.01 * rows:,.1f} of them would have one of 0.01 or less: "
-        "an alarm is a place to look at, not a proof."
+        "The p-value is the share of normal rows of similar length that are at least as unusual. "
+        f"If all {rows:,} rows were normal, about {0.01 * rows:,.1f} of them would have a p-value of 0.01 or "
+        "less. An alarm is a place to look at, not a proof."
     )
     if extrapolated:
         sentences.append(
-            "An extrapolated p-value lies below what the calibration rows can show, and comes from a fitted "
+            "An extrapolated p-value is below what the calibration rows can show. It comes from a fitted "
             "tail: a ranking, not a guarantee."
         )
     explained = [f"{name} ({meaning})" for name, meaning in statistics.items() if meaning]
     if explained:
-        many = "Statistics have a p-value each, fused into one"
+        many = "Each of these statistics has a p-value, and all are combined into one"
         sentences.append(
             f"{many if len(explained) > 1 else 'The p-value is that of'}: {'; '.join(explained)}."
         )

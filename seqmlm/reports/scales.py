@@ -1,4 +1,4 @@
-"""Scales of colours: which of eight steps a value has, and scales that fit some values."""
+"""Colour scales: the step (1 to 8) of a value, and scales that fit some values."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ Doubles = NDArray[np.float64]
 Longs = NDArray[np.int64]
 
 STEPS = 8
-"""Classes s1 to s8 of the style sheet, steps of equal lightness difference; s0 has no colour."""
+"""Number of CSS classes s1 to s8, with equal differences in lightness. s0 has no colour."""
 
 SCALE = 12.0
-"""Bits from which on the colour is the strongest: an outcome of one in four thousand."""
+"""Bits of the strongest colour: an outcome of one in four thousand."""
 
 
 def steps(bits: Doubles, scale: float = SCALE, signed: bool = False) -> Longs:
-    """(N,) the step, 0 to 8, of each surprisal: linear in bits, so that a step is the same factor of p.
+    """(N,) the colour step, 0 to 8, of each surprisal. Steps are linear in bits.
 
-    A NaN, which says nothing, has step 0; from `scale` bits on it is the last one. Where they are signed,
-    values below 0 have steps down to -8; else they have 0.
+    NaN has step 0. Values of at least `scale` bits have step 8. If `signed`, negative values have steps down
+    to -8, otherwise 0.
 
     >>> steps(np.array([0.0, 1.0, 6.0, 50.0, np.nan])).tolist()
     [0, 0, 4, 8, 0]
@@ -31,11 +31,11 @@ def steps(bits: Doubles, scale: float = SCALE, signed: bool = False) -> Longs:
 
 
 def colour_scale(values: ArrayLike, within: float = 0.98) -> float:
-    """A scale of colours that fits some values: eight steps of two digits.
+    """A colour scale that fits some values: eight steps, rounded to two digits.
 
     Args:
-        values: of either sign; those that are no finite number are left out.
-        within: share of them that is not beyond the strongest colour, about.
+        values: positive or negative values. Values that are not finite are left out.
+        within: approximate share of values that do not exceed the scale.
 
     >>> colour_scale([*range(-99, 100)]), colour_scale([0.03, -0.01]), colour_scale([])
     (96.0, 0.0296, 1.0)
@@ -49,7 +49,7 @@ def colour_scale(values: ArrayLike, within: float = 0.98) -> float:
 
 
 def surprisal_scale(bits: Doubles) -> float:
-    """A scale of colours for surprisals: what one unit in two hundred reaches, as 4, 8, 12 or 16 bits.
+    """A colour scale for surprisals: 4, 8, 12 or 16 bits, reached by about one unit in two hundred.
 
     >>> surprisal_scale(np.array([0.5, 4.1])), surprisal_scale(np.array([40.0, np.nan]))
     (8.0, 16.0)

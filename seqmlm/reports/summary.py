@@ -1,6 +1,6 @@
-"""What a person is told of a command: its progress, and the summary at its end.
+"""The progress display and the final summary of a command.
 
-A summary is an exit of the process: it withholds what is about single people.
+A summary leaves the process, so it withholds facts about single people.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from seqmlm.reports.page import Cell as TableCell
 
 Figures = Mapping[str, Any]
-"""What finished rows come to: numbers, texts, lists and mappings by name, as JSON has them."""
+"""The results of finished rows: numbers, texts, lists and mappings by name, ready for JSON."""
 
 RESUME = "with --resume to complete"
 
 
 class Table(NamedTuple):
-    """Figures as people read them: on the console, and in the report."""
+    """Figures as a table for the console and the report."""
 
     title: str
     columns: Sequence[str]
@@ -32,13 +32,13 @@ class Table(NamedTuple):
 
 
 class Progress(Protocol):
-    """A display that is told what happens during a run."""
+    """A display for the progress of a run."""
 
     def message(self, text: str) -> None:
-        """A sentence for a person."""
+        """Show a message to the user."""
 
     def progress(self, items: int, alarms: int = 0, share: float | None = None) -> None:
-        """Show that `items` are done, with `alarms` among them; `share` is of the whole, if that is known."""
+        """Show the number of completed items and alarms, and the completed `share` if it is known."""
 
 
 class NoProgress:
@@ -51,22 +51,27 @@ class NoProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """How a command ended.
+    """The summary at the end of a command.
 
-    When it is made while the process handles sensitive data, counts of 1 to 10 people become "<11" (those of
-    `seqmlm.data.counts.Things` do not), and there are no examples.
+    If it is made while the process handles sensitive data, counts of 1 to 10 people become "<11", and there
+    are no examples. Counts of `seqmlm.data.counts.Things` stay.
 
     Args:
-        items: records that the model answered about; `bad`: records that were left out.
-        notes: counts of irregularities, by their names; `places`: where each was met first, if that is known.
-        quarantine: file of the records that were left out, or None.
-        figures: what the rows come to; `answer`: the same in a sentence; `tables`: the same as tables.
+        task: name of the command.
+        items: number of processed records.
+        bad: number of records that were left out.
+        notes: counts of problems, by reason.
+        places: the first place of each problem, if known.
+        quarantine: file with the records that were left out, or None.
+        figures: the results of the rows.
+        answer: the results in a sentence.
+        tables: the results as tables.
         streamed: whether rows went to standard output.
-        stopped: the signal that ended the command early, or None; then there are no figures.
-        seconds: that it took.
-        go_on: option with which the same command resumes, where it was stopped; "" where it cannot.
-        hint: the next step for a person, as a sentence.
-        failure: why the answer is of no use, and what to do; "" if it is.
+        stopped: the signal that ended the command early, or None. With a signal there are no figures.
+        seconds: duration of the command.
+        go_on: option that resumes the command if it was stopped, "" if it cannot be resumed.
+        hint: a sentence about the next step for the user.
+        failure: why the answer is useless, and what to do. "" for a useful answer.
         examples: lines about single rows.
     """
 
@@ -95,20 +100,21 @@ class Summary:
             vars(self)["examples"] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The figures, and the counts that every run has, as JSON prints them."""
+        """The figures and the counts that every run has, for JSON output."""
         return {**self.figures, **{key: getattr(self, key) for key in ("task", "items", "bad", "notes")}}
 
     def description(self, lead: str, command: str) -> str:
-        """Text for a tracked run: a sentence and the command; of sensitive data only the answer."""
+        """The text for a tracked run: a sentence and the command. For sensitive data, only the answer."""
         return self.answer if sensitive_data() else f"{lead}\n\n`{command}`"
 
 
 def problem_counts(problems: Problems, items: int, quarantine: Path) -> dict[str, Any]:
-    """Fields of a `Summary`: counts, first places and quarantine file of the records that were left out.
+    """Fields of a `Summary` about problems: counts, first places and the quarantine file.
 
     Args:
-        items: records that the model answered about.
-        quarantine: the file that bad records go to, if there are any.
+        problems: the problems of the run.
+        items: number of processed records.
+        quarantine: the file for bad records.
     """
     return {
         "items": People(items),

@@ -1,8 +1,8 @@
-"""Sentences about figures: what is better, by how much, and whether that is certain.
+"""Sentences about figures: which is better, by how much, and whether that is certain.
 
-Every claim is computed from the numbers that its sentence shows. Two numbers that look the same are called
-equal. A difference is certain where its 95 % interval excludes 0. A number that is missing or NaN is not
-shown, and nothing is claimed of it.
+Every claim is computed from the numbers in its sentence. Two numbers that look the same are called equal. A
+difference is certain if its 95 % interval excludes 0. Missing and NaN numbers are not shown, and there are no
+claims about them.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from typing import Any, NamedTuple
 from seqmlm.errors import number_of
 
 LITTLE = 0.02
-"""Share of the bits by frequencies alone. A model that saves no more has learnt little."""
+"""A model that saves at most this share of the bits of unit frequencies gets a warning."""
 
 MARGIN = 0.01
-"""Share of the bits by counts. Nothing is advised where the difference of a model to them is smaller."""
+"""If a model differs by a smaller share from the bits of counts, there is no advice."""
 
 DIGITS, MOST_DIGITS = 3, 6
-"""Decimal places of a figure, and of one that would otherwise look like another."""
+"""Decimal places of a figure, and the maximum for figures that would otherwise look the same."""
 
 MODEL, COUNTS, MIXTURE, FREQUENCIES = "model", "counts", "mixture", "frequencies"
 NAMES = {
-    MIXTURE: "model and counts together",
-    MODEL: "the model alone",
-    COUNTS: "counts alone",
-    FREQUENCIES: "frequencies alone",
+    MIXTURE: "model + counts",
+    MODEL: "the model",
+    COUNTS: "n-gram counts",
+    FREQUENCIES: "unit frequencies",
 }
 """Names that sentences give to predictors of held-out units."""
 
-_TRAIN_LONGER = "train longer (--max-time 1h), give more data, or begin with a trained model (--init)"
+_TRAIN_LONGER = "train longer (--max-time 1h), give more data, or start from a trained model (--init)"
 
 
 class Gain(NamedTuple):
-    """The lead of the first of two over the second, with a 95 % interval; NaN where it was not measured."""
+    """The lead of a first figure over a second, with a 95 % interval. NaN if it was not measured."""
 
     value: float
     low: float = math.nan
@@ -44,7 +44,7 @@ class Gain(NamedTuple):
 
     @classmethod
     def of(cls, figures: Mapping[str, float] | None) -> Gain:
-        """The gain in figures `value`, `low` and `high`; NaN where they are missing."""
+        """The gain with the figures `value`, `low` and `high`. NaN for missing figures."""
         return cls(*((figures or {}).get(name, math.nan) for name in cls._fields))
 
     @property
@@ -53,7 +53,7 @@ class Gain(NamedTuple):
         return Gain(-self.value, -self.high, -self.low)
 
     def size(self, unit: str = "") -> str:
-        """The difference as a text, its interval with the same sign.
+        """The difference as a text, with its interval in the same direction.
 
         >>> Gain(-0.2, -0.3, 0.1).size()
         'by 0.2 (95 % -0.1 to 0.3)'
@@ -69,7 +69,7 @@ def is_measured(value: float | None) -> bool:
 
 
 def figure_texts(figures: Mapping[str, float], digits: int = DIGITS) -> dict[str, str]:
-    """Figures as texts, with as many decimal places as tell them apart, 6 at most.
+    """Figures as texts, with enough decimal places to distinguish them, at most 6.
 
     >>> figure_texts({"model": 1.9, "counts": 1.8606, "mixture": 1.8609})
     {'model': '1.9000', 'counts': '1.8606', 'mixture': '1.8609'}
@@ -83,12 +83,12 @@ def figure_texts(figures: Mapping[str, float], digits: int = DIGITS) -> dict[str
 
 
 def comparison_words(first: float, second: float, gain: Gain | None = None, *, lower: bool = False) -> str:
-    """Words between the names of two figures: whether the first is better than the second.
+    """The words between the names of two figures, such as "better than".
 
     Args:
-        first, second: as they are shown.
-        gain: of the first over the second; without an interval nothing is said of certainty.
-        lower: lower figures are better.
+        first, second: the figures.
+        gain: the gain of the first over the second. Without an interval, certainty is not mentioned.
+        lower: whether lower figures are better.
 
     >>> comparison_words(0.9, 0.8, Gain(0.1, 0.02, 0.2))
     'clearly better than'
@@ -113,13 +113,13 @@ def comparison_words(first: float, second: float, gain: Gain | None = None, *, l
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOutBits:
-    """Bits per unit of the same held-out units, by predictor; lower is better.
+    """Bits per unit of the same held-out units, for each predictor. Lower is better.
 
     Args:
         unit: name of a unit.
-        bits: by a name of `NAMES`; a figure that was not measured is missing or NaN.
-        gains: of one name over another, where they were measured.
-        mixed: scores use model and counts together; else the model alone.
+        bits: bits by a name in `NAMES`. Figures that were not measured are missing or NaN.
+        gains: measured gains of one name over another.
+        mixed: whether scores use the model and counts together, or only the model.
     """
 
     unit: str
@@ -129,7 +129,7 @@ class HeldOutBits:
 
     @classmethod
     def of_counts(cls, unit: str, facts: Mapping[str, Any]) -> HeldOutBits:
-        """The bits in the facts that are stored with counts."""
+        """The bits in the facts stored with counts."""
         bits = {name: facts[f"{name}_bits"] for name in NAMES if f"{name}_bits" in facts}
         gains = {
             (first, second): Gain.of(gain)
@@ -146,7 +146,7 @@ class HeldOutBits:
 
     @property
     def measured_bits(self) -> dict[str, float]:
-        """The bits that were measured, lowest first."""
+        """The measured bits, lowest first."""
         present = {name: bits for name, bits in self.bits.items() if is_measured(bits)}
         return dict(sorted(present.items(), key=lambda pair: pair[1]))
 
@@ -156,18 +156,18 @@ class HeldOutBits:
         return MIXTURE if self.mixed else MODEL
 
     def comparison(self, first: str, second: str) -> str:
-        """A clause that compares two of `NAMES`, with their difference; "" where one was not measured."""
+        """A clause that compares two of `NAMES`, with their difference. "" if one was not measured."""
         bits = self.measured_bits
         if not {first, second} <= bits.keys():
             return ""
         gain = self.gain(first, second)
-        verb = "is" if first == MODEL else "are"
+        verb = "is" if first in (MODEL, MIXTURE) else "are"
         words = comparison_words(bits[first], bits[second], gain, lower=True)
         by = "" if words == "equal to" or gain is None else f", {gain.size('bits')}"
         return f"{NAMES[first]} {verb} {words} {NAMES[second]}{by}"
 
     def gain(self, first: str, second: str) -> Gain | None:
-        """Bits that the first saves over the second, with its interval; None where it was not measured."""
+        """The bits that the first saves over the second, with an interval. None if they were not measured."""
         if (first, second) in self.gains:
             return self.gains[first, second]
         gain = self.gains.get((second, first))
@@ -175,49 +175,49 @@ class HeldOutBits:
 
 
 def bits_sentence(held_out: HeldOutBits) -> str:
-    """A sentence with the bits of each predictor: first the one that scores use, then from the lowest up."""
+    """A sentence with the bits of each predictor: first the predictor used for scores, then lowest first."""
     texts = figure_texts(held_out.measured_bits)
     if not texts:
-        return "nothing was held out to measure the model"
+        return "not evaluated, because no records are held out"
     first = held_out.scoring_name if held_out.scoring_name in texts else next(iter(texts))
-    following = [f"{text} by {NAMES[name]}" for name, text in texts.items() if name != first]
-    lead = f"{texts[first]} bits per {held_out.unit} held out, by {NAMES[first]}"
-    lead += ", which scores use" if first == held_out.scoring_name and MIXTURE in texts else ""
+    following = [f"{text} with {NAMES[name]}" for name, text in texts.items() if name != first]
+    lead = f"{texts[first]} bits per {held_out.unit} on held-out records with {NAMES[first]}"
+    lead += " (used for scores)" if first == held_out.scoring_name and MIXTURE in texts else ""
     return f"{lead}; {', '.join(following)}" if following else lead
 
 
 def counts_sentences(held_out: HeldOutBits, partial_levels: Sequence[str] = ()) -> list[str]:
-    """Sentences on whether scores mix counts in, the bits of model, counts and both, and their differences.
+    """Sentences on whether scores use counts, on the bits of model and counts, and on their differences.
 
     Args:
-        partial_levels: levels that show the model a part of each record; their scores never mix counts in.
+        partial_levels: levels that show the model only a part of each record. Their scores never use counts.
     """
     if held_out.mixed:
         names = ", ".join(partial_levels)
-        excepted = f", those of {names} excepted: they use the model alone" if names else ""
-        sentences = [f"scores mix the model with counts of the training data{excepted}"]
+        excepted = f"; {names} scores use only the model" if names else ""
+        sentences = [f"scores use the model and n-gram counts of the training data{excepted}"]
     else:
-        sentences = ["scores use the model alone, without counts of the training data"]
-    # The same places as in the sentences that name frequencies, too.
+        sentences = ["scores use only the model, without n-gram counts"]
+    # Use the same decimal places as the sentences that also show frequencies.
     ranked = {
         name: bits for name, bits in figure_texts(held_out.measured_bits).items() if name != FREQUENCIES
     }
     if ranked:
         (lowest, bits), *following = ranked.items()
-        listed = [f"{bits} bits per {held_out.unit} by {NAMES[lowest]}"]
-        listed += [f"{bits} by {NAMES[name]}" for name, bits in following]
-        sentences.append(f"on held-out records {', '.join(listed)}")
+        listed = [f"{bits} bits per {held_out.unit} with {NAMES[lowest]}"]
+        listed += [f"{bits} with {NAMES[name]}" for name, bits in following]
+        sentences.append(f"on held-out records: {', '.join(listed)}")
     compared = (held_out.comparison(*pair) for pair in ([*ranked][:2], [MIXTURE, MODEL]) if len(pair) == 2)
     return [*sentences, *dict.fromkeys(filter(None, compared))]
 
 
 def training_sentences(held_out: HeldOutBits, steps: int) -> list[str]:
-    """Sentences on the result of a training: steps and bits, and warnings where it has learnt little."""
+    """Sentences on the result of a training: steps and bits, and warnings if it has learnt little."""
     return [f"{number_of(steps, 'step')}: {bits_sentence(held_out)}", *training_warnings(held_out)]
 
 
 def training_warnings(held_out: HeldOutBits) -> list[str]:
-    """Warnings that frequencies, or counts, predict as well as the model or better, a sentence each."""
+    """Warnings if frequencies or counts predict as well as the model, one sentence each."""
     warnings = []
     for name in dict.fromkeys((MODEL, held_out.scoring_name)):
         if text := little_sentence(held_out, name):
@@ -233,7 +233,7 @@ def training_warnings(held_out: HeldOutBits) -> list[str]:
 
 
 def little_sentence(held_out: HeldOutBits, name: str = MODEL) -> str:
-    """A sentence that one of `NAMES` has learnt little beyond frequencies, or that it is worse; else ""."""
+    """A sentence if one of `NAMES` is hardly better than frequencies, or worse. Otherwise ""."""
     bits = held_out.measured_bits
     if not {name, FREQUENCIES} <= bits.keys():
         return ""
@@ -241,37 +241,36 @@ def little_sentence(held_out: HeldOutBits, name: str = MODEL) -> str:
     if round(achieved, MOST_DIGITS) >= round(floor, MOST_DIGITS):
         return held_out.comparison(name, FREQUENCIES)
     if achieved > (1 - LITTLE) * floor:
-        verb = "has" if name == MODEL else "have"
-        return f"{NAMES[name]} {verb} learnt little beyond how often each {held_out.unit} comes"
+        return f"{NAMES[name]} is hardly better than {NAMES[FREQUENCIES]}"
     return ""
 
 
 def links_warnings(unit: str, metrics: Mapping[str, float]) -> list[str]:
-    """A sentence that what a model links may be noise, where it has learnt little."""
+    """A warning that the links of a model may be noise, if the model has learnt little."""
     held_out = HeldOutBits.of_evaluation(unit, metrics)
     if not (text := little_sentence(held_out)):
         return []
-    return [f"{text}: what it links may be noise ({bits_sentence(held_out)})"]
+    return [f"{text}: the links that it finds may be noise ({bits_sentence(held_out)})"]
 
 
 # Fine-tuning
 
 BOTH = "model and columns"
-"""The name of the mean of a model's predictions and those of boosted columns."""
+"""Name of the mean of a model's predictions and the predictions of boosted columns."""
 
 PLACES = "unit at each place"
-"""The name of a rival that most data do not have, since their examples differ in length."""
+"""Name of a rival that needs examples of equal length, which most data do not have."""
 
 
 def finetuning_sentence(figures: Mapping[str, Any], primary: str) -> str:
-    """A sentence with the figure that decides, and how it compares to the best rival.
+    """A sentence with the primary figure, and its comparison with the best rival.
 
     Args:
-        figures: of the test data, as `seqmlm.finetuning.worth.figures_of` makes them.
-        primary: the name of the measure that decides.
+        figures: figures on the test data (see `seqmlm.finetuning.worth.figures_of`).
+        primary: name of the primary measure.
     """
     if not is_measured(figures.get(primary)):
-        return f"the test data have no {primary}, being all alike: give others with --test"
+        return f"{primary} is not defined, because all test labels are equal: give other data with --test"
     rivals = {
         name: measures[primary]
         for name, measures in figures["rivals"].items()
@@ -280,7 +279,9 @@ def finetuning_sentence(figures: Mapping[str, Any], primary: str) -> str:
     lead = figures.get("lead") or {"over": ""}
     figure, over = figures[primary], str(lead["over"])
     texts = figure_texts({"": figure} | {name: rivals[name] for name in (over, BOTH) if name in rivals})
-    parts = [f"{primary} {texts['']}{_bounds(figures['intervals'][primary])}, {figures['test']} tested"]
+    parts = [
+        f"{primary} {texts['']}{_bounds(figures['intervals'][primary])} on {figures['test']} test records"
+    ]
     if seeds := figures.get("seeds"):
         parts[0] += f", {figures['mean']:.3f} (sd {figures['sd']:.3f}) on average of {len(seeds)} seeds"
     if over in rivals:
@@ -298,11 +299,11 @@ def finetuning_sentence(figures: Mapping[str, Any], primary: str) -> str:
     return "; ".join(parts)
 
 
-_TEACH_MORE = ": give it more examples, or a model with more pretraining"
+_TEACH_MORE = ": give more examples, or use a model with more pretraining"
 
 
 def _bounds(bounds: Sequence[float]) -> str:
-    """The two bounds of an interval in brackets; "" where they are NaN."""
+    """The two bounds of an interval in brackets, "" if they are NaN."""
     low, high = bounds
     return "" if math.isnan(low) else f" ({low:.3f} to {high:.3f})"
 
@@ -311,7 +312,7 @@ def _bounds(bounds: Sequence[float]) -> str:
 
 
 def accuracy_sentence(figures: Mapping[str, Any]) -> str:
-    """A sentence with the accuracy, and how it compares to the better of two trivial guesses."""
+    """A sentence with the accuracy, and its comparison with the better of two trivial guesses."""
     accuracy, (low, high) = figures["accuracy"], figures["interval"]
     floors = {
         "always the most frequent class": figures["majority"],
@@ -329,10 +330,10 @@ def accuracy_sentence(figures: Mapping[str, Any]) -> str:
 
 
 def ranking_sentence(areas: Mapping[str, float], floors: Iterable[str]) -> str:
-    """A sentence with the AUROC of each score, and how the first compares to the best floor, if not better.
+    """A sentence with the AUROC of each score. It tells if the first score is not better than the best floor.
 
     Args:
-        areas: AUROC by name, that to be judged first.
+        areas: AUROC by name. The first one is compared with the floors.
         floors: names of the scores that need no model.
     """
     measured = {name: area for name, area in areas.items() if is_measured(area)}
@@ -347,7 +348,7 @@ def ranking_sentence(areas: Mapping[str, float], floors: Iterable[str]) -> str:
 
 
 def nearest_sentence(distances: Mapping[str, float | None]) -> str:
-    """A sentence that names the joints nearest to the model, by their A-KL."""
+    """A sentence that names the joint distributions nearest to the model, according to their A-KL."""
     measured = {name: value for name, value in distances.items() if value is not None and is_measured(value)}
     if not measured:
         return "no distance to the model could be measured"
@@ -359,7 +360,7 @@ def nearest_sentence(distances: Mapping[str, float | None]) -> str:
 
 
 def agreement_sentences(figures: Mapping[str, Any]) -> Iterator[str]:
-    """A sentence on how much better the model agrees with measurements than its best rival, if measured."""
+    """A sentence on the agreement with measurements, compared with the best rival, if it was measured."""
     gain_figures = figures.get("gain")
     if gain_figures and is_measured(gain_figures["value"]):
         gain = Gain(gain_figures["value"], gain_figures["low"], gain_figures["high"])
@@ -372,12 +373,12 @@ def agreement_sentences(figures: Mapping[str, Any]) -> Iterator[str]:
 
 
 def suggestion_doubts(figures: Mapping[str, Any]) -> Iterator[str]:
-    """A warning that suggestions are worth little, if another prediction ranks measurements no worse."""
+    """A warning about suggestions, if another prediction ranks the measurements at least as well."""
     gain_figures = figures.get("gain")
     if figures.get("next") and gain_figures and is_measured(gain_figures["value"]):
         gain = Gain(gain_figures["value"], gain_figures["low"], gain_figures["high"]).reverse
         words = comparison_words(gain.value, 0.0, gain)
         if not words.endswith("worse than"):
-            ranks = "as well as" if words == "equal to" else words
+            ranks = "as good as" if words == "equal to" else words
             rival = gain_figures["against"]
-            yield f"{rival} ranks what was measured {ranks} this model: do not choose by what it suggests"
+            yield f"{rival} is {ranks} this model on the measured variants: do not rely on these suggestions"

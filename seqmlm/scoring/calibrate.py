@@ -1,10 +1,12 @@
-"""Normal records to calibrations: what is usual for a model, at a level and in a mode, kept in its folder.
+"""Calibrate a model: turn normal records into the stored statistics of a level and a mode.
 
-`seqmlm calibrate` takes normal data of the user, `seqmlm train` the records it set aside. Neither may hold
-what the model was trained on: scores of memorized records are lower than those of new ones. The
-same records give the same calibrations; a training spends a bounded share of its time on them, more of it
-where rows would be few, and of more records those it can afford are taken, spread evenly. Where rows of a
-record can be judged without the rest of it, some rows of each of many records are (`scoring/sampling.py`).
+`seqmlm calibrate` uses normal data from the user, `seqmlm train` uses held-out records. Neither may contain
+training data, because memorized records have lower scores than new ones. The same records always give the
+same calibrations.
+
+A training spends a limited share of its time on calibration, and more of it if there are few rows. If it
+cannot use all records, it takes as many as it can afford, spread evenly. If rows can be scored without the
+rest of their record, it takes some rows from each of many records (`scoring/sampling.py`).
 """
 
 from __future__ import annotations
@@ -73,37 +75,38 @@ if TYPE_CHECKING:
     pass
 
 LEAST_ROWS = 100
-"""Rows that a training gives its cheapest mode, if the clock lets it: they guarantee rates of .01."""
+"""Calibration rows of a training's cheapest mode, if time allows. They guarantee rates of .01."""
 
-_PORTIONS, _LEAST_PORTION = 16, 2_048.0  # of a limit; forward tokens
-_LEARNT = 60_000  # forward tokens that what must be known of scores may take, however little the limit is
-_BACKGROUND_SHARE = 0.3  # of the time that is left
-_PROBED_TOKENS = 40_000  # whose frequencies say how long those of all take
-_PROBED = 8  # records whose cost says whether a mode is within a limit
+_PORTIONS, _LEAST_PORTION = 16, 2_048.0  # portions of a limit; minimum forward tokens of a portion
+_LEARNT = 60_000  # forward tokens that the background may always use, even if the limit is small
+_BACKGROUND_SHARE = 0.3  # share of the remaining time
+_PROBED_TOKENS = 40_000  # tokens whose frequencies are computed to estimate the time for all
+_PROBED = 8  # records whose cost tells whether a mode is within a limit
 
 MOST_RECORDS = 20_000
-"""Records that a calibration looks at; of more, so many spread evenly."""
+"""Maximum number of records for a calibration. From more records, this many are taken evenly."""
 
 
 Progress = Callable[[str, float, int], None]
-"""Told the mode, how much of it is done (0 to 1), and how many rows there are."""
+"""Called with the mode, its completed share (0 to 1) and the number of rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrateConfig(CommandConfig):
-    """The settings of a calibration with normal data.
+    """Settings of `seqmlm calibrate`.
 
     Args:
         paths: files or folders of normal data; - is standard input.
-        level: what gets a score each, such as record, line or residue. Default: by domain.
-        mode: calibrate only this mode (see `seqmlm score --help`). Default: all possible.
+        level: kind of part that gets one score each, such as record, line or residue. Default: by domain.
+        mode: calibrate only this mode (see `seqmlm score --help`). Default: one-pass and the domain's own
+            mode.
         fpr: false positive rate: report whether these data can guarantee it.
-        records: use this many normal records, spread evenly.
-        on_error: bad records, and records the model was trained on: raise (stop) or skip.
+        records: number of normal records to use, spread evenly.
+        on_error: bad records, and records that the model was trained on: raise (stop) or skip.
         tokens_per_batch: tokens of one forward pass; halved when memory runs out. Default: by device.
-        expert: counts of the training data, mixed into the model's probabilities: auto (where that was better
-            on validation records), counts (wherever the model has any) or none.
-        seed: of the draw of records.
+        expert: whether to mix n-gram counts into the model's probabilities: auto (if that was better on
+            validation records), counts (if the model has counts) or none.
+        seed: seed for the draw of records.
     """
 
     option_fields = ("level", "mode", "fpr", "records", *CommandConfig.option_fields)
@@ -121,21 +124,22 @@ class CalibrateConfig(CommandConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.fpr is not None and not 0 < self.fpr < 1:
-            raise UsageError(f"--fpr is a share between 0 and 1, such as 0.001 or 0.1%; got {self.fpr:g}")
+            raise UsageError(f"--fpr must be between 0 and 1, such as 0.001 or 0.1%; got {self.fpr:g}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrateResult:
-    """The calibrations that were made, and the records they rest on.
+    """The new calibrations and the records that they are based on.
 
     Args:
-        model: as the user named it.
-        level: judged at.
-        records: normal records that were used; left_out: those the model was trained on.
-        modes: for each mode rows, smallest_rate (of false alarms that is guaranteed), tail (whether smaller
-            ones are extrapolated), judged_by, rows_per_day, precision and, where a rate was asked for, what
-            it rests on.
-        problems: by reason.
+        model: the name that the user gave.
+        level: the level of the rows.
+        records: number of normal records used.
+        left_out: number of records from the training data, which are left out.
+        modes: facts about each mode. These are rows, smallest_rate (the smallest guaranteed rate of false
+            alarms), tail (whether smaller rates can be extrapolated), judged_by, rows_per_day and precision.
+            If a rate was requested, they tell how it is supported.
+        problems: counts of problems by reason.
     """
 
     model: str
@@ -149,15 +153,15 @@ class CalibrateResult:
 def calibrate_files(
     config: CalibrateConfig, notify: Callable[[str], None], progress: Progress | None = None
 ) -> CalibrateResult:
-    """Replace a model's calibrations of one level by those from normal data.
+    """Replace a model's calibrations of one level, using normal data.
 
     Raises:
-        UsageError: no input, or a level or mode the model does not have.
-        DataError: records the model was trained on, unreadable ones, or none with a score.
-        StateError: no such model, or its folder cannot be written; then it has the calibrations it had.
+        UsageError: there is no input, or the model does not have the level or mode.
+        DataError: records are from the training data or unreadable, or none has a score.
+        StateError: the model does not exist, or its folder cannot be written. The old calibrations then stay.
     """
     if not config.paths:
-        raise UsageError("nothing to calibrate with: name files or folders of normal data, or - for stdin")
+        raise UsageError("nothing to calibrate with: give files or folders of normal data, or - for stdin")
     if config.records < 1:
         raise UsageError(f"--records must be at least 1, not {config.records}")
     check_field(config, config.level)
@@ -194,15 +198,15 @@ def calibrate_files(
 def _replaced(
     calibrator: Calibrator, level: Level, mode: str | None, normal: Records
 ) -> dict[tuple[str, str], Stored]:
-    """Fit the calibrations of a level and put them in the place of those the model had; others stay.
+    """Fit the calibrations of a level and replace the stored ones. Calibrations of other levels stay.
 
     Raises:
-        DataError: no record has a score, or there are too few of sensitive data.
+        DataError: no record has a score, or there are too few records of sensitive data.
         StateError: the folder cannot be written.
     """
     model = calibrator.session.model
     folder = Path(model.path)
-    earlier = readable_calibrations(folder, calibrator.notify)  # says now what of a broken file will be lost
+    earlier = readable_calibrations(folder, calibrator.notify)  # reports what is lost if the file is broken
     background, learnt = stored_background(model, level), None
     if level.background is not None and background is None:
         background, normal = calibrator.background(level, normal, None)
@@ -221,44 +225,46 @@ def _replaced(
     }
     if better:
         calibrator.notify(
-            f"this takes the place of one by more normal rows: the model was {calibration_summary(better)}"
+            f"this replaces a calibration with more normal rows: the model was {calibration_summary(better)}"
         )
     return calibrations
 
 
 def default_modes(session: Session) -> tuple[str, ...]:
-    """The modes that a level is calibrated in where none is named: one pass and the field's own, the cheaper
-    first."""
+    """The modes to calibrate by default: one-pass (if the tokenizer supports it) and the field's own mode."""
     cheap = (str(ONE_PASS),) if session.tokenizer.units.facts.one_pass else ()
     return tuple(dict.fromkeys((*cheap, str(session.mode))))
 
 
 def few_held_out(records: int, name: str, *, counted: bool) -> str:
-    """The warning before a training that holds out too few records for a rate of .01; "" for enough.
+    """The warning before a training that holds out too few records for a rate of .01, "" for enough records.
 
     Args:
-        counted: the training records calibrate, too, the statistics that need no model.
+        records: number of held-out records.
+        name: name of the model.
+        counted: whether training records also calibrate the statistics that need no model.
     """
-    needed = (2 if counted else 1) * LEAST_ROWS - 1  # of two p-values the smaller one counts twice
+    needed = (2 if counted else 1) * LEAST_ROWS - 1  # the smaller of two p-values is doubled
     if records >= needed:
         return ""
     smallest_rate = min(1.0, (needed + 1) / LEAST_ROWS / (records + 1))
-    rate = f"rates of {rate_above(smallest_rate)} and above" if records else "no rate"
     held_out = number_of(released_count(records), "record")
-    subject = "alarms by the model's surprisals" if counted else "alarms"
-    supplement = ", while all training records judge what is counted" if counted else ""
+    held_out = f"Only {held_out} {'is' if held_out.startswith('1 ') else 'are'} held out"
+    held_out = held_out if records else "No records are held out"
+    subject = "model-based alarms" if counted else "alarms"
+    rate = f"work at --fpr {rate_above(smallest_rate)} or higher (0.01 needs {needed})"
+    supplement = " Rules based on counts use all training records." if counted else ""
     return (
-        f"with {held_out} held out for calibration, {subject} are possible at {rate}{supplement}; "
-        f"--fpr 0.01 needs {needed}: give more data, or after the training seqmlm calibrate {name} NORMAL "
-        "with as many other records"
+        f"{held_out}, so {subject} {rate if records else f'do not work (--fpr 0.01 needs {needed})'}."
+        f"{supplement} Give more data, or afterwards: seqmlm calibrate {name} NORMAL"
     )
 
 
 def _normal(config: CalibrateConfig, model: LoadedModel, problems: Problems) -> tuple[Records, int]:
-    """At most `config.records` normal records, drawn evenly, and how many the model was trained on.
+    """Draw at most `config.records` normal records, and count the records from the training data.
 
     Raises:
-        DataError: some were, and they shall not be left out; or there is none.
+        DataError: there are records from the training data and `on_error` is "raise", or no record is left.
     """
     sources = [split_source(path)[1] for path in config.paths]
     trained_on = stored_trained_on(Path(model.path))
@@ -280,18 +286,18 @@ def _normal(config: CalibrateConfig, model: LoadedModel, problems: Problems) -> 
             reservoir.append((fresh, record))
         fresh += 1
     if first is not None and config.on_error == "raise":
-        # Of patients neither how many are known nor how many are not may be told.
+        # For patients, neither the number of known nor of unknown records may be shown.
         trained_count = "some" if model.card.sensitive else f"{left_out}"
         count = "" if model.card.sensitive else f"{left_out + fresh} "
         raise DataError(
-            f"the model was trained on {trained_count} of the {count}records, this one first: scores of "
-            "memorized records are not those of normal data",
+            f"the model was trained on {trained_count} of the {count}records, here is the first. Memorized "
+            "records score lower than new normal data",
             source=first.source,
             line=first.line,
-            remedy="give other normal data, or continue without these records (--on-error skip)",
+            remedy="give other normal data, or skip these records (--on-error skip)",
         )
     if not reservoir:
-        raise DataError("no normal record is left to calibrate with", source=sources[0], remedy="give others")
+        raise DataError("no normal record is left for calibration", source=sources[0], remedy="give others")
     reservoir.sort(key=lambda numbered: numbered[0])
     streamed = "-" in sources
     files = (
@@ -302,7 +308,7 @@ def _normal(config: CalibrateConfig, model: LoadedModel, problems: Problems) -> 
 
 
 def is_judgeable(row: JudgedRow) -> bool:
-    """Whether a normal row can be compared with: it has a score, and the model knows what it holds."""
+    """Whether a normal row can be used for calibration: it has a score and is not unfamiliar."""
     return row.row.score is not None and not row.unfamiliar
 
 
@@ -311,10 +317,11 @@ def is_judgeable(row: JudgedRow) -> bool:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Records:
-    """Normal records to calibrate with, none of which the model was trained on.
+    """Normal records for calibration, without training data.
 
     Args:
-        of: how many records they stand for, where they were drawn evenly from more.
+        records: the records.
+        of: number of records that they were drawn from.
         source: fingerprint of the data.
     """
 
@@ -328,10 +335,10 @@ class JudgedRecords:
     """The rows of some normal records.
 
     Args:
-        rows: of all of them.
-        records: those that were taken.
-        spent: forward tokens, by estimate.
-        share_drawn: the share of the records' rows that these are.
+        rows: the rows of all records.
+        records: the records.
+        spent: estimated forward tokens.
+        share_drawn: the share of the records' rows that were drawn.
     """
 
     rows: list[JudgedRow] = field(default_factory=list)
@@ -341,34 +348,33 @@ class JudgedRecords:
 
     @property
     def judgeable_rows(self) -> list[JudgedRow]:
-        """Rows that can be compared with."""
+        """The rows that can be used for calibration."""
         return [row for row in self.rows if is_judgeable(row)]
 
     def add(self, portion: Portion, rows: Sequence[JudgedRow]) -> None:
-        """Take the rows of further records."""
+        """Add the rows of more records."""
         self.rows += rows
         self.records += [record.record for record in portion.records]
         self.spent, self.share_drawn = portion.spent, portion.drawn_share
 
 
 def _least_rows(level: Level) -> int:
-    """Rows that guarantee `USUAL_RATE`; of two p-values the smaller one counts twice."""
+    """Number of rows that guarantee `USUAL_RATE`. With two p-values the smaller one is doubled."""
     return math.ceil((2 if level.statistics.counted else 1) / USUAL_RATE) - 1
 
 
 @dataclass(kw_only=True, eq=False)
 class Calibrator:
-    """Calibrates one model; the same records give the same calibrations.
+    """Calibrates one model. The same records give the same calibrations.
 
     Args:
         session: the model.
         problems: receives records that the model cannot read.
-        seed: of all draws.
-        budget: forward tokens to spend, less what a background has learnt from; None for as many as all
-            records take.
-        notify: told what could not be done.
-        progress: told how far it is.
-        clock: the time limit of a training, which may stop a calibration between two portions of records.
+        seed: seed of all draws.
+        budget: forward tokens to spend, without those for the background. None uses all records.
+        notify: called with messages about what could not be done.
+        progress: called with the progress.
+        clock: the time limit of a training. It can stop a calibration between two portions of records.
     """
 
     session: Session
@@ -378,14 +384,14 @@ class Calibrator:
     notify: Callable[[str], None] = field(default=lambda text: None)
     progress: Progress | None = None
     clock: TimeAfterTraining | None = None
-    _share: float = field(default=1.0, init=False)  # of the time that is left, for the next mode
+    _share: float = field(default=1.0, init=False)  # share of the remaining time for the next mode
 
     def background(
         self, level: Level, normal: Records, train: Sequences | None
     ) -> tuple[Background | None, Records]:
-        """The background of a level, and the records left to calibrate with.
+        """The background of a level, and the records left for calibration.
 
-        Half of the records fit the background where it needs scores, or where there is no training split.
+        Half of the records fit the background if it needs scores, or if there is no training split.
         """
         if level.background is None:
             return None, normal
@@ -400,7 +406,7 @@ class Calibrator:
         return fitted, other_half if needs_own_records else normal
 
     def _affordable(self, kind: type[Background], train: Sequences) -> Sequences:
-        """The training split, or as many sequences of it as the time suffices for, where fewer will do."""
+        """The training split, or as many of its sequences as time allows, if a sample is enough."""
         if self.clock is None or not kind.is_sampled or not len(train):
             return train
         probe_size = int(_PROBED_TOKENS / max(1.0, float(np.mean(train.lengths)))) + 1
@@ -418,14 +424,17 @@ class Calibrator:
         return train if number >= len(train) else spread(number)
 
     def _phase(self, name: str, share: float) -> Phase:
-        """A part of the calibration that stops between two portions of records."""
+        """A part of the calibration that can stop between two portions of records."""
         return Phase(name, Deadline()) if self.clock is None else self.clock.phase(name, share)
 
     def _background_scores(
         self, level: Level, records: Sequence[Record], *, thinned: bool
     ) -> list[ScoredRecord]:
-        """Scores of records that a background learns from: of some rows or units of each, where those are
-        enough for it and all cost more than a quarter of the budget."""
+        """Scores of records that the background learns from.
+
+        With `thinned`, only some rows or units of each record are scored if all would cost more than a
+        quarter of the budget.
+        """
         detector = Detector(self._scorer(), level, mode=self.session.mode)
         limit = None if self.budget is None else Limit(max(self.budget / 4, _LEARNT), records=SMALLEST)
         sample = self._sample(detector, records, limit, units=True) if thinned else None
@@ -436,7 +445,7 @@ class Calibrator:
             spent = portion.spent
             if phase.ends_after(portion.share(len(scores))) or portion.enough(len(scores)):
                 break
-        phase.settle("the records that say what scores are usual")
+        phase.settle("the normal scores for the background")
         if self.budget is not None:
             self.budget = max(self.budget // 2, self.budget - int(spent))
         return scores
@@ -449,13 +458,16 @@ class Calibrator:
         background: Background | None,
         counted: CountedRows | None = None,
     ) -> dict[tuple[str, str], Stored]:
-        """Calibrate a level in some modes, the cheapest first, with further rows that are counted.
+        """Calibrate a level in some modes, cheapest first.
 
-        Nothing is made for a mode in which fewer than eleven sensitive records have rows.
+        A mode gets no calibration if the data are sensitive and fewer than eleven records have rows.
+
+        Args:
+            counted: more rows, with only the statistics that come from counts.
 
         Raises:
             DataError: no record has a score.
-            UsageError: a mode that this model cannot be asked in.
+            UsageError: the model does not support a mode.
         """
         calibrations: dict[tuple[str, str], Stored] = {}
         random = np.random.default_rng(self.seed)
@@ -471,15 +483,15 @@ class Calibrator:
             late = number > 0 and self.clock is not None and self.clock.is_over(f"calibration {mode}")
             if late or (limit is not None and number and self._exceeds(limit, detector, parts, sample)):
                 self.notify(
-                    f"not calibrated in mode {mode}, which takes longer than the training's limit allows: "
-                    "seqmlm calibrate on normal data does it"
+                    f"not calibrated in mode {mode}, which would exceed the time limit: run seqmlm calibrate "
+                    "with normal data"
                 )
                 continue
             calibration, spent = self._fit_mode(detector, normal, limit, sample, counted)
             tokens_left = None if tokens_left is None else max(0, tokens_left - int(spent))
             if calibration is None:
                 needed = f"sensitive data need {SMALLEST}; give more normal data to 'seqmlm calibrate'"
-                self.notify(f"too few records to calibrate {level.name} in mode {mode}: {needed}")
+                self.notify(f"too few records to calibrate level {level.name} in mode {mode}: {needed}")
                 continue
             calibrations[level.name, mode] = calibration
         return calibrations
@@ -487,9 +499,9 @@ class Calibrator:
     def _sample(
         self, detector: Detector, records: Sequence[Record], limit: Limit | None, *, units: bool = False
     ) -> RowSample | None:
-        """The rows of each record that a limit is spent on; None for all rows.
+        """The sample of rows to score within a limit, or None for all rows.
 
-        `units`: of a level whose rows need whole records, units are drawn in their place.
+        units: draw units instead of rows if the rows of the level need whole records.
         """
         probed = [] if limit is None else self._probe_records(records)
         if limit is None or not probed:
@@ -518,7 +530,7 @@ class Calibrator:
     def _exceeds(
         self, limit: Limit, detector: Detector, records: Sequence[Record], sample: RowSample | None
     ) -> bool:
-        """Whether the fewest records and rows that are worth a calibration cost far more than a limit."""
+        """Whether the minimum number of records and rows costs more than twice the limit."""
         probed, level = self._probe_records(records), detector.level
         cost = cost_of(self.session, level, detector.mode)
         samples = [None if sample is None else sample.of(record) for record in probed]
@@ -532,7 +544,7 @@ class Calibrator:
             else 1.0
         )
         least_records = float(limit.records)
-        # Else a record has rows that are known when it is scored.
+        # Otherwise the number of rows in a record is known only after scoring.
         if level.row_per_record or sample is not None:
             least_records = max(least_records, limit.rows / max(float(rows), 1.0))
         return bool(tokens) and float(np.mean(tokens)) * min(least_records, len(records)) > 2 * limit.tokens
@@ -545,12 +557,12 @@ class Calibrator:
         sample: RowSample | None,
         counted: CountedRows | None,
     ) -> tuple[Stored | None, float]:
-        """The calibration of a level in a mode (None: too few people), and the forward tokens it took."""
+        """The calibration of a level in a mode (None for too few people), and the forward tokens used."""
         judged = self._judge(detector, normal, limit, sample)
         people = len({(row.row.source, row.scored_record.record.id) for row in judged.judgeable_rows})
-        if self.session.card.sensitive and 0 < people < SMALLEST:  # they would tell of single ones
+        if self.session.card.sensitive and 0 < people < SMALLEST:  # it would reveal single people
             return None, judged.spent
-        # Elsewhere such rows raise no alarm, and how rare they are is not asked.
+        # In other fields unfamiliar rows raise no alarm, so their rate is not needed.
         evidence = detector.level.unknown_is_evidence
         unfamiliar = sum(row.unfamiliar for row in judged.rows) if evidence else 0
         if unfamiliar and self.session.card.sensitive:
@@ -561,7 +573,7 @@ class Calibrator:
     def _fit(
         self, level: Level, judged: Sequence[JudgedRow], counted: CountedRows | None, unfamiliar: int
     ) -> Calibration:
-        """The calibration by judged rows; statistics of counts are also calibrated by the counted rows."""
+        """The calibration from judged rows. The counted rows also calibrate the statistics from counts."""
         statistics, lengths = table([judged_row.row for judged_row in judged], level.statistics.judging)
         owners = self._owners(judged)
         fit = partial(Normal.fit, seed=self.seed, fusion=level.statistics.fusion)
@@ -583,7 +595,7 @@ class Calibrator:
     def _judge(
         self, detector: Detector, normal: Records, limit: Limit | None, sample: RowSample | None
     ) -> JudgedRecords:
-        """The rows of normal records, taken until there are enough."""
+        """The rows of normal records, up to a sufficient number."""
         judged, scored = JudgedRecords(), 0
         phase = self._phase(f"calibration {detector.mode}", self._share)
         for portion in self._portions(detector, normal.records, limit, sample):
@@ -599,7 +611,7 @@ class Calibrator:
             phase.min_units += int(portion.owes(scored, _least_rows(detector.level)))
             if phase.ends_after(portion.share(scored)) or portion.enough(scored):
                 break
-        phase.settle(f"the rows that calibrate {detector.mode}")
+        phase.settle(f"the calibration rows for {detector.mode}")
         return judged
 
     def _portions(
@@ -609,14 +621,16 @@ class Calibrator:
         limit: Limit | None,
         sample: RowSample | None = None,
     ) -> Iterator[Portion]:
-        """Records in parts of about a batch; in an order of which every beginning is spread evenly, where
-        not all may be taken."""
+        """Yield records in parts of about one batch.
+
+        If not all records may be used, they are ordered so that the first N are spread evenly, for every N.
+        """
         if limit is not None:
             records = [records[place] for place in nested(len(records))]
         cost = cost_of(self.session, detector.level, detector.mode)
         portion_tokens = Budget.of(self.session.model, detector.mode).batch
         if limit is not None:
-            least_tokens = 1.0 if self.clock is None else _LEAST_PORTION  # smaller ones take the clock longer
+            least_tokens = 1.0 if self.clock is None else _LEAST_PORTION  # smaller portions are slower
             portion_tokens = min(portion_tokens, max(limit.tokens / _PORTIONS, least_tokens))
         done, tokens, rows, all_rows = 0, 0.0, 0, 0
         part, drawn_tokens = list[Encoded](), list[Bools]()
@@ -642,14 +656,17 @@ class Calibrator:
             yield portion()
 
     def _owners(self, judged: Sequence[JudgedRow]) -> Longs:
-        """(N,) hashes of what rows are of, as training divides data; of records, where all are of one."""
+        """(N,) hashes of the groups that rows belong to, as in the data split: patients, files or sessions.
+
+        If all rows belong to one group, the hashes are those of records.
+        """
         keys = [self.session.domain.keys.split(row.scored_record.record) for row in judged]
         if len(set(keys)) == 1:
             keys = [f"{row.row.source}\0{row.scored_record.record.id}" for row in judged]
         return np.array([hash64(key) for key in keys], dtype=np.int64)
 
     def _scorer(self) -> RecordScorer:
-        """A scorer that remembers nothing of the calibrations before: each is the same on its own."""
+        """A scorer with an empty cache, so that each calibration is independent of earlier ones."""
         self.session.forget()
         return RecordScorer(self.session)
 
@@ -659,10 +676,10 @@ class Calibrator:
     def _facts(self, judged: JudgedRecords, normal: Records) -> dict[str, Any]:
         record_count = len(
             {(record.source, record.id) for record in judged.records}
-        )  # a record may have come in parts
+        )  # a record may have been read in parts
         times = [row.row.time for row in judged.judgeable_rows if row.row.time is not None]
         if self.session.card.sensitive and len(times) < SMALLEST:
-            times = []  # the first and the last of few are dates of single people
+            times = []  # with few rows, the first and last times would be dates of single people
         rate = rows_per_day(len(times), min(times), max(times)) if times else None
         daily = None if rate is None else rate * normal.of / (record_count * judged.share_drawn)
         return {
@@ -674,7 +691,7 @@ class Calibrator:
         }
 
     def _encodings(self, records: Sequence[Record]) -> InMemory:
-        """Windows of the records that the model can read."""
+        """The windows of all records that the model can read."""
         space, longest = self.session.tokenizer.space, self.session.card.max_length
         all_windows: list[Encoding] = []
         for batch in batches(records):

@@ -1,4 +1,4 @@
-"""The settings of a scoring; a request that makes no sense is refused before anything is read."""
+"""The settings of a scoring. Invalid requests are refused before anything is read."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from seqmlm.tasks.task import TaskConfig
 
 @dataclass(frozen=True, kw_only=True)
 class ScoringRequest(CommandConfig):
-    """The settings of every scoring: the model, the level it judges at, and the rate of alarms.
+    """Settings of every scoring: the model, the level, and the rate of alarms.
 
     Args:
         out: write the rows to this file instead of stdout: .jsonl, .csv or .parquet.
         fpr: false positive rate: share of normal rows that raise an alarm, such as 0.001 or 0.1%.
-        alarms_per_day: alarms a day on normal data, instead of --fpr; the data must have times.
-        extrapolate: allow a rate below what the normal rows guarantee, by the fit of a tail to their scores.
+        alarms_per_day: alarms per day on normal data, instead of --fpr; the data must have times.
+        extrapolate: allow a rate below what the normal rows guarantee, with a tail fitted to their scores.
         alarms_only: write only the rows that raise an alarm.
-        level: what gets a score each, such as record, line or residue. Default: by domain.
+        level: kind of part that gets one score each, such as record, line or residue. Default: by domain.
         mode: how log-probabilities are computed: exact (mask one unit at a time), partition:K (mask each unit
-            once in K passes) or one-pass (mask nothing). Default: by domain; where that would take more than
-            ten minutes by estimate, or is not calibrated, another one that is.
-        per_unit: add span, surprisal, entropy and rank of every unit.
+            once in K passes) or one-pass (mask nothing). Default: by domain, or another calibrated mode if
+            that is not calibrated or takes more than ten minutes.
+        per_unit: add the span, surprisal, entropy and rank of every unit.
         format: format of the input files (see `seqmlm data formats`). Default: detected.
         options: KEY=VALUE: option of the file reader, such as column=text; repeatable.
         tokens_per_batch: tokens of one forward pass; halved when memory runs out. Default: by device.
-        precision: precision of matrix products: fp32 (exact to rounding), bf16 (faster on GPUs and CPUs with
-            bfloat16 units; log-probabilities change by a few hundredths), or auto (bf16 on a GPU that has it,
-            else fp32).
-        expert: counts of the training data, mixed into the model's probabilities: auto (where that was better
-            on validation records), counts (wherever the model has any) or none.
+        precision: precision of matrix products: fp32 (exact to rounding), bf16 or auto. `auto` is bf16 on a
+            GPU that supports it, otherwise fp32. `bf16` is faster on hardware with bfloat16 units and changes
+            log-probabilities by a few hundredths.
+        expert: whether to mix n-gram counts into the model's probabilities: auto (if that was better on
+            validation records), counts (if the model has counts) or none.
     """
 
     out: Path | None = None
@@ -57,67 +57,68 @@ class ScoringRequest(CommandConfig):
 
     @property
     def sources(self) -> list[str]:
-        """The paths without the names that training gives corpora."""
+        """The paths without the corpus names that training accepts."""
         return [split_source(path)[1] for path in self.paths]
 
     @property
     def measured(self) -> Sequence[str]:
-        """Sources that can be looked at before they are read; "-" where that is not known."""
+        """Sources that can be inspected before reading, "-" if that is unknown."""
         return ["-"]
 
     @property
     def begun_mode(self) -> str | None:
-        """The mode of an unfinished scoring that is to be continued."""
+        """The mode of the unfinished scoring that is continued, or None."""
         return None
 
     @property
     def outputs(self) -> dict[str, Path | None]:
-        """The files that are written, by the option that names each."""
+        """The output files, by the option that names each."""
         quarantine_file = {"--on-error quarantine": self.quarantine} if self.on_error == "quarantine" else {}
         return {"--out": self.out, **quarantine_file}
 
     @property
     def quarantine(self) -> Path:
-        """The file that bad records are written to, if they are kept."""
+        """The file for bad records, if they are kept."""
         return Path(f"{self.out or 'score'}.quarantine.jsonl")
 
     @property
     def rate_option(self) -> str | None:
-        """The option that sets a rate of alarms; None where none is set."""
+        """The option that sets a rate of alarms, or None."""
         if self.alarms_per_day is not None:
             return "--set alarms_per_day"
         return None if self.fpr is None else "--fpr"
 
     def check(self) -> None:
-        """Refuse what makes no sense, before anything is read.
+        """Check the settings before anything is read.
 
         Raises:
-            UsageError: it does not; the sentence says why.
-            DataError: an input is not there.
+            UsageError: a setting is not valid. The message tells why.
+            DataError: an input does not exist.
         """
         if self.fpr is not None and self.alarms_per_day is not None:
-            raise UsageError("--fpr and alarms_per_day both say how many alarms are wanted; give one")
+            raise UsageError("--fpr and alarms_per_day both set the number of alarms: give only one")
         if self.fpr is not None and not 0 < self.fpr < 1:
-            raise UsageError(f"--fpr is a share between 0 and 1, such as 0.001 or 0.1%; got {self.fpr:g}")
+            raise UsageError(f"--fpr must be between 0 and 1, such as 0.001 or 0.1%; got {self.fpr:g}")
         if self.alarms_per_day is not None and not self.alarms_per_day > 0:
             raise UsageError(f"alarms_per_day must be above 0; got {self.alarms_per_day:g}")
         has_rate = self.rate_option is not None
         for name, value in {"extrapolate": self.extrapolate, "alarms_only": self.alarms_only}.items():
             if value and not has_rate:
-                raise UsageError(f"{name} is about a rate of alarms: --fpr, or --set alarms_per_day=N")
+                raise UsageError(f"{name} needs a rate of alarms: add --fpr, or --set alarms_per_day=N")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreConfig(ScoringRequest, TaskConfig):
-    """The settings of `seqmlm score`.
+    """Settings of `seqmlm score`.
 
     Args:
-        out: write the rows to this file instead of stdout: .jsonl, .csv or .parquet; or the scores along a
-            genome alone: .bedgraph, .bed (names genes) or .bw; with .gz, .bed.gz and .bedgraph.gz by bgzip.
+        out: write the rows to this file instead of stdout: .jsonl, .csv or .parquet. Or write only scores
+            along a genome: .bedgraph, .bed (with gene names) or .bw; .gz compresses, .bed.gz and .bedgraph.gz
+            with bgzip.
         format_out: format of the rows: jsonl, csv or parquet. Default: by the name of --out.
-        resume: resume an interrupted --out; no row is lost or duplicated.
-        max_latency: DURATION: read standard input live; write each row at most this long after its line, such
-            as 1s.
+        resume: continue an interrupted --out; no row is lost or duplicated.
+        max_latency: DURATION: read standard input live, and write each row at most this long after its line,
+            such as 1s.
         report: write an HTML report to this file and log a run in MLflow.
     """
 
@@ -154,21 +155,21 @@ class ScoreConfig(ScoringRequest, TaskConfig):
 
     @property
     def latency(self) -> float | None:
-        """Seconds within which a result follows its line; None where the input is read as a file.
+        """Maximum seconds between a line and its result, or None for input that is read as a file.
 
         Raises:
-            UsageError: not a duration above 0.
+            UsageError: `max_latency` is not a duration above 0.
         """
         if self.max_latency is None:
             return None
         seconds = duration(self.max_latency)
         if not seconds:
-            raise UsageError(f"--max-latency is a duration such as 1s or 0.5s; got {self.max_latency!r}")
+            raise UsageError(f"--max-latency must be a duration such as 1s or 0.5s; got {self.max_latency!r}")
         return seconds
 
     @property
     def track(self) -> Path | None:
-        """The output file where it is a track (scores along a sequence, without rows); else None."""
+        """The output file if it is a track (scores along a sequence, without rows), else None."""
         track = self.out is not None and self.format_out is None and ending(self.out) in TRACKS
         return self.out if track else None
 
@@ -179,9 +180,7 @@ class ScoreConfig(ScoringRequest, TaskConfig):
     def check(self) -> None:
         TaskConfig.check(self)
         if self.resume and self.track is not None:
-            raise UsageError("--resume continues a file of rows: name it with --out")
+            raise UsageError("--resume continues only a file of rows: give an --out such as scores.jsonl")
         super().check()
         if self.latency is not None and self.sources != ["-"]:
-            raise UsageError(
-                "--max-latency is about lines that are still being written: give - as the one input"
-            )
+            raise UsageError("--max-latency reads live input: give - as the only input")

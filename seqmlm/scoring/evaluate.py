@@ -1,8 +1,9 @@
-"""`seqmlm evaluate`: scores and alarms against labels, next to a baseline and trivial floors.
+"""`seqmlm evaluate`: compare scores and alarms with labels, next to a baseline and trivial floors.
 
-Thresholds that need labels (recall at a false positive rate, oracle F1) and thresholds that were set without
-(the alarm column) are reported in separate tables, because only the second can be had in practice. For
-sensitive data every figure from which a count from 1 to 10 could be derived is withheld.
+There are two kinds of thresholds, in separate tables. Some need labels: recall at a false positive rate, and
+oracle F1. The threshold of the alarm column was set without labels. Only this kind is possible in practice.
+
+For sensitive data, every figure that would reveal a count from 1 to 10 is withheld.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from seqmlm.streams.outputs import check_outputs
 
 FALSE_POSITIVE_RATES = (1e-2, 1e-3)
 FLOOR = " (floor)"
-"""Behind the name of what needs no model."""
+"""Suffix of the names of baselines without a model."""
 
 _COLOURS = ("#1f4e8c", "#b0562c", "#4f7f4f", "#777777")
-_POINTS = 500  # of a drawn curve
-_LOWEST = 1e-4  # false positive rate, below which the axis is linear
+_POINTS = 500  # points of a drawn curve
+_LOWEST = 1e-4  # false positive rate below which the axis is linear
 
 Doubles = NDArray[np.float64]
 Table = tuple[tuple[str, ...], list[tuple[Cell, ...]]]
@@ -43,7 +44,7 @@ Table = tuple[tuple[str, ...], list[tuple[Cell, ...]]]
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateConfig:
-    """The settings of `seqmlm evaluate`.
+    """Settings of `seqmlm evaluate`.
 
     Args:
         paths: files written by seqmlm score or seqmlm predict (.jsonl, .csv, .parquet), or the
@@ -53,16 +54,16 @@ class EvaluateConfig:
         label_id: column of the ids in the file of labels. Default: id.
         positive: value that marks a positive (anomalous) row. Default: 1 or true.
         negative: value that marks a negative (normal) row; every other value is positive.
-        score: column that ranks rows; p_value and channels.NAME have their sign flipped (low is unusual).
-            Default: p_value where rows have one, for alarms rest on it, and score beside it.
+        score: column that ranks rows. p_value and channels.NAME are negated, because low means unusual.
+            Default: p_value if rows have one, together with score.
         baseline: compare with this column, or with this other file of scores.
         prevalence: re-weight precision and F1 of the alarms to this share of positives, in (0, 1).
         group: column of the unit to resample in the bootstrap, such as a patient. Default: each row.
         partial: allow labels without a score, and count them.
-        sensitive: withhold small counts, also if the scores are not marked sensitive.
+        sensitive: withhold small counts, even if the scores are not marked as sensitive.
         draws: number of bootstrap resamples.
-        seed: of the random draws.
-        report: write an HTML report: curves, or what was taken for what and the surest mistakes.
+        seed: seed of the random draws.
+        report: write an HTML report: curves, or a confusion matrix and the most confident mistakes.
     """
 
     option_fields: ClassVar[tuple[str, ...]] = (
@@ -99,7 +100,7 @@ class EvaluateConfig:
 
     @property
     def columns(self) -> Columns:
-        """The columns that are read."""
+        """The columns to read."""
         return Columns(
             score=self.score or ranked_by(self.paths),
             label=self.label_field,
@@ -112,14 +113,15 @@ class EvaluateConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Ranking:
-    """One score against the labels.
+    """The ranking by one score, compared with the labels.
 
     Args:
-        name: which.
-        auroc, auroc_low, auroc_high: with a 95 % interval, None where it cannot be estimated.
+        name: name of the score.
+        auroc, auroc_low, auroc_high: AUROC with its 95 % interval. The bounds are None if they cannot be
+            estimated.
         average_precision: area under the precision-recall curve (AUPRC).
-        recall: at each of `FALSE_POSITIVE_RATES`, with exact intervals; None if withheld.
-        oracle_f1: F1 of the best threshold, which only the labels give; None if withheld.
+        recall: recall at each of `FALSE_POSITIVE_RATES`, with exact intervals. None if withheld.
+        oracle_f1: F1 at the best threshold, which can be chosen only with labels. None if withheld.
     """
 
     name: str
@@ -133,15 +135,15 @@ class Ranking:
 
 @dataclass(frozen=True, kw_only=True)
 class Alarms:
-    """Alarms against the labels: a threshold that was set without labels.
+    """Alarms compared with the labels. Their threshold was set without labels.
 
     Args:
-        name: whose.
+        name: name of the alarms.
         true_positives, false_positives, false_negatives, true_negatives: counts.
-        precision, recall, false_positive_rate: with exact intervals; None if withheld.
-        f1: of these rows.
-        prevalence: share of positives that the next two assume; None if not requested.
-        precision_at_prevalence, f1_at_prevalence: at these rates with that share of positives.
+        precision, recall, false_positive_rate: rates with exact intervals. None if withheld.
+        f1: F1 of the alarms, None if withheld.
+        prevalence: assumed share of positives for the next two figures. None if not requested.
+        precision_at_prevalence, f1_at_prevalence: precision and F1 with this share of positives.
     """
 
     name: str
@@ -163,13 +165,13 @@ class Evaluation:
     """Rankings, alarms and counts of scores against labels.
 
     Args:
-        rows, positives: counts; "<11" and the like where they are withheld.
-        groups: units that are resampled.
-        unscored: rows without a score, ranked as least unusual.
-        missing: labels without a row.
+        rows, positives: counts, or texts such as "<11" if they are withheld.
+        groups: number of groups that the bootstrap resamples.
+        unscored: number of rows without a score, which rank as least unusual.
+        missing: number of labels without a row.
         interval: method of the AUROC's interval.
-        rankings: the score, its baseline, then the floors.
-        alarms: of the alarm column, and of alarming always.
+        rankings: the score, its baseline, and then the floors.
+        alarms: results of the alarm column, and of flagging everything.
         differences: score minus baseline, by measure.
         sensitive: whether small counts, and figures that would reveal them, are withheld.
     """
@@ -188,19 +190,19 @@ class Evaluation:
 
 @dataclass(frozen=True, eq=False)
 class Evaluated:
-    """The result, and the curves that a report draws."""
+    """The result, and the curves for a report."""
 
     result: Evaluation
     curves: dict[str, Curve]
 
 
 def evaluate_scores(config: EvaluateConfig) -> Evaluated:
-    """Evaluate scores against labels.
+    """Compare scores with labels.
 
     Raises:
-        UsageError: settings that exclude each other, or a report that is no file of its own.
-        DataError: files that cannot be read or joined, one class only, or fewer than 11 rows of a class of
-            sensitive data.
+        UsageError: settings exclude each other, or the report is also an input.
+        DataError: files cannot be read or joined, there is only one class, or sensitive data have fewer than
+            11 rows of a class.
     """
     file_options = [config.labels, config.baseline]
     label_files = [path for path in file_options if path is not None and not is_column(path)]
@@ -218,7 +220,7 @@ def evaluate_scores(config: EvaluateConfig) -> Evaluated:
     positives = sum(labelled.labels)
     if labelled.sensitive and min(positives, len(labelled.labels) - positives) < SMALLEST:
         few = f"one class has fewer than {SMALLEST} rows"
-        why = "counts that small are withheld for sensitive data"
+        why = "for sensitive data such small counts are withheld"
         raise DataError(f"{few}; {why}", remedy="evaluate on more records")
     differences: dict[str, Estimate] = {}
     if config.baseline is None and columns.baseline is not None:
@@ -309,10 +311,10 @@ def _ranking(
 def _alarm_figures(
     name: str, confusion_counts: Confusion, prevalence: float | None, sensitive: bool
 ) -> Alarms:
-    """The counts and rates of the alarms of a detector; withheld where a count of sensitive data is small."""
+    """The counts and rates of alarms. For sensitive data they are withheld if a count is small."""
     counts: dict[str, Any] = asdict(confusion_counts)
     small = sensitive and any(0 < count < SMALLEST for count in counts.values())
-    # A rate with a known denominator reveals its count: where one count is small, all rates are withheld.
+    # A rate with a known denominator reveals its count. If one count is small, all rates are withheld.
     rates: dict[str, Any] = {
         rate: None if small else getattr(confusion_counts, rate)
         for rate in ("precision", "recall", "false_positive_rate")
@@ -339,10 +341,10 @@ def _rate(rate: Rate, sensitive: bool) -> Rate | None:
 
 
 def write_report(evaluated: Evaluated, path: Path) -> None:
-    """Write a self-contained HTML page; for sensitive data without curves and with mode 0600.
+    """Write a self-contained HTML page. For sensitive data it has no curves, and its mode is 0600.
 
     Raises:
-        StateError: it cannot be written.
+        StateError: the page cannot be written.
     """
     result = evaluated.result
     page = Page("Scores against labels", f"{sentence(result)}.", sensitive=result.sensitive)
@@ -365,7 +367,7 @@ def write_report(evaluated: Evaluated, path: Path) -> None:
 
 
 def sentence(result: Evaluation) -> str:
-    """How well each score ranks, and whether the first is better than each floor."""
+    """A sentence with the AUROC of each score. It tells if the first score is not better than a floor."""
     areas = {ranking.name: ranking.auroc for ranking in result.rankings}
     floors = [name for name in areas if name.endswith(FLOOR)]
     return f"{result.rows} rows, {result.positives} positive; {ranking_sentence(areas, floors)}"
@@ -401,7 +403,7 @@ def alarm_table(result: Evaluation) -> Table:
 
 
 def _rate_text(rate: Rate | None) -> str:
-    """A rate with its interval; "-" for NaN (the precision of no alarms), "withheld" for None."""
+    """A rate with its interval. "-" for NaN (the precision without alarms), "withheld" for None."""
     if rate is None:
         return "withheld"
     return "-" if math.isnan(rate.value) else f"{rate.value:.4f} ({rate.low:.4f} to {rate.high:.4f})"
@@ -410,11 +412,11 @@ def _rate_text(rate: Rate | None) -> str:
 def notes(result: Evaluation) -> str:
     """Notes for reading the tables."""
     parts = [
-        "Recall at a false positive rate and oracle F1 choose their threshold with these labels; the "
+        "Recall at a false positive rate and oracle F1 choose their threshold with these labels. The "
         "threshold of the alarms comes from normal data. Rates have exact (Clopper-Pearson) intervals."
     ]
     if result.unscored:
-        parts.append(f"{result.unscored} rows have no score and rank as least unusual.")
+        parts.append(f"{result.unscored} rows have no score. They rank as least unusual.")
     if result.missing:
         parts.append(f"{result.missing} labels have no score and are not evaluated.")
     if result.sensitive:
@@ -443,7 +445,7 @@ def _picture(curves: dict[str, Curve]) -> Markup:
 
 
 def _roc(curve: Curve) -> tuple[Doubles, Doubles]:
-    """Rates of false positives and their recalls; ties are alarmed in part, as the AUROC counts them."""
+    """False positive rates and the recalls at these rates. Ties are interpolated, as in the AUROC."""
     false = np.concatenate([[0.0], curve.false / curve.negatives])
     recall = np.concatenate([[0.0], curve.true / curve.positives])
     rates = np.concatenate([np.linspace(0, _LOWEST, 50), np.geomspace(_LOWEST, 1, _POINTS)])
@@ -451,7 +453,7 @@ def _roc(curve: Curve) -> tuple[Doubles, Doubles]:
 
 
 def _precision_recall(curve: Curve) -> tuple[Doubles, Doubles]:
-    """Recalls and the precisions at which they are reached."""
+    """Recalls and the precisions at these recalls."""
     true_positives = np.linspace(0, 1, _POINTS)[1:] * curve.positives
     points = np.unique(np.minimum(np.searchsorted(curve.true, true_positives), len(curve.true) - 1))
     recall, precision = curve.true[points], curve.true[points] / (curve.true + curve.false)[points]

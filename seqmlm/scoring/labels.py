@@ -1,8 +1,8 @@
-"""Scores joined with their labels, by id or by place: what `seqmlm evaluate` reads.
+"""Read scores and join them with their labels, for `seqmlm evaluate`.
 
-Labels come from a column of the scores, from a separate file, or from the `truth.json` of a sample, whose
-anomalies are found in rows by their places. An id without a partner is an error, not a row less: records left
-out of a scoring must not improve its result.
+Labels come from a column of the scores, from a separate file, or from the `truth.json` of a sample. Rows are
+joined by id, and the anomalies of a sample by their places. An id without a partner is an error. Otherwise
+records that were left out of a scoring would improve its result.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _TRUE, _FALSE = ("1", "true", "yes"), ("0", "false", "no")
 _LISTED = 5
-# Columns in which a lower value is more unusual.
+# Columns where a lower value is more unusual.
 P_VALUE = "p_value"
 _P_VALUES = (P_VALUE, "channels.")
 
@@ -41,13 +41,13 @@ class Columns:
     """Names of the columns to read.
 
     Args:
-        score: higher is more unusual; p-values ("p_value", "channels.NAME") have their sign flipped.
-        label: in the scores, or in the file of labels.
-        positive, negative: the value of positive rows, or that of negative rows; neither for 0/1 or
-            true/false.
-        group: unit for resampling, such as a patient; None for each row its own.
-        baseline: a further score of the same rows, or None.
-        id: of the rows in the file of labels.
+        score: column of the scores; higher is more unusual. p-values (p_value, channels.NAME) are negated.
+        label: column of the labels, in the scores or in the label file.
+        positive, negative: the value of positive rows, or the value of negative rows. Neither is needed for
+            0/1 or true/false.
+        group: column of the group to resample, such as a patient. None resamples rows.
+        baseline: column of another score of the same rows, or None.
+        id: column of the ids in the label file.
     """
 
     score: str = "score"
@@ -61,16 +61,16 @@ class Columns:
 
 @dataclass(eq=False)
 class Labelled:
-    """Rows with their labels, column by column (lists of N).
+    """Rows with their labels, as columns (lists of length N).
 
     Args:
         keys: id, start and end of each row.
-        scores: -inf where nothing could be scored.
+        scores: scores, -inf for rows without a score.
         labels: True for positive rows.
-        alarms: None if the scores have no alarm column.
-        lengths: units; None if the scores have no such column.
-        groups: for resampling.
-        baseline: empty if none is named.
+        alarms: alarms, or None if the scores have no alarm column.
+        lengths: numbers of units, or None if the scores have no such column.
+        groups: groups for resampling.
+        baseline: scores of the baseline, empty without a baseline.
         sensitive: whether the scores are marked as sensitive.
         missing: number of labels without a score.
     """
@@ -97,12 +97,12 @@ def read_labelled(
     """Read scores, with labels from one of their columns or from a separate file.
 
     Args:
-        labels: file of ids and labels, or the truth of a sample; None if the scores have the labels.
-        partial: count labels without a score instead of raising.
+        labels: file of ids and labels, or the truth of a sample. None if the scores have the labels.
+        partial: count labels without a score instead of raising an error.
         sensitive: treat the scores as sensitive.
 
     Raises:
-        DataError: a missing field, a score that is not a number, ids without a partner.
+        DataError: a field is missing, a score is not a number, or an id has no partner.
     """
     planted = None if labels is None else Planted.read(labels)
     label_of = None if labels is None or planted is not None else _read_labels(labels, columns, sensitive)
@@ -131,7 +131,7 @@ def read_labelled(
         raise _join_error(sorted(unjoined), reason, str(labels), labelled.sensitive, also)
     labelled.missing = len(unjoined)
     if not labelled.keys:
-        remedy = "name a file that contains rows"
+        remedy = "give a file that contains rows"
         raise DataError("there are no scores", source=", ".join(paths), remedy=remedy)
     return labelled
 
@@ -139,10 +139,10 @@ def read_labelled(
 def scores_of_keys(
     path: str, column: str, keys: Sequence[Key], sensitive: bool
 ) -> tuple[list[float], list[bool] | None]:
-    """The scores, and the alarms if any, of the rows `keys` in another file; sensitive ids are not named.
+    """The scores, and the alarms if any, of the rows `keys` in another file.
 
     Raises:
-        DataError: a row is missing or occurs twice.
+        DataError: a row is missing or occurs twice. The message does not name sensitive ids.
     """
     scores: dict[Key, float] = {}
     alarms: dict[Key, bool | None] = {}
@@ -160,27 +160,33 @@ def scores_of_keys(
 
 
 def _score_rows(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The rows of a file of scores, ids as the records have them: CSV has some escaped."""
+    """Yield the rows of a file of scores. Escaped ids in CSV are unescaped."""
     escaped = stem_suffix(path) == ".csv"
     for line, row in read_rows(path):
         yield line, {**row, "id": unescaped(row["id"])} if escaped and "id" in row else row
 
 
 def number_of(row: Mapping[str, Any], name: str, path: str, line: int) -> float:
-    """The score of a row, higher being more unusual, -inf if null or empty; DataError where there is none."""
+    """The score of a row: higher is more unusual, and an empty cell is -inf.
+
+    Raises:
+        DataError: the column is missing, or the cell is not a number.
+    """
     value = _value(row, name, path, line)
     if value is None or value == "":
         return -math.inf
     with suppress(TypeError, ValueError):
         if not math.isnan(number := float(value)):
             return -number if name.startswith(_P_VALUES) else number
-    remedy = "leave it empty if the row has no score"
+    remedy = "leave the cell empty if the row has no score"
     raise DataError("not a number", source=path, line=line, field=name, remedy=remedy)
 
 
 def ranked_by(paths: Sequence[str]) -> str:
-    """The column that ranks rows: p-values where the first row of each file has one, else scores. Alarms rest
-    on p-values. Unfamiliar rows have none, and are passed over."""
+    """The column that ranks rows: p-values if the first row of each file has one, else scores.
+
+    Alarms are based on p-values. Unfamiliar rows have no p-value and are skipped.
+    """
 
     def first_judged(path: str) -> Mapping[str, Any]:
         rows = (row for _, row in _score_rows(path) if _truth(row.get("unfamiliar")) is not True)
@@ -224,7 +230,7 @@ def _key(row: Mapping[str, Any], name: str) -> Key:
 
 
 def _value(row: Mapping[str, Any], name: str, path: str, line: int) -> Any:
-    """A field, or one of an object in a field: "channels.pll"."""
+    """A field of a row, or a member of an object in a field, such as "channels.pll"."""
     outer, dot, inner = name.partition(".")
     if name not in row and dot and isinstance(row.get(outer), dict):
         return required(row[outer], inner, path, line)
@@ -232,13 +238,17 @@ def _value(row: Mapping[str, Any], name: str, path: str, line: int) -> Any:
 
 
 def _truth(value: Any) -> bool | None:
-    """The truth value that a cell spells; None for any other text."""
+    """The truth value in a cell, or None for any other text."""
     text = str(value).lower()
     return True if text in _TRUE else False if text in _FALSE else None
 
 
 def _read_labels(path: str, columns: Columns, sensitive: bool) -> dict[str, bool]:
-    """Whether each id of a table is an anomaly, by id; DataError for an id with two labels."""
+    """Whether each id in a table is an anomaly, by id.
+
+    Raises:
+        DataError: an id has two different labels.
+    """
     label_of: dict[str, bool] = {}
     for line, row in read_rows(path):
         name = str(required(row, columns.id, path, line))
@@ -270,25 +280,25 @@ def _label(value: Any, columns: Columns, path: str, line: int, sensitive: bool) 
 
 
 def _join_error(ids: Iterable[str], reason: str, path: str, sensitive: bool, also: str = "") -> DataError:
-    """The error for ids without a partner; ids of sensitive data are not named."""
+    """The error for ids without a partner. It does not name sensitive ids."""
     names = list(dict.fromkeys(ids))
     listed_names = (
         "" if sensitive else f": {', '.join(names[:_LISTED])}{' ...' if len(names) > _LISTED else ''}"
     )
-    remedy = f"check that both files are about the same records{also}"
+    remedy = f"check that both files have the same records{also}"
     return DataError(f"{len(names):,} {reason}{listed_names}", source=path, remedy=remedy)
 
 
 class Planted:
-    """The anomalies of a sample, found in rows by their places (docs/reference/samples.md).
+    """The anomalies of a sample, which are found in rows by their places (docs/reference/samples.md).
 
-    The row of a whole record shows all of its anomalies; the field says which of them a part shows.
+    The row of a whole record shows all of its anomalies. For a part of a record, the field decides.
 
     Args:
-        domain: the sample's.
-        anomalies: as the truth lists them.
-        file: the sample's data, next to its truth; if it is a folder and the one above it was scored, record
-            ids begin with its name.
+        domain: the domain of the sample.
+        anomalies: the list in the truth.
+        file: name of the sample's data, next to its truth. If it is a folder and the folder above it was
+            scored, record ids begin with its name.
     """
 
     def __init__(self, domain: Field, anomalies: list[dict[str, Any]], file: str = "") -> None:
@@ -302,7 +312,14 @@ class Planted:
 
     @classmethod
     def read(cls, path: str) -> Self | None:
-        """Read a truth file; None if it is something else, DataError where it is damaged or empty."""
+        """Read a truth file.
+
+        Returns:
+            None if the file is not a truth file.
+
+        Raises:
+            DataError: the file is damaged or has no anomalies.
+        """
         if not path.endswith(".json") or not Path(path).is_file():
             return None
         try:
@@ -315,7 +332,7 @@ class Planted:
             raise DataError(
                 f"this {truth.get('domain')} sample has no anomalies",
                 source=path,
-                remedy="docs/reference/samples.md says which samples have anomalies; give other labels",
+                remedy="give other labels; docs/reference/samples.md lists the samples with anomalies",
             )
         domain = plugins.domain(str(truth.get("domain")))
         try:
@@ -328,7 +345,11 @@ class Planted:
             ) from None
 
     def shows_anomaly(self, row: Mapping[str, Any]) -> bool:
-        """Whether a row shows an anomaly, no longer `undetected` then; DataError for rows of no scoring."""
+        """Whether a row shows an anomaly. The anomaly is then no longer in `undetected`.
+
+        Raises:
+            DataError: the row is not a row of `seqmlm score`.
+        """
         name = str(row["id"]).removeprefix(self._prefix)
         is_whole_record = name in self._of
         planted = self._of.get(name if is_whole_record else name.rpartition("#")[0], [])
@@ -342,24 +363,31 @@ class Planted:
                 if is_whole_record or self._domain.sample.shows(row, anomaly)
             ]
         except (ValueError, LookupError, TypeError, AttributeError, OverflowError):
-            raise DataError(f"the row {row['id']!r} is not one of a scoring", remedy="score again") from None
+            raise DataError(f"row {row['id']!r} is not a row of seqmlm score", remedy="score again") from None
         for number in hits:
             self._hidden.pop(number, None)
         return bool(hits)
 
     @property
     def undetected(self) -> set[str]:
-        """Records with an anomaly that no row has shown so far."""
+        """Ids of the records with an anomaly that no row has shown so far."""
         return set(self._hidden.values())
 
 
 def _json_field(row: Mapping[str, Any], field: str, absent: Any) -> Any:
-    """A field of a row that tables hold as JSON text; `absent` where it is empty, whose type it must have."""
+    """A field of a row, which tables store as JSON text.
+
+    Args:
+        absent: the value for an empty field. Other values must have its type.
+
+    Raises:
+        DataError: the value is not JSON, or has another type.
+    """
     value = row.get(field)
     try:
         parsed = parse_json(value) if isinstance(value, str) and value else value or absent
     except ValueError:
         parsed = None
     if not isinstance(parsed, type(absent)):
-        raise DataError(f"the row {row['id']!r} is not one of a scoring", field=field, remedy="score again")
+        raise DataError(f"row {row['id']!r} is not a row of seqmlm score", field=field, remedy="score again")
     return parsed

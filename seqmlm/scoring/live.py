@@ -1,7 +1,7 @@
-"""Live scoring of files: a model that judges records as others write them, and counts of all its rows.
+"""Live scoring: a model that scores records while other programs write them, and counts of all rows.
 
-`seqmlm.watch` scores through this module alone, and knows neither levels nor calibrations. The trade-off: one
-class stands for model, plan and detector, which `scoring.score` has apart.
+`seqmlm.watch` scores only through this module, and does not deal with levels and calibrations. The trade-off:
+one class combines the model, the plan and the detector, which are separate in `scoring.score`.
 """
 
 from __future__ import annotations
@@ -39,40 +39,40 @@ from seqmlm.tasks.settings import check_field
 from seqmlm.tasks.task import open_model
 
 P_EDGES = (0.001, 0.01, 0.05, *(tenths / 10 for tenths in range(1, 11)))
-"""Upper ends of the bins that recent p-values are counted in."""
+"""Upper ends of the bins for counting recent p-values."""
 
 RECENT = 200
-"""Rows whose p-values are looked at together."""
+"""Number of recent rows whose p-values are examined for a shift."""
 
-_DAY = 86_400.0  # seconds after which a shift that goes on is told again
-_LONGEST = 1000  # characters of a message or template in an alarm
-_FEW = 0.35  # share of p-values of at most .5: a smaller one is not as half
+_DAY = 86_400.0  # seconds after which a continuing shift is reported again
+_LONGEST = 1000  # maximum characters of a message or template in an alarm
+_FEW = 0.35  # if a smaller share of p-values is at most .5, they are not uniform
 _FULL_WINDOW = 1 << 40  # units
 
 
 class LiveCounts(Tally):
-    """Counts of all rows of a stream, which a commit keeps: rows without an alarm may not be kept.
+    """Counts of all rows of a stream. A commit stores them, because rows without alarms need not be stored.
 
-    `incident_count` gives the number of incidents.
+    incident_count: function that returns the number of incidents.
     """
 
     incident_count: Callable[[], int] = staticmethod(lambda: 0)
 
-    records: int  # that were scored
+    records: int  # number of scored records
     numbers = (*Tally.numbers, "records")
 
     def __init__(self) -> None:
         super().__init__()
         self.recent: deque[int] = deque(maxlen=RECENT)  # bins of the last p-values
-        self.shift_times: dict[str, float] = {}  # of shifts that were told; seconds since 1970-01-01 UTC
+        self.shift_times: dict[str, float] = {}  # when shifts were reported; seconds since 1970-01-01 UTC
 
     def snapshot(self) -> dict[str, Any]:
-        """The counts as JSON can hold them."""
+        """The counts as values for JSON."""
         names = (*self.numbers, "first", "shift_times")
         return {**{name: getattr(self, name) for name in names}, "recent": list(self.recent)}
 
     def restore(self, counts: Mapping[str, Any]) -> None:
-        """Go on from a `snapshot`, also of an earlier version; it is empty at the beginning."""
+        """Continue from a `snapshot`, also one from an earlier version. It is empty at the beginning."""
         new_names = {"asked": "records", "told": "shift_times"}
         present = {new_names.get(name, name): count for name, count in counts.items()}
         vars(self).update({name: present[name] for name in self.snapshot() if name in present})
@@ -91,7 +91,7 @@ class LiveCounts(Tally):
         return self.incident_count()
 
     def recent_shares(self) -> dict[str, float]:
-        """`shares` of the last `RECENT` rows; nothing of fewer."""
+        """`shares` of the last `RECENT` rows, empty for fewer rows."""
         if len(self.recent) < RECENT:
             return {}
         limits = {"low_p": 0.5, "lowest_p": 0.05}
@@ -102,23 +102,23 @@ class LiveCounts(Tally):
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedRecords:
-    """Records as a model judges them: rows as they are written, and the records that it cannot read."""
+    """The rows of some records, ready to write, and the records that the model cannot read."""
 
     rows: Sequence[dict[str, Any]]
     unreadable: Sequence[Record]
 
 
 class LiveModel:
-    """A model that judges records as they come, by the plan that its calibrations allow.
+    """A model that scores records as they arrive, with a plan that fits its calibrations.
 
     Args:
         config: level, mode and rate of alarms.
-        say: takes sentences for a person.
-        clock: seconds since 1970-01-01 UTC.
+        say: called with messages for the user.
+        clock: returns seconds since 1970-01-01 UTC.
 
     Raises:
-        UsageError: a request that makes no sense, or a field whose files cannot be followed.
-        StateError: no such model, or no calibration where alarms are asked for.
+        UsageError: the request is not valid, or files of the field cannot be followed.
+        StateError: the model does not exist, or alarms are requested without a calibration.
     """
 
     plan: ScoringPlan
@@ -134,7 +134,7 @@ class LiveModel:
         domain = self.plan.session.domain
         if not domain.reading.followed:
             raise UsageError(
-                f"files of the domain {domain.name} cannot be watched; pipe them in: 'seqmlm score MODEL -'"
+                f"files of the domain {domain.name} cannot be watched: pipe them into 'seqmlm score MODEL -'"
             )
         for note in self.plan.notes:
             say(note)
@@ -144,33 +144,33 @@ class LiveModel:
 
     @property
     def reference(self) -> str:
-        """The version as rows name it: NAME:VERSION where the model is registered."""
+        """The name of the model version in rows: NAME:VERSION for a registered model."""
         entry = self.plan.session.entry
         return self._config.model if entry is None else entry.reference
 
     @property
     def version(self) -> dict[str, Any]:
-        """The fields by which a row names the version that judged it: a model can be calibrated anew."""
+        """The fields of a row that identify the model version and its calibration."""
         stored = self.plan.stored
         return {"model": self.reference} | ({} if stored is None else {"calibrated": stored.created})
 
     @property
     def digests(self) -> dict[str, str]:
-        """Path to SHA-256 of the model's files."""
+        """The SHA-256 of each of the model's files, by path."""
         return file_facts(self.plan.session.model.files)
 
     @property
     def sensitive(self) -> bool:
-        """Whether rows are of sensitive data."""
+        """Whether rows contain sensitive data."""
         return self.plan.session.card.sensitive
 
     @property
     def shows_incidents(self) -> bool:
-        """Whether there may be incidents, and their number may be shown: not of sensitive data."""
+        """Whether incidents are possible and their number may be shown. It is hidden for sensitive data."""
         return self.rated and not self.sensitive
 
     def data_rules(self) -> AbstractContextManager[None]:
-        """Context in which the rules for the model's data hold (`Session.data_rules`)."""
+        """A context that applies the rules for the model's data (`Session.data_rules`)."""
         return self.plan.session.data_rules()
 
     @property
@@ -179,11 +179,11 @@ class LiveModel:
         return self.plan.alpha is not None
 
     def rotation(self, path: str) -> tuple[Any, ...]:
-        """Sorts the files of one log in the order they were written."""
+        """A sort key that puts the files of one log in the order in which they were written."""
         return self.plan.session.domain.reading.rotation(path)
 
     def tick(self, latency: float) -> float:
-        """Seconds that lines may wait to become records where rows are due within `latency`."""
+        """Seconds that lines may wait to become records, if rows are due within `latency`."""
         return TICK_SHARE * latency
 
     def read(self, source: Source, problems: Problems) -> Iterator[Record]:
@@ -193,7 +193,7 @@ class LiveModel:
         return iter(reader(problems))
 
     def judge(self, records: Sequence[Record], problems: Problems) -> JudgedRecords:
-        """Judge some records, and count their rows."""
+        """Score some records and count their rows."""
         session, rows = self.plan.session, list[dict[str, Any]]()
         readable = encoded(session.domain, session.tokenizer, records, problems)
         for part in parts_of(readable, self.plan.budget.share):
@@ -209,9 +209,13 @@ class LiveModel:
         return JudgedRecords(rows=rows, unreadable=[record for record in records if id(record) not in ids])
 
     def pause_row(self, path: str, line: int, *, seconds: float, last: float) -> dict[str, Any] | None:
-        """The alarm of a log without a line for some seconds, counted; None where that is not unusual.
+        """The alarm for a log without new lines for some seconds, or None if that is not unusual.
 
-        `last` is the time of day of its last line.
+        The alarm is counted.
+
+        Args:
+            seconds: seconds without a line.
+            last: time of the last line, in seconds since 1970-01-01 UTC.
         """
         row = pause_row(self.plan, path, line, seconds=seconds, last=last)
         if row is not None:
@@ -221,7 +225,7 @@ class LiveModel:
 
     @property
     def shift(self) -> tuple[Shift, str] | None:
-        """The shift that the last p-values show, and a sentence about it; None for no shift."""
+        """The shift that the last p-values show, with a sentence about it, or None."""
         plan = self.plan
         shares = self.counts.recent_shares() if tells_shares(plan) else {}
         return detect_shift(
@@ -230,18 +234,23 @@ class LiveModel:
             normal=0 if plan.stored is None else plan.stored.rows,
             limits=TOO_LOW_LIVE,
             rows=f"the last {RECENT} rows",
-            instead=", and start this again: it goes on where it was, by the new calibration",
+            instead=", then restart this command: it continues with the new calibration",
         )
 
     def _tell_shift(self) -> None:
-        """Tell a shift once a day."""
+        """Report a shift once a day."""
         shift, times, now = self.shift, self.counts.shift_times, self._clock()
         if shift is not None and abs(now - times.get(shift[0], -math.inf)) >= _DAY:
             times[shift[0]] = now
             self._say(shift[1])
 
     def summary(self, task: str, problems: Problems, quarantine: Path, seconds: float, new: int) -> Summary:
-        """The summary of the whole stream; in the last `seconds` there were so many `new` records."""
+        """The summary of the whole stream.
+
+        Args:
+            seconds: duration of this run.
+            new: number of records in this run.
+        """
         plan, counts = self.plan, self.counts
         figures = released({**counts.figures(plan), "level": plan.level.name})
         return Summary(
@@ -253,8 +262,10 @@ class LiveModel:
 
 
 def alarm_fields(judged: JudgedRow, plan: ScoringPlan) -> dict[str, Any]:
-    """Further fields of an alarm, by which alarms of a file become incidents: `what` is wrong; times; of the
-    most telling unit its `message`, `template` and what was `expected`; and as `Reasons.alarm_facts` says.
+    """Additional fields of an alarm, used for grouping alarms of a file into incidents.
+
+    These are `what` is wrong, the times, and the fields of `Reasons.alarm_facts`. The most telling unit gives
+    its `message`, its `template` and what was `expected`.
     """
     row, scored = judged.row, judged.scored_record
     if row.score is None:
@@ -276,7 +287,7 @@ def alarm_fields(judged: JudgedRow, plan: ScoringPlan) -> dict[str, Any]:
 def pause_row(
     plan: ScoringPlan, path: str, line: int, *, seconds: float, last: float
 ) -> dict[str, Any] | None:
-    """The alarm of a pause, judged as the longest one of a full window; see `LiveModel.pause_row`."""
+    """The alarm for a pause, compared with the longest pauses of full windows; see `LiveModel.pause_row`."""
     statistics = plan.level.reasons.pause_statistics(seconds)
     if plan.stored is None or plan.alpha is None or not statistics:
         return None
@@ -309,21 +320,23 @@ def pause_row(
 
 
 def period_sentence(count: int, half: int, low: int) -> str:
-    """A sentence on whether `count` p-values of a period look like those of normal rows; "" for none.
+    """A sentence on whether the p-values of a period look like those of normal rows, "" without p-values.
 
-    `half` of them are at most .5, and `low` at most .05.
+    Args:
+        count: number of p-values.
+        half, low: number of p-values of at most .5 and at most .05.
     """
     if not count:
         return ""
     if count < FEWEST_TOLD:
-        return f"{count:,} are too few to say whether they are uniform, as those of normal rows are"
+        return f"{count:,} p-values are too few to tell whether they are uniform, like those of normal rows"
     share, low_share = half / count, low / count
     shift = detect_shift(share, low_share, judged=count, normal=count, limits=TOO_LOW_LIVE)
     if shift is not None:
         return shift[1]
-    alike = "about uniform, as those of normal rows"
+    alike = "about uniform, like those of normal rows"
     if share < _FEW:
-        alike = "fewer are small than of normal rows, as of repeats and of what the training had"
+        alike = "fewer small p-values than normal rows have, as for repeats and for training data"
     return f"{alike}: {share:.0%} are at most 0.5, {low_share:.1%} at most 0.05"
 
 

@@ -1,4 +1,4 @@
-"""The output of a scoring: a line for each judged row, and the figures of all rows."""
+"""The output of a scoring: the fields of each row, and the figures of all rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from seqmlm.tasks.task import format_figure
 from seqmlm.tokenizers.base import Tokenizer
 
 TOP_UNITS = 5
-"""Units that `top` names, and those whose mean is `top_mean`."""
+"""Number of units in `top`, and of units in the mean `top_mean`."""
 
 
 def line(
@@ -39,15 +39,17 @@ def line(
     calibrated: bool | None = None,
     level: Level | None = None,
 ) -> dict[str, Any]:
-    """The fields of a row; those that do not apply are left out, those without a value are None.
+    """The fields of a row. Fields that do not apply are left out, and fields without a value are None.
 
-    Of a record that is a part of something longer (a block of a contig), places are those in the whole.
+    If the record is a part of a longer sequence (a block of a contig), places are those in the whole
+    sequence.
 
     Args:
-        per_unit: every unit with its surprisal, entropy and rank.
-        sensitive: the row says that it is of sensitive data, for whoever reads it.
-        calibrated: rows have p-values, and one without a score has None; default: if this one has.
-        level: it was judged at; then an alarm says why it is one.
+        per_unit: include every unit with its surprisal, entropy and rank.
+        sensitive: mark the row as sensitive.
+        calibrated: whether rows have p-values; then a row without a score has the p-value None. Default:
+            whether this row has a p-value.
+        level: the level of the row. With it, an alarm has a reason.
     """
     row, scored = judged.row, judged.scored_record
     bits = scored.surprisal[row.units]
@@ -67,7 +69,7 @@ def line(
         fields["unfamiliar"] = True
     calibrated = judged.p_value is not None if calibrated is None else calibrated
     if calibrated:
-        # Of a row without a score it is not known whether it is normal.
+        # It is unknown whether a row without a score is normal.
         p_value = None if row.score is None else judged.p_value
         fields |= {"p_value": p_value, "extrapolated": judged.extrapolated}
     if judged.alarm is not None:
@@ -85,7 +87,7 @@ def line(
 
 
 def planned_line(judged: JudgedRow, plan: ScoringPlan) -> dict[str, Any]:
-    """`line`, as a plan asks for it."""
+    """The fields of a row (see `line`) according to a plan."""
     return line(
         judged,
         plan.session.tokenizer,
@@ -102,8 +104,12 @@ def reason(
     judged: JudgedRow,
     meaning: Callable[[str], str | None] = lambda text: None,
 ) -> str:
-    """Why a row raised an alarm, in some sentences; `rule` is what it is called, `meaning` is that of
-    `finding_message`."""
+    """The reason for an alarm in a few sentences.
+
+    Args:
+        rule: the name of the kind of row in the text.
+        meaning: see `finding_message`.
+    """
     name = judged.fired
     text = finding_message(
         rule,
@@ -122,32 +128,34 @@ def reason(
 
 
 def _most_telling(level: Level, judged: JudgedRow) -> str:
-    """A sentence on the statistic that says most of an alarm; "" where one judges alone and its name tells
-    nothing."""
+    """A sentence on the most telling statistic of an alarm.
+
+    It is "" if there is only one statistic and its description would add nothing.
+    """
     name, is_only = judged.fired, len(judged.p_values) == 1
     if name is None:
         is_joint = not is_only and judged.p_value is not None
-        return "No statistic is unusual by itself, all together are." if is_joint else ""
+        return "No statistic is unusual by itself, but all together are." if is_joint else ""
     meaning = level.reasons.meaning(name, judged.row, judged.usual)
     if is_only and meaning == level.statistics[name]:
         return ""
-    endless = judged.row.statistics.get(name) == math.inf  # few rows cannot rank what is infinite
+    endless = judged.row.statistics.get(name) == math.inf  # few rows cannot rank infinite values
     return f"Most telling: {meaning}{'' if endless else f' (p {p_value_text(judged.p_values[name])})'}."
 
 
 def unusual_first(row: Mapping[str, Any]) -> tuple[float, float]:
-    """Sort key of a row (by its fields, as in `line`), most unusual first: alarms, p-values, then scores."""
+    """Sort key for the fields of a row, most unusual first: by alarm, then p-value, then score."""
     p_value, score = row.get("p_value"), row.get("score")
     first = math.inf if p_value is None else p_value
     return -1.0 if row.get("alarm") and p_value is None else first, math.inf if score is None else -score
 
 
 def most_unusual(level: Level, row: Mapping[str, Any]) -> str:
-    """A sentence or two on a row without an alarm: its most unusual statistic, and its least expected unit.
+    """One or two sentences on a row without an alarm: its most unusual statistic and least expected unit.
 
     Args:
-        level: it was judged at.
-        row: by its fields, as `line` has them.
+        level: the level of the row.
+        row: the fields of the row, as returned by `line`.
     """
     sentences, p_values = [], row.get("channels") or {}
     name = min(p_values, key=p_values.__getitem__, default=None)
@@ -162,7 +170,7 @@ def most_unusual(level: Level, row: Mapping[str, Any]) -> str:
 
 
 def summary(bits: Doubles) -> dict[str, float | None]:
-    """Reductions of surprisals in bits; `pll` is in nats. None where there is no unit."""
+    """Summary statistics of surprisals in bits, and `pll` in nats. Most are None for a row without units."""
     if not len(bits):
         names = ("bits_per_unit", "perplexity", "max", "top_mean")
         return {"pll": 0.0, "sum": 0.0, **dict.fromkeys(names)}
@@ -179,7 +187,7 @@ def summary(bits: Doubles) -> dict[str, float | None]:
 
 
 def unit_fields(row: Row, scored: ScoredRecord, unit: int, tokenizer: Tokenizer) -> dict[str, Any]:
-    """The fields of a unit of a row: its text, surprisal and what was expected."""
+    """The fields of one unit of a row: its text, its surprisal and the expected units."""
     spelling = tokenizer.spelling
     return reasons.unit_fields(scored, unit, spelling.unit_text, spelling.meaning, row)
 
@@ -194,7 +202,7 @@ _COLUMNS: dict[str, Kind] = {
 
 
 def schema(plan: ScoringPlan) -> Schema:
-    """The columns of a scoring's rows, the same for every row; fields of `Row.extra` are not among them."""
+    """The columns of all rows of a scoring, without the fields of `Row.extra`."""
     columns = dict(_COLUMNS)
     if plan.session.card.sensitive:
         columns["sensitive"] = "flag"
@@ -211,31 +219,30 @@ def schema(plan: ScoringPlan) -> Schema:
     return Schema(columns=columns, statistics=plan.level.statistics.judging if plan.calibrated else ())
 
 
-# What all rows come to
+# Figures of all rows
 
 
 class Familiar:
-    """Notes records that the model was trained on or whose language it does not know, and units that its
-    vocabulary does not have."""
+    """Counts records from the training data, records in unknown languages, and unknown units."""
 
     def __init__(self, plan: ScoringPlan) -> None:
         tokenizer = plan.session.tokenizer
         self._trained_on = stored_trained_on(Path(plan.session.model.path))
         self._identity = plan.session.domain.keys.identity
         self._language, self._languages = plan.session.domain.text.language, plan.session.model.card.languages
-        # Others are scored: an unknown line of a log is a unit like any other.
+        # Other unknown units are scored: an unknown line of a log is a normal unit.
         ids = [token for token in tokenizer.units.facts.unfamiliar if tokenizer.space.is_special[token]]
         self._unknown = np.array(ids, dtype=np.int64)
-        self._unfamiliar = f"{tokenizer.traits.unit} unknown to the model, and not scored"
+        self._unfamiliar = f"{tokenizer.traits.unit} unknown to the model, not scored"
 
     def note(self, encoded: Sequence[Encoded], problems: Problems) -> None:
-        """Count records that were trained on or are in another language, and units that are not known."""
+        """Count records from the training data or in another language, and unknown units."""
         for record, encoding in encoded:
             if self._trained_on is not None and self._identity(record) in self._trained_on:
                 problems.note(TRAINED_ON, source=record.source, line=record.line)
             language = self._language(record.raw)
             if self._languages and language and language not in self._languages:
-                note = f"record in {language}, which the model was not trained on: its scores say little"
+                note = f"record in {language}, a language without training data: its scores are unreliable"
                 problems.note(note, source=record.source, line=record.line)
             if len(self._unknown):
                 groups = encoding.groups[np.isin(encoding.ids, self._unknown)]
@@ -243,17 +250,17 @@ class Familiar:
                 problems.note(self._unfamiliar, int(unit_count), source=record.source, line=record.line)
 
 
-TRAINED_ON = "record that the model was trained on: its scores say little of new ones"
+TRAINED_ON = "record from the training data: its scores can be too low"
 
 
 class Tally:
-    """Counts rows one by one: alarms, incidents, and how p-values lie."""
+    """Counts rows one by one: alarms, incidents and small p-values."""
 
     numbers: ClassVar[Sequence[str]] = (
         *("rows", "units", "alarms", "unscored", "unfamiliar"),
         *("with_p", "low_p", "lowest_p"),
     )
-    """Attributes that are numbers."""
+    """Names of the attributes that are numbers."""
 
     rows: int
     units: int
@@ -267,11 +274,11 @@ class Tally:
     def __init__(self) -> None:
         for name in self.numbers:
             setattr(self, name, 0)
-        self.first = ""  # row without a score
+        self.first = ""  # the first row without a score
         self._incidents = Incidents()
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Count a row by its fields, as `line` has them."""
+        """Count a row with the fields that `line` returns."""
         self.rows += 1
         self.units += row["units"]
         if (p_value := row.get("p_value")) is not None:
@@ -289,19 +296,24 @@ class Tally:
                 self._incidents.add(f"{row['source']}\0{name}", start, end)
 
     def shares(self, normal: int) -> dict[str, float]:
-        """`low_p` and `lowest_p`, and `normal_rows`, the calibration's; nothing of too few, here or there."""
+        """The shares `low_p` and `lowest_p` of p-values up to .5 and .05, and the number `normal_rows`.
+
+        The result is empty if there are too few rows here or in the calibration.
+        """
         if min(self.with_p, normal) < FEWEST_TOLD:
             return {}
         low, lowest = self.low_p / self.with_p, self.lowest_p / self.with_p
         return {"low_p": low, "lowest_p": lowest, "normal_rows": normal}
 
     def incidents(self) -> int:
-        """Groups of alarms that overlap or touch."""
+        """The number of groups of alarms that overlap or touch."""
         return self._incidents.count
 
     def figures(self, plan: ScoringPlan) -> dict[str, Any]:
-        """Counts of all rows: `rows` and `units`; `unscored` and `unfamiliar` rows; `alarms` and `incidents`,
-        where a rate was asked; and `shares`."""
+        """Counts of `rows`, `units`, `unscored` and `unfamiliar` rows, and the `shares`.
+
+        If a rate was requested, there are also counts of `alarms` and `incidents`.
+        """
         count = int if plan.level.counts_people else Things
         counts: dict[str, Any] = {"rows": count(self.rows), "units": Things(self.units)}
         if self.unscored:
@@ -314,12 +326,12 @@ class Tally:
 
 
 def tells_shares(plan: ScoringPlan) -> bool:
-    """Whether the calibration has rows enough for shares of p-values to say something."""
+    """Whether the calibration has enough rows to compare shares of p-values."""
     return plan.stored is not None and plan.stored.rows >= FEWEST_TOLD
 
 
 def warnings(figures: Mapping[str, Any]) -> list[str]:
-    """Sentences that a person should read before believing the scores."""
+    """Warnings about the scores, one sentence each."""
     sentences = []
     if unscored := figures.get("unscored"):
         sentences.append(f"{UNSCORED}: {unscored} (first: {figures['first_unscored']})")
@@ -333,19 +345,25 @@ def warnings(figures: Mapping[str, Any]) -> list[str]:
 
 
 def judged_rows(figures: Mapping[str, Any]) -> Any:
-    """Rows that may raise an alarm, all but the unfamiliar ones; all, where one of the counts is withheld."""
+    """The number of rows that can raise an alarm: all rows without the unfamiliar ones.
+
+    If one of the counts is withheld, it is the number of all rows.
+    """
     rows, unfamiliar = figures["rows"], figures.get("unfamiliar", 0)
     return rows - unfamiliar if isinstance(rows, int) and isinstance(unfamiliar, int) else rows
 
 
-UNFAMILIAR = "unfamiliar rows, most of which the model does not know, so that they have no p-value"
-UNSCORED = "rows without a score, for nothing in them, or too little, can be scored"
+UNFAMILIAR = "unfamiliar rows (mostly units that the model does not know), without p-value"
+UNSCORED = "rows without a score, because nothing or too little in them can be scored"
 
 
 def sentence(
     plan: ScoringPlan, figures: Mapping[str, Any], records: Cell, seconds: float, rate: float
 ) -> str:
-    """The last lines of a scoring: what was scored, then warnings; `rate` is in records a second."""
+    """The last lines of a scoring: the scored records and rows, then warnings.
+
+    rate: records per second.
+    """
     unit = plan.session.tokenizer.traits.unit
     what = number_of(figures["rows"], "row")
     if figures["rows"] == records:
@@ -353,15 +371,18 @@ def sentence(
     alarms = ""
     if "alarms" in figures:
         alarms = f", {number_of(figures['alarms'], 'alarm')} in {number_of(figures['incidents'], 'incident')}"
-    # With the seconds, the speed would tell a count that is withheld.
+    # Seconds and speed together would reveal a withheld count.
     fast = "" if isinstance(records, str) else f" ({per_second(rate)} records/s)"
     scored = f"scored {number_of(records, 'record')}, {what} in {seconds:.1f} s{fast}"
     return "\n".join([scored + alarms, *warnings(figures)])
 
 
 def extent(judged: JudgedRow) -> tuple[str, float, float]:
-    """(name, start, end) of an alarm in its file, in lines if the record is made of lines, else in letters;
-    of the whole if the record is a part. Windows of a log, which have no names, lie along the file ("")."""
+    """(name, start, end) of an alarm in its file, for grouping alarms that overlap.
+
+    Places are in lines if the record consists of lines, else in letters. If the record is a part of a longer
+    sequence, they are places in that sequence. Windows of a log have no name ("") and places along the file.
+    """
     row, record = judged.row, judged.scored_record.record
     name = record.document or record.id
     lines = record.meta.get("lines")

@@ -1,4 +1,4 @@
-"""Findings in source code: all of a folder, or what changed in it since a revision or by a diff."""
+"""Review source code: a whole folder, or its changes since a revision or in a diff."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
     from seqmlm.domains.field import FileChange
 
 CHANGE = "change"
-"""What a finding in changed lines is called."""
+"""Name of the SARIF rule for findings in changed lines."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReviewConfig(ScoreConfig):
-    """The settings of `seqmlm review`.
+    """Settings of `seqmlm review`.
 
     Args:
-        paths: folder of source code, or files of it.
+        paths: folder of source code, or source files.
         out: write the rows to this file instead of stdout: .jsonl, .csv or .parquet.
-        since: REV: only lines changed since this git revision, of one folder.
-        diff: FILE: only lines changed by this unified diff, applied or not.
-        sarif: FILE: write the alarms to this SARIF 2.1.0 file as well; needs --fpr.
-        baseline: FILE: SARIF or JSON lines of an earlier review; write only alarms it does not have.
+        since: REV: review only lines changed since this git revision, in one folder.
+        diff: FILE: review only lines changed by this unified diff, applied or not.
+        sarif: FILE: also write the alarms to this SARIF 2.1.0 file; needs --fpr.
+        baseline: FILE: SARIF or JSON lines of an earlier review; write only alarms that are not in it.
     """
 
     option_fields: ClassVar[tuple[str, ...]] = (
@@ -61,7 +61,7 @@ class ReviewConfig(ScoreConfig):
 
     @property
     def changes(self) -> bool:
-        """Whether only changed lines are judged."""
+        """Whether only changed lines are reviewed."""
         return self.since is not None or self.diff is not None
 
     @property
@@ -70,7 +70,7 @@ class ReviewConfig(ScoreConfig):
 
     @property
     def resumable(self) -> bool:
-        return False  # a change is judged as the folder is now, and findings are compared as a whole
+        return False  # the folder may have changed, and findings are compared as a whole
 
     @property
     def outputs(self) -> dict[str, Path | None]:
@@ -78,25 +78,25 @@ class ReviewConfig(ScoreConfig):
 
     def check(self) -> None:
         if not self.paths:
-            raise UsageError("nothing to review: name a folder of source code, such as .")
+            raise UsageError("nothing to review: give a folder of source code, such as .")
         if self.resume or self.shard is not None:
-            raise UsageError("a review is not resumed, and has no shards: run it again, whole")
+            raise UsageError("review does not support --resume and --shard: run it again")
         if self.since is not None and self.diff is not None:
-            raise UsageError("--since and --diff both say what changed; give one")
+            raise UsageError("--since and --diff exclude each other: give only one")
         if self.changes and (len(self.paths) != 1 or not Path(self.sources[0]).is_dir()):
-            raise UsageError("--since and --diff are about one folder: name it as the only PATH")
+            raise UsageError("--since and --diff work on one folder: give it as the only PATH")
         super().check()
         check_outputs(self.outputs, inputs=expand(self.sources))
         check_outputs(self.outputs, inputs=[] if self.diff is None else [self.diff])
-        if self.baseline is not None:  # SARIF may take the place of its own baseline, which is read before
+        if self.baseline is not None:  # SARIF may replace its own baseline, which is read before
             check_outputs({**self.outputs, "--sarif": None}, inputs=[self.baseline])
         for name, path in (("--sarif", self.sarif), ("--baseline", self.baseline)):
             if path is not None and self.rate_option is None:
-                raise UsageError(f"{name} is about alarms: say how many are wanted with --fpr, such as 0.001")
+                raise UsageError(f"{name} needs alarms: add --fpr, such as --fpr 0.001")
 
 
 class _Versions(NamedTuple):
-    """A change, and the record of its file before and after it, if there is one, tokenized."""
+    """A change, and the tokenized records of its file before and after it, if they exist."""
 
     change: FileChange
     old_records: list[Encoded]
@@ -104,11 +104,11 @@ class _Versions(NamedTuple):
 
 
 class Review(Score):
-    """Review source code: lines that a model of normal code finds unusual, all or only what changed.
+    """Review source code: find lines that are unusual for a model of normal code, in all code or in changes.
 
-    Of changed lines, `score` is by how much each became more unusual; the p-value is that of the line as it
-    is now, and it alarms only where it also became more unusual. With --baseline only new alarms are
-    written; SARIF has all of them, each marked as new, unchanged or absent.
+    For a changed line, `score` is the increase in how unusual it is. Its p-value is that of the new line. A
+    changed line raises an alarm only if it also became more unusual. With --baseline, only new alarms are
+    written. The SARIF file has all alarms, marked as new, unchanged or absent.
 
     Example: seqmlm review mycode . --fpr 0.001 --sarif all.sarif
 
@@ -125,30 +125,30 @@ class Review(Score):
     def __init__(self, config: ReviewConfig, session: Session) -> None:
         super().__init__(config, session)
         domain, level = session.domain, self.plan.level
-        assert domain.changes is not None  # else the model was refused
+        assert domain.changes is not None  # otherwise the model would have been refused
         if config.changes and level.name != domain.changes.level:
-            raise UsageError(f"changes of a folder are judged only at the level {domain.changes.level!r}")
+            raise UsageError(f"--since and --diff work only with --level {domain.changes.level}")
         self._rule = CHANGE if config.changes else level.name
         given = self._rule, level, config.baseline, config.sarif
         self._findings = Findings(*given)
         changed: dict[str, Any] = {"reads_ahead": False, "may_be_empty": config.changes}
-        if config.changes:  # what they take is not known before they are compared
+        if config.changes:  # their cost is unknown before they are compared
             changed["costs"] = lambda problems: ()
         if config.baseline is not None:
             changed["row_filter"] = lambda row: not row.get("known")
         self.output = replace(self.output, **changed)
 
     def input_files(self) -> list[str]:
-        """None: a review is not resumed."""
+        """Empty, because a review cannot be resumed."""
         return []
 
     def records(self, problems: Problems) -> Iterable[Any]:
-        """The changes of the folder, file by file, also those without changed lines; or all its records."""
+        """The changes of the folder by file, also files without changed lines. Or all its records."""
         if not self.config.changes:
             return super().records(problems)
         since, diff, root = self.config.since, self.config.diff, Path(self.config.sources[0])
         changes = self.session.domain.changes
-        assert changes is not None  # else nothing was begun
+        assert changes is not None  # otherwise the model would have been refused
         return changes.read(root, problems, since=since, diff=diff)
 
     def items(self, records: Iterable[Any], problems: Problems) -> Iterator[Any]:
@@ -164,17 +164,20 @@ class Review(Score):
             yield _Versions(change, *versions)
 
     def cost(self, item: Any) -> float:
-        """Forward tokens of an item, at most; of a change, those of both whole versions."""
+        """Maximum forward tokens of an item. For a change, those of both complete versions."""
         if not self.config.changes:
             return super().cost(item)
         return sum(super(Review, self).cost(encoded) for encoded in (*item.old_records, *item.new_records))
 
     def batch_share(self, item: Any) -> float:
-        """The part of a batch that an item fills: a change fills one, a record as in `Task.batch_share`."""
+        """The share of a part that an item takes: a change takes a whole part."""
         return 1.0 if self.config.changes else super().batch_share(item)
 
     def judge_items(self, items: Sequence[Any]) -> list[list[JudgedRow]]:
-        """The rows of each record; of each change its changed rows, as they are now, scored by the change."""
+        """The rows of each record.
+
+        For a change, its changed rows in the new version, scored by the increase.
+        """
         return list(map(self._judge_change, items)) if self.config.changes else super().judge_items(items)
 
     def _judge_change(self, versions: _Versions) -> list[JudgedRow]:
@@ -192,7 +195,7 @@ class Review(Score):
         return rows
 
     def _rows_in_spans(self, version: list[Encoded], spans: Sequence[tuple[int, int]]) -> list[JudgedRow]:
-        """The judged rows of the units that begin in some spans of a version; the rest is context."""
+        """The rows of the units that begin inside some spans of a version. The rest is context."""
         rule = self.plan.level.view.units(self.session.tokenizer)
         token_masks = []
         for encoded in version:
@@ -212,7 +215,7 @@ class Review(Score):
     def conclusion(self, figures: Figures, items: People, rows: ReadRows) -> Conclusion:
         if self.config.changes and not items:
             base = f"since {self.config.since}" if self.config.since is not None else f"by {self.config.diff}"
-            return Conclusion(f"nothing was looked at: no change of source code {base} that can be judged")
+            return Conclusion(f"nothing to review: no changes of source code {base}")
         return super().conclusion(figures, items, rows)
 
     def extra_files(self, rows: ReadRows) -> Sequence[Path]:
@@ -221,11 +224,12 @@ class Review(Score):
 
 
 class Findings:
-    """Collects the alarms of one scoring; other rows pass.
+    """Collects the alarms of one scoring.
 
     Args:
-        rule: what is found.
-        baseline: an earlier run's SARIF or JSON lines; None for none.
+        rule: name of the SARIF rule.
+        level: the level of the rows.
+        baseline: SARIF or JSON lines of an earlier run, or None.
         out: SARIF file, or None.
 
     Raises:
@@ -239,7 +243,7 @@ class Findings:
         self.looked_at: set[str] = set()
 
     def is_new(self, judged: JudgedRow) -> bool:
-        """Take a row, and say whether it is written: without a baseline always, else only a new alarm."""
+        """Collect a row, and tell whether to write it: always without a baseline, else only a new alarm."""
         if self._baseline is None and self._out is None:
             return True
         row, scored = judged.row, judged.scored_record
@@ -255,10 +259,10 @@ class Findings:
         return not is_known
 
     def finish(self) -> None:
-        """Write the SARIF file; findings of the baseline that were not met again are absent.
+        """Write the SARIF file. Findings of the baseline that did not occur again are marked as absent.
 
         Raises:
-            StateError: it cannot be written.
+            StateError: the file cannot be written.
         """
         if self._out is None:
             return

@@ -1,9 +1,9 @@
-"""The share of the rows of each record that a calibration looks at, where not all of them can be paid for.
+"""Sample rows of records for a calibration, if scoring all rows would take too long.
 
-Rows of one record are alike: the number of records says what a calibration is worth, not the number of rows.
-Some rows of each of many records cost as much as all rows of a few. Every row of a record is drawn with the
-same probability, so that normal rows are distributed as the rows of whole records are. A drawn row is scored
-in the same windows as in its whole record, so that its statistics are the same.
+Rows of one record are alike, so the quality of a calibration depends on the number of records rather than
+rows. Some rows from each of many records cost as much as all rows of a few records. Every row of a record is
+drawn with the same probability, so the sample has the distribution of all rows. A drawn row is scored in the
+same windows as in its whole record, so its statistics are the same.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from seqmlm.inference.estimate import Cost
 from seqmlm.inference.record_batches import Encoded
 
 ENOUGH_ROWS = 1_000
-"""Rows that a training calibrates a mode with, if it can pay for them: they guarantee rates of .001."""
+"""Rows that a training uses to calibrate a mode, if time allows. They guarantee rates of .001."""
 
 ENOUGH_RECORDS = 50
-"""Records that so many rows must be of: rows of few records are more alike than their number says."""
+"""Minimum number of records for `ENOUGH_ROWS` rows, because rows of few records are alike."""
 
-_MANY_RECORDS = 200  # that a limit is divided among, where single rows can be drawn
-_NEIGHBOURS = 20  # rows that are drawn together where one pass of the model covers them
+_MANY_RECORDS = 200  # number of records that share a limit, if single rows can be drawn
+_NEIGHBOURS = 20  # rows that are drawn together if one pass of the model covers them
 
 
 class Limit(NamedTuple):
-    """How much is spent on a mode: so many forward tokens, but so many rows and records at least."""
+    """The limit for a mode: a number of forward tokens, with minimum numbers of rows and records."""
 
     tokens: float
     rows: int = 0
@@ -41,14 +41,16 @@ class Limit(NamedTuple):
 
 
 class Portion(NamedTuple):
-    """Some records that are judged together.
+    """Some records that are scored together.
 
-    records: tokenized.
-    drawn_tokens: (L,) True at the tokens of drawn rows, for each record; None where all rows are judged.
-    done, of: records up to here, of how many.
-    drawn_share: the share of their rows that was drawn.
-    spent: forward tokens up to here, by estimate.
-    limit: of these; None where all records are taken.
+    Attributes:
+        records: tokenized records.
+        drawn_tokens: for each record, (L,) True at the tokens of drawn rows. None if all rows are scored.
+        done: number of records so far.
+        of: number of all records.
+        drawn_share: the share of their rows that was drawn.
+        spent: estimated forward tokens so far.
+        limit: the limit for the mode, or None to use all records.
     """
 
     records: list[Encoded]
@@ -60,7 +62,7 @@ class Portion(NamedTuple):
     limit: Limit | None
 
     def share(self, rows: int) -> float:
-        """How much is done with so many rows, from 0 to 1: of all records, or of what is enough."""
+        """The completed share (0 to 1) after `rows` rows: of all records, or of a sufficient number."""
         if self.limit is None:
             return self.done / self.of
         tokens, least_rows, records = self.limit
@@ -69,19 +71,21 @@ class Portion(NamedTuple):
         return min(1.0, max(paid, plenty, self.done / self.of))
 
     def owes(self, rows: int, least_rows: int) -> bool:
-        """Whether further records must be taken, however late it is: of so many rows there are too few."""
+        """Whether more records are required, even if time is over, because `rows` rows are too few."""
         return self.limit is not None and (rows < least_rows or self.done < self.limit.records)
 
     def enough(self, rows: int) -> bool:
-        """Whether no further records need be taken."""
+        """Whether `rows` rows are enough."""
         return self.limit is not None and self.share(rows) >= 1
 
 
 class DrawnRows(NamedTuple):
-    """The rows that are drawn of a record.
+    """The drawn rows of a record.
 
-    drawn_tokens: (L,) True at their tokens.
-    rows, of: how many they are, of how many.
+    Attributes:
+        drawn_tokens: (L,) True at the tokens of drawn rows.
+        rows: number of drawn rows.
+        of: number of all rows.
     """
 
     drawn_tokens: Bools
@@ -90,29 +94,29 @@ class DrawnRows(NamedTuple):
 
 
 RowNumbers = Callable[[Encoded], Longs | None]
-"""(N,) the row that each unit of a record belongs to, by number; None where a row needs the whole record."""
+"""(N,) the number of the row that each unit of a record belongs to. None if rows need the whole record."""
 
 
 def row_numbers(level: Level, rule: Units) -> RowNumbers:
-    """The rows of a level, by the units of a record."""
+    """A function that gives the row of each unit of a record, at a level."""
     return lambda record: level.sampling.row_numbers(record.record, rule.spans(record.encoding))
 
 
 def unit_rows(rule: Units) -> RowNumbers:
-    """Each unit of a record as a row of its own."""
+    """A function that makes each unit of a record a separate row."""
     return lambda record: np.arange(len(rule.numbers(record.encoding)))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RowSample:
-    """Some rows of each record: each with the same probability, but one of a record at least.
+    """Draws some rows of each record, each with the same probability, and at least one per record.
 
     Args:
-        numbers: the rows of a record.
+        numbers: gives the rows of a record.
         rule: the units of records.
-        share: of the rows of a record, above 0.
-        neighbours: rows that follow each other are drawn; else such as are spread evenly over the record.
-        seed: of the draw. It depends on the record alone, and not on the records before it.
+        share: share of the rows of a record to draw, above 0.
+        neighbours: draw consecutive rows. Otherwise rows are spread evenly over the record.
+        seed: seed of the draw. The draw depends only on the record, not on earlier records.
     """
 
     numbers: RowNumbers
@@ -122,9 +126,9 @@ class RowSample:
     seed: int
 
     def of(self, record: Encoded) -> DrawnRows:
-        """The rows that are drawn of a record."""
+        """Draw rows of a record."""
         numbers = self.numbers(record)
-        assert numbers is not None  # else there is no sample
+        assert numbers is not None  # otherwise there is no sample
         rows = np.unique(numbers)
         name = f"{record.record.source}\0{record.record.id}\0{record.record.line}"
         start = np.random.default_rng([self.seed, hash64(name) % 2**63]).random()
@@ -133,7 +137,7 @@ class RowSample:
         return DrawnRows(np.isin(record.encoding.groups, units), len(chosen), len(rows))
 
     def _places(self, count: int, start: float) -> Longs:
-        """Places of the drawn rows among so many; `start`, in [0, 1), is where the draw begins."""
+        """The indices of the drawn rows among `count` rows. `start` in [0, 1) is where the draw begins."""
         if not count:
             return np.zeros(0, dtype=np.int64)
         row_count = min(float(count), max(1.0, self.share * count))
@@ -141,7 +145,7 @@ class RowSample:
             first, offset = divmod(start * count, 1)
             return (
                 int(first) + np.arange(int(row_count + offset))
-            ) % count  # behind the last row comes the first
+            ) % count  # after the last row, continue at the first
         return np.flatnonzero(np.diff(np.floor(np.arange(count + 1) * row_count / count + start)))
 
 
@@ -157,14 +161,18 @@ def row_sample(
     rows: float = float("inf"),
     seed: int = 0,
 ) -> RowSample | None:
-    """The sample that a limit is spent on; None where all rows of records are taken.
+    """The sample that fits a limit, or None to use all rows.
 
     Args:
+        numbers: gives the rows of a record.
         probed: some of the records, at least one.
-        records: how many there are.
-        cost: forward tokens of a record.
-        neighbours: as of `RowSample`: in modes where a pass asks all units of a window.
-        rows: how many are enough, where there are as many records as are enough.
+        records: number of all records.
+        cost: gives the forward tokens of a record.
+        limit: the limit.
+        rule: the units of records.
+        neighbours: see `RowSample`. For modes in which a pass covers all units of a window.
+        rows: sufficient number of rows, if there are `ENOUGH_RECORDS` records.
+        seed: seed of the draw.
     """
     numbered = [numbers(encoded) for encoded in probed]
     if any(encoded is None for encoded in numbered):
@@ -186,11 +194,12 @@ def row_sample(
 
 
 class CountedRows(NamedTuple):
-    """Rows of normal records, of which the model was not asked.
+    """Rows of normal records that were not scored by the model.
 
-    statistics: name -> (N,) those of `Statistics.counted`.
-    lengths: (N,) units that rows are compared by.
-    records: (N,) what each row is of, as numbers.
+    Attributes:
+        statistics: name -> (N,) values of the statistics in `Statistics.counted`.
+        lengths: (N,) lengths by which rows are compared.
+        records: (N,) number of the group that each row belongs to.
     """
 
     statistics: dict[str, Doubles]

@@ -1,4 +1,4 @@
-"""Scoring: records in, rows with pseudo-log-likelihoods, p-values and alarms out."""
+"""Score records: the task that gives rows with pseudo-log-likelihoods, p-values and alarms."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ if TYPE_CHECKING:
     from seqmlm.reports.report import ScoreReport
 
 EXAMPLES = 3
-"""Rows that are shown where none raises an alarm."""
+"""Number of rows to show if no row raises an alarm."""
 
 DESCRIBED = 50
-"""Letters of a record's description that a line for people has."""
+"""Maximum letters of a record's description in a line for the terminal."""
 
 COMMIT_RECORDS = 1 << 16
-"""Records after which a commit is made, where the budget of forward tokens is not used up before."""
+"""Maximum number of records between commits, if the budget of forward tokens is not used up earlier."""
 
 NOT_DURABLE = (
-    "a pipe has no durability: what was read of it and not scored is gone when this process dies; files are "
-    "watched by 'seqmlm watch'"
+    "if this process dies, input that was read from the pipe but not scored is lost; for files, use 'seqmlm "
+    "watch' instead"
 )
-"""Warning for standard input that is read live."""
+"""Warning for live standard input."""
 
 
 def _check_request(config: ScoreConfig) -> None:
@@ -67,14 +67,12 @@ def _check_request(config: ScoreConfig) -> None:
 class Score(Task[ScoreConfig, Encoded]):
     """Score sequences with a model: one JSON line each; a higher score is more unusual.
 
-    `pll` is the pseudo-log-likelihood in nats; `bits_per_unit`, `score` and `surprisal` are in bits.
-    If the model is calibrated, `p_value` is the share of normal rows that are at least as unusual.
-    Exact scoring takes one forward pass per unit; its time grows with the square of a record's length, of a
-    model whose layers look nearby (`model.layers=nearby`) with the length.
+    `pll` is the pseudo-log-likelihood in nats; `bits_per_unit`, `score` and `surprisal` are in bits. If the
+    model is calibrated, `p_value` is the share of normal rows that are at least as unusual. Exact scoring
+    takes one forward pass per unit. Its time grows with the square of a record's length. For models trained
+    with `model.layers=nearby` it grows with the length.
 
     Example: seqmlm score enzymes new.fasta --fpr 0.01 --report new.html --out scores.jsonl
-
-    Example: seqmlm score genome new.fa --out new.bedgraph
 
     Example: tail -F app.log | seqmlm score app - --max-latency 1s --fpr 0.001 --set alarms_only=true
     """
@@ -89,7 +87,7 @@ class Score(Task[ScoreConfig, Encoded]):
         self.detector, self.familiar = self.plan.detector(), Familiar(self.plan)
         self._budget, self._uncommitted, self._characters = self.plan.budget, 0, 0
         self._began, self._asked = time.monotonic(), 0
-        # Rows of a live input are counted as they pass, for nobody keeps them; all others by reading them.
+        # Rows of live input are counted at once, because they are not kept. Other rows are read at the end.
         self._passed = Tally() if config.latency is not None else None
         self.alarms, self.done = 0, None
         self._report = None if config.report is None else self._new_report()
@@ -130,7 +128,7 @@ class Score(Task[ScoreConfig, Encoded]):
         return self._budget.cost(len(item.encoding))
 
     def _costs(self, problems: Problems) -> Iterable[float]:
-        """Cost of each record in forward tokens; the readers' problems go to `problems` alone."""
+        """The cost of each record in forward tokens. Problems of the readers go only to `problems`."""
         domain, tokenizer = self.session.domain, self.session.tokenizer
         parts = batches(self.records(problems))
         return (self.cost(x) for part in parts for x in tokenized(domain, tokenizer, part, problems))
@@ -139,7 +137,7 @@ class Score(Task[ScoreConfig, Encoded]):
         return self._budget.share(item)
 
     def commit_due(self) -> bool:
-        """Whether a part of work is done. A commit costs two syncs of the disk and the remembered scores."""
+        """Whether enough work is done. A commit costs two syncs of the disk and clears remembered scores."""
         due = self.session.forward_tokens >= self._budget.commit_interval
         due = due or self._uncommitted >= COMMIT_RECORDS
         if due:
@@ -161,18 +159,21 @@ class Score(Task[ScoreConfig, Encoded]):
         return written
 
     def judge_items(self, items: Sequence[Encoded]) -> list[list[JudgedRow]]:
-        """The judged rows of each item."""
+        """The scored rows of each item."""
         return self.detector.each(items)
 
     def row(self, judged: JudgedRow) -> Row:
-        """The fields that are written of a row."""
+        """The fields of a row to write."""
         fields = planned_line(judged, self.plan)
         if judged.alarm:
             fields["place"] = extent(judged)
         return fields
 
     def line(self, row: Row) -> str:
-        """A row for a person: its place, how unusual it is, and in a second line why it raised an alarm."""
+        """A row for the terminal: its place and how unusual it is.
+
+        A second line has the reason of an alarm.
+        """
         place, *id = row_location(row)
         p_value, bits = row.get("p_value"), row["bits_per_unit"]
         parts = [place, *([] if p_value is None else [f"p {p_value_text(p_value)}"])]
@@ -189,10 +190,10 @@ class Score(Task[ScoreConfig, Encoded]):
         stored = self.plan.stored
         if self.config.rate_option is not None or stored is None or stored.coarse:
             return ""
-        return "next: --fpr 0.05 marks the rows that fewer than one in twenty normal ones exceed"
+        return "next: add --fpr 0.05 to mark rows that are more unusual than 95 % of normal rows"
 
     def _note_rows(self, judged: Sequence[JudgedRow], rows: Sequence[Row]) -> None:
-        """Take rows into the report and into the counts of a live input, whose rows are not kept."""
+        """Add rows to the report, and to the counts of live input, whose rows are not kept."""
         for judged_row, row in zip(judged, rows, strict=True):
             self._noun = self.plan.level.reasons.noun(judged_row.scored_record.record)
             self.alarms += bool(judged_row.alarm)
@@ -220,39 +221,39 @@ class Score(Task[ScoreConfig, Encoded]):
         )
 
     def _failure(self, figures: Figures) -> str:
-        """The message that nothing could be judged, where all rows are unfamiliar; else ""."""
+        """The message that all rows are unfamiliar, or "" if not all are."""
         rows, level = figures["rows"], self.plan.level
         if not rows or level.unknown_is_evidence or figures.get("unfamiliar") != rows:
             return ""
         domain, model = self.session.domain.name, self.config.model
         return (
-            f"{model} knows nothing of these data: all their rows are unfamiliar; score data like those it "
-            f"was trained on, or train a model on these ('seqmlm train PATH --domain {domain}')"
+            f"all rows are unfamiliar to {model}: score data like its training data, or train a model on "
+            f"these data ('seqmlm train PATH --domain {domain}')"
         )
 
     def _examples(self, rows: ReadRows, figures: Figures) -> Sequence[str]:
-        """The most unusual rows, where none raises an alarm; nothing of a live input, whose rows are gone."""
+        """The most unusual rows, if none raises an alarm. Empty for live input, whose rows are not kept."""
         if figures.get("alarms") != 0 or self._passed is not None:
             return ()
         judged = (row for row in rows() if row.get("p_value") is not None)
         first = heapq.nsmallest(EXAMPLES, judged, key=unusual_first)
         if not first:
             return ()
-        begin = f"no row raises an alarm; the most unusual {'one is' if len(first) == 1 else 'ones are'}:"
+        begin = f"no row raises an alarm. The most unusual {'row is' if len(first) == 1 else 'rows are'}:"
         return [begin, *(f"{self.line(row)}\n    {most_unusual(self.plan.level, row)}" for row in first)]
 
     def _lead(self, figures: Figures) -> str:
         rows, alpha = figures["rows"], self.plan.alpha
         if alpha is None or "alarms" not in figures:
-            judged = "with" if self.plan.calibrated else "of a model without a calibration: there are no"
-            return f"{number_of(rows, self._noun)} scored, {judged} p-values; higher is more unusual."
+            judged = "with p-values" if self.plan.calibrated else "without p-values (no calibration)"
+            return f"{number_of(rows, self._noun)} scored, {judged}. Higher scores are more unusual."
         rows = judged_rows(figures)
         verb = "raises" if figures["alarms"] == 1 else "raise"
         raised = (
             f"{figures['alarms']} of {number_of(rows, self._noun)} {verb} an alarm at {100 * alpha:.3g} %"
         )
         usual = (
-            f"; about {alpha * rows:,.{int(alpha * rows < 3)}f} would if all were normal."
+            f"; about {alpha * rows:,.{int(alpha * rows < 3)}f} would be expected in normal data."
             if isinstance(rows, int)
             else "."
         )
@@ -263,7 +264,7 @@ class Score(Task[ScoreConfig, Encoded]):
         facts = {name: figures[name] for name in ("incidents", "level", "mode") if name in figures}
         if self.plan.alpha is not None and self.plan.stored is not None:
             facts["calibration rows"] = self.plan.stored.rows
-        if self._passed is not None:  # of a live input, only alarms may be there
+        if self._passed is not None:  # live input may have kept only alarms
             facts |= {name: figures[name] for name in ("rows", "alarms") if name in figures}
         self._report.draw(page, rows(), facts, self.plan.alpha)
 

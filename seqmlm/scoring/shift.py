@@ -1,8 +1,8 @@
-"""Shift of the data: p-values that are not those of normal data, in a whole scoring or in a stream.
+"""Detect a shift of the data: p-values that differ from those of normal data, in a scoring or a stream.
 
-P-values of normal data are uniform, whatever the data are; so one rule serves all fields. It speaks of large
-differences alone: how far shares stray by chance depends on how many rows there are, here and in the
-calibration, and on how alike neighbouring rows are, which nobody knows.
+P-values of normal data are uniform in every field, so one rule fits all fields. It reports only large
+differences. The random variation of shares depends on the number of rows, here and in the calibration. It
+also depends on the similarity of neighbouring rows, which is unknown.
 """
 
 from __future__ import annotations
@@ -11,18 +11,24 @@ import math
 from typing import Literal
 
 TOO_LOW, USUAL, FEWEST_TOLD = (0.65, 0.1), 0.1, 40
-"""Shares of rows with p-values of at most .5 and .05 above which they may be said to be too large, and of at
-most .5 below which that is said to be too small, of so many rows at least.
+"""Limits for shares of p-values: upper limits, lower limit, and minimum number of rows.
 
-Of 39 levels and modes of normal data that were held out, of three models each of four fields, two had more,
-and their alarms were too many, too (`benchmarks/calibration.py`). A tail may move alone: sessions of a length
-that calibration never met, among others that are most usual."""
+`TOO_LOW` has the upper limits for the shares of p-values of at most .5 and at most .05. `USUAL` is the lower
+limit for the share of at most .5. `FEWEST_TOLD` is the minimum number of rows.
+
+The limits were checked with held-out normal data of three models in each of four fields, at 39 levels and
+modes. Two of the 39 exceeded the limits, and they also had too many alarms (`benchmarks/calibration.py`). The
+second limit matters when only the tail shifts. An example: sessions of a length that calibration did not
+contain, among many normal ones.
+"""
 
 TOO_LOW_LIVE = (0.75, 0.2)
-"""The same of the last rows of a stream, which is looked at again and again, and where what is alike comes
-together."""
+"""The same upper limits for the last rows of a stream.
 
-_ERRORS = 3.0  # standard errors, of rows that say nothing of each other
+They are higher, because a stream is checked repeatedly and similar rows follow each other.
+"""
+
+_ERRORS = 3.0  # standard errors, assuming independent rows
 
 Shift = Literal["low", "lowest", "usual"]
 
@@ -37,14 +43,15 @@ def detect_shift(
     rows: str = "the rows",
     instead: str = "",
 ) -> tuple[Shift, str] | None:
-    """The kind of shift that shares of p-values show, and a sentence about it; None where they show none.
+    """The kind of shift that shares of p-values show, and a sentence about it. None without a shift.
 
     Args:
-        low_p, lowest_p: shares of p-values of at most .5 and .05; None where they are not known.
-        judged, normal: rows that they are shares of, and rows of the calibration.
-        limits: shares above which they are called too large.
+        low_p, lowest_p: shares of p-values of at most .5 and at most .05, or None if unknown.
+        judged: number of rows with p-values.
+        normal: number of rows in the calibration.
+        limits: upper limits for the two shares.
         rows: a name for the rows in the sentence.
-        instead: a further remedy beside a calibration, as a part of the sentence.
+        instead: what to do after the calibration, as the end of a sentence.
     """
 
     def exceeds(observed: float | None, expected: float, limit: float) -> bool:
@@ -54,23 +61,23 @@ def detect_shift(
     if exceeds(low_p, 0.5, limits[0]):
         return (
             "low",
-            f"{low_p:.0%} of {rows} have p-values below .5, as half of the rows of normal data "
-            "do: these data are not like those the model was calibrated with, and their p-values are too "
-            f"low; calibrate it with normal data like these ('seqmlm calibrate'){instead}",
+            f"{low_p:.0%} of {rows} have p-values below .5, compared with half of normal rows. These data "
+            "differ from the calibration data, and their p-values are too low; calibrate the model with "
+            f"normal data like these ('seqmlm calibrate'){instead}",
         )
     if exceeds(lowest_p, 0.05, limits[1]):
         return (
             "lowest",
-            f"{lowest_p:.0%} of {rows} have p-values below .05, as 5% of those of normal data do: "
-            "either so many are unusual, or these data are not like those the model was calibrated with, "
-            "and raise alarms where nothing is wrong; look at some, and if they are normal, calibrate it "
-            f"with them ('seqmlm calibrate'){instead}",
+            f"{lowest_p:.0%} of {rows} have p-values below .05, compared with 5% of normal rows. Either "
+            "many rows are unusual, or these data differ from the calibration data and raise false alarms; "
+            "look at some of these rows. If they are normal, calibrate the model with them "
+            f"('seqmlm calibrate'){instead}",
         )
     if low_p is not None and low_p < USUAL:
         return (
             "usual",
-            f"only {low_p:.0%} of {rows} have p-values below .5, as half of the rows of normal "
-            "data do: to the model these data are more usual than those it was calibrated with, as "
-            "repeats and copies are; where no alarm is raised, that says little of them",
+            f"only {low_p:.0%} of {rows} have p-values below .5, compared with half of normal rows. The "
+            "model expects these data more than its calibration data, as with repeats and copies; a missing "
+            "alarm therefore means little",
         )
     return None

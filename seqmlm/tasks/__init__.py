@@ -1,1 +1,1 @@
-"""What a user does, end to end: a config in, a result out, one tracked run each."""
+"""The commands that use a model. Each turns a config into a result, in one tracked run."""

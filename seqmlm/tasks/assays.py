@@ -1,4 +1,4 @@
-"""A benchmark of variants: every assay scored, a table each in the benchmark's own layout, and one figure."""
+"""Score every assay of a variant benchmark, write tables in its layout, and average the figures."""
 
 from __future__ import annotations
 
@@ -41,9 +41,10 @@ class AssaysConfig(TaskConfig):
 
     Args:
         paths: folder of the benchmark, or its reference file.
-        convention: which log-ratio the effect is; deletions and insertions have pll_excess, or pll_delta.
-        scores: FOLDER: write a table of each assay there in the benchmark's own layout, with the effects in a
-            column of the model's name, and the figures of all in summary.csv.
+        convention: log-ratio to use as the effect. Deletions and insertions always use pll_excess or
+            pll_delta.
+        scores: FOLDER: write one table per assay to this folder, in the layout of the benchmark. The effects
+            are in a column with the name of the model. summary.csv has the figures of all assays.
     """
 
     option_fields = ("scores", "convention", "out", "resume", "report", "shard", "domain", "on_error")
@@ -55,16 +56,16 @@ class AssaysConfig(TaskConfig):
 
     def check(self) -> None:
         if len(self.paths) != 1:
-            raise UsageError("name one folder of a benchmark, or its reference file")
+            raise UsageError("give exactly one path: the folder of a benchmark, or its reference file")
         super().check()
 
 
 class Assays(Task[AssaysConfig, Variant]):
-    """Score every assay of a benchmark of variants, such as ProteinGym, beside what needs no model.
+    """Score every assay of a variant benchmark, such as ProteinGym, and compare with simple baselines.
 
-    The folder has a reference file and the tables that it names, in any subfolder; assays whose table is not
-    there are left out. Means are those of the benchmark: of the assays of a protein and kind of selection, of
-    the proteins of a kind, of the kinds.
+    The folder contains a reference file and the tables that it lists, in any subfolder. Assays without a
+    table are left out. Overall figures are means of means, as in the benchmark. They average the assays of a
+    protein and selection type, then the proteins of a type, then the types.
 
     Example: seqmlm assays esm2 ProteinGym/ --scores scores/
     """
@@ -94,21 +95,21 @@ class Assays(Task[AssaysConfig, Variant]):
         """The variants of all assays.
 
         Raises:
-            DataError: an assay without measurements.
-            UsageError: a table that has a column of the model's name.
+            DataError: an assay has no measurements.
+            UsageError: a table already has a column with the model's name.
         """
         for assay in self.assays.values():
             variants = list(self.field.table_variants(assay.table, problems))
             if not variants:
                 continue
             if (name := self.model) in variants[0].fields:
-                raise UsageError(f"the tables have a column {name!r} already: rename the model's folder")
+                raise UsageError(f"the tables already have a column {name!r}: rename the model's folder")
             self._measurements(assay, variants)
             self.scorer.expect(variants)
             yield from variants
 
     def _measurements(self, assay: Assay, variants: Sequence[Variant]) -> Measurements:
-        """The measurements of an assay, with the predictions that need no model."""
+        """The measurements of an assay, with the predictions of the baselines without a model."""
         return Measurements.of(assay.measured, self.field, self.session, variants)
 
     def cost(self, item: Variant) -> float:
@@ -172,10 +173,10 @@ class Assays(Task[AssaysConfig, Variant]):
 
 
 def _write(folder: Path, name: str, rows: Sequence[Sequence[Any]]) -> Path:
-    """Write a table, whole or not at all.
+    """Write a table atomically.
 
     Raises:
-        StateError: it cannot be written.
+        StateError: the table cannot be written.
     """
     text, path = io.StringIO(), folder / f"{name}.csv"
     csv.writer(text, lineterminator="\n").writerows(rows)
@@ -192,11 +193,13 @@ def _write(folder: Path, name: str, rows: Sequence[Sequence[Any]]) -> Path:
 def benchmark_means(
     assays: Sequence[Assay], metrics: Mapping[str, Mapping[str, Mapping[str, float]]]
 ) -> dict[str, dict[str, Estimate]]:
-    """Means as the benchmark makes them: assays of a subject and kind, subjects of a kind, then kinds.
+    """Means of each prediction and metric, as the benchmark computes them.
+
+    Assays are averaged within a subject and kind, then subjects within a kind, then kinds.
 
     Args:
-        assays: of the benchmark.
-        metrics: assay -> prediction -> metric -> value, where it is defined.
+        assays: the assays of the benchmark.
+        metrics: assay -> prediction -> metric -> value. Undefined values are missing.
     """
     subjects = sorted({assay.subject for assay in assays})
     weights = bootstrap_weights(subjects, DRAWS, 0)

@@ -1,10 +1,13 @@
-"""Bias: which of two counterfactual sentences is more probable, and which words go with which group.
+"""Measure bias with pairs of sentences and with templates.
 
-Of pairs, only the tokens that both sentences share are compared, so that the frequency of the words that
-differ does not count (Nangia et al. 2020). Of templates, how much more probable a group's word becomes by an
-attribute than it is without any (Kurita et al. 2019, "increased log probability"): the words' own frequencies
-drop out. Neither says what a model does in use; published sets of pairs are known to be noisy (Blodgett et
-al. 2021).
+For pairs, only the tokens that both sentences share are compared. The frequency of the differing words
+therefore does not count (Nangia et al. 2020).
+
+For templates, the measure is the increased log probability (Kurita et al. 2019). It tells how much more
+probable a group's word becomes with an attribute than without one. The frequencies of the words cancel.
+
+Neither measure predicts how a model behaves in an application. Published sets of pairs are known to be noisy
+(Blodgett et al. 2021).
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ DRAWS = 1000  # of the bootstrap
 
 
 def words(texts: Iterable[str]) -> tuple[str, ...]:
-    """Words that are named one by one, or with commas between them."""
+    """The words of some texts, each with one word or several separated by commas."""
     return tuple(word.strip() for text in texts for word in text.split(",") if word.strip())
 
 
@@ -45,12 +48,12 @@ class BiasConfig(TaskConfig):
 
     Args:
         paths: files of pairs: .jsonl, .csv, .tsv or .parquet.
-        templates: text with {group} and {attribute}; several are averaged.
-        groups: WORD,WORD: words that are compared, such as he,she.
-        attributes: WORD,...: words whose association with the groups is asked.
-        by: column to group pairs by; default: bias_type or group; of Winogender, occupations.
-        good, bad: column of the first and of the second sentence of a pair.
-        seed: of the bootstrap over attributes.
+        templates: text with {group} and {attribute}; several templates are averaged.
+        groups: WORD,WORD: words to compare, such as he,she.
+        attributes: WORD,...: words whose association with the groups is measured.
+        by: column to group pairs by. Default: bias_type or group; occupations for Winogender.
+        good, bad: columns of the first and the second sentence of a pair.
+        seed: seed of the bootstrap over attributes.
     """
 
     option_fields = (
@@ -70,19 +73,23 @@ class BiasConfig(TaskConfig):
     def check(self) -> None:
         options = (self.templates, words(self.groups), words(self.attributes))
         if any(options) and not all(options):
-            raise UsageError("associations need --template, two --group words or more, and --attribute words")
+            raise UsageError(
+                "associations need --template, at least two --group words, and --attribute words"
+            )
         if self.templates and len(set(words(self.groups))) < 2:
             raise UsageError("--group names at least two different words, such as --group he,she")
         for template in self.templates:
             if fields_in(template) != {"group", "attribute"}:
-                raise UsageError(f"the template {template!r} has no {{group}} and {{attribute}}, or more")
+                raise UsageError(
+                    f"the template {template!r} must contain {{group}} and {{attribute}}, and no other field"
+                )
         if not self.templates and not self.paths:
             raise UsageError("nothing to compare: name a file of pairs, or templates, groups and attributes")
         self.check_files()
 
 
 class Association(NamedTuple):
-    """A group's word beside an attribute in a template; it stands in no file."""
+    """A template with the word of one group and one attribute. It is not read from a file."""
 
     template: str
     group: str
@@ -97,12 +104,12 @@ class Association(NamedTuple):
 
 
 class Bias(Task[BiasConfig, Pair | Association]):
-    """Measure bias: which of two counterfactual sentences is more probable, which words go with which group.
+    """Measure bias: how often a model prefers one of two sentences, and which words it links to a group.
 
-    Files of pairs: CrowS-Pairs (the first sentence is the more stereotyping one), Winogender (paired by
-    `sentid`, the male form first), or own ones. Only tokens that both sentences share are compared; 50 % is
-    ideal. The gap of an attribute is how much more it raises the first group's probability than the second's,
-    in nats.
+    Pairs of sentences come from CrowS-Pairs, from Winogender or from your own file. In CrowS-Pairs the first
+    sentence is more stereotyping. Winogender is paired by `sentid`, the male form first. Only the tokens that
+    both sentences share are compared. 50 % is ideal. Templates give a gap per attribute, in nats: how much
+    more the attribute raises the probability of the first group.
 
     Example: seqmlm bias english crows_pairs_anonymized.csv --report bias.html
 
@@ -132,7 +139,11 @@ class Bias(Task[BiasConfig, Pair | Association]):
         yield from starmap(Association, product(self.config.templates, self.groups, self.attributes))
 
     def cost(self, item: Pair | Association) -> float:
-        """Forward tokens; a group's word is hidden token by token, with the attribute seen and hidden."""
+        """Forward tokens of an item.
+
+        For a template, the group's word is hidden token by token, once with a visible and once with a hidden
+        attribute.
+        """
         if isinstance(item, Pair):
             return self.pairs.cost(item)
         return 2.0 * self.session.tokens(item.group) * self.session.tokens(item.id)
@@ -145,7 +156,7 @@ class Bias(Task[BiasConfig, Pair | Association]):
             yield from self._gain_rows(template, [*group])
 
     def _gain_rows(self, template: str, cells: Sequence[Association]) -> Iterator[list[Row]]:
-        """A row for each cell: the gain in log-probability of the group by the attribute, nats per token."""
+        """A row for each cell: the gain in the group's log-probability by the attribute, nats per token."""
         cloze, form = self.cloze, self.cloze.domain.gaps.forms[0]
         gapped = template.replace("{group}", form).replace("{attribute}", form)
         prompt = cloze.domain.gaps.prompt(gapped, cloze.forms)
@@ -159,7 +170,7 @@ class Bias(Task[BiasConfig, Pair | Association]):
             group_only = [Prompt(raw=sentence.raw, holes=(sentence.holes[hole],)) for sentence in filled]
             posteriors = cloze.encode_filled(group_only, [(cell.group,) for cell in cells])
         except (UsageError, DataError) as error:
-            raise UsageError(f"a word cannot stand in the template {template!r}: {error}") from None
+            raise UsageError(f"a word does not fit into the template {template!r}: {error}") from None
         for cell, prior, posterior in zip(
             cells, cloze.fits(priors, hole), cloze.fits(posteriors), strict=True
         ):
@@ -168,7 +179,7 @@ class Bias(Task[BiasConfig, Pair | Association]):
             yield [{**place(cell), **columns}]
 
     def figures(self, rows: Iterable[Row]) -> Figures:
-        """Accuracy of the pairs, and gaps in nats between neighbouring groups, each and in the mean."""
+        """The accuracy on the pairs, and the gaps between neighbouring groups in nats, with their means."""
         row_list, figures = list(rows), dict[str, Any]()
         associations, means = list[dict[str, Any]](), dict[str, dict[str, float]]()
         if pairs := [row for row in row_list if "margin" in row]:
@@ -188,7 +199,7 @@ class Bias(Task[BiasConfig, Pair | Association]):
 
     def conclusion(self, figures: Figures, items: People, rows: ReadRows) -> Conclusion:
         pairs = figures.get("pairs")
-        sentences = [f"the first sentence is the more probable one in {share(pairs)}"] if pairs else []
+        sentences = [f"the first sentence is more probable in {share(pairs)}"] if pairs else []
         for name, mean in figures.get("means", {}).items():
             bounds = bounds_text(mean["low"], mean["high"], ".4g").replace(")", " over attributes)")
             sentences.append(f"{name}: mean gap {mean['gap']:.4g} nats{bounds}")
@@ -207,7 +218,7 @@ class Bias(Task[BiasConfig, Pair | Association]):
 
 
 def _mean(gaps: Doubles, seed: int) -> dict[str, float]:
-    """The mean over attributes and its bounds."""
+    """The mean over attributes, with its bootstrap interval."""
     weights = bootstrap_weights(np.arange(len(gaps)), DRAWS, seed)
     samples = [np.average(gaps, weights=weights(draw)) for draw in range(DRAWS)]
     estimate = percentile_interval(float(gaps.mean()), np.array(samples))

@@ -1,7 +1,7 @@
-"""Options for readers of labelled data: columns to keep, and which one holds the sequence.
+"""Reader options for labelled data: the columns to keep, and the column with the sequence.
 
-A table is looked at before it is read, for `text,label` and `review,sentiment` say alike what they are. JSON
-lines need not have the same keys everywhere: some of them are looked at together.
+The first row of a table tells which columns it has. A header such as `text,label` or `review,sentiment`
+shows what the columns contain. JSON lines can have different keys, so the keys of several lines are combined.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from seqmlm.domains.files import Format
 
 NAMING = ("column", "field", "text", "id_column", "id_field", "document_column", "document_field")
-"""Options of readers that name a column of a table."""
+"""Reader options that name a column of a table."""
 TEXT_OPTIONS = (*NAMING, "delimiter", "header", "encoding", "language")
-"""Options of readers that decide what a record's sequence and name are: a model is asked with the same."""
+"""Reader options that determine the sequence and the name of a record. Predictions need the same values."""
 SAMPLE_LINES = 100
-"""JSON lines that say which fields there are."""
+"""Number of JSON lines that are read to find the fields."""
 _EXTRAS = ("set", "split", "validation", "spans", "tags")
 HOLDERS = ("column", "field")
-"""Options that name the column of the sequence, in tables and in JSON lines."""
+"""Reader options that name the column of the sequence, in tables and in JSON lines."""
 _USUAL = ("text", "sequence")
 _JSON = (".jsonl", ".ndjson", ".json")
 
@@ -46,15 +46,15 @@ class Labelling:
     """Settings that say where the labels of records are.
 
     Args:
-        labels: COLUMN: of the label; several for several classes or values; of features, the labels that
-            count. Default: tags, spans, or TARGET of FASTA headers.
-        label_file: labels in a file of their own: a table with ids, FASTA with a letter for each unit, or
-            features (BED, GFF3).
-        mask: FASTA of 0 and 1 beside --label-file; 0 is no label there.
-        classes: NAME=FILE: all records of a file are of this class; repeatable.
-        pair: COLUMN: of the other sequence, where a label is of two.
-        pairing: how two are read: concat, as one sequence, or bi, each embedded alone.
-        task: class, multilabel, value, tags (of each unit) or entities (BIO tags, spans). Default: by labels.
+        labels: COLUMN: column of the label; repeatable for several classes or values. For features, the
+            labels to use. Default: tags, spans, or TARGET in FASTA headers.
+        label_file: separate file with the labels: a table with ids, FASTA with a letter per unit, or features
+            (BED, GFF3).
+        mask: FASTA of 0 and 1 for --label-file: units with 0 have no label.
+        classes: NAME=FILE: give all records of a file this class; repeatable.
+        pair: COLUMN: column of the second sequence, if a label belongs to two sequences.
+        pairing: how to read two sequences: concat (as one sequence) or bi (embed each separately).
+        task: class, multilabel, value, tags (one per unit) or entities (BIO tags, spans). Default: by labels.
     """
 
     labels: tuple[str, ...] = ()
@@ -71,7 +71,10 @@ class Labelling:
 def labelled_records(
     session: Session, labelling: Labelling, paths: Sequence[str], problems: Problems
 ) -> Iterator[Record]:
-    """Records of all paths with their labels beside them; in each the sequence may stand elsewhere."""
+    """Yield the records of all paths with their labels.
+
+    The column of the sequence can differ between paths.
+    """
     for path in paths:
         with session.data_rules():  # an error may not quote the data
             options = reader_options(session.domain, labelling, path)
@@ -79,13 +82,13 @@ def labelled_records(
 
 
 def reader_options(domain: Field, labelling: Labelling, path: str) -> dict[str, Any]:
-    """Options for the readers of a path of labelled data; options of the labelling override them.
+    """Reader options for one path with labelled data. Options of the labelling take precedence.
 
     Args:
-        path: a file, a folder, of which the first file that is data stands for all, a data set or "-".
+        path: a file, a folder, a data set or "-". For a folder, the first data file represents all files.
 
     Raises:
-        DataError: no such column, as far as can be seen; nothing that can be read.
+        DataError: a column does not exist in the inspected rows, or nothing can be read.
     """
     pair = (labelling.pair,) if labelling.pair else ()
     columns = () if labelling.label_file else (*labelling.labels, *pair)
@@ -94,13 +97,13 @@ def reader_options(domain: Field, labelling: Labelling, path: str) -> dict[str, 
     if table is None:
         return dict(options)
     file, chosen = table
-    logs = "label_field" in chosen.options  # whose records have one label, and no columns beside it
+    logs = "label_field" in chosen.options  # their records have one label and no other columns
     json = bool(set(_JSON) & set(chosen.suffixes)) and not logs and not is_reference(file)
     row = _first_row(file, chosen, options)
     missing = next((column for column in columns if column not in row), None)
     if row and missing is not None:
         extent = f" in its first {SAMPLE_LINES} lines" if json else ""
-        remedy = f"correct its name{names_hint(row)}"
+        remedy = f"correct the name{names_hint(row)}"
         raise DataError(f"no column {missing!r}{extent}", source=file, line=1, remedy=remedy)
     if logs:
         return {**dict(zip(("label_field",), columns, strict=False)), **options}
@@ -110,7 +113,7 @@ def reader_options(domain: Field, labelling: Labelling, path: str) -> dict[str, 
 
 
 def _table_file(domain: Field, path: str, format: str | None) -> tuple[str, Format] | None:
-    """The first file of a path whose reader can keep columns, and its format."""
+    """The first file of a path whose reader can keep columns, with its format."""
     formats = domain.files.formats
     named = formats.get(format or "")
     folder = path != "-" and not is_reference(path) and Path(path).is_dir()
@@ -125,7 +128,10 @@ def _table_file(domain: Field, path: str, format: str | None) -> tuple[str, Form
 
 
 def _first_row(path: str, chosen: Format, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The first row of a table, of JSON lines first values; none of standard input, which is read once."""
+    """The first row of a table, or the first value of each field in JSON lines.
+
+    Standard input can be read only once, so it gives no row.
+    """
     accepted, options = chosen.options, chosen.select_options(options)
     encoding = options.get("encoding", "utf-8")
     if path == "-":
@@ -147,7 +153,7 @@ def _first_row(path: str, chosen: Format, options: Mapping[str, Any]) -> Mapping
 
 
 def _holder_option(chosen: Format, row: Mapping[str, Any], keep: Sequence[str]) -> dict[str, str]:
-    """The option for the column of the sequence, where its name is unusual and only one can be it."""
+    """The option for the column of the sequence, if its name is unusual and only one column is possible."""
     option = next((name for name in HOLDERS if name in chosen.options), None)
     if option is None:
         return {}
@@ -159,7 +165,10 @@ def _holder_option(chosen: Format, row: Mapping[str, Any], keep: Sequence[str]) 
 
 
 def text_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a training that decide sequence and name of a record: its model needs them, too."""
+    """The training options that determine the sequence and name of a record.
+
+    The model needs the same ones.
+    """
     chosen = {name: value for name, value in options.items() if name in TEXT_OPTIONS}
     holder = next((chosen[option] for option in HOLDERS if option in chosen), None)
     return chosen if holder is None else {**dict.fromkeys(HOLDERS, holder), **chosen}

@@ -1,12 +1,12 @@
-"""One deadline for all that a command with a time limit does, and a record of what the clock cut.
+"""The deadline of a command with a time limit, and a record of the work that was cut short.
 
-A limit counts from the start of the process. Imports, steps, evaluation, counts and calibration share it.
-Reading is never cut: it may take half of the limit, and what it takes beyond that extends the deadline.
+The limit counts from the start of the process. Imports, steps, evaluation, counts and calibration share it.
+Reading is never cut short. It can take half of the limit. If it takes longer, the deadline moves accordingly.
 
-After the last step each phase has a share of the time that is left. A phase stops between two units of work,
-such as two batches, when the next one would end after its share. How many units it did is written to the
-run's folder before their result is used. A run that is resumed takes the number from there, so that it comes
-to the same bytes. Time between a kill and the resumption does not count.
+After the last step, each phase gets a share of the remaining time. A phase stops between two units of work,
+such as two batches, if the next one would end after its share. The number of completed units is written to
+the run's folder before their result is used. A resumed run reads this number, and therefore produces the same
+bytes. The time between a kill and the resumption does not count.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from seqmlm.engine.loop import LoopResult
 
 CUTS = "cuts.json"
-"""File of a run's folder with the amounts of work that the clock cut."""
+"""File in a run's folder that records how much work the clock allowed."""
 
 AFTERWARDS = 0.2
-"""Share of `max_time`, less the start, for what follows the last step: evaluation, counts and calibration."""
+"""Share of `max_time`, without the start-up, for evaluation, counts and calibration after the last step."""
 
-_LEAST_STEPS = 0.1  # share of the limit that is for steps, however long the start took
+_LEAST_STEPS = 0.1  # share of the limit for steps, even if the start-up took long
 _READING = 0.5  # share of the limit that reading may take
-# Seconds of processor time, measured with tiny models on one core of an AMD EPYC: what evaluation, counts and
-# calibration take at least, and what registers a model and draws its page.
+# Seconds of processor time, measured with tiny models on one core of an AMD EPYC: the minimum for evaluation,
+# counts and calibration, and the time to register a model and draw its page.
 _LEAST_AFTERWARDS, _FINISH = 4.0, 1.5
 _MOST_SLOWNESS = 10.0
 
@@ -44,27 +44,30 @@ Progress = Callable[[str, float], None]
 
 
 def seconds(text: str | float) -> float:
-    """Seconds of a duration such as 90, 90s, 10m or 1.5h; UsageError for anything else, or for zero.
+    """The seconds of a duration such as 90, 90s, 10m or 1.5h.
 
     >>> seconds("10m")
     600.0
+
+    Raises:
+        UsageError: the text is not a duration, or is zero.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", str(text).strip())
     value = float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]] if match else 0.0
     if value <= 0:
-        raise UsageError(f"{text!r} is not a duration; write 90s, 10m or 2h")
+        raise UsageError(f"{text!r} is not a duration: write 90s, 10m or 2h")
     return value
 
 
 @dataclass(frozen=True)
 class Start:
-    """How the time of a training is divided when its first step begins.
+    """The division of a training's time when its first step begins.
 
     Args:
-        limit: seconds in all.
-        elapsed: seconds of them that are over.
-        steps: seconds of them that steps may take.
-        slowness: seconds that a second of processor time took so far, 1 at least.
+        limit: all seconds.
+        elapsed: seconds that have passed.
+        steps: seconds for training steps.
+        slowness: wall-clock seconds per second of processor time so far, at least 1.
         reading: seconds that reading took.
     """
 
@@ -76,23 +79,23 @@ class Start:
 
     @property
     def spent(self) -> float:
-        """Seconds of the limit that are not for steps."""
+        """Seconds of the limit that are not available for steps."""
         return self.limit - self.steps
 
     @property
     def finish(self) -> float:
-        """Seconds that are kept for what cannot be cut at the end: registration and the page."""
+        """Seconds reserved for the end, which cannot be cut short: registration and the page."""
         return min(_FINISH * self.slowness, self.limit / 4)
 
 
 class Deadline:
-    """The moment when a command must end.
+    """The time at which a command must end.
 
     Args:
-        began: reading of `time.monotonic` when the process started. Default: now.
+        began: value of `time.monotonic` when the process started. Default: now.
 
     Attributes:
-        limit: seconds; None for a command without one, which has all the time.
+        limit: seconds, or None for a command without a time limit.
     """
 
     def __init__(self, began: float | None = None) -> None:
@@ -106,31 +109,35 @@ class Deadline:
         return time.monotonic() - self._began
 
     def elapsed(self) -> float:
-        """Seconds that count for the limit."""
+        """Seconds that count towards the limit."""
         return time.monotonic() - self._origin
 
     def seconds_left(self) -> float:
-        """Seconds until the end; infinite without a limit."""
+        """Seconds until the deadline, infinite without a limit."""
         return math.inf if self.limit is None else self.limit - self.elapsed()
 
     def carry(self, elapsed: float) -> None:
-        """Set the elapsed seconds to those that an earlier process of the run counted."""
+        """Set the elapsed seconds to the number that an earlier process of the run recorded."""
         self._origin = time.monotonic() - elapsed
 
     def extend(self, reading: float) -> str:
-        """Take so many seconds of reading into account; a sentence where they were more than their share."""
+        """Add `reading` seconds of reading time, and extend the deadline if they exceed their share.
+
+        Returns:
+            A sentence about the extension, "" without one.
+        """
         self._reading += reading
         if self.limit is None or reading <= (share := _READING * self.limit):
             return ""
         self._uncounted += reading - share
         self._origin += reading - share
         return (
-            f"reading took {reading:.0f} s, more than half of --max-time {self.limit:g}s; reading is never "
-            f"cut, so the whole may take {reading - share:.0f} s longer"
+            f"reading took {reading:.0f} s, more than half of --max-time {self.limit:g}s. Reading is never "
+            f"cut short, so the command takes up to {reading - share:.0f} s longer"
         )
 
     def start(self, trainings: int = 1) -> Start:
-        """The division of the time, for steps of the first of several trainings, which begin now."""
+        """Divide the remaining time at the first step; `trainings` trainings share the time for steps."""
         assert self.limit is not None
         elapsed = self.elapsed()
         processor = time.process_time() - self._processor
@@ -144,11 +151,14 @@ class Deadline:
 
 
 class Cuts:
-    """Amounts of work that the clock cut in a run, in a file of its folder: name -> plain values.
+    """The amounts of work that the clock allowed in a run, kept in a file: name -> plain values.
 
     Args:
-        file: of the run.
-        of: what the cuts are of; those that a file has of anything else are forgotten.
+        file: the file in the run's folder.
+        of: facts that identify the work. If the file has other facts, its contents are discarded.
+
+    Raises:
+        StateError: the file cannot be read.
     """
 
     def __init__(self, file: Path, of: Mapping[str, Any]) -> None:
@@ -161,32 +171,32 @@ class Cuts:
                     self._cuts = dict(saved["cuts"])
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise StateError(
-                    f"{file} cannot be read ({error}): remove it, and the run measures its time anew"
+                    f"{file} cannot be read ({error}): remove it, and the run measures its time again"
                 ) from None
 
     def get(self, name: str) -> dict[str, Any] | None:
-        """The values of a cut that an earlier process made."""
+        """The values that an earlier process recorded, or None."""
         return self._cuts.get(name)
 
     def write(self, name: str, **values: Any) -> None:
-        """Write the values of a cut, before they are used."""
+        """Record values before they are used."""
         self._cuts[name] = values
         replace_file(self._file, (json.dumps({"of": self._of, "cuts": self._cuts}, indent=1) + "\n").encode())
 
 
 @dataclass(eq=False)
 class Phase:
-    """A part of a run that stops between two units of work.
+    """A part of a run that can stop between two units of work.
 
-    Call `ends_after` behind each unit; once no more are to be done, `settle` before their result is used.
+    Call `ends_after` after each unit. After the last unit, call `settle` before the result is used.
 
     Args:
-        key: of its cut.
-        reports: receives how much of the work was done, where the clock cut it.
-        progress: told name and share of the work that is done.
-        end: seconds of the deadline at which its share is over; infinite where the clock cuts nothing.
-        min_units: units that are done in any case.
-        done: units that an earlier process settled; None for none.
+        key: name of its entry in `cuts`.
+        reports: list that receives the completed share of the work if the phase was cut short.
+        progress: called with the name and the completed share of the work.
+        end: elapsed seconds at which its share of the time ends; infinite without a limit.
+        min_units: units that are always done.
+        done: number of units that an earlier process recorded, or None.
     """
 
     name: str
@@ -207,7 +217,11 @@ class Phase:
         self._last = self.deadline.elapsed()
 
     def ends_after(self, share: float) -> bool:
-        """Count a unit, after which `share` of the work is done; True if no further unit may begin."""
+        """Count a unit, after which `share` of the work is done.
+
+        Returns:
+            True if no other unit may begin.
+        """
         self.units, self.share = self.units + 1, share
         self.progress(self.name, share)
         if self.cuts is None:
@@ -221,14 +235,14 @@ class Phase:
         return self.is_cut
 
     def settle(self, work: str, **facts: Any) -> dict[str, Any]:
-        """Write how many units were done before they are used.
+        """Record the number of completed units before their result is used.
 
         Args:
-            work: what all units are, for people.
-            facts: what the clock has measured.
+            work: a description of all units, for messages.
+            facts: measurements to record with it.
 
         Returns:
-            The facts; those of an earlier process where there was one.
+            The facts, or the facts that an earlier process recorded.
         """
         if self.cuts is None:
             return facts
@@ -243,22 +257,22 @@ class Phase:
         return recorded
 
 
-_MARGIN = 0.8  # of a share, for work whose length is estimated
+_MARGIN = 0.8  # fraction of a share that estimated work may use
 
 
 @dataclass(eq=False, kw_only=True)
 class RemainingTime:
-    """The time that is left for what follows the last step.
+    """The time that remains after the last step.
 
     Args:
-        deadline: of the run.
-        start: how its time was divided; None without a limit.
-        cuts: of the run; None without a limit.
-        key: beginning of the names of cuts.
-        progress: told the name of a phase and the share of it that is done.
+        deadline: the deadline of the run.
+        start: the division of its time, or None without a limit.
+        cuts: the record of the run, or None without a limit.
+        key: prefix for names in `cuts`.
+        progress: called with the name of a phase and its completed share.
 
     Attributes:
-        reports: what the clock cut, for people.
+        reports: texts about work that was cut short, for messages.
     """
 
     deadline: Deadline
@@ -270,11 +284,11 @@ class RemainingTime:
 
     @property
     def seconds_left(self) -> float:
-        """Seconds that phases may still take; 0 where the time is over."""
+        """Seconds that phases may still take, 0 if the time is over."""
         return math.inf if self.start is None else max(0.0, self.deadline.seconds_left() - self.start.finish)
 
     def phase(self, name: str, share: float = 1.0, min_units: int = 1) -> Phase:
-        """A phase that begins now, with a share of the seconds that are left."""
+        """A phase that begins now and gets a share of the remaining seconds."""
         key, end, done = self._key(name), math.inf, None
         if self.cuts is not None:
             end, recorded = self.deadline.elapsed() + share * self.seconds_left, self.cuts.get(key)
@@ -293,13 +307,13 @@ class RemainingTime:
         )
 
     def is_over(self, name: str) -> bool:
-        """Whether no time is left for a part that may be left out; as an earlier process decided."""
+        """Whether no time is left for an optional part. A resumed run keeps the earlier decision."""
         return self.amount(f"{name} may begin", lambda: 1 + (self.seconds_left > 0)) == 1
 
     def amount(self, name: str, measure: Callable[[], float]) -> int | None:
-        """An amount of work that is measured by the clock, 1 at least; None without a limit.
+        """An amount of work, at least 1, that depends on the clock. None without a limit.
 
-        It is written before it is used. Where an earlier process has written it, nothing is measured.
+        It is recorded before it is used. If an earlier process recorded it, `measure` is not called.
         """
         if self.cuts is None:
             return None
@@ -314,13 +328,15 @@ class RemainingTime:
     def affordable(
         self, name: str, work: Callable[[int], object], *, count: int, probe: int, share: float
     ) -> int:
-        """Number of items, `count` at most, that work can take within a share of the seconds left.
+        """The number of items, at most `count`, that can be processed in a share of the remaining seconds.
 
-        The work of a few items is measured for it. Without a limit it is `count`.
+        The time for a few items is measured. Without a limit the number is `count`.
 
         Args:
-            name: of the work, for people too.
-            work: takes so many items; what it makes is thrown away.
+            name: name of the work, also for messages.
+            work: processes a given number of items. Its result is discarded.
+            probe: number of items to measure.
+            share: share of the remaining seconds.
         """
         probe = max(1, min(probe, count))
 
@@ -341,19 +357,19 @@ class RemainingTime:
         return f"{self.key}{name}"
 
 
-_FORWARD = 3.0  # a forward pass is a third of a training step's work
+_FORWARD = 3.0  # a forward pass takes a third of the work of a training step
 _LEAST_CALIBRATION = 600_000
 
 
 @dataclass(eq=False, kw_only=True)
 class TimeAfterTraining(RemainingTime):
-    """The time that is left after a training, and what a model may compute in it.
+    """The time that remains after a training, and budgets of forward tokens for it.
 
-    A budget is a share of that time at the measured speed. Without a limit nothing is cut, and calibration
-    takes a fifth of the work of the steps.
+    A budget is a share of that time at the measured speed. Without a limit nothing is cut short, and
+    calibration takes a fifth of the work of the steps.
 
     Args:
-        outcome: of the steps.
+        outcome: the result of the training steps.
     """
 
     outcome: LoopResult
@@ -365,11 +381,11 @@ class TimeAfterTraining(RemainingTime):
             self.deadline.carry(self.start.elapsed + self.outcome.seconds)
 
     def set_speed(self, speed: float) -> None:
-        """Take a measured speed of forward passes, in tokens a second, for the budgets of later phases."""
+        """Use a measured speed of forward passes, in tokens per second, for later budgets."""
         self._speed = speed if speed > 0 else self._speed
 
     def budget(self, name: str, share: float) -> int | None:
-        """Forward tokens for a share of the seconds that are left; None without a limit."""
+        """Forward tokens for a share of the remaining seconds. None without a limit."""
         return self.amount(name, lambda: share * self.seconds_left * self._speed)
 
     @property

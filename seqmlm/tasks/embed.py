@@ -1,4 +1,4 @@
-"""Vectors in context: of records, of their units, windows or spans, as rows, a table or an array."""
+"""Vectors in context for records, units, windows or spans, as rows, a table or an array."""
 
 from __future__ import annotations
 
@@ -71,27 +71,30 @@ class EmbedConfig(TaskConfig):
     """Settings of `seqmlm embed`.
 
     Args:
-        layers: last, N (0 for the embeddings, negative from the last on), -4:mean or -4:sum of the last
-            four, or all, one behind the other.
-        of: what has a vector: record, unit, window (as long as the model reads) or span (of --set spans).
-        pool: over units: mean, start (of a record its start token, of a part its first token) or max; tokens
-            is the mean over all tokens of a record, special ones too.
-        normal: what is taken off: raw (nothing), centred, z or whitened, as fitted and kept with the model.
-        fit: fit what `normal` takes off on these records, and keep it with the model.
-        pair: A,B: two columns whose sequences are compared; rows have their cosine.
-        truth: COLUMN: of a value that cosines of pairs are compared with, or of the true sense.
-        neighbours: K: rows are the K nearest of each vector, by cosine: of the others, or of an index.
-        index: vectors in which neighbours are searched: a .npy or .parquet file of --out.
-        knn: COLUMN: of a label; rows have the one that most neighbours have (5 where K is not given).
-        senses: TRAIN: a table of spans in text with their `sense`, of which each has a centroid that is kept
-            with the model; or stored. Rows have the nearest sense of a span's word.
-        discourse: the spans of a word in a document have one sense, that of most.
-        colour: COLUMN: by which the map of a report is coloured.
-        keep: columns of the input that stay in rows, with commas between.
-        spans: a table with the columns id, start and end (letters of a record, from 0); others stay in rows.
-            Default: the columns start and end of the input.
+        layers: layers to use: last, N, -4:mean or -4:sum (the last four), or all (concatenated). N is 0 for
+            the embedding layer; negative numbers count from the last layer.
+        of: part that gets one vector: record, unit, window (the model's longest input) or span (see --set
+            spans).
+        pool: how to pool over units: mean, max, start or tokens. `start` takes the start token of a record,
+            or the first token of a part. `tokens` is the mean over all tokens of a record, including special
+            tokens.
+        normal: normalization: raw (none), centred, z or whitened. All but raw need an earlier run with fit.
+        fit: fit the normalizations on these records and keep them with the model.
+        pair: A,B: compare the sequences in two columns; rows have the cosine.
+        truth: COLUMN: column with a value to compare the cosines of pairs with, or with the true sense.
+        neighbours: K: write the K nearest neighbours of each vector by cosine, among the other vectors or in
+            an index.
+        index: file to search for neighbours: a .npy or .parquet file that --out wrote.
+        knn: COLUMN: predict this label by the majority of the K nearest neighbours (K is 5 by default).
+        senses: TRAIN: table of spans in text with their `sense`. Each sense gets a centroid, kept with the
+            model. "stored" uses kept centroids. Rows have the nearest sense of the span's word.
+        discourse: give all spans of a word in a document the same sense: the most frequent one.
+        colour: COLUMN: column that colours the map in the report.
+        keep: columns of the input to copy to the rows, separated by commas.
+        spans: table with the columns id, start and end (letters of a record, from 0); other columns are
+            copied. Default: the columns start and end of the input.
         out: write the rows to this file: .jsonl, .csv, .tsv, .parquet or .npy (an array, with .ids.tsv).
-        dtype: of vectors in .parquet and .npy.
+        dtype: number type of vectors in .parquet and .npy.
     """
 
     option_fields = ("layers", "of", "neighbours", *TaskConfig.option_fields)
@@ -127,17 +130,19 @@ class EmbedConfig(TaskConfig):
     def check(self) -> None:
         super().check()
         if self.of != "span" and (self.spans is not None or self.senses is not None):
-            raise UsageError("spans, and senses of theirs, are asked for with --of span")
+            raise UsageError("spans and senses need --of span")
         if self.fit and (self.normal != "raw" or self.pair):
-            raise UsageError("what is fitted are raw vectors: leave normal and pair out")
+            raise UsageError("fit needs raw vectors: remove normal and pair")
         if self.truth and not (self.pair or self.senses):
-            raise UsageError("truth is of pairs or senses: name --set pair=A,B or --set senses=TRAIN")
+            raise UsageError("truth needs pairs or senses: add --set pair=A,B or --set senses=TRAIN")
         if self.pair and (len(self.columns) != 2 or self.of != "record"):
-            raise UsageError("--set pair=A,B names two columns, and compares whole records")
+            raise UsageError(
+                "pair compares two columns of whole records: write --set pair=A,B with --of record"
+            )
         if (self.k is not None) + bool(self.pair) + self.fit + (self.senses is not None) > 1:
-            raise UsageError("neighbours, pair, fit and senses are asked for one at a time")
+            raise UsageError("neighbours, pair, fit and senses exclude each other: give only one of them")
         if self.k is None and self.index is not None:
-            raise UsageError("an index is for neighbours: say how many with --neighbours K")
+            raise UsageError("an index needs a number of neighbours: add --neighbours K")
         if self.k is not None and self.k < 1:
             raise UsageError("neighbours must be at least 1")
         Layers.check(self.layers)
@@ -149,7 +154,7 @@ class EmbedConfig(TaskConfig):
 
     @property
     def k(self) -> int | None:
-        """Neighbours of a vector, where any are asked for."""
+        """The number of neighbours per vector, or None if none are requested."""
         return 5 if self.neighbours is None and self.knn else self.neighbours
 
     @property
@@ -158,14 +163,14 @@ class EmbedConfig(TaskConfig):
         return split_names(self.pair or "")
 
 
-SpanTable = dict[str, list[Span]]  # of the file `spans`, by id of the record
+SpanTable = dict[str, list[Span]]  # spans of the file `spans`, by the id of their record
 
 
 class Embed(Task[EmbedConfig, Item]):
     """Vectors in context: the hidden states of a model, pooled over records, units, windows or spans.
 
-    A record longer than the model is read in overlapping windows, each unit where it is most central; where
-    sequences have two strands, a vector is the mean of both. Encoders without a masked-LM head are taken too.
+    Long records are read in overlapping windows. Each unit is taken from the window in which it is most
+    central. For DNA, a vector is the mean of both strands. Encoders without a masked-LM head also work.
 
     Example: seqmlm embed english reviews.txt --out reviews.npy
 
@@ -188,7 +193,7 @@ class Embed(Task[EmbedConfig, Item]):
         self.needs_all_rows = config.k is not None or config.discourse
         self.senses: Senses | None = None
         if config.senses is not None:
-            session.check_public("words", "senses are of other data")
+            session.check_public("words", "senses need other data")
         self._budget, self.choices = Budget.of(session.model, ONE_PASS), self._choices()
         self.facts = {**self._pooling(), "normal": self.choices["normal"], "model": identity(session)}
         kinds, half = self._kinds(), config.dtype == "float16"
@@ -199,8 +204,8 @@ class Embed(Task[EmbedConfig, Item]):
             columns=columns,
             final_rows=self.final_rows if self.needs_all_rows else None,
             settled=self.choices,
-            reads_ahead=config.train is None,  # senses that are built ask the model
-            costs=None if config.train is None else lambda problems: (),  # and so no estimate is made
+            reads_ahead=config.train is None,  # building senses needs the model
+            costs=None if config.train is None else lambda problems: (),  # therefore there is no estimate
         )
         if config.senses == "stored":
             self.senses = Senses.stored(Path(session.model.path), self.facts)
@@ -211,12 +216,15 @@ class Embed(Task[EmbedConfig, Item]):
 
     @property
     def width(self) -> int:
-        """Numbers of a vector."""
+        """The number of dimensions of a vector."""
         normalization = self.normalization
         return self.embedder.width if normalization is None else normalization.width(self.config.normal)
 
     def _pooling(self) -> dict[str, str]:
-        """Layers, kind and pooling of the vectors that a normalization is of; spans take that of units."""
+        """The layers, parts and pooling that identify a normalization.
+
+        Spans use the normalization of units.
+        """
         of = "unit" if self.config.of == "span" else self.config.of
         return {"layers": self.embedder.layers.text, "of": of, "pool": self.config.pool}
 
@@ -248,7 +256,10 @@ class Embed(Task[EmbedConfig, Item]):
         return {"layers": self.embedder.layers.text, "of": config.of, "pool": config.pool, "normal": normal}
 
     def records(self, problems: Problems) -> Iterable[Record]:
-        """The records, with the columns that rows keep; of a pair the first, with the second as a column."""
+        """The records, with the columns to copy to rows.
+
+        For pairs: the first sequence, the second as a column.
+        """
         config = self.config
         extra = [*config.columns[1:], *([config.truth] if config.truth else []), *self.kept_columns]
         if config.of == "span" and config.spans is None:
@@ -261,7 +272,7 @@ class Embed(Task[EmbedConfig, Item]):
         return labelled_records(self.session, labelling, config.paths, problems)
 
     def items(self, records: Iterable[Record], problems: Problems) -> Iterator[Item]:
-        """The items to embed; a record without a unit, and a span without a token, is bad."""
+        """The items to embed. Records without units and spans without tokens are bad records."""
         if self.config.train is not None:
             self.senses = self._train_senses(problems)
         if self.config.pair is not None:
@@ -275,7 +286,7 @@ class Embed(Task[EmbedConfig, Item]):
     def _record_items(
         self, records: Iterable[Record], spans: SpanTable | None, problems: Problems, embedder: Embedder
     ) -> Iterator[Item]:
-        """The items of records that are embedded alone, or of their spans."""
+        """The items of records that are not pairs, or of their spans."""
         for batch in batches(records):
             for encoded in tokenized(self.session.domain, self.session.tokenizer, batch, problems):
                 record_spans = self._spans(encoded, spans, problems) if self.config.of == "span" else ()
@@ -284,15 +295,15 @@ class Embed(Task[EmbedConfig, Item]):
                 else:
                     yield from embedder.items(encoded, record_spans)
         if spans:
-            problems.note("a span of a record that is not there", sum(map(len, spans.values())))
+            problems.note("a span with an id that no record has", sum(map(len, spans.values())))
 
     def _pair_items(self, records: Iterable[Record], problems: Problems) -> Iterator[Item]:
-        """An item for each record: its sequence joined with that of the second column."""
+        """An item for each record: its sequence together with the sequence in the second column."""
         second, truth = self.config.columns[1], self.config.truth
         for record in records:
             missing = next((name for name in (second, truth) if name and name not in record.meta), None)
             if missing is not None or (truth and not math.isfinite(number(record.meta[truth]))):
-                reason = f"no column {missing!r}" if missing else f"no number in the column {truth!r}"
+                reason = f"no column {missing!r}" if missing else f"no number in column {truth!r}"
                 problems.bad(_record_error(record, reason), str(record.raw))
                 continue
             raw = self.session.domain.text.of_text(str(record.meta[second]), record.meta)
@@ -305,7 +316,7 @@ class Embed(Task[EmbedConfig, Item]):
                 problems.bad(_record_error(record, _EMPTY), str(record.raw))
 
     def _train_senses(self, problems: Problems) -> Senses:
-        """The centroid of each sense, of the vectors of labelled spans."""
+        """The centroid of each sense, computed from the vectors of labelled spans."""
         labelled, config = list[tuple[str, str, Floats]](), self.config
         labelling = Labelling(labels=("start", "end", "sense"), format=config.format, options=config.options)
         records = labelled_records(self.session, labelling, [str(config.train)], problems)
@@ -317,7 +328,7 @@ class Embed(Task[EmbedConfig, Item]):
         return Senses.of(labelled, self.facts)
 
     def _spans(self, encoded: Encoded, table: SpanTable | None, problems: Problems) -> list[Span]:
-        """The spans of a record that have a token; the others are bad."""
+        """The spans of a record that have tokens. The others are bad records."""
         usable, record = list[Span](), encoded.record
         if table is None:
             try:
@@ -333,7 +344,7 @@ class Embed(Task[EmbedConfig, Item]):
                 usable.append(span)
             else:
                 reason = "a span without a token of its record"
-                remedy = f"no token stands at {span_text(span.start, span.end)}: correct start and end"
+                remedy = f"no token is at {span_text(span.start, span.end)}: correct start and end"
                 source = record.source if table is None else str(self.config.spans)
                 problems.bad(DataError(reason, source=source, line=span.line, remedy=remedy), reason)
         return usable
@@ -356,13 +367,13 @@ class Embed(Task[EmbedConfig, Item]):
             yield [{**columns, **make(item, columns, vector)} for columns, vector in places]
 
     def _vectors(self, items: Sequence[Item]) -> Iterator[Floats]:
-        """(T, W) of each item, normalized."""
+        """(T, W) the normalized vectors of each item."""
         for raw in self.embedder.vectors(items):
             normalization = self.normalization
             yield raw if normalization is None else normalization.applied(self.config.normal, raw)
 
     def _sense_columns(self, item: Item, columns: Row, vector: Floats) -> Row:
-        """The nearest sense of a span's word, with its cosine; the true sense where it is known."""
+        """The nearest sense of a span's word with its cosine, and the true sense if it is known."""
         assert self.senses is not None
         word, meta = word_key(columns["unit"]), item.record.meta
         sense, cosine = self.senses.sense(word, vector)
@@ -375,13 +386,13 @@ class Embed(Task[EmbedConfig, Item]):
         return {} if self.config.truth is None else {"truth": number(record.meta[self.config.truth])}
 
     def _vector_column(self, item: Item, columns: Row, vector: Floats) -> Row:
-        """The vector: numbers in JSON lines, packed where a table is made of these."""
+        """The vector as numbers for JSON lines, or packed for tables and for computing on all rows."""
         table = format_of(self.config.out, self.config.format_out) != "jsonl"
         short = table or self.needs_all_rows or self.config.fit
         return {"vector": packed(vector) if short else vector.tolist()}
 
     def _places(self, item: Item) -> list[Row]:
-        """The columns beside each vector of an item, a row for each."""
+        """The other columns of each vector of an item, one row per vector."""
         if item.spans is None:
             return [{**place(item.record), **self._inputs(item.record.meta)}]
         domain, conceal = self.session.domain, self.session.tokenizer.spelling.conceal
@@ -393,7 +404,7 @@ class Embed(Task[EmbedConfig, Item]):
         return places
 
     def _inputs(self, columns: Mapping[str, Any]) -> Row:
-        """The columns of the input that stay in rows."""
+        """The columns of the input that are copied to rows."""
         return {name: str(columns[name]) for name in self.kept_columns if name in columns}
 
     def figures(self, rows: Iterable[Row]) -> Figures:
@@ -414,11 +425,14 @@ class Embed(Task[EmbedConfig, Item]):
         return {"rows": sum(1 for _ in rows), **facts}
 
     def final_rows(self, rows: Iterator[Row], figures: Figures) -> Iterator[Row]:
-        """A row for each neighbour, or for each label that neighbours agree on; senses of documents."""
+        """A row for each neighbour or predicted label, or rows with one sense per word and document."""
         return one_sense(rows) if self.config.discourse else self.near.rows()
 
     def extra_files(self, rows: ReadRows) -> Sequence[Path]:
-        """Keep what was fitted with the model: at the end, for the model's files are part of the request."""
+        """Store the fitted normalization or senses in the model's folder.
+
+        This is done last, because the model's files are part of the request.
+        """
         folder = Path(self.session.model.path)
         if self.config.fit:
             self.fitted.keep(folder)
@@ -427,7 +441,7 @@ class Embed(Task[EmbedConfig, Item]):
         return ()
 
     def page(self, page: Page, rows: ReadRows, figures: Figures) -> None:
-        """How the vectors lie; of people none is drawn."""
+        """Draw a map of the vectors, if the page may draw records."""
         super().page(page, rows, figures)
         config = self.config
         if not page.draws_records or config.pair or config.senses or self.needs_all_rows:
@@ -438,7 +452,7 @@ class Embed(Task[EmbedConfig, Item]):
         kinds = [str(row.get(config.colour)) for row in sample] if config.colour else []
         vectors = [unpacked(row["vector"]) for row in sample]
         survey(page, vectors, normal=config.normal, words=words, kinds=kinds)
-        if "-" not in config.paths:  # which can be read once
+        if "-" not in config.paths:  # standard input can be read only once
             problems = Problems("skip")
             layers = self.session.embedder(layers="all", of=config.of, pool=config.pool)
             items = self._record_items(self.records(problems), self._read_spans(problems), problems, layers)
@@ -451,22 +465,22 @@ class Embed(Task[EmbedConfig, Item]):
             f"{key.replace('_', ' ')} {format_figure(figures[key])}" for key in _ANSWER if key in figures
         ]
         if dropped := figures.get("dropped"):
-            parts.append(f"{number_of(dropped, 'dimension')} without variance, which z leaves out")
-        width = f" of {self.width} numbers" if unit == "vector" else ""
+            parts.append(f"{number_of(dropped, 'dimension')} without variance, left out by z")
+        width = f" with {self.width} numbers each" if unit == "vector" else ""
         return Conclusion(number_of(count, unit) + width + (f": {', '.join(parts)}" if parts else ""))
 
 
 _ANSWER = ("spearman", "pearson", "neighbours", "recall", "accuracy", "majority", "most_frequent", "fitted")
-"""Figures of the answer."""
+"""Figures that the conclusion shows."""
 
 
 def split_names(names: str) -> list[str]:
-    """Names with commas between."""
+    """The names in a text, which are separated by commas."""
     return [name.strip() for name in names.split(",") if name.strip()]
 
 
 def identity(session: Session) -> str:
-    """A digest of the weights and the tokenizer of a model; vectors compare where it is equal."""
+    """A digest of a model's weights and tokenizer. Vectors can be compared if their digests are equal."""
     state = sha256(fingerprint(session.tokenizer).encode())
     files = session.model.files
     weights = [file for file in files if file.name.startswith("model") or file.name == "config.json"]
@@ -479,7 +493,7 @@ _EMPTY = "a record without a unit has no vector"
 
 
 def _record_error(record: Record, reason: str) -> DataError:
-    return DataError(reason, source=record.source, line=record.line, remedy="correct it, or leave it out")
+    return DataError(reason, source=record.source, line=record.line, remedy="correct it, or remove it")
 
 
 def _without_vector(row: Row) -> Row:

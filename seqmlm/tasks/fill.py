@@ -1,4 +1,4 @@
-"""What belongs into a gap: candidates for each, and all gaps of a sequence filled together."""
+"""Fill gaps: candidates for each gap, and all gaps of a sequence filled together."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class GapsConfig(TaskConfig):
     """Settings of a command about gaps.
 
     Args:
-        paths: a sequence with gaps, or files of them.
+        paths: a sequence with gaps, or files of sequences with gaps.
     """
 
     metavar: ClassVar[str] = "SEQUENCE|PATH|-"
 
     @property
     def sequence(self) -> str | None:
-        """The sequence that stands on the command line in place of files."""
+        """The sequence on the command line, or None if the command reads files."""
         only = self.paths[0] if len(self.paths) == 1 else "-"
         return None if only == "-" or os.path.exists(only) else only
 
@@ -50,7 +50,7 @@ ConfigT = TypeVar("ConfigT", bound=GapsConfig)
 
 
 class Gaps(Task[ConfigT, Record]):
-    """A task whose items are sequences with gaps, one on the command line, or those of files."""
+    """A task whose items are sequences with gaps: one from the command line, or all from files."""
 
     def __init__(self, config: ConfigT, session: Session) -> None:
         super().__init__(config, session)
@@ -60,10 +60,10 @@ class Gaps(Task[ConfigT, Record]):
         self.output = Output(unit="sequence", stdout=stdout, json="rows")
 
     def _command_line_record(self) -> Record | None:
-        """The record of a sequence on the command line; None for files.
+        """The record of the sequence on the command line, or None for files.
 
         Raises:
-            UsageError: it has no gap, and is the name of no file.
+            UsageError: the text has no gap, and is not the name of a file.
         """
         text, domain = self.config.sequence, self.session.domain
         if (
@@ -77,7 +77,7 @@ class Gaps(Task[ConfigT, Record]):
         if not prompt.holes:
             gap = " or ".join(self.cloze.forms)
             raise UsageError(
-                f"no gap in {text!r}, nor a file of that name: write {gap} where a {domain.unit} is asked"
+                f"{text!r} has no gap, and no file has this name: write {gap} in place of a {domain.unit}"
             )
         return Record(id="", raw=raw, source="the command line", line=1)
 
@@ -95,7 +95,7 @@ class Gaps(Task[ConfigT, Record]):
         """The records with a gap, as prompts.
 
         Raises:
-            DataError: none of them has any.
+            DataError: no record has a gap.
         """
         return gapped_records(self.cloze, records, problems)
 
@@ -105,8 +105,8 @@ class FillConfig(GapsConfig):
     """Settings of `seqmlm fill`.
 
     Args:
-        top: candidates of each gap.
-        rounds: in which several gaps are filled together (mask-predict); 1 for one pass.
+        top: number of candidates per gap.
+        rounds: rounds in which several gaps are filled together (mask-predict). 1 fills them in one pass.
     """
 
     option_fields = ("top", "domain", *TaskConfig.option_fields)
@@ -121,11 +121,11 @@ class FillConfig(GapsConfig):
 
 
 class Fill(Gaps[FillConfig]):
-    """Fill the gaps of sequences: the most probable candidates of each, and what fits into all together.
+    """Fill the gaps of sequences: the most probable candidates per gap, and all gaps filled together.
 
-    A gap is written [MASK], in proteins and DNA also _, and [MASK:3] where it is of three tokens; in logs it
-    is a line, and in patient histories a code, that is [MASK]. A backslash in front makes it text.
-    `p` is the probability of a candidate while all gaps of the sequence are hidden.
+    Write a gap as [MASK], or as [MASK:3] for three tokens. Proteins and DNA also accept _. In logs a gap is a
+    line that is [MASK], in patient histories a code that is [MASK]. A backslash before it makes it normal
+    text. `p` is the probability of a candidate while all gaps of the sequence are hidden.
 
     Example: seqmlm fill english 'the dog [MASK] the cat.' --top 5
 
@@ -135,12 +135,12 @@ class Fill(Gaps[FillConfig]):
     Config = FillConfig
 
     def cost(self, item: Record) -> float:
-        """Forward tokens: a copy with all gaps hidden, and one for each round if there are several."""
+        """Forward tokens: a copy with all gaps hidden, and one copy per round if there are several gaps."""
         copies = 1 if len(item.raw.holes) == 1 else 1 + self.config.rounds
         return float(copies * self.cloze.tokens(item.raw))
 
     def rows(self, items: Sequence[Record]) -> Iterator[list[Row]]:
-        """A row for each sequence: it filled, and the candidates of each gap."""
+        """A row for each sequence: the filled sequence and the candidates for each gap."""
         prompts = [record.raw for record in items]
         guesses = self.cloze.guesses(self.cloze.opened(prompts), self.config.top)
         several = [number for number, units in enumerate(guesses) if len(units) > 1]
@@ -154,9 +154,9 @@ class Fill(Gaps[FillConfig]):
             yield [{**place(record), "filled": filled, "masks": self._masks(record.raw, texts, units)}]
 
     def _masks(self, prompt: Prompt, texts: Sequence[str], guesses: Sequence[Sequence[Guess]]) -> list[Row]:
-        """The gaps: where each is written, what it was filled with, and its candidates.
+        """The gaps with their position, their filling and their candidates.
 
-        A gap of several tokens has a list of candidates for each.
+        A gap of several tokens has one list of candidates per token.
         """
         masks, units = list[Row](), iter(guesses)
         for hole, text in zip(prompt.holes, texts, strict=True):
@@ -171,7 +171,7 @@ class Fill(Gaps[FillConfig]):
         return {"text": guess.text, "p": math.exp(guess.log_prob), **extra}
 
     def figures(self, rows: Iterable[Row]) -> Figures:
-        """The row of a sequence on the command line; of files nothing."""
+        """The row of the sequence on the command line. Empty for files."""
         if self._typed is None:
             return {}
         (only,) = rows
@@ -196,15 +196,15 @@ class Fill(Gaps[FillConfig]):
 
 
 def gap_options(session: Session, format: str | None) -> dict[str, Any]:
-    """The option that makes readers keep gaps in sequences, where some reader of the field has it."""
+    """The option that makes readers keep gaps in sequences. Empty if no reader of the field has it."""
     return {"holes": True} if "holes" in session.domain.files.options(format) else {}
 
 
 def gapped_records(cloze: Cloze, records: Iterable[Record], problems: Problems) -> Iterator[Record]:
-    """Records with gaps as prompts; those without one are passed over.
+    """Yield records with gaps as prompts. Records without gaps are skipped and counted.
 
     Raises:
-        DataError: none of them has any.
+        DataError: no record has a gap.
     """
     total = gapped = 0
     source = ""
@@ -218,4 +218,4 @@ def gapped_records(cloze: Cloze, records: Iterable[Record], problems: Problems) 
             problems.note("a sequence without a gap, passed over")
     if total and not gapped:
         forms = " or ".join(cloze.forms)
-        raise DataError("no sequence has a gap", source=source, remedy=f"write {forms} where one is")
+        raise DataError("no sequence has a gap", source=source, remedy=f"write {forms} for each gap")

@@ -1,8 +1,10 @@
-"""New sequences from a model: gaps are filled with what is drawn, again and again, and not with the best.
+"""Generate sequences: draw units for the gaps at random from the model, in several rounds.
 
-By mask-predict all gaps are drawn at once, and those one is least sure of again, fewer each time: fast. By
-Gibbs sampling one unit after the other is drawn given all others (Wang and Cho 2019): slow, and closer to
-what the model finds probable, though conditionals of a masked language model need not belong to one joint
+Mask-predict draws all gaps at once. Then it draws the least certain ones again, fewer in each round. It is
+fast.
+
+Gibbs sampling draws one unit after the other, given all others (Wang and Cho 2019). It is slow, but closer to
+the model's distribution. The conditionals of a masked language model need not belong to one joint
 distribution (Torroba Hennigen and Kim 2023).
 """
 
@@ -43,15 +45,17 @@ class GenerateConfig(TaskConfig):
 
     Args:
         paths: files of sequences with gaps.
-        out: write to this file: in the field's own format where its name ends so, such as .fasta; rows to
-            one called .jsonl, .csv, .tsv or .parquet.
-        template: a sequence with gaps, as `seqmlm fill` takes it; the rest stays.
-        length: units of sequences that are all gaps: 100, or drawn from 80-120.
-        n: sequences, of each template.
+        out: write the sequences to this file. Its ending selects the field's own format, such as .fasta, or
+            rows in .jsonl, .csv, .tsv or .parquet.
+        template: sequence with gaps, written as for `seqmlm fill`; the rest stays as it is.
+        length: number of units of new sequences: a number such as 100, or a range such as 80-120.
+        n: number of sequences per template.
         seed: seed of the random draws.
-        temperature: of the draws: 1 for what the model says, less for what is probable, 0 for the best.
-        method: how gaps are filled: mask-predict (all at once, the least sure again) or gibbs (one by one).
-        rounds: of mask-predict, or sweeps of Gibbs sampling over all units.
+        temperature: temperature of the draws: 1 follows the model's probabilities, lower values prefer
+            probable units, 0 always takes the most probable one.
+        method: how to fill gaps: mask-predict (all at once, then the least certain again) or gibbs (one by
+            one).
+        rounds: rounds of mask-predict, or sweeps of Gibbs sampling over all units.
     """
 
     option_fields = (
@@ -75,37 +79,39 @@ class GenerateConfig(TaskConfig):
 
     def check(self) -> None:
         if sum((self.template is not None, self.length is not None, bool(self.paths))) != 1:
-            raise UsageError("say what to fill: one of --template, --length, or a file of templates")
+            raise UsageError("give exactly one of --template, --length, or a file of templates")
         if self.n < 1 or self.rounds < 1 or not self.temperature >= 0:
-            raise UsageError("--n and rounds are at least 1, and --temperature is 0 or more")
+            raise UsageError("--n and rounds must be at least 1, and --temperature at least 0")
         self.lengths()
         self.check_files()
 
     def lengths(self) -> tuple[int, int] | None:
-        """The shortest and longest length.
+        """The shortest and the longest length, or None without `length`.
 
         Raises:
-            UsageError: no length.
+            UsageError: `length` is not a valid length or range.
         """
         if self.length is None:
             return None
         match = _LENGTH.fullmatch(self.length)
         low, high = (0, 0) if match is None else (int(match[1]), int(match[2] or match[1]))
         if not 1 <= low <= high:
-            raise UsageError(f"--length is a number or two, such as 100 or 80-120; got {self.length!r}")
+            raise UsageError(
+                f"--length must be a number such as 100 or a range such as 80-120; got {self.length!r}"
+            )
         return low, high
 
 
 def sequence_endings(field: Field) -> tuple[str, ...]:
-    """Endings of files that hold generated sequences as the field has them, packed by bgzip or not."""
+    """Endings of files with sequences in the field's own format, with and without bgzip compression."""
     endings = field.text.endings or next(iter(field.files.formats.values())).suffixes
     return tuple(f"{suffix}{packed}" for packed in ("", *PACKED) for suffix in endings)
 
 
 class Draw(NamedTuple):
-    """A sequence that is to be drawn: its number, from 0 on, and what it is drawn into, with its place.
+    """A sequence to draw: its number from 0, its prompt, and the source and line of the prompt.
 
-    tokens: that the model sees of it.
+    tokens: number of its tokens that the model sees.
     """
 
     number: int
@@ -116,11 +122,11 @@ class Draw(NamedTuple):
 
 
 class Generate(Task[GenerateConfig, Draw]):
-    """Generate sequences: gaps are filled with what is drawn from the model, in several rounds.
+    """Generate sequences: draw units for the gaps from the model, in several rounds.
 
-    They are written as the field has them: lines of text, FASTA, sessions of a log, a table of events; with
-    --json as JSON lines. Equal seeds give equal sequences. What is generated is what the model finds
-    probable, and may repeat its training data; sequences about people go to a file that only you can read.
+    The output has the format of the field: lines of text, FASTA, sessions of a log, or a table of events.
+    `--json` writes JSON lines. The same seed gives the same sequences. Generated sequences can repeat
+    training data. Sequences about people are written to a file that only you can read.
 
     Example: seqmlm generate enzymes --length 80-120 --n 10 --seed 1 --out new.fasta
 
@@ -137,10 +143,10 @@ class Generate(Task[GenerateConfig, Draw]):
             json="rows",
             native={name: NativeFormat(sequence_endings(session.domain), self.native_text)},
             default_format=name,
-            hint=f"next: seqmlm score {config.model} {file} says how usual they are",
+            hint=f"next: see how unusual they are: seqmlm score {config.model} {file}",
         )
         self.cloze = Cloze(session)
-        self._prompts: list[Prompt] = []  # each stands for `n` sequences, or one of a drawn length
+        self._prompts: list[Prompt] = []  # one for `n` sequences, or one per sequence with a drawn length
 
     def records(self, problems: Problems) -> Iterable[Record]:
         if not self.config.paths:
@@ -150,10 +156,10 @@ class Generate(Task[GenerateConfig, Draw]):
         )
 
     def items(self, records: Iterable[Record], problems: Problems) -> Iterator[Draw]:
-        """A prompt with its place for each sequence to make.
+        """A prompt with its place for each sequence to draw.
 
         Raises:
-            UsageError, DataError: a template without a gap, files without any.
+            UsageError, DataError: the template, or no sequence in the files, has a gap.
         """
         copies = 1 if self.config.length is not None else self.config.n
         for prompt, source, line in self._input_prompts(records, problems):
@@ -162,7 +168,7 @@ class Generate(Task[GenerateConfig, Draw]):
             yield from (Draw(first + copy, prompt, source, line, tokens) for copy in range(copies))
 
     def cost(self, item: Draw) -> float:
-        """Forward tokens: a copy of the sequence for each round, or for each draw of a Gibbs sampling."""
+        """Forward tokens: one copy of the sequence per round, or per draw in Gibbs sampling."""
         draws = 1 + self.config.rounds * sum(item.prompt.tokens)
         return float(item.tokens * (draws if self.config.method == "gibbs" else self.config.rounds))
 
@@ -183,7 +189,7 @@ class Generate(Task[GenerateConfig, Draw]):
             yield from ((record.raw, record.source, record.line) for record in gapped)
 
     def rows(self, items: Sequence[Draw]) -> Iterator[list[Row]]:
-        """A row for each sequence; what is drawn depends on the seed and on its number alone."""
+        """A row for each sequence. The drawn units depend only on the seed and the number of the sequence."""
         draws, rounds, next_units = _Draws(self.config, items), self.config.rounds, None
         if self.config.method == "gibbs":
             rounds, next_units = 1 + rounds * max(sum(draw.prompt.tokens) for draw in items), draws.gibbs_unit
@@ -194,7 +200,7 @@ class Generate(Task[GenerateConfig, Draw]):
             yield [{"id": f"generated-{draw.number + 1}", "text": text, "filled": list(gap_texts)}]
 
     def native_text(self, rows: Iterator[Row]) -> Iterable[str]:
-        """The text of a file of the field with the sequences."""
+        """The sequences as text in the field's own format."""
         domain, copies = self.session.domain, 1 if self.config.length is not None else self.config.n
         prompts = (prompt for prompt in self._prompts for _ in range(copies))
         filled = (
@@ -208,13 +214,13 @@ class Generate(Task[GenerateConfig, Draw]):
 
 
 class _Draws:
-    """Random numbers that depend on the seed, the number of a sequence and the round alone."""
+    """Random numbers that depend only on the seed, the number of a sequence and the round."""
 
     def __init__(self, config: GenerateConfig, items: Sequence[Draw]) -> None:
         self._config, self._numbers = config, [draw.number for draw in items]
 
     def choose(self, number: int, done: int, log_probs: Doubles) -> Longs:
-        """Draw a symbol for each unit, by the Gumbel trick."""
+        """Draw a symbol for each unit with the Gumbel trick."""
         if not self._config.temperature:
             return np.asarray(log_probs.argmax(axis=1), dtype=np.int64)
         random = np.random.default_rng([self._config.seed, self._numbers[number], done])
@@ -222,9 +228,9 @@ class _Draws:
         return np.asarray((log_probs / self._config.temperature + noise).argmax(axis=1), dtype=np.int64)
 
     def gibbs_unit(self, number: int, done: int, units: int) -> Longs:
-        """(0 or 1) the unit to draw next: every sweep visits each unit once, in random order."""
+        """(0 or 1) the unit to draw next. Every sweep visits each unit once, in random order."""
         sweep, place = divmod(done - 1, units)
         if sweep >= self._config.rounds:
-            return np.zeros(0, dtype=np.int64)  # others are longer
+            return np.zeros(0, dtype=np.int64)  # other sequences are longer
         random = np.random.default_rng([self._config.seed, self._numbers[number], sweep, units])
         return np.asarray(random.permutation(units)[place : place + 1], dtype=np.int64)

@@ -1,8 +1,8 @@
-"""Joint distributions of two gaps: the most probable pairs, and which construction is how faithful.
+"""Joint distributions of two gaps: the most probable pairs, and how faithful each method is to the model.
 
-The constructions are those of `seqmlm.structure.joints`. A row is a sequence: its best pairs, or, in an
-evaluation, the measures of what stands at two places of it. The trade-off is that everything is tried at both
-places: 2 V + 1 copies of a sequence, or 2 K + 1 of K candidates.
+The methods are in `seqmlm.structure.joints`. A row is a sequence with its best pairs. In an evaluation it has
+measures of the true units at two places instead. The trade-off: all symbols are tried at both places. That
+takes 2 V + 1 copies of a sequence for V symbols, or 2 K + 1 copies for K candidates.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from seqmlm.tasks.fill import Gaps, GapsConfig
 from seqmlm.tasks.task import Conclusion, ReadRows, items_text, place, read_records
 
 MOST_SYMBOLS = 32_768
-"""Of a vocabulary that is tried whole: a matrix of so many takes 4 GiB."""
+"""Largest vocabulary of which all symbols are tried. Its matrix takes 4 GiB."""
 
 MODEL = "model"
 DISTANCES = (1, 2, 4, 8, 16, 32)
-"""Tokens apart at which a group of pairs begins."""
+"""Lower bounds of the groups of pairs by distance, in tokens."""
 
 NAMES = {"u": "U-PPL", "p": "P-PPL", "a_kl": "A-KL", "g_kl": "G-KL", "jsd": "JSD", "hit": "both right"}
-MOVING = "Arnold-Gokhale had not settled: its last step still moved the marginals"
+MOVING = "Arnold-Gokhale did not converge: its last step still changed the marginals"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,19 +61,21 @@ class JointConfig(GapsConfig):
     """Settings of `seqmlm joint`.
 
     Args:
-        paths: a sequence with two gaps, or files of them.
-        method: how a joint is made of the model's conditionals: product (of the marginals), mrf (a Markov
-            random field), mrf-logits, hcb (Hammersley, Clifford and Besag), chain (the mean of both orders),
-            ag (Arnold and Gokhale), or all.
-        top: pairs that are printed of each.
-        evaluate: FILE: of sequences without gaps; hide two places of each, and measure the joints there.
-        pairs: what these places are: random, or contiguous.
-        n: sequences that are evaluated, the first ones with such a pair.
+        paths: a sequence with two gaps, or files of sequences with two gaps.
+        method: how to build a joint distribution: product, mrf, mrf-logits, hcb, chain, ag or all. `product`
+            multiplies the marginals, `mrf` is a Markov random field (`mrf-logits`: from logits). `hcb` is
+            Hammersley-Clifford-Besag, `chain` the mean of both orders, `ag` Arnold-Gokhale.
+        top: number of pairs to print per method.
+        evaluate: FILE: sequences without gaps. Hide two places in each and measure the joint distributions
+            there.
+        pairs: which places to hide: random or contiguous.
+        n: number of sequences to evaluate: the first sequences that have two suitable places.
         seed: seed of the random draws.
         publish: FILE: write the evaluated pairs to this table (.tsv).
-        candidates: K: try the K most probable symbols of a place, and all others as one; default: all.
-        compat: steps of Arnold-Gokhale from uniform marginals, 40 as published; default: until it has
-            settled, from those while both are hidden.
+        candidates: K: try the K most probable symbols of a place, and treat all others as one. Default: try
+            all.
+        compat: number of Arnold-Gokhale steps from uniform marginals (40 as published). Default: start from
+            the marginals with both places hidden, and run until convergence.
     """
 
     option_fields = ("method", "evaluate", "pairs", "n", "seed", "out", "resume", "shard", "on_error")
@@ -102,43 +104,45 @@ class JointConfig(GapsConfig):
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """Names of the constructions to compare."""
+        """The names of the methods to compare."""
         return tuple(METHODS) if self.method == "all" else (self.method,)
 
     def check(self) -> None:
         if min(self.top, self.n, 1 if self.compat is None else self.compat) < 1:
-            raise UsageError("top, n and compat are at least 1")
+            raise UsageError("top, n and compat must be at least 1")
         if self.candidates is not None and self.candidates < 2:
-            raise UsageError(f"a joint of {self.candidates} candidate has nothing to choose: give 2 or more")
+            raise UsageError(
+                f"candidates must be at least 2, or there is nothing to choose; got {self.candidates}"
+            )
         if self.evaluate is None:
             if self.publish is not None:
-                raise UsageError("publish writes pairs that are evaluated: name sequences with --evaluate")
+                raise UsageError("publish needs evaluated pairs: add --evaluate FILE")
             super().check()
         elif self.paths:
-            raise UsageError("--evaluate names what is read: leave out the sequence, or the files, before it")
+            raise UsageError("--evaluate already names the input: remove the sequence or the files before it")
         else:
             self.check_files()
 
 
 NamedJoints = Iterator[tuple[str, Doubles]]
-"""Names of constructions with their joints: log-probabilities (V, V), one matrix at a time."""
+"""Names of methods with their joint distributions: log-probabilities (V, V), one matrix at a time."""
 
 
 class GapPair(NamedTuple):
-    """A pair of places to ask about, and the prompt with these gaps; None in an evaluation."""
+    """A pair of places, and the prompt with gaps at these places (None in an evaluation)."""
 
     pair: Pair
     prompt: Prompt | None = None
 
 
 class JointTask(Gaps[JointConfig]):
-    """Find what fits into two gaps together: the most probable pairs under joint distributions.
+    """Find the most probable pairs of units for two gaps, under joint distributions.
 
-    A masked language model says what fits into a gap given the other one, and the two answers hardly ever
-    belong to one distribution. Six constructions make one of them; `--evaluate` measures, on sequences
-    without gaps, how probable each finds the true units, and how near it is to the model
-    (docs/explanation/joints.md). Figures of an evaluation are perplexities, and divergences in nats, with
-    intervals by sequence.
+    A masked language model predicts each gap given the other one. The two predictions rarely belong to the
+    same joint distribution. Six methods build one from them. `--evaluate` measures the methods on sequences
+    without gaps: how probable the true units are, and how close each method is to the model
+    (docs/explanation/joints.md). The figures are perplexities and divergences in nats, with intervals over
+    sequences.
 
     Example: seqmlm joint english 'the dog [MASK] the [MASK].' --method ag
 
@@ -154,19 +158,19 @@ class JointTask(Gaps[JointConfig]):
         units, ordinary = session.tokenizer.units, candidates(session)
         if not session.model.rows.has_hidden_states:
             raise UsageError(
-                "a linear model has a joint distribution already, that of its couplings: read these with "
+                "a linear model already has a joint distribution, given by its couplings: read them with "
                 "seqmlm structure --method couplings"
             )
         if units.facts.names is not None:
             raise UsageError(
-                "a token of this tokenizer shows several units, so two of them have no conditionals of their "
-                "own: use a model of single units"
+                "a token of this tokenizer covers several units, which have no separate conditionals: use a "
+                "model with one unit per token"
             )
         space = session.tokenizer.space
         self.alphabet: Ids = np.unique(space.ordinary if ordinary is None else ordinary).astype(np.int32)
         if len(self.alphabet) > MOST_SYMBOLS and config.candidates is None:
-            many = f"{len(self.alphabet):,} symbols are too many to try all at two places"
-            raise UsageError(f"{many}: --set candidates=256")
+            many = f"{len(self.alphabet):,} symbols are too many to try all of them at two places"
+            raise UsageError(f"{many}: use --set candidates=256")
         self.problems = Problems()
 
     # Pairs
@@ -180,7 +184,7 @@ class JointTask(Gaps[JointConfig]):
         """The records, each with its pair of places.
 
         Raises:
-            UsageError: the sequence of the command line has not two gaps.
+            UsageError: the sequence on the command line does not have exactly two gaps.
         """
         self.problems = problems
         if self.config.evaluate is not None:
@@ -188,7 +192,7 @@ class JointTask(Gaps[JointConfig]):
         return self._gap_pairs(super().items(records, problems), problems)
 
     def _gap_pairs(self, records: Iterable[Record], problems: Problems) -> Iterator[Record]:
-        """Records with the places of their two gaps; others are bad."""
+        """Yield the records with the places of their two gaps. Other records are bad records."""
         for record in records:
             try:
                 pair = self._pair(record.raw)
@@ -203,29 +207,29 @@ class JointTask(Gaps[JointConfig]):
         """The places of the two gaps of a sequence.
 
         Raises:
-            UsageError: there are others.
+            UsageError: the sequence does not have two usable gaps.
         """
         if len(prompt.holes) != 2 or any(hole.tokens != 1 for hole in prompt.holes):
             gaps, tokens = len(prompt.holes), sum(hole.tokens for hole in prompt.holes)
             raise UsageError(
-                "a joint is of two gaps of one token each, and this sequence has "
-                f"{number_of(gaps, 'gap')} of {number_of(tokens, 'token')} together"
+                f"the sequence has {number_of(gaps, 'gap')} with {number_of(tokens, 'token')} in total: "
+                "seqmlm joint needs two gaps of one token each"
             )
         tokenizer, longest = self.session.tokenizer, self.session.card.max_length
         filled = self.session.domain.gaps.filled(prompt, [tokenizer.spelling.stand_in] * 2)
         encoding = tokenizer.encode(filled.raw)
         units = [{*unit_numbers(encoding)[tokens_at(encoding, *span)].tolist()} for span in filled.spans]
         if units[0] & units[1] - {-1}:  # an unknown token is in no unit
-            raise UsageError("both gaps are in one unit: write them apart")
+            raise UsageError("both gaps are in the same unit: put them in different units")
         rule = tokenizer.units
         window = gap_window(rule, self.cloze.opened([prompt])[0], 0, longest)
         if not len(window.gaps[1]):
-            raise UsageError(f"the gaps are further apart than the {longest} tokens that the model sees")
+            raise UsageError(f"the gaps are too far apart: the model sees {longest} tokens at a time")
         i, j = rule.places(window.encoding)[window.units].tolist()
         return Pair(window.encoding, i, j)
 
     def _sampled_pairs(self, records: Iterable[Record], problems: Problems) -> Iterator[Record]:
-        """Records with a random pair of places each; a sequence without such a pair is passed over."""
+        """Yield records, each with a random pair of places. Sequences without such a pair are skipped."""
         longest, space = self.session.card.max_length, self.session.tokenizer.space
         domain, tokenizer = self.session.domain, self.session.tokenizer
         parts = (tokenized(domain, tokenizer, batch, problems) for batch in batches(records))
@@ -241,7 +245,7 @@ class JointTask(Gaps[JointConfig]):
                 problems.note("a sequence without such a pair of places, passed over")
 
     def _pairs(self, encoding: Encoding) -> Any:
-        """(P, 2) positions of two units, of a token that the joint knows."""
+        """(P, 2) positions of all possible pairs of units whose tokens are in the alphabet."""
         numbers = unit_numbers(encoding)
         at = np.flatnonzero((numbers >= 0) & np.isin(encoding.ids, self.alphabet))
         if self.config.pairs == "contiguous":
@@ -252,7 +256,7 @@ class JointTask(Gaps[JointConfig]):
         return pairs[numbers[pairs[:, 0]] != numbers[pairs[:, 1]]]
 
     def cost(self, item: Record) -> float:
-        """Forward tokens: a copy for each symbol at either place, and one with both places hidden."""
+        """Forward tokens: a copy per symbol at each place, and one copy with both places hidden."""
         copies = 2 * min(self.config.candidates or len(self.alphabet), len(self.alphabet)) + 1
         return float(copies * len(item.raw.pair.encoding))
 
@@ -271,7 +275,10 @@ class JointTask(Gaps[JointConfig]):
             yield [{**place(record), **make(record, conditional, tried, named_joints), **convergence}]
 
     def _joints(self, conditional: Conditional, record: Record, convergence: dict[str, Any]) -> NamedJoints:
-        """The joints by name, one at a time; `convergence` gets steps and last change of Arnold-Gokhale."""
+        """Yield the joint distributions by name, one at a time.
+
+        `convergence` receives the number of steps and the last change of Arnold-Gokhale.
+        """
         for name in self.config.methods:
             if name != "ag":
                 yield name, METHODS[name](conditional)
@@ -286,7 +293,10 @@ class JointTask(Gaps[JointConfig]):
     def _pair_row(
         self, record: Record, conditional: Conditional, tried: Candidates, named_joints: NamedJoints
     ) -> Row:
-        """The most probable pairs under each joint; the sequence is filled with the best of the last one."""
+        """The most probable pairs under each method.
+
+        The sequence is filled with the best pair of the last.
+        """
         pairs, domain, best = dict[str, list[Row]](), self.session.domain, ("", "")
         for name, joint in named_joints:
             pairs[name] = [
@@ -294,14 +304,14 @@ class JointTask(Gaps[JointConfig]):
                 for a, b, p in best_pairs(joint, tried, self.config.top)
             ]
             best = pairs[name][0]["first"], pairs[name][0]["second"]
-            del joint  # a matrix of the vocabulary's square, before the next one is made
+            del joint  # a large matrix: free it before the next one is computed
         filled = domain.text.text_of(domain.gaps.filled(record.raw.prompt, list(best)).raw)
         return {"filled": filled, "deviation": joints.deviation(conditional), "joints": pairs}
 
     def _measure_row(
         self, record: Record, conditional: Conditional, tried: Candidates, named_joints: NamedJoints
     ) -> Row:
-        """The measures of each joint at the symbols that stand in both places."""
+        """The measures of each joint distribution for the true symbols at both places."""
         encoding, i, j = record.raw.pair
         a, b = (int(np.flatnonzero(x == encoding.ids[at])[0]) for x, at in zip(tried, (i, j), strict=True))
         baseline = {
@@ -322,10 +332,10 @@ class JointTask(Gaps[JointConfig]):
     def _text(self, token: int) -> str:
         return self.session.tokenizer.spelling.surface(int(token))
 
-    # What finished rows say
+    # Figures of finished rows
 
     def figures(self, rows: Iterable[Row]) -> Figures:
-        """The row of a sequence on the command line; of an evaluation each measure with its interval."""
+        """The row of the sequence on the command line, or each measure of an evaluation with its interval."""
         if self._typed is not None:
             (only,) = rows
             keys = ("filled", "deviation", "joints", "steps", "change")
@@ -365,7 +375,7 @@ class JointTask(Gaps[JointConfig]):
             yield Table("A-KL by distance", ["tokens apart", "pairs", *self.config.methods], cells)
 
     def extra_files(self, rows: ReadRows) -> Sequence[Path]:
-        """The evaluated pairs, as `publish` wants them."""
+        """Write the table of evaluated pairs that `publish` names."""
         path = self.config.publish
         if path is None:
             return ()
@@ -381,10 +391,10 @@ class JointTask(Gaps[JointConfig]):
 
 
 def best_pairs(joint: Doubles, tried: Candidates, top: int) -> Iterator[tuple[int, int, float]]:
-    """Row, column and probability of the most probable pairs, `OTHERS` left out."""
+    """Yield row, column and probability of the most probable pairs, without `OTHERS`."""
     sizes = [int((ids != OTHERS).sum()) for ids in tried]
     log_probs = joint[: sizes[0], : sizes[1]]
-    # They lie in so many rows, those with the largest maxima: not all of a large matrix is put in order.
+    # The best pairs are in the `top` rows with the largest maxima. Sorting only these rows is faster.
     rows = np.sort(np.argsort(-log_probs.max(axis=1), kind="stable")[:top])
     for cell in np.argsort(-log_probs[rows].ravel(), kind="stable")[:top].tolist():
         a, b = int(rows[cell // sizes[1]]), cell % sizes[1]
@@ -392,7 +402,7 @@ def best_pairs(joint: Doubles, tried: Candidates, top: int) -> Iterator[tuple[in
 
 
 def joint_figures(rows: Sequence[Row], methods: Sequence[str]) -> Figures:
-    """The measures of all evaluated pairs, and the divergence by how far the places are apart."""
+    """The mean measures of all evaluated pairs, and the divergence by the distance of the places."""
     names = ["deviation", *(f"{MODEL}_{name}" for name in ("u", "p", "hit"))]
     names += [f"{method}_{name}" for method in methods for name in NAMES]
     values = np.array([[row[name] for name in names] for row in rows])
@@ -430,7 +440,7 @@ def _distance_text(group: int) -> str:
 
 
 def _interval_figures(difference: Estimate, exponential: bool = False) -> dict[str, float]:
-    """The value of a difference and its bounds, by name, or their exponentials."""
+    """The value and the bounds of an estimate by name, or their exponentials."""
     bounds = difference.bounds()
     return {name: float(np.exp(bound)) for name, bound in bounds.items()} if exponential else bounds
 

@@ -1,7 +1,7 @@
-"""Words that tell labels apart: a lexicon for masks of the words that decide (`lexicon.v1`).
+"""Find the words that distinguish labels, for the masker `lexicon.v1`, which masks these words.
 
-Logistic regression on which words a text has; the trade-off is that it asks no model, so that a lexicon is
-there before one is trained.
+The words come from a logistic regression on word presence. It does not use a language model, so a lexicon can
+be made before training.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from seqmlm.tasks.columns import Labelling, reader_options
 
 WORD = r"\w+(?:['’-]\w+)*"
 SUMMARY_WORDS = 20
-"""Words of a summary, the strongest ones."""
+"""Number of words in a summary, strongest first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,13 +34,13 @@ class LexiconConfig:
 
     Args:
         paths: labelled texts: files, folders or Hugging Face data sets.
-        label: COLUMN: of the label.
-        top: words, the strongest ones.
-        out: write them to this file, one a line, as masking.options.words_file reads them.
+        label: COLUMN: column of the label.
+        top: number of words to keep, strongest first.
+        out: write the words to this file, one per line, for masking.options.words_file.
         domain: field of the texts.
-        format: of the input files (see `seqmlm data formats`); default: detected.
+        format: format of the input files (see `seqmlm data formats`). Default: detected.
         options: KEY=VALUE: option of the file reader, such as column=text; repeatable.
-        least: texts that a word is in, at least.
+        least: minimum number of texts that contain a word.
     """
 
     option_fields: ClassVar[tuple[str, ...]] = ("label", "top", "out", "domain", "options")
@@ -57,17 +57,17 @@ class LexiconConfig:
 
     def check(self) -> None:
         if not self.paths:
-            raise UsageError("nothing to read: name labelled texts")
+            raise UsageError("nothing to read: give files of labelled texts")
         if self.top < 1 or self.least < 1:
-            raise UsageError("top and least are at least 1")
+            raise UsageError("top and least must be at least 1")
         plugins.domain(self.domain).files.check(self.format, {})
 
 
 class Lexicon:
-    """Find the words that tell the classes of labelled texts apart, for masks of them.
+    """Find the words that distinguish the classes of labelled texts, so that training can mask them.
 
-    Words are ranked by the largest coefficient that a logistic regression over all words gives them. The
-    strongest are printed, or, with --json, all; --out writes them as a training reads them.
+    Words are ranked by their largest coefficient in a logistic regression over all words. The strongest words
+    are printed. --json prints all of them. --out writes the list for `seqmlm train`.
 
     Example: seqmlm lexicon reviews.csv --label sentiment --top 1000 --out words.txt
     """
@@ -79,7 +79,11 @@ class Lexicon:
     def launch(
         cls, name: str, config: LexiconConfig, *, stdout: TextIO | None, progress: Any, as_json: bool
     ) -> Summary:
-        """Read, rank, write; DataError for labels of one class, or no word that is often enough."""
+        """Read the texts, rank their words and write the list.
+
+        Raises:
+            DataError: there is only one class, or no word is frequent enough.
+        """
         config.check()
         if config.out is not None:
             check_ending("--out", config.out, (".txt", ".lst"))
@@ -106,7 +110,12 @@ class Lexicon:
 
 
 def _labelled(config: LexiconConfig, problems: Problems) -> Iterator[tuple[str, str]]:
-    """Text and label of each record that has one; UsageError for no texts, or records of people."""
+    """Yield the text and the label of each labelled record.
+
+    Raises:
+        UsageError: records are not texts, or are about people.
+        DataError: no record has a label.
+    """
     domain = plugins.domain(config.domain)
     check_public(domain, "a lexicon shows their words")
     count = 0
@@ -115,31 +124,38 @@ def _labelled(config: LexiconConfig, problems: Problems) -> Iterator[tuple[str, 
         options = reader_options(domain, labelling, path)
         for record in domain.read([path], problems, format=config.format, scoring=True, **options):
             if not isinstance(record.raw, str):
-                raise UsageError(f"a record of domain {domain.name} is no text, and has no words")
+                raise UsageError(f"records of domain {domain.name} are not texts and have no words")
             if (label := record.meta.get(config.label)) not in (None, ""):
                 count += 1
                 yield record.raw, str(label)
     if not count:
-        raise DataError("no record has a label", source=config.paths[0], remedy="name its column: --label")
+        raise DataError(
+            "no record has a label", source=config.paths[0], remedy="name the column with --label"
+        )
 
 
 def rank_words(texts: Any, labels: Any, min_texts: int) -> list[tuple[str, float, str]]:
-    """Words with their largest coefficient and its class, the strongest first, of (N,) texts and labels.
+    """Rank words by their largest coefficient: (word, coefficient, class), strongest first.
 
-    A word is in `min_texts` texts at least. DataError for one class, or no word.
+    Args:
+        texts, labels: (N,) texts with their labels.
+        min_texts: minimum number of texts that contain a word.
+
+    Raises:
+        DataError: there is only one class, or no word is in enough texts.
     """
     from sklearn.feature_extraction.text import CountVectorizer
     from sklearn.linear_model import LogisticRegression
 
     kinds = sorted(set(labels))
     if len(kinds) < 2:
-        raise DataError(f"all labels are {kinds[0]!r}", remedy="give texts of two classes at least")
+        raise DataError(f"all labels are {kinds[0]!r}", remedy="give texts of at least two classes")
     counter = CountVectorizer(token_pattern=WORD, lowercase=False, min_df=min_texts, binary=True)
     try:
         present = counter.fit_transform(texts)
     except ValueError:
         raise DataError(
-            f"no word is in {min_texts} texts", remedy="give more texts, or --set least=1"
+            f"no word occurs in {min_texts} texts", remedy="give more texts, or use --set least=1"
         ) from None
     fitted = LogisticRegression(max_iter=1000).fit(present, labels)
     weights = fitted.coef_ if len(kinds) > 2 else np.concatenate([-fitted.coef_, fitted.coef_])

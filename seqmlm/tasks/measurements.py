@@ -1,4 +1,4 @@
-"""Measurements of variants, and other predictions of them, to compare a model's effects with."""
+"""Measurements of variants and other predictions, for comparison with the effects of a model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from seqmlm.tokenizers.base import encode_symbols
 Doubles = NDArray[np.float64]
 
 BINS = "DMS_score_bin"
-"""ProteinGym's column of what counts as fit."""
+"""ProteinGym's column that marks fit variants."""
 
 TRAINING = "training frequencies"
 
@@ -33,13 +33,14 @@ TITLES = dict(zip(METRICS, ("Spearman", "NDCG@10%", "AUC", "MCC"), strict=True))
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Measurements:
-    """Measurements of N variants, and other predictions of them.
+    """Measurements of N variants, and other predictions for them.
 
     Args:
-        values: (N,) NaN where there is none.
-        fit: (N,) True for those that count as fit.
-        predictions: by name (N,).
-        places: of the variants; those of one place count together in a bootstrap.
+        values: (N,) measurements, NaN for missing ones.
+        fit: (N,) True for variants that count as fit.
+        predictions: name -> (N,) values.
+        variants: the N variants.
+        places: the places that each variant changes. The bootstrap resamples places.
     """
 
     values: Doubles
@@ -60,11 +61,15 @@ class Measurements:
         cutoff: float | None = None,
         alignment: str | None = None,
     ) -> Measurements:
-        """Read them from a column of the table; `prediction` and `cutoff` as of
-        `seqmlm.tasks.variants.VariantsConfig`, `alignment` its `family`.
+        """Read measurements from a column of the table.
+
+        Args:
+            column: name of the column.
+            prediction, cutoff, alignment: see `prediction`, `cutoff` and `family` of
+                `seqmlm.tasks.variants.VariantsConfig`.
 
         Raises:
-            DataError: no such column, or one without a number.
+            DataError: the column does not exist, or has no numbers.
         """
         values = _numbers(variants, column)
         if cutoff is None and BINS in variants[0].fields:
@@ -74,7 +79,7 @@ class Measurements:
         predictions = {name: _numbers(variants, name) for name in prediction}
         texts = list(dict.fromkeys(variant.wildtype for variant in variants))
         places = [tuple(edit.start for edit in variant.edits) for variant in variants]
-        if field.windows:  # every window has its variant in the middle: a place is a row of the file
+        if field.windows:  # every window has its variant in the middle, so a place is a row of the file
             places = [(variant.line,) for variant in variants]
         rivals = dict(field.rivals(texts, alignment))
         if alignment is None and (floor := count_predictor(session)) is not None:
@@ -90,8 +95,9 @@ class Measurements:
     def agreement_with(self, rows: Iterable[Row], draws: int = DRAWS) -> Figures:
         """Agreement of effects and other predictions with the measurements, on variants that have all.
 
-        Rows have `line`, `id` and `effect`, in the variants' order; some may have none. 0 draws: no
-        intervals.
+        Args:
+            rows: rows with `line`, `id` and `effect`, in the order of the variants. Rows can be missing.
+            draws: number of bootstrap resamples, 0 for no intervals.
         """
         effects = np.array([_number(effect) for effect in effects_of(self.variants, rows)])
         predictions = {"model": effects, **self.predictions}
@@ -103,14 +109,14 @@ class Measurements:
         return {**figures, NOT_COMPUTED: absent} if absent else figures
 
     def substitutions(self) -> set[tuple[int, str]]:
-        """Place and new unit of each single substitution that was measured."""
+        """The place and the new unit of each measured single substitution."""
         measured = np.isfinite(self.values)
         edits = (variant.edits for variant, flag in zip(self.variants, measured, strict=True) if flag)
         return {(changes[0].start, changes[0].text) for changes in edits if len(changes) == 1}
 
 
 def effects_of(variants: Iterable[Variant], rows: Iterable[Row]) -> Iterator[float | None]:
-    """The effect of each variant; None of one without a row."""
+    """Yield the effect of each variant, None for a variant without a row."""
     remaining = iter(rows)
     row = next(remaining, None)
     for variant in variants:
@@ -122,7 +128,7 @@ def effects_of(variants: Iterable[Variant], rows: Iterable[Row]) -> Iterator[flo
 
 
 def fit_from(values: Doubles) -> float:
-    """The measurement from which on a variant counts as fit: the median, of two values the higher one.
+    """The lowest measurement that counts as fit: the median, or the higher one of only two values.
 
     >>> fit_from(np.array([0.0, 0.0, 1.0])), fit_from(np.array([0.0, 1.0, 5.0]))
     (1.0, 1.0)
@@ -132,7 +138,10 @@ def fit_from(values: Doubles) -> float:
 
 
 def intervals(figures: Mapping[str, Mapping[str, Estimate]]) -> dict[str, dict[str, dict[str, float]]]:
-    """Figures by prediction and metric, each with its interval, as JSON has them; without undefined ones."""
+    """Figures by prediction and metric with their intervals, ready for JSON.
+
+    Undefined figures are left out.
+    """
     return {
         name: {key: figure.bounds() for key, figure in metrics.items() if math.isfinite(figure.value)}
         for name, metrics in figures.items()
@@ -142,12 +151,15 @@ def intervals(figures: Mapping[str, Mapping[str, Estimate]]) -> dict[str, dict[s
 def not_computed(
     figures: Mapping[str, Mapping[str, Estimate]], undefined: Mapping[str, str]
 ) -> dict[str, str]:
-    """Reasons why metrics are missing, of all predictions, or of one that is the same for all variants."""
+    """The reason for each missing metric.
+
+    A metric can be undefined for all predictions, or for a prediction that is the same for all variants.
+    """
     absent = {TITLES[metric]: why for metric, why in undefined.items()}
     for name, metrics in figures.items():
         for metric, figure in metrics.items():
             if metric not in undefined and not math.isfinite(figure.value):
-                absent[f"{TITLES[metric]} of {name}"] = "it predicts the same for all variants"
+                absent[f"{TITLES[metric]} of {name}"] = "it predicts the same value for all variants"
     return absent
 
 
@@ -168,7 +180,11 @@ def _with_interval(figure: Mapping[str, float] | None) -> str:
 
 
 def count_predictor(session: Session) -> Any:
-    """A prediction by counts: log2 of the new unit's frequency over the old one's; None without counts."""
+    """A prediction from counts: log2 of the frequency of the new units over the old ones.
+
+    Returns:
+        A function of a variant, or None for a model without counts.
+    """
     try:
         expert = stored_expert(session.model, "counts")
     except StateError:
@@ -200,11 +216,15 @@ _CLASSES = {
     **dict.fromkeys(("conflicting interpretations of pathogenicity", "conflicting"), math.nan),
     "conflicting classifications of pathogenicity": math.nan,
 }
-"""Words of columns of two classes, as in ClinVar: 1 for those that count as fit, NaN if nothing is known."""
+"""Words in columns with two classes, as in ClinVar: 1 for fit, 0 for unfit, NaN for unknown."""
 
 
 def _measurement(cell: Any) -> float:
-    """A cell as a number, NaN where nothing is known; ValueError: it is none."""
+    """A cell as a number, NaN for unknown.
+
+    Raises:
+        ValueError: the cell is neither a number nor a known word.
+    """
     if cell is None:
         return math.nan
     word = str(cell).strip().lower().replace("_", " ").partition(",")[0]
@@ -212,10 +232,10 @@ def _measurement(cell: Any) -> float:
 
 
 def _numbers(variants: Sequence[Variant], column: str) -> Doubles:
-    """(N,) a column of the table; NaN where a cell is empty.
+    """(N,) the numbers in a column of the table, NaN for empty cells.
 
     Raises:
-        DataError: there is no such column, or a cell is no number and no class that is known.
+        DataError: the column does not exist, or a cell is neither a number nor a known class.
     """
     values = np.full(len(variants), np.nan)
     for number, variant in enumerate(variants):
@@ -228,7 +248,7 @@ def _numbers(variants: Sequence[Variant], column: str) -> Doubles:
             values[number] = _measurement(variant.fields[column])
         except ValueError:
             place: dict[str, Any] = {"source": variant.source, "line": variant.line, "field": column}
-            remedy = "name a column of numbers, or of yes and no, or of benign and pathogenic"
+            remedy = "give a column with numbers, with yes and no, or with benign and pathogenic"
             raise DataError("not a number", **place, remedy=remedy) from None
     if not np.isfinite(values).any():
         raise DataError("a column without numbers", source=variants[0].source, field=column)

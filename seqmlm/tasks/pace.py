@@ -1,6 +1,6 @@
-"""How much of a run is done, and how long the whole takes: by estimate, in forward tokens of its items.
+"""Estimate the progress and the duration of a run from the forward tokens of its items.
 
-The trade-off: of a run that is long some thousand items are read twice, first for the estimate.
+The trade-off: in a long run, up to some thousand items are read twice, the first time for the estimate.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from seqmlm.tasks import shards
 from seqmlm.tasks.task import Live, Task
 
 SHORT = 10.0
-"""Seconds by estimate up to which nothing is said of a run."""
+"""Shorter runs, in estimated seconds, get no message."""
 
 LONG = 60.0
-"""Seconds that a single item takes, from which on that is said before it is asked about."""
+"""Items that take at least this many estimated seconds get a message before they are computed."""
 
 LOOK = 4096
-"""Items that are looked at, at most; the others are taken to be like these."""
+"""Maximum number of items for the estimate. The other items are assumed to be similar."""
 
 
 class Pace:
-    """Tells a progress display how much of a task is done.
+    """Shows in a progress display how much of a task is done.
 
     Args:
         task: a `seqmlm.tasks.task.Task`.
-        rows: of the run.
+        rows: the rows of the run.
         progress: the display.
     """
 
@@ -43,15 +43,15 @@ class Pace:
         self._total: float | None = None  # forward tokens of the whole input
         self._done = self._part = 0.0
         self._has_begun = False
-        self._tokens_at_start = 0  # tokens that the session had asked when the part began
+        self._tokens_at_start = 0  # forward tokens of the session when the part began
 
     def begin(self, items: Sequence[Any]) -> None:
-        """Note a part that is about to be asked; before the first one say how long the whole takes."""
+        """Register the next part. Before the first part, show how long the whole run takes."""
         if self._task.config.latency is not None:
             return
         session = self._task.session
         session.conditionals().on_forward = self.tell  # a part may take long
-        with suppress(SeqmlmError):  # an item that cannot be asked about is refused with its row
+        with suppress(SeqmlmError):  # a bad item is reported when its row is computed
             self._part = sum(map(self._task.cost, items))
         self._tokens_at_start = session.forward_tokens
         if self._has_begun:
@@ -59,10 +59,10 @@ class Pace:
         self._has_begun = True
         speed = tokens_per_second(session.model)
         if len(items) < BATCH_RECORDS and self._part < SHORT / 2 * speed:
-            return  # a part that is not full is the whole input
+            return  # a part that is not full contains the whole input
         self._estimate()
         if self._total is not None and (seconds_left := (self._total - self._done) / speed) >= SHORT:
-            self._progress.message(f"takes {duration_text(seconds_left)} by estimate")
+            self._progress.message(f"estimated time: {duration_text(seconds_left)}")
 
     def _estimate(self) -> None:
         """Estimate the forward tokens of the whole input, or of a share of it."""
@@ -70,7 +70,7 @@ class Pace:
         size = input_bytes(task.config.sources)
         if size is None:
             return
-        with metered() as meter, suppress(SeqmlmError):  # the run itself says what is wrong with its input
+        with metered() as meter, suppress(SeqmlmError):  # the run itself reports problems of its input
             for item_cost in islice(_costs(task), LOOK):
                 count, cost = count + 1, cost + item_cost
             if count == LOOK:
@@ -89,7 +89,7 @@ class Pace:
         self._progress.progress(items, alarms, self._share())
 
     def _share(self) -> float | None:
-        """The share of all forward tokens that is done, the part under way included; None if not known."""
+        """The completed share of all forward tokens, including the current part. None if it is unknown."""
         done = self._task.done if isinstance(self._task, Live) else None
         if done is not None or not self._total:
             return done
@@ -97,14 +97,14 @@ class Pace:
         return min(1.0, float(self._done + min(self._part, part_tokens)) / self._total)
 
     def end(self) -> None:
-        """Count the part as done: its rows are written."""
+        """Count the part as done, after its rows are written."""
         self._done += self._part
         self._part = 0.0
         self.tell()
 
 
 def _costs(task: Task[Any, Any]) -> Iterable[float]:
-    """The cost of each item; no model is asked."""
+    """The cost of each item, without running the model."""
     problems = Problems("skip")
     if task.output.costs is not None:
         return task.output.costs(problems)

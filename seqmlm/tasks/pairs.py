@@ -1,4 +1,4 @@
-"""Minimal pairs: does the model find the better sequence of each pair the more probable one?"""
+"""Minimal pairs: how often the model gives the better sequence of a pair the higher probability."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class PairsConfig(TaskConfig):
 
     Args:
         paths: files of pairs: .jsonl, .csv, .tsv or .parquet.
-        good: column of the better sequence; without FILE, a text file with one per line.
+        good: column of the better sequence; without FILE, a text file with one sequence per line.
         bad: column, or text file, of the worse sequence.
-        group: column to group results by; default: UID, bias_type or group, if present.
-        metric: what is compared: sum of log-probabilities, mean per unit, or shared (sum over the tokens that
-            both sequences have).
+        group: column to group results by. Default: UID, bias_type or group, if present.
+        metric: what to compare: sum (of log-probabilities), mean (per unit) or shared (sum over the tokens
+            that both sequences share).
         mode: how log-probabilities are computed: exact, partition:K or one-pass (see `seqmlm score --help`).
         language: programming language of source code without a column `language`, such as python.
-        expert: counts of the training data, mixed into the model's probabilities: auto (where that was better
-            on validation records), counts (wherever the model has any) or none.
+        expert: whether to mix n-gram counts into the model's probabilities: auto (if that was better on
+            validation records), counts (if the model has counts) or none.
     """
 
     option_fields = ("good", "bad", "group", "metric", "out", "resume", "report", "shard", "on_error")
@@ -55,7 +55,7 @@ class PairsConfig(TaskConfig):
 
     def check(self) -> None:
         if not self.paths and (self.good is None or self.bad is None):
-            raise UsageError("nothing to compare: name a file of pairs, or two files with --good and --bad")
+            raise UsageError("nothing to compare: give a file of pairs, or two files with --good and --bad")
         self.check_files()
 
 
@@ -64,7 +64,7 @@ class Pairs(Task[PairsConfig, Pair]):
 
     Ties count as wrong. The published files of BLiMP and CrowS-Pairs can be read directly, and so can tables
     with columns `original` and `mutated`. `--metric shared` is the CrowS-Pairs metric: the share of pairs in
-    which the more stereotyping sentence is the more probable one; 50 % is ideal.
+    which the more stereotyping sentence is more probable. 50 % is ideal.
 
     Example: seqmlm pairs english blimp.jsonl.gz --group linguistics_term --json
     """
@@ -97,10 +97,10 @@ class Pairs(Task[PairsConfig, Pair]):
     def conclusion(self, figures: Figures, items: People, rows: ReadRows) -> Conclusion:
         groups, unknown = len(figures["groups"]), figures["unknown_tokens"]
         parts = [
-            f"the better sequence is the more probable one in {share(figures)}",
-            *([f"mean over {groups} groups {figures['macro']:.1%}"] if groups else []),
+            f"the better sequence is more probable in {share(figures)}",
+            *([f"mean over {groups} groups: {figures['macro']:.1%}"] if groups else []),
             *([f"{number_of(unknown, 'unknown token')} not scored"] if unknown else []),
-            *(["counts are mixed in (--set expert=none leaves them out)"] if figures["counts"] else []),
+            *(["with n-gram counts (--set expert=none: without)"] if figures["counts"] else []),
         ]
         return Conclusion("; ".join(parts))
 
@@ -111,12 +111,12 @@ class Pairs(Task[PairsConfig, Pair]):
 def pairs_of(
     config: Any, session: Session, problems: Problems, *, group: str | None, options: Mapping[str, Any]
 ) -> Iterator[Pair]:
-    """The pairs of a config's files, in the raw form of the model's field.
+    """The pairs in the files of a config, in the raw form of the model's field.
 
     Args:
-        config: has `paths`, and `good` and `bad`, as `read_pairs` takes them.
-        group: column to group them by.
-        options: of the field; what a row says itself goes before.
+        config: config with `paths`, `good` and `bad`, as for `read_pairs`.
+        group: column to group pairs by.
+        options: options of the field. Values in a row take precedence.
     """
 
     def raw(text: str, fields: Mapping[str, Any]) -> Any:
@@ -127,13 +127,13 @@ def pairs_of(
 
 
 def share(figures: Figures) -> str:
-    """The share of pairs in which the first is more probable, with its interval."""
+    """The share of pairs in which the first sequence is more probable, with its interval."""
     bounds = f"{figures['low']:.1%} to {figures['high']:.1%}"
     return f"{figures['accuracy']:.1%} of {number_of(figures['pairs'], 'pair')} ({bounds})"
 
 
 def pairs_table(title: str, figures: Figures) -> Table:
-    """All pairs by every metric, and each group of them."""
+    """The results of all pairs by every metric, and of each group."""
     parts = [("all", figures["metric"], figures)]
     parts += [("all", name, part) for name, part in figures["beside"].items() if name != "length"]
     parts += [("all, baseline", "shorter is better", figures["beside"]["length"])]
@@ -143,6 +143,6 @@ def pairs_table(title: str, figures: Figures) -> Table:
 
 
 def pair_cells(figures: Figures) -> tuple[Cell, ...]:
-    """How some pairs came out: their number, accuracy, its interval, ties and the mean margin."""
+    """The results of some pairs: their number, accuracy, its interval, ties and mean margin."""
     rate, bounds = f"{figures['accuracy']:.1%}", f"{figures['low']:.1%} to {figures['high']:.1%}"
     return figures["pairs"], rate, bounds, figures["ties"], figures["margin"]

@@ -1,11 +1,11 @@
-"""The items of a task, in parts that are asked about together: of files, ahead of the model, or live.
+"""Read the items of a task in parts for the model: from files, ahead of the model, or live.
 
-Which items a part has depends on the items alone, never on a clock, so that a run that goes on after a crash
-cuts the input where an undisturbed one does; but for an input that others still write to, which comes as it
-comes and is not gone on with.
+The division into parts depends only on the items, never on a clock. A run that continues after a crash
+therefore divides the input like an uninterrupted one. Live input is the exception: it is divided as it
+arrives, and such a run cannot be resumed.
 
-A second process may read ahead. It is a fork: it shares the tokenizer, and touches neither torch nor a
-device. A pipe joins the two, so that it is never more than a part ahead of what the pipe holds.
+A second process can read ahead. It is a fork: it shares the tokenizer, and uses neither torch nor a device. A
+pipe connects the two processes, so it is never more than one part ahead of the contents of the pipe.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from seqmlm.errors import SeqmlmError, StateError
 from seqmlm.inference.record_batches import BATCH_RECORDS, input_bytes
 
 READ_AHEAD_BYTES = 4 << 20
-"""Input from which a second process reads; starting one takes longer than reading less."""
+"""Minimum input size for a second process. Reading less takes less time than starting a process."""
 
-TICK_SHARE = 0.4  # of the latency that lines may wait to become records; the rest is for asking
+TICK_SHARE = 0.4  # share of the latency for completing records; the rest is for the model
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Items that are asked about together.
+    """Items that the model processes together.
 
     Args:
-        items: in order.
-        failure: what ended the input behind them, if anything did.
-        problem_counts: problems of reading them, where another process read.
+        items: the items in order.
+        failure: the error that ended the input after these items, or None.
+        problem_counts: problems while reading them, if another process read.
     """
 
     items: list[Any] = field(default_factory=list)
@@ -50,29 +50,30 @@ class Part:
 
 
 def parts(task: Any, problems: Problems, done: int = 0) -> Iterator[Part]:
-    """The parts of a task behind `done` items, the same whether reading began there or not.
+    """The parts of a task after the first `done` items, the same as in a run from the beginning.
 
-    The `task` (`seqmlm.tasks.task.Task`) gives the records, and the items of these; problems before the last
-    item that is done are not met again.
+    Args:
+        task: the `seqmlm.tasks.task.Task` that gives the records and their items.
+        problems: receives problems of items after the first `done`. Earlier ones are not reported again.
 
     Raises:
-        StateError: the input has fewer items than were done before.
+        StateError: the input has fewer than `done` items.
     """
     with problems.replaying(problems.snapshot()) if done else nullcontext():
         items = iter(task.items(task.records(problems), problems))
         skipped = sum(1 for _ in islice(items, done))
     if skipped < done:
         raise StateError(
-            f"cannot continue: {done:,} items are done, but the input now has {skipped:,}; run again without "
-            "--resume"
+            f"cannot continue: {done:,} items are done, but the input now has only {skipped:,}; run again "
+            "without --resume"
         )
     yield from parts_of(items, task.batch_share)
 
 
 def parts_of(items: Iterable[Any], share: Callable[[Any], float]) -> Iterator[Part]:
-    """Items in parts; the last part has the error that ended the input, if one did.
+    """Divide items into parts. The last part has the error that ended the input, if any.
 
-    Of a part, which is full at 1 or with `BATCH_RECORDS`, an item takes its `share`.
+    A part is full when the `share` of its items adds up to 1, or when it has `BATCH_RECORDS` items.
     """
     batch: list[Any] = []
     full = 0.0
@@ -91,14 +92,14 @@ def parts_of(items: Iterable[Any], share: Callable[[Any], float]) -> Iterator[Pa
 
 
 def first_parts(parts: Iterator[Part], count: int) -> Iterator[Part]:
-    """The parts that hold the first `count` items; an error behind these is not raised."""
+    """The parts with the first `count` items. Errors after these items are not raised."""
     while count > 0 and (part := next(parts, None)) is not None:
         count -= len(part.items)
         yield part
 
 
 def can_read_ahead(task: Any) -> bool:
-    """Whether it pays to read in a second process, and a fork is safe: on Linux, with one Python thread."""
+    """Whether a second process saves time and a fork is safe (on Linux, with one Python thread)."""
     if sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2 or threading.active_count() > 1:
         return False
     size = input_bytes(task.config.sources)
@@ -106,18 +107,18 @@ def can_read_ahead(task: Any) -> bool:
 
 
 def parts_read_ahead(task: Any, problems: Problems, done: int = 0) -> Iterator[Part]:
-    """The parts of a task, read in a second process: the same as of `parts`, with its problems and errors.
+    """The parts of a task, read in a second process: the same as from `parts`, with the same problems.
 
     Raises:
-        StateError: as `parts`; or the second process died.
+        StateError: as in `parts`, or the second process died.
     """
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
     arguments = (theirs, ours, task, problems.for_worker(), done)
     reader = context.Process(target=_send_parts, args=arguments, daemon=True)
     with warnings.catch_warnings():
-        # Python 3.12 warns of forks beside native threads; the reader calls none of the libraries that
-        # have any.
+        # Python 3.12 warns about forks next to native threads. The reader calls none of the libraries with
+        # such threads.
         warnings.simplefilter("ignore", DeprecationWarning)
         reader.start()
     theirs.close()
@@ -127,8 +128,8 @@ def parts_read_ahead(task: Any, problems: Problems, done: int = 0) -> Iterator[P
                 part = ours.recv()
             except (EOFError, OSError):  # between two messages, or within one
                 raise StateError(
-                    "the process that reads the input died; is there enough memory? Try again with less "
-                    "at a time"
+                    "the process that reads the input died, perhaps because memory ran out: try again with "
+                    "less input at a time"
                 ) from None
             if isinstance(part, BaseException):
                 raise part
@@ -143,10 +144,10 @@ def parts_read_ahead(task: Any, problems: Problems, done: int = 0) -> Iterator[P
 
 
 def _send_parts(pipe: Connection, parent_pipe: Connection, task: Any, problems: Problems, done: int) -> None:
-    """Send the parts of a task through a pipe, in the second process; end when nobody listens any more."""
-    parent_pipe.close()  # else a parent that was killed would seem to listen
+    """Send the parts of a task through a pipe, in the second process. End when the pipe is closed."""
+    parent_pipe.close()  # otherwise the pipe would stay open after the parent was killed
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads did not survive the fork
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever listens decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles the signal
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         try:
@@ -160,10 +161,12 @@ def _send_parts(pipe: Connection, parent_pipe: Connection, task: Any, problems: 
 
 
 def live_parts(task: Any, problems: Problems, latency: float, stopping: Callable[[], bool]) -> Iterator[Part]:
-    """Parts of standard input, as soon as anything has come; larger ones under load.
+    """Parts of standard input, as soon as something arrives. Parts are larger under load.
 
-    Results are wanted within `latency` seconds. While input is awaited, it is asked again and again whether
-    it is `stopping`; once it is, nothing more is read, and what was read is handed on.
+    Args:
+        latency: seconds within which results are due.
+        stopping: called repeatedly while waiting for input. When it returns True, reading ends, and the
+            records read so far are still yielded.
     """
     from seqmlm.streams import sources
 

@@ -1,4 +1,4 @@
-"""A model folder in our registry and in MLflow: where it comes from, its version, and its calibrations."""
+"""Register a model folder in the registry and in MLflow: its origin, version and calibrations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def origin_of(
     sources: Sequence[str] = (),
     counts: Mapping[str, Any] | None = None,
 ) -> Origin:
-    """The origin of a model, by its card; `sources` and `counts` are of the data, where they are known."""
+    """The origin of a model according to its card. `sources` and `counts` describe the data, if known."""
     return Origin(
         domain=card.domain,
         dataset=DatasetEntry(
@@ -50,18 +50,20 @@ def origin_of(
 
 
 def register_model(directory: Path, name: str, origin: Origin) -> ModelEntry:
-    """Register a model folder in our registry, which decides its version; `track_model` tells MLflow.
+    """Register a model folder in the registry, which assigns its version.
 
-    The first version of a name becomes its `champion`; `seqmlm models alias` moves that. A folder registered
-    before keeps its version. A server that cannot be reached is tried again for a minute: a training has
-    ended here, and a server that is restarted must not cost it its end.
+    `track_model` registers it in MLflow.
+
+    The first version of a name gets the alias `champion`. `seqmlm models alias` moves the alias. A folder
+    that is already registered keeps its version. If the server cannot be reached, this is retried for a
+    minute, so that a restarting server does not spoil a finished training.
 
     Raises:
-        StateError: the registry cannot be used, or the folder holds no model.
+        StateError: the registry cannot be used, or the folder has no model.
     """
 
     def enter() -> ModelEntry:
-        # May be repeated as a whole: the folder keeps its version, and with it the alias.
+        # Repeating this is safe: the folder keeps its version and the alias.
         with Registry(Workspace.locate()) as registry:
             return registered_version(registry, name, directory, origin)
 
@@ -69,7 +71,7 @@ def register_model(directory: Path, name: str, origin: Origin) -> ModelEntry:
 
 
 def registered_version(registry: Registry, name: str, folder: Path, origin: Origin) -> ModelEntry:
-    """Register a folder with the model it was trained on from; the first one of a name is its champion."""
+    """Register a folder together with its parent model. The first version of a name becomes the champion."""
     first = not any(CHAMPION in model.aliases for model in registry.models(name))
     parent = _parent(registry, origin.init)
     return registry.register(name, folder, origin, parent=parent, aliases=[CHAMPION] if first else [])
@@ -78,9 +80,11 @@ def registered_version(registry: Registry, name: str, folder: Path, origin: Orig
 def track_model(
     run: TrackedRun, entry: ModelEntry, metrics: Mapping[str, float], *, dataset: str | None = None
 ) -> None:
-    """Register a version in MLflow too, its folder complete.
+    """Register a version in MLflow too, when its folder is complete.
 
-    `metrics` are final ones, measured on the data that `run.dataset` was given as `dataset`.
+    Args:
+        metrics: final metrics.
+        dataset: the name of the data, as given to `run.dataset`, on which they were measured.
     """
     tokenizer = entry.tokenizer
     params: dict[str, Any] = {"domain": entry.domain, "tokenizer": tokenizer.name}
@@ -98,7 +102,7 @@ def track_model(
 
 
 def register_calibrations(registry: Registry, entry: ModelEntry) -> None:
-    """Tell the registry which calibrations a version's folder has."""
+    """Enter the calibrations of a version's folder in the registry."""
     entries = [
         CalibrationEntry(level=level, mode=mode, rows=calibration.rows, source=calibration.source)
         for (level, mode), calibration in stored_calibrations(entry.path).items()
@@ -107,7 +111,10 @@ def register_calibrations(registry: Registry, entry: ModelEntry) -> None:
 
 
 def _parent(registry: Registry, init: str | None) -> ModelEntry | None:
-    """The registered model that training started from, where it is one: by reference, or by its folder."""
+    """The registered model that training started from, found by reference or folder.
+
+    None if there is none.
+    """
     if init is None:
         return None
     try:

@@ -1,9 +1,11 @@
-"""The risk that a code comes next: a history cut at a time, a later visit with a gap, and what fits into it.
+"""Predict the risk of a code in a later visit: cut the history at a time, and fill a gap in a visit after it.
 
-The prompt of Med-BERT and its kin: what was known at the time, an interval, a visit, [MASK]. The risk is the
-probability that the gap holds one of some codes, for an interval or the mean over several. The same prompt
-without the history says what anybody of that background has (contextual calibration); the log-ratio to that
-is what the history adds. Labels and predictions have the columns of MEDS.
+The prompt is that of Med-BERT and similar models: the known history, an interval, a visit, [MASK]. The risk
+is the probability that the gap is one of the given codes, for one interval or averaged over several.
+
+The same prompt without the history gives the risk of anybody with the same background (contextual
+calibration). The log-ratio of the two is the effect of the history. Labels and predictions have the columns
+of MEDS.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from seqmlm.reports.page import Page
 
 AT_ONCE = 1024  # histories encoded together, each with a code in its gap: some megabytes
-HIGHEST = 50  # predictions that a report lists
+HIGHEST = 50  # number of predictions in a report
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,12 +50,12 @@ class RiskConfig(TaskConfig):
     """Settings of `seqmlm risk`.
 
     Args:
-        codes: CODE: a code that counts, as the vocabulary spells it; * stands for anything; repeatable.
-        labels: TABLE: a table with subject_id, prediction_time and perhaps boolean_value (MEDS). Default:
+        codes: CODE: code to predict, as spelled in the vocabulary; * matches anything; repeatable.
+        labels: TABLE: table with subject_id, prediction_time and optionally boolean_value (MEDS). Default:
             each subject at the last event.
-        gaps: DURATION: time from the prediction to what is asked about; several are averaged.
-        prevalent: ask about those who had one of the codes before, too.
-        seed: of the bootstrap.
+        gaps: DURATION: time from the prediction to the predicted visit; several durations are averaged.
+        prevalent: include subjects who already had one of the codes.
+        seed: seed of the bootstrap.
     """
 
     option_fields = ("codes", "labels", "gaps", *TaskConfig.option_fields)
@@ -68,13 +70,16 @@ class RiskConfig(TaskConfig):
     def check(self) -> None:
         super().check()
         if not self.codes:
-            raise UsageError("name the codes that count, such as --code 'CONDITION//44054006'")
+            raise UsageError("no codes to predict: give some, such as --code 'CONDITION//44054006'")
         if not self.gaps or not all(map(duration, self.gaps)):
-            raise UsageError(f"--gap is a duration such as 30d; got {', '.join(self.gaps)}")
+            raise UsageError(f"--gap must be a duration such as 30d; got {', '.join(self.gaps)}")
 
 
 class RiskPrompt(NamedTuple):
-    """A question about a subject: prompts for each gap, then without the history; facts for the figures."""
+    """One prediction to make: prompts for each interval, first with and then without the history.
+
+    facts: values for the figures.
+    """
 
     time: float
     label: bool | None
@@ -83,11 +88,12 @@ class RiskPrompt(NamedTuple):
 
 
 class Risk(Task[RiskConfig, Record]):
-    """Predict how probable it is that a code is in a later visit, from what was known at a time.
+    """Predict the probability of a code in a later visit, from the history up to a given time.
 
-    A history is cut at the time, and a visit with one unknown event is put behind it. `log_ratio` is what the
-    history adds to what anybody of that sex and age has. Rows have the columns of meds-evaluation. A
-    probability is that of one event of the visit: rank by it, and calibrate it before you believe its size.
+    The history is cut at that time, and a visit with one unknown event is added. `log_ratio` compares the
+    prediction with that for anybody of the same sex and age, without the history. Rows have the columns of
+    meds-evaluation. A probability is that of one event of the visit. Use it for ranking, and calibrate it
+    before you use it as a probability.
 
     Example: seqmlm risk hospital meds/ --code 'ICD10CM//E11*' --labels labels.parquet --gap 180d
     --out predictions.parquet --report risk.html
@@ -108,7 +114,7 @@ class Risk(Task[RiskConfig, Record]):
         self.questions = None if config.labels is None else read_labels(config.labels)
 
     def items(self, records: Iterable[Record], problems: Problems) -> Iterator[Record]:
-        """A question for each subject and time, but for those who had one of the codes before."""
+        """A prediction to make for each subject and time, except for subjects who already had a code."""
         times, codes = self.times, set(self.codes)
         gaps = [length for text in self.config.gaps if (length := duration(text))]
         for record in records:
@@ -117,7 +123,7 @@ class Risk(Task[RiskConfig, Record]):
                 past_codes = sum(code in codes for code in past_events)
                 if past_codes and not self.config.prevalent:
                     self.prevalent_count += 1
-                    problems.note("who had one of the codes before, left out")
+                    problems.note("a subject who already had one of the codes, left out")
                     continue
                 contexts = [(has_past, gap) for has_past in (True, False) for gap in gaps]
                 prompts = [
@@ -127,18 +133,18 @@ class Risk(Task[RiskConfig, Record]):
                 yield replace(record, raw=RiskPrompt(time, label, tuple(prompts), facts))
 
     def _times(self, record: Record) -> Sequence[tuple[float, bool | None]]:
-        """Times to ask about a subject with their labels: those of the table, or else its last event."""
+        """The prediction times of a subject with their labels: from the table, or else its last event."""
         if self.questions is not None:
             return self.questions.get(record.id, ())
         last = self.times.last_time(record.raw)
         return () if last is None else [(last, None)]
 
     def cost(self, item: Record) -> float:
-        """Forward tokens: a copy of each prompt, in which all codes of one token are read."""
+        """Forward tokens: one copy of each prompt, which gives all codes of one token."""
         return float(sum(map(self.cloze.tokens, item.raw.prompts)))
 
     def rows(self, items: Sequence[Record]) -> Iterator[list[Row]]:
-        """A prediction for each question; where its label is known, with what the figures need."""
+        """A prediction for each item, with the facts for the figures if its label is known."""
         step = max(1, AT_ONCE // (2 * len(self.config.gaps) * len(self.codes)))
         for first in range(0, len(items), step):
             batch = items[first : first + step]
@@ -154,7 +160,7 @@ class Risk(Task[RiskConfig, Record]):
                 yield [row if record.raw.label is None else row | record.raw.facts]
 
     def _risks(self, items: Sequence[Record]) -> Doubles:
-        """(N, 2) probability of the codes with the history and without, each the mean over the gaps."""
+        """(N, 2) probability of the codes with and without the history, averaged over the intervals."""
         pairs = [(prompt, [code]) for record in items for prompt in record.raw.prompts for code in self.codes]
         gapped = self.cloze.encode_filled([prompt for prompt, _ in pairs], [texts for _, texts in pairs])
         fits = np.exp([fit.log_prob for fit in self.cloze.fits(gapped)])
@@ -162,7 +168,7 @@ class Risk(Task[RiskConfig, Record]):
         return risks
 
     def figures(self, rows: Iterable[Row]) -> Figures:
-        """The number of predictions, and the quality of those with a label."""
+        """The number of predictions, and the quality of the predictions with a label."""
         predictions, outcomes = 0, list[Outcome]()
         for row in rows:
             predictions += 1
@@ -180,14 +186,12 @@ class Risk(Task[RiskConfig, Record]):
 
     def conclusion(self, figures: Figures, items: People, rows: ReadRows) -> Conclusion:
         text = f"{number_of(figures['predictions'], 'prediction')} for {number_of(figures['codes'], 'code')}"
-        text += f" ({figures['seen']} left out who had one before)" if figures["seen"] else ""
+        text += f" ({figures['seen']} left out, with one of the codes before)" if figures["seen"] else ""
         if (total := figures["overall"]) is None:
-            return Conclusion(
-                f"{text}; how good they are is not known (11 of each class with a label are needed)"
-            )
+            return Conclusion(f"{text}; not evaluated (this needs 11 labelled predictions of each class)")
         return Conclusion(
             f"{text}: AUROC {total['auroc']:.3f} ({total['auroc_low']:.3f} to {total['auroc_high']:.3f}), "
-            f"of what needs no model {max(total['floors'].values()):.3f}; AUPRC {total['auprc']:.3f} "
+            f"best baseline without a model {max(total['floors'].values()):.3f}; AUPRC {total['auprc']:.3f} "
             f"(prevalence {total['positives'] / total['n']:.3f})"
         )
 
@@ -200,27 +204,25 @@ class Risk(Task[RiskConfig, Record]):
             (name, *(group[kind] for kind in kinds), *group["floors"].values()) for name, group in groups
         ]
         floors = [f"AUROC of {name}" for name in total["floors"]]
-        yield Table(
-            "How good they are", ["group", *(kind.replace("_", " ") for kind in kinds), *floors], cells
-        )
-        yield Table("Calibration", ["mean risk", "share that came true"], figures["curve"])
+        yield Table("Evaluation", ["group", *(kind.replace("_", " ") for kind in kinds), *floors], cells)
+        yield Table("Calibration", ["mean predicted risk", "observed share"], figures["curve"])
 
     def page(self, page: Page, rows: ReadRows, figures: Figures) -> None:
         super().page(page, rows, figures)
         keys = ("subject_id", "prediction_time", "predicted_boolean_probability", "log_ratio")
         highest = nlargest(HIGHEST, rows(), key=lambda row: row["predicted_boolean_probability"])
-        columns = ("subject", "time", "risk", "what the history adds, nats")
+        columns = ("subject", "time", "risk", "added by the history, nats")
         page.table("Highest risks", columns, [[row[name] for name in keys] for row in highest])
         meanings = [(code, self.session.tokenizer.spelling.meaning(code)) for code in self.codes]
         if any(meaning for _, meaning in meanings):
-            page.table("What counts", ["code", "description"], meanings)
+            page.table("Predicted codes", ["code", "description"], meanings)
 
 
 def matching_codes(patterns: Sequence[str], session: Session) -> list[str]:
     """The codes of the vocabulary that match one of the patterns, sorted.
 
     Raises:
-        UsageError: there is none for one of the patterns.
+        UsageError: a pattern matches no code.
     """
     vocabulary, matches = session.domain.gaps.candidates(session.tokenizer) or (), set[str]()
     for pattern in patterns:
@@ -228,7 +230,7 @@ def matching_codes(patterns: Sequence[str], session: Session) -> list[str]:
         if not pattern_codes:
             alike = sorted(code for code in vocabulary if fnmatchcase(code, f"*//{pattern}"))
             alike = alike or get_close_matches(pattern, vocabulary, n=1)
-            explanation = "it knows those of enough subjects only"
+            explanation = "its vocabulary has only codes of enough subjects"
             meant = f"did you mean {' or '.join(alike)}?" if alike else explanation
             raise UsageError(f"the model has no code {pattern!r}: {meant}")
         matches |= pattern_codes

@@ -1,4 +1,4 @@
-"""`run`: what every task does with its items, rows and figures, from the request to the report."""
+"""`run`: the steps that all tasks share, from the request to the report."""
 
 from __future__ import annotations
 
@@ -45,17 +45,19 @@ def run(
     progress: Progress | None = None,
     as_json: bool = False,
 ) -> Summary:
-    """Run a task: read, ask, write, resumed where it stopped; then its figures, tables and report.
+    """Run a task: read, compute, write (and resume), then make its figures, tables and report.
 
     Args:
-        stdout: where rows go without `config.out`; None for nowhere.
-        as_json: only JSON goes to `stdout`: rows of tasks whose `output.json` says so, of others none.
+        name: name of the command.
+        make: class of the task.
+        stdout: where rows go without `config.out`. None discards them.
+        as_json: only JSON goes to `stdout`. Rows are written only if the task's `output.json` is "rows".
 
     Raises:
-        UsageError: a request that makes no sense.
-        DataError: a bad record, where `config.on_error` is "raise"; the rows before it are kept. Or nothing
-            could be read.
-        StateError: no such model, or rows that cannot be written or gone on with.
+        UsageError: the request is not valid.
+        DataError: there is a bad record and `config.on_error` is "raise" (the rows before it are kept), or
+            nothing could be read.
+        StateError: the model does not exist, or the rows cannot be written or resumed.
     """
     began, reporter = time.monotonic(), progress or NoProgress()
     with (
@@ -91,9 +93,9 @@ def run(
 
 @contextmanager
 def _open_task(name: str, make: type[Task[Any, Any]], config: TaskConfig) -> Iterator[Task[Any, Any]]:
-    """The task with its model, under the rules for the model's data.
+    """The task with its model, inside the rules for the model's data.
 
-    A request that makes no sense is refused as early as that can be known.
+    Invalid requests are refused as early as possible.
     """
     config.check()
     check_field(config, needs=make.requires.capabilities)
@@ -103,24 +105,24 @@ def _open_task(name: str, make: type[Task[Any, Any]], config: TaskConfig) -> Ite
     with session.data_rules():
         task = make(config, session)
         if config.shard is not None and task.output.final_rows is not None:
-            raise UsageError(f"{name} has no shares: each of its rows depends on all of them")
+            raise UsageError(f"{name} cannot use --shard here: each row depends on all the others")
         yield task
 
 
 def _remedy(task: Task[Any, Any], rows: Rows) -> str:
-    """The option that continues the rows of a command; "" where no row was committed."""
+    """The option that continues the rows of a command, "" if no rows were committed."""
     return RESUME if task.config.rows_path is not None and task.config.resumable and rows.committed else ""
 
 
 @contextmanager
 def _resumable(task: Task[Any, Any], rows: Rows) -> Iterator[None]:
-    """Say of output that cannot be written that the run can be resumed, where that is so."""
+    """If output cannot be written and the run can be resumed, tell so in the error."""
     try:
         yield
     except UnwritableError as error:
         if not _remedy(task, rows):
             raise
-        consequence = "the rows committed before are kept"
+        consequence = "rows that were already written are kept"
         raise StateError(f"{error.reason}; {consequence}: {FREE_SPACE} with --resume") from None
 
 
@@ -130,14 +132,12 @@ def _finish_rows(task: Task[Any, Any], summary: Summary, rows: Rows) -> Summary:
     if config.shard is not None and not rows.asked:
         rows.finish()
         _keep_share(task, rows)
-        return replace(summary, answer=f"nothing is in share {config.shard}")
+        return replace(summary, answer=f"share {config.shard} is empty")
     exact_figures = task.figures(rows.read())
     figures, items = released(exact_figures), People(rows.asked)
     defined_figures = drop_undefined(figures)
     conclusion = exact = task.conclusion(figures, items, rows.read)
-    if (
-        figures != exact_figures
-    ):  # what a command ends with, and the report of its owner, rest on exact counts
+    if figures != exact_figures:  # the exit code, and a report for the owner only, use exact counts
         exact = task.conclusion(exact_figures, items, rows.read)
     answer = "\n".join([conclusion.sentence, *_absences(defined_figures)])
     tables = list(task.tables(figures))
@@ -147,7 +147,7 @@ def _finish_rows(task: Task[Any, Any], summary: Summary, rows: Rows) -> Summary:
     summary = replace(summary, failure=exact.failure or unread, examples=tuple(conclusion.examples))
     files = task.extra_files(rows.read)
     if task.config.report is not None:
-        from seqmlm.tasks.tracked import write_report  # here, for few runs draw anything
+        from seqmlm.tasks.tracked import write_report  # imported here, because few runs need it
 
         page_values = (exact, exact_figures) if task.output.page_shows_rows else (conclusion, figures)
         write_report(task, summary, rows, files, *page_values)
@@ -158,7 +158,7 @@ def _finish_rows(task: Task[Any, Any], summary: Summary, rows: Rows) -> Summary:
 
 
 def _absences(figures: Figures) -> list[str]:
-    """A sentence for each reason why figures are not there; a bound that is not known is not said."""
+    """A sentence for each reason why figures are missing. Missing interval bounds are not mentioned."""
     names: dict[str, list[str]] = {}
     for name, why in figures.get(NOT_COMPUTED, {}).items():
         if name.rpartition("/")[2].rpartition("_")[2] not in ("low", "high"):
@@ -167,15 +167,15 @@ def _absences(figures: Figures) -> list[str]:
 
 
 def _hint(task: Task[Any, Any]) -> str:
-    """The next step for a person, as a sentence."""
+    """A sentence about the next step for the user."""
     if task.output.hint or task.config.report is not None:
         return task.output.hint or f"next: open {task.config.report}"
     option = "--report " if "report" in task.config.option_fields else "--set report="
-    return f"next: {option}FILE.html draws what was found"
+    return f"next: add {option}FILE.html for a report with pictures"
 
 
 def _keep_share(task: Task[Any, Any], rows: Rows) -> None:
-    """Write the facts of a finished share beside its rows."""
+    """Write the facts about a finished share to a file next to its rows."""
     shard, out = task.config.shard, task.config.rows_path
     if shard is not None and out is not None:
         request = {key: value for key, value in _request(task).items() if key not in ("shard", DEFAULTS)}
@@ -183,12 +183,12 @@ def _keep_share(task: Task[Any, Any], rows: Rows) -> None:
 
 
 def _rows(task: Task[Any, Any], problems: Problems, stdout: TextIO | None, as_json: bool) -> Rows:
-    """The output of the rows, with the request that decides them."""
+    """The output for the rows, with the request that determines them."""
     config, output, out = task.config, task.output, task.config.rows_path
     native = native_format(config, {name: native_kind.endings for name, native_kind in output.native.items()})
     format = "own" if native is not None else format_of(out, config.format_out)
     if format == "npy" and not (isinstance(output.columns, Schema) and output.columns.width):
-        raise UsageError(f"{out}: an array of numpy holds vectors (seqmlm embed), and these are other rows")
+        raise UsageError(f"{out}: a numpy array can store only vectors from seqmlm embed; use .jsonl or .csv")
     unnamed = (out is None or not ending(out)) and config.format_out is None and not as_json
     if native is None and unnamed and output.default_format is not None:
         native, format = output.default_format, "own"
@@ -212,7 +212,7 @@ def _rows(task: Task[Any, Any], problems: Problems, stdout: TextIO | None, as_js
 
 
 def _request(task: Task[Any, Any]) -> dict[str, Any]:
-    """The request: settings, inputs and model, which decide the rows."""
+    """The request: the settings, inputs and model that determine the rows."""
     config, session = task.config, task.session
     left_out = _NO_REQUEST | {*config.later}
     request = {key: value for key, value in asdict(config).items() if key not in left_out}
@@ -223,7 +223,10 @@ def _request(task: Task[Any, Any]) -> dict[str, Any]:
 
 
 def _line_cutter(line: Callable[[Row], str]) -> Callable[[Row], str]:
-    """Rows as lines of a terminal: the first one of each is cut to its width, a long name of a file first."""
+    """A function that formats rows for a terminal. It cuts the first line of a row to the width.
+
+    Long file names are cut first.
+    """
     width = shutil.get_terminal_size().columns
 
     def cut_line(row: Row) -> str:
@@ -238,9 +241,9 @@ def _line_cutter(line: Callable[[Row], str]) -> Callable[[Row], str]:
 
 
 def _ask(task: Task[Any, Any], rows: Rows, problems: Problems, stop: StopSignals, progress: Progress) -> None:
-    """Ask about the items behind those that are done, and write their rows, until a signal comes."""
+    """Process the items that are not done yet and write their rows, until the end or a signal."""
     live = task.config.latency is not None
-    breaking = nullcontext if live else stop.breaking  # what is lost is asked again; not what nobody keeps
+    breaking = nullcontext if live else stop.breaking  # lost work is repeated, but live input is gone
     failure: SeqmlmError | None = None
     pace = Pace(task, rows, progress)
     with closing(_parts(task, problems, rows.done, stop)) as parts, suppress(Stopped):
@@ -262,7 +265,7 @@ def _ask(task: Task[Any, Any], rows: Rows, problems: Problems, stop: StopSignals
             if live or (failure is None and due):
                 rows.commit()
                 if not live:
-                    task.session.forget()  # as in a run that goes on from here: the last bits depend on it
+                    task.session.forget()  # as in a run resumed here: the last bits depend on it
             pace.end()
     rows.keep()
     if failure is not None:
@@ -272,11 +275,13 @@ def _ask(task: Task[Any, Any], rows: Rows, problems: Problems, stop: StopSignals
 def _parts(
     task: Task[Any, Item], problems: Problems, done: int, stop: StopSignals
 ) -> Generator[reading.Part]:
-    """The input, or a share of it, in parts that are asked about together."""
+    """The input, or a share of it, in parts that are processed together."""
     if task.config.latency is not None:
         yield from reading.live_parts(task, problems, task.config.latency, lambda: stop.received is not None)
     elif task.config.shard is not None:
-        counted = type(task)(task.config, task.session)  # counting leaves no trace in the one that asks
+        counted = type(task)(
+            task.config, task.session
+        )  # a separate task, so that counting has no side effects
         first, last = shards.share_of(counted, task.config.shard)
         task.session.forget()
         yield from reading.first_parts(reading.parts(task, problems, first + done), last - first - done)
@@ -289,14 +294,14 @@ def _parts(
 def _write(
     rows: Rows, items: Sequence[Any], answers: Sequence[Sequence[Row] | SeqmlmError], problems: Problems
 ) -> None:
-    """Write the rows of what could be asked about; those before a bad item that ends the run stay."""
+    """Write the rows of all good items. If a bad item ends the run, the rows before it are written."""
     good: list[Sequence[Row] | None] = []
     try:
         for item, answer in zip(items, answers, strict=True):
             if isinstance(answer, SeqmlmError):
                 read_from = getattr(item, "source", None)
                 if read_from is None:
-                    raise answer  # it was not read: it stands in the request
+                    raise answer  # the item was not read from a file, but comes from the request
                 problems.bad(problems.located(answer, item))
             good.append(None if isinstance(answer, SeqmlmError) else answer)
     finally:
@@ -305,7 +310,7 @@ def _write(
 
 
 def _answers(task: Task[Any, Any], items: Sequence[Any]) -> list[Sequence[Row] | SeqmlmError]:
-    """The rows of each item, or why it cannot be asked about; one bad item costs itself."""
+    """The rows or the error of each item. A bad item does not affect the others."""
     try:
         answers: list[Sequence[Row] | SeqmlmError] = list(task.rows(items))
     except (DataError, UsageError) as error:

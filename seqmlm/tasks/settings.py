@@ -1,4 +1,4 @@
-"""The settings of every command about a model, and their check against the model's field."""
+"""The settings that all commands with a model share, and their check against the model's field."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ class CommandConfig:
         model: the model: NAME, NAME@ALIAS, NAME:VERSION, a model folder or a hub id.
         paths: files, folders or Hugging Face data sets (hf:NAME[:SPLIT]) to read; - is standard input.
         domain: field of the sequences; needed only for models that seqmlm did not train.
-        format: of the input files (see `seqmlm data formats`); default: detected.
+        format: format of the input files (see `seqmlm data formats`). Default: detected.
         options: KEY=VALUE: option of the file reader, such as column=text; repeatable.
         on_error: bad records: raise (stop), skip, or quarantine (skip and save to a file).
-        precision: of matrix products: fp32 (exact to rounding), bf16, or auto (bf16 on a GPU that has it).
+        precision: precision of matrix products: fp32 (exact to rounding), bf16, or auto (bf16 on a GPU that
+            supports it).
     """
 
     option_fields: ClassVar[tuple[str, ...]] = ("options", "on_error")
-    """Fields that are options of the command, in the order of its help; the others go under `--set`."""
+    """Fields that are options of the command, in the order of the help. The others are set with `--set`."""
 
     metavar: ClassVar[str] = "PATH|-"
-    """What stands for the paths in the help; empty where there are none."""
+    """The placeholder for the paths in the help; empty for a command without paths."""
 
     model: str
     paths: tuple[str, ...] = ()
@@ -45,11 +46,15 @@ class CommandConfig:
     precision: Precision = "fp32"
 
     def __post_init__(self) -> None:
-        """Raise UsageError for values out of range and unknown names, before a model is loaded."""
+        """Check values and names before a model is loaded.
+
+        Raises:
+            UsageError: a value is out of range, or a name is unknown.
+        """
         for name, minimum in (("tokens_per_batch", 1), ("seed", 0)):
             value = getattr(self, name, None)
             if value is not None and value < minimum:
-                raise UsageError(f"{name} is at least {minimum}; got {value}")
+                raise UsageError(f"{name} must be at least {minimum}; got {value}")
         if isinstance(mode := getattr(self, "mode", None), str):
             Mode.parse(mode)
         if self.domain is not None:
@@ -57,17 +62,18 @@ class CommandConfig:
 
 
 def check_field(config: Any, level: str | None = None, needs: Sequence[str] = ()) -> None:
-    """Refuse a format, level or capability in `needs` that the model's field lacks; no model is loaded.
+    """Check that a model's field has the format, level and capabilities in `needs`, without loading it.
 
     Raises:
-        UsageError: one of them. StateError: no such model, or a broken card.
+        UsageError: the field lacks one of them.
+        StateError: the model does not exist, or its card is broken.
     """
     folder = resolve(config.model).path
     card = None if folder is None else read_card(folder)
     name = config.domain if card is None else card.domain
     if name is not None:
         if card is not None and name not in plugins.names("domains"):
-            return  # opening the model says what is wrong with its card
+            return  # opening the model reports what is wrong with its card
         field = plugins.domain(name)
         if missing := next((capability for capability in needs if getattr(field, capability) is None), None):
             raise missing_capability(field, missing)

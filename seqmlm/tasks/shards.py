@@ -1,8 +1,8 @@
-"""One request in several processes: each asks about its share of the parts.
+"""Divide one request among several processes: each processes its share of the parts.
 
-Shares are consecutive: `seqmlm.management.merge` puts files behind each other. The price is that every
-process reads the whole input once to count, and once up to its share. Scores that were remembered are
-forgotten after every part: else the last bits would depend on where a share begins.
+Shares are consecutive, so `seqmlm.management.merge` only concatenates files. The cost: every process reads
+the whole input once to count, and reads it again up to its share. Remembered scores are cleared after every
+part. Otherwise the last bits would depend on where a share begins.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from seqmlm.errors import UsageError
 from seqmlm.tasks import reading
 
 SHARE_SUFFIX = ".shard.json"
-"""Suffix of the file beside a finished share with the facts of it."""
+"""Suffix of the file with the facts about a finished share, which is next to its rows."""
 
 
 def parse(text: str) -> tuple[int, int]:
-    """Number of a share, from 0 on, and how many there are.
+    """The number of a share (from 0) and the number of shares.
 
     >>> parse("0/3")
     (0, 3)
 
     Raises:
-        UsageError: no I/N with I < N.
+        UsageError: the text is not I/N with I < N.
     """
     match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
     number, count = (int(match[1]), int(match[2])) if match else (0, 0)
     if number >= count:
-        raise UsageError(f"--shard is I/N, from 0/N on, such as 0/3, 1/3 and 2/3; got {text!r}")
+        raise UsageError(f"--shard must be I/N and counts from 0, such as 0/3, 1/3 and 2/3; got {text!r}")
     return number, count
 
 
 def share_of(task: Any, shard: str) -> tuple[int, int]:
-    """The items of a share, first and one behind the last: as near an Nth of the parts as whole parts are.
+    """The items of a share, as a half-open range. A share has about an Nth of the parts.
 
     Args:
-        task: gives the items (`seqmlm.tasks.task.Task`); they are read once for this.
+        task: the `seqmlm.tasks.task.Task` that gives the items. They are read once to count them.
         shard: I/N.
 
     Raises:
@@ -62,13 +62,13 @@ def share_of(task: Any, shard: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """The facts of a finished share: which rows its file has.
+    """The facts about a finished share, which identify the rows in its file.
 
     Args:
         shard: I/N.
-        request: digest of all that decides the rows of every share.
-        items: that were asked about.
-        sha256: of the file.
+        request: digest of everything that determines the rows of all shares.
+        items: number of processed items.
+        sha256: SHA-256 of the file.
     """
 
     shard: str
@@ -78,7 +78,7 @@ class Share:
 
     @classmethod
     def finish(cls, out: Path, shard: str, request: Mapping[str, Any], items: int) -> None:
-        """Write the facts of a finished file into a file beside it."""
+        """Write the facts about a finished file to a file next to it."""
         request_json = json.dumps(request, sort_keys=True, default=str).encode()
         share = cls(
             shard=shard,

@@ -1,8 +1,8 @@
-"""Structure: which units of a sequence depend on each other by a model.
+"""Structure: find the units of a sequence that depend on each other according to a model.
 
-A row is a pair of units with its value. Graphs, figures and pictures are made of the rows and of the
-sequences, which are read again: memory holds one sequence with its map at a time. The trade-off is that of
-standard input there are rows alone.
+A row is a pair of units with its value. Graphs, figures and pictures are made from the rows and the
+sequences. The sequences are read a second time, so that memory contains only one sequence with its map. The
+trade-off: standard input can be read once, and therefore gives only rows.
 """
 
 from __future__ import annotations
@@ -60,17 +60,20 @@ Made = TypeVar("Made")
 
 COLUMNS = {"id", "source", "line", "i", "j", "unit_i", "unit_j", *LAYERS, "predicted", "method"}
 NUMBERS = {"position_i", "position_j", "number_i", "number_j"}
-"""All columns, and numbers of units from 1 on, those in a whole sequence in rows of an alignment; what else a
-row has is a figure of the method."""
+"""All columns of a row, and columns that number units from 1.
+
+In an alignment, `number_i` and `number_j` count in the whole sequence. Any other column of a row is a detail
+of the method.
+"""
 
 GRAPHS = ("edges.json", "edges.graphml")
 
 ROWS = 1 << 17
-"""Rows that are made together, of half a kilobyte each."""
+"""Number of rows that are made together. Each takes half a kilobyte."""
 
-EDGES_ALONE = "a sequence with edges alone in the earlier rows: figures of pairs need all, as --out has them"
+EDGES_ALONE = "a sequence with only edges in the earlier rows; figures of pairs need all pairs, from --out"
 PICTURED = 20
-"""Sequences that a report shows, the first ones."""
+"""Number of sequences that a report shows. They are the first ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,39 +81,43 @@ class StructureConfig(TaskConfig):
     """Settings of `seqmlm structure`.
 
     Args:
-        method: what dependence is: couplings (read from the parameters of a linear model), jacobian or
-            dependency (how much one place moves with another), cmi (conditional mutual information), cpmi
-            (the same of what stands there alone), or pmi (of counts in the input; asks no model). Default:
-            couplings of linear models; jacobian of up to 64 symbols; else cmi of near pairs, estimator topk.
-        truth: what is known: truth.json of a sample, or a file of the field, such as CoNLL-U, a structure,
+        method: how to measure dependence: couplings, jacobian, dependency, cmi, cpmi or pmi. `couplings`
+            reads the parameters of a linear model. `jacobian` and `dependency` measure how much one place
+            changes with another. `cmi` is the conditional mutual information, `cpmi` the same for only the
+            units in the sequence. `pmi` uses counts of the input and no model. Default: couplings for linear
+            models, jacobian for up to 64 symbols, otherwise cmi of near pairs with estimator topk.
+        truth: known structure: truth.json of a sample, or a file of the field such as CoNLL-U, a 3D structure
             or contacts. Adds AUROC, AUPRC and the field's own measure.
-        graphs: DIR: write the edges as graphs, and files of the field such as CoNLL-U, into this folder.
-        all: print all pairs, not those alone that are taken for edges; a file has all.
-        edges: rows that an earlier run wrote of these sequences (.jsonl): figures, graphs and a report are
-            made of them, and the model is not asked.
-        dry_run: only count the masked or changed copies of each sequence that the model would be asked about.
-        estimator: of cmi: exact (every symbol at every place), topk (the k most probable), gibbs (a chain of
-            draws), fast (one pass for each unit and symbol, not each pair), or auto (by the size of the
-            vocabulary and the length).
-        distance: units that a pair is apart at most; default: any, or 16 where cmi is taken unasked.
-        min_separation: units that a pair is apart at least, to be judged; default: by domain.
-        columns, rows: how the tokens of a unit are joined in columns, and after that in rows: max or mean.
-        symmetric: how the two directions of a pair are joined: mean or max.
-        apc: correct by the average product of rows; default: by domain.
-        steps: draws of a chain of estimator gibbs.
-        k: symbols at a place of estimator topk; default: 128, or 2 where cmi is taken unasked.
-        seed: of the draws.
-        together: hide all units of one name (records of a code) together, and judge each pair of names once,
-            at the first unit of each; default: by domain.
-        both_strands: take the mean with the map of the other strand, where there is one: twice the work.
-        null: null models of each sequence, with whose pairs, about as far apart, every pair is compared: it
-            gets z and p, for as many times the work; 0 for none.
-        null_model: what these are: shuffled units, dinucleotide (shuffled so that every pair of neighbours
-            comes as often as before), or mirrored (read backwards).
-        family: the files are alignments: one map for each, the mean over its rows in columns of the first.
-        sequences: rows of an alignment that are taken, the first and others evenly.
-        query: map the sequence of this id alone. Of a family the couplings of a linear model are one map,
-            in the numbering of this row; default: the first row of each file.
+        graphs: DIR: write the edges as graphs, and files of the field such as CoNLL-U, to this folder.
+        all: print all pairs, not only the edges. A file always has all pairs.
+        edges: rows of an earlier run on these sequences (.jsonl): make figures, graphs and the report from
+            them, without running the model.
+        dry_run: only count the masked or changed copies of each sequence that the model would have to
+            process.
+        estimator: estimator for cmi: exact, topk, gibbs, fast or auto. `exact` tries every symbol at every
+            place, `topk` the k most probable ones. `gibbs` draws a chain. `fast` takes one pass per unit and
+            symbol, not per pair. `auto` decides by vocabulary size and length.
+        distance: maximum distance of a pair, in units. Default: none, or 16 if cmi is chosen automatically.
+        min_separation: minimum distance of a pair, in units. Default: by domain.
+        columns, rows: how to combine the tokens of a unit, first in columns and then in rows: max or mean.
+        symmetric: how to combine the two directions of a pair: mean or max.
+        apc: apply the average product correction. Default: by domain.
+        steps: number of draws of a chain, for the estimator gibbs.
+        k: number of symbols per place, for the estimator topk. Default: 128, or 2 if cmi is chosen
+            automatically.
+        seed: seed of the draws.
+        together: hide all units with the same name together, such as all records of a code. Each pair of
+            names then has one value, at the first unit of each. Default: by domain.
+        both_strands: average with the map of the other strand, if there is one. Doubles the work.
+        null: number of null models per sequence, 0 for none. Each pair gets z and p, by comparison with pairs
+            at a similar distance in the null models. Each null model takes as long as the map.
+        null_model: kind of null model: shuffled (units), dinucleotide (shuffled, with the same number of each
+            pair of neighbours), or mirrored (read backwards).
+        family: the files are alignments: make one map per file, the mean over its rows, in the columns of the
+            first row.
+        sequences: number of rows to use from an alignment: the first row, and others at even steps.
+        query: map only the sequence with this id. For couplings of a family, number the map by this row.
+            Default: the first row of each file.
     """
 
     option_fields = ("method", "truth", "graphs", *TaskConfig.option_fields)
@@ -141,10 +148,10 @@ class StructureConfig(TaskConfig):
     query: str | None = None
 
     def settings(self, **settled: Any) -> StructureSettings:
-        """The settings of the estimator, some of which are settled by model and field.
+        """The settings of the estimator. `settled` overrides values according to the model and the field.
 
         Raises:
-            UsageError: one that makes no sense.
+            UsageError: a setting is not valid.
         """
         names = {part.name for part in fields(StructureSettings)} & {part.name for part in fields(self)}
         values = {name: value for name in names if (value := getattr(self, name)) is not None}
@@ -152,7 +159,7 @@ class StructureConfig(TaskConfig):
 
     @property
     def second_pass_reasons(self) -> list[str]:
-        """The settings in use that need the sequences a second time."""
+        """The names of the settings in use that need the sequences a second time."""
         reasons = [name for name in ("truth", "graphs", "report", "edges") if getattr(self, name) is not None]
         return [*reasons, *(["method pmi"] if self.method == "pmi" else [])]
 
@@ -160,25 +167,27 @@ class StructureConfig(TaskConfig):
         super().check()
         for name, minimum in (("distance", 1), ("min_separation", 1), ("null", 0), ("sequences", 1)):
             if (value := getattr(self, name)) is not None and value < minimum:
-                raise UsageError(f"{name} is at least {minimum}; got {value}")
+                raise UsageError(f"{name} must be at least {minimum}; got {value}")
         if self.method not in (None, *KINDS):
-            raise UsageError(f"--method is one of {', '.join(KINDS)}; got {self.method!r}")
+            raise UsageError(f"--method must be one of {', '.join(KINDS)}; got {self.method!r}")
         self.settings()
         if self.query is not None and self.family:
-            raise UsageError("family maps all sequences of a file together, and query one: leave one out")
+            raise UsageError("family maps all sequences of a file, query only one: remove one of the two")
         if self.distance is not None and self.distance < (self.min_separation or 1):
-            raise UsageError("no pair is as near as distance and as far as min_separation")
+            raise UsageError("distance is below min_separation, which leaves no pair: raise distance")
         if self.second_pass_reasons and "-" in self.paths:
             reasons = ", ".join(self.second_pass_reasons)
-            raise UsageError(f"standard input is read once, and {reasons} needs it twice: write it to a file")
+            raise UsageError(
+                f"{reasons} needs the input twice, but standard input can be read once: write it to a file"
+            )
         if self.dry_run and (refused := [name for name in self.second_pass_reasons if name != "method pmi"]):
-            raise UsageError(f"dry_run asks nothing: leave out {', '.join(refused)}")
+            raise UsageError(f"dry_run does not run the model: remove {', '.join(refused)}")
         if (folder := self.graphs) is not None:
             if folder.exists() and not folder.is_dir():
                 raise UsageError(f"--graphs {folder} is a file; name a folder")
             inputs = [Path(path) for path in expand(self.input_paths) if path != "-"]
             if any(path.resolve().is_relative_to(folder.resolve()) for path in inputs):
-                raise UsageError(f"--graphs {folder} holds what is read; name another folder")
+                raise UsageError(f"--graphs {folder} contains input files; name another folder")
             check_outputs({"--out": self.out, "--report": self.report, **_graph_outputs(folder)})
 
 
@@ -188,7 +197,7 @@ def _graph_outputs(folder: Path) -> dict[str, Path]:
 
 @dataclass(frozen=True)
 class Repeatable(Generic[Made]):
-    """An iterable that is made anew for everyone who goes through it."""
+    """An iterable that calls `make` for each new iteration."""
 
     make: Callable[[], Iterator[Made]]
 
@@ -197,14 +206,15 @@ class Repeatable(Generic[Made]):
 
 
 TOPK, NEAR = 2, 16
-"""Symbols of a place, and units that a pair is apart at most, where nobody says which of a large alphabet."""
+"""Defaults for large alphabets: symbols per place, and the maximum distance of a pair in units."""
 
 
 def usual_settings(session: Session) -> dict[str, Any]:
-    """The default settings of a masked model; docs/explanation/benchmarks/structure.md has the reasons.
+    """The default settings for a masked model; docs/explanation/benchmarks/structure.md has the reasons.
 
-    Of up to 64 symbols the Jacobian, which asks A N copies of a sequence and not A N². Of more the most
-    probable symbols of near pairs; where a token shows several units, what stands there.
+    For up to 64 symbols it is the Jacobian, which needs A N copies of a sequence instead of A N². For more
+    symbols it is the conditional mutual information of the most probable symbols in near pairs. If a token
+    covers several units, it is the conditional pointwise mutual information of the units in the sequence.
     """
     if session.tokenizer.units.facts.names is not None:
         return {"method": "cpmi"}
@@ -217,20 +227,16 @@ def usual_settings(session: Session) -> dict[str, Any]:
 
 
 class Structure(Task[StructureConfig, Subject]):
-    """Map which units of a sequence depend on each other: trees, contacts, base pairs, graphs, by domain.
+    """Map which units of a sequence depend on each other: trees, contacts, base pairs or graphs, by domain.
 
-    Two units depend on each other if the model's distribution of one changes with what stands at the other.
-    Every pair gets a value, in nats where it is an information, and the domain decides which pairs are edges.
-    Printed are edges, one JSON line each; a file of --out has all judged pairs. In rows
-    `i` and `j` count units from 0, `position_i` and `position_j` from 1, as a person does.
+    Two units depend on each other if changing one changes the model's prediction at the other. Every pair
+    gets a value. It is in nats for cmi, cpmi and pmi. The domain decides which pairs are edges. The command
+    prints the edges, one JSON line each. --out writes all pairs. In rows, `i` and `j` count units from 0,
+    `position_i` and `position_j` from 1.
 
     Example: seqmlm structure english sentences.txt --out edges.jsonl --graphs trees --report trees.html
 
     Example: seqmlm structure enzymes new.fasta --truth 1abc.pdb --set min_separation=6 --json
-
-    Example: seqmlm structure enzymes family.a3m --set family=true --set sequences=20 --set estimator=fast
-
-    Example: seqmlm structure app incident.log --set dry_run=true --json
     """
 
     Config = StructureConfig
@@ -267,7 +273,7 @@ class Structure(Task[StructureConfig, Subject]):
         )
 
     def _first_map_note(self) -> Sequence[str]:
-        """A note on the seconds of the first map, where they are many: nothing is heard before it is made."""
+        """A note on the time for the first map, if it is long, because there is no progress before it."""
         files, asks_model = self.config.sources, not self.config.dry_run and self.config.edges is None
         if not asks_model or not files or input_bytes(files) is None:
             return ()
@@ -277,14 +283,14 @@ class Structure(Task[StructureConfig, Subject]):
         if seconds < LONG:
             return ()
         by_pair = self.maps.settings.method in ("cmi", "cpmi")
-        shorter = "; --set distance=N asks fewer pairs" if by_pair else ""
-        return (f"the first map takes {duration_text(seconds)} by estimate{shorter}",)
+        shorter = "; --set distance=N computes fewer pairs" if by_pair else ""
+        return (f"estimated time for the first map: {duration_text(seconds)}{shorter}",)
 
     def _decoder(self) -> Decoder | None:
-        """The field's decoder with the settings of the config; None in a field without one.
+        """The field's decoder with the settings of the config, or None for a field without a decoder.
 
         Raises:
-            UsageError: that is needed.
+            UsageError: a setting needs a decoder, and the field has none.
         """
         config, domain, decoder = self.config, self.session.domain, None
         if domain.structure is not None:
@@ -294,13 +300,11 @@ class Structure(Task[StructureConfig, Subject]):
         if decoder is not None and config.min_separation is not None:
             decoder.separation = config.min_separation
         if config.together and (decoder is None or decoder.together is None):
-            raise UsageError(
-                f"domain {domain.name} does not say which units have one name: leave out together"
-            )
+            raise UsageError(f"domain {domain.name} has no names for units: remove together")
         return decoder
 
     def _settings(self) -> StructureSettings:
-        """The settings of the estimator, completed by model and field."""
+        """The settings of the estimator, completed with defaults from the model and the field."""
         config, decoder = self.config, self.decoder
         linear = not self.session.model.rows.has_hidden_states
         apc = getattr(decoder, "apc", False) if config.apc is None else config.apc
@@ -309,7 +313,7 @@ class Structure(Task[StructureConfig, Subject]):
         settled = {name: x for name, x in usual.items() if getattr(config, name) in (None, "auto")}
         if config.method is not None:
             settled = {}
-        elif self.separation > NEAR:  # no pair is as near and as far
+        elif self.separation > NEAR:  # otherwise no pair would be left
             settled.pop("distance", None)
         return config.settings(**settled, apc=bool(apc), together=bool(together))
 
@@ -323,7 +327,10 @@ class Structure(Task[StructureConfig, Subject]):
 
     @property
     def _of_family(self) -> bool:
-        """Whether all rows of a file have one map, that of the linear model; a truth may be of any row."""
+        """Whether all rows of a file share one map (linear models).
+
+        With a truth, each row has its own map.
+        """
         return self.maps.settings.method == "couplings" and self.config.truth is None
 
     @staticmethod
@@ -335,38 +342,42 @@ class Structure(Task[StructureConfig, Subject]):
         return read_records(self.session, self.config, problems, self.gaps)
 
     def _query_record(self, records: Iterable[Record], query: str) -> Iterator[Record]:
-        """The sequence that is asked about; raises DataError where there is none of its name."""
+        """The sequence with the id `query`.
+
+        Raises:
+            DataError: no sequence has this id.
+        """
         record = next((record for record in records if record.id == query), None)
         if record is None:
-            source, remedy = self.config.paths[0], "give the id of one as the file has it"
-            raise DataError(f"no sequence is called {query}", source=source, remedy=remedy)
+            source, remedy = self.config.paths[0], "give an id that is in the file"
+            raise DataError(f"no sequence has the id {query}", source=source, remedy=remedy)
         yield record
 
     def _reread(self) -> tuple[Iterable[Record], Problems]:
-        """The records, read once more, with problems that nobody is told of."""
+        """The records, read again, with problems that are not reported."""
         problems = Problems("skip")
         return self.records(problems), problems
 
     def items(self, records: Iterable[Record], problems: Problems) -> Iterator[Subject]:
-        """The sequences of which a map can be made.
+        """The sequences that can have a map.
 
         Raises:
-            DataError: none of them is in the truth.
-            UsageError: null models of sequences whose units cannot be moved.
+            DataError: the truth has none of the sequences.
+            UsageError: null models are requested, and the units cannot be moved.
         """
         if self.config.truth is not None and self.decoder is not None:
             sequences = self._subjects(*self._reread())
             self.truth_of = self.decoder.truths(self.config.truth, problems)
             have_truth = [self.truth_of(subject.record, subject.units) is not None for subject in sequences]
             if have_truth and not any(have_truth):
-                remedy = "give the truth of these sequences: it names them as their file does"
+                remedy = "give the truth for these sequences, with the same ids as in their file"
                 source = str(self.config.truth)
-                raise DataError("none of the sequences is in this truth", source=source, remedy=remedy)
+                raise DataError("this truth has none of the sequences", source=source, remedy=remedy)
         subjects = self._subjects(records, problems)
         return subjects if self.config.edges is None else self._with_rows(subjects, problems)
 
     def _with_rows(self, subjects: Iterable[Subject], problems: Problems) -> Iterator[Subject]:
-        """Sequences with the rows of an earlier run, which may have printed edges alone."""
+        """Yield the sequences with the rows of an earlier run, which may have written only edges."""
         for subject, earlier_rows in self._row_groups(subjects, self._earlier()):
             rows, n = [*earlier_rows], len(subject.units)
             if rows and all(row.get("predicted") for row in rows) and len(rows) < n * (n - 1) // 2:
@@ -374,7 +385,7 @@ class Structure(Task[StructureConfig, Subject]):
             yield subject._replace(rows=rows)
 
     def _subjects(self, records: Iterable[Record], problems: Problems) -> Iterator[Subject]:
-        """The sequences with the inputs of their maps; those without a map are bad."""
+        """Yield the sequences with the inputs of their maps. Sequences without a map are bad records."""
         names = None if self.decoder is None else self.decoder.names
         for record, map_input in self.maps.encoded(records, problems):
             try:
@@ -383,13 +394,13 @@ class Structure(Task[StructureConfig, Subject]):
                 problems.bad(problems.located(error, record))
 
     def cost(self, item: Subject) -> float:
-        """Forward tokens of all copies that the map takes; 0 where the model is not asked."""
+        """Forward tokens of all copies for the map, 0 if the model is not used."""
         if self.config.dry_run or self.config.edges is not None:
             return 0.0
         return sum(map(self.maps.cost, item.map_input.encodings))
 
     def batch_share(self, item: Subject) -> float:
-        """Share of a part: by the cost of the map, or by its rows, which are held in memory."""
+        """Share of a part: by the cost of the map, or by its rows, which are kept in memory."""
         return max(super().batch_share(item), len(item.units) ** 2 / (2 * ROWS))
 
     def _costs(self, problems: Problems) -> Iterator[float]:
@@ -398,7 +409,7 @@ class Structure(Task[StructureConfig, Subject]):
     # Rows
 
     def rows(self, items: Sequence[Subject]) -> Iterator[Sequence[Row]]:
-        """A row for each judged pair, or edge, of each sequence."""
+        """A row for each evaluated pair, or for each edge, of each sequence."""
         if self.config.dry_run:
             for subject in items:
                 passes = sum(map(self.maps.passes, subject.map_input.encodings))
@@ -410,7 +421,7 @@ class Structure(Task[StructureConfig, Subject]):
             yield from map(self._map_rows, items, self.maps.of([subject.map_input for subject in items]))
 
     def _map_rows(self, subject: Subject, dependence: DependenceMap) -> Sequence[Row]:
-        """The rows of one map: all judged pairs, or the edges."""
+        """The rows of one map: all evaluated pairs, or only the edges."""
         edges = frozenset[Pair]()
         if self.decoder is not None:
             edges = self.decoder.decode(subject.record, subject.units, dependence)
@@ -425,25 +436,29 @@ class Structure(Task[StructureConfig, Subject]):
                 del row["predicted"]
         return rows
 
-    # What finished rows say
+    # Figures of finished rows
 
     def _earlier(self) -> Iterator[Row]:
         """The rows of an earlier run.
 
         Raises:
-            DataError: they are none of this command.
+            DataError: they are not rows of this command.
         """
         path = str(self.config.edges)
         for line, row in read_rows(path):
             if lacks := COLUMNS - {"predicted"} - row.keys():
-                remedy = "name a .jsonl that seqmlm structure wrote with --out"
-                raise DataError("no pair of units", source=path, line=line, field=min(lacks), remedy=remedy)
+                remedy = "give a .jsonl file that seqmlm structure wrote with --out"
+                raise DataError(
+                    "not a pair of units", source=path, line=line, field=min(lacks), remedy=remedy
+                )
             yield row
 
     def _row_groups(
         self, subjects: Iterable[Subject], rows: Iterator[Row]
     ) -> Iterator[tuple[Subject, Iterator[Row]]]:
-        """Each sequence with its rows, which are in the same order, to be read before the next one.
+        """Yield each sequence with an iterator of its rows, which must be read before the next sequence.
+
+        Rows and sequences are in the same order.
 
         Raises:
             StateError: rows are left over.
@@ -464,14 +479,14 @@ class Structure(Task[StructureConfig, Subject]):
             yield subject, rows_of(subject)
         if head is not None:
             raise StateError(
-                f"there are edges of {head['source']}:{head['line']} that are not of the sequences read now: "
-                "they have changed meanwhile; run the command again"
+                f"edges of {head['source']}:{head['line']} do not match the sequences: the input changed; "
+                "run the command again"
             )
 
     def decodings(self, rows: Iterator[Row]) -> Iterator[Decoded]:
-        """All sequences with their maps, made of the rows."""
+        """All sequences with their maps, reconstructed from the rows."""
         for (record, units, *_), pair_rows in self._row_groups(self._subjects(*self._reread()), rows):
-            # Of rows of an earlier run the method is known, and not what its values are.
+            # Rows of an earlier run have the name of the method, but not the unit of its values.
             nats = self.maps.nats and self.config.edges is None
             dependence, edges = map_of(pair_rows, len(units), nats=nats)
             truth = None if self.truth_of is None else self.truth_of(record, units)
@@ -480,7 +495,7 @@ class Structure(Task[StructureConfig, Subject]):
             )
 
     def figures(self, rows: Iterable[Row]) -> Figures:
-        """Counts of pairs and edges, means of the method's own figures, and agreement with a truth."""
+        """Counts of pairs and edges, means of the details of the method, and agreement with a truth."""
         if self.config.dry_run:
             return {"passes": sum(row["passes"] for row in rows), "method": self.maps.name}
         counts, methods = Counter[str](), set[str]()
@@ -505,7 +520,7 @@ class Structure(Task[StructureConfig, Subject]):
         return {**totals, "method": ", ".join(sorted(methods)) or self.maps.name, "details": means, **quality}
 
     def _quality(self, rows: Iterator[Row]) -> Figures:
-        """How well pairs are ranked, and the field's own figures, where a truth is known."""
+        """The quality of the ranking of pairs, and the field's own measures, if a truth is known."""
         if self.truth_of is None or self.decoder is None:
             return {}
         rankings, truth_count = Rankings(self.config.seed), 0
@@ -519,7 +534,7 @@ class Structure(Task[StructureConfig, Subject]):
                     yield decoded
 
         measures = self.decoder.measures(all_records := compared_records())
-        deque(all_records, maxlen=0)  # which a field without measures leaves unread
+        deque(all_records, maxlen=0)  # a field without measures does not read the records
         ranking = rankings.ranking()
         if People(truth_count).withheld or People(ranking.get("sequences", 0)).withheld:
             return {"with_truth": truth_count}
@@ -533,7 +548,7 @@ class Structure(Task[StructureConfig, Subject]):
         return {**figures, "ranking": ranking, "measures": finite_measures}
 
     def _line(self, row: Row) -> str:
-        """Both units with their positions from 1 on, and the value of the pair."""
+        """A line for the terminal: both units with their positions from 1, and the value of the pair."""
         if "i" not in row:
             return terminal_line(row)
         units = (f"{row[f'position_{at}']} {row[f'unit_{at}']}" for at in "ij")
@@ -541,15 +556,15 @@ class Structure(Task[StructureConfig, Subject]):
         return "  ".join([*row_location(row), " - ".join(units), value])
 
     def conclusion(self, figures: Figures, items: People, rows: ReadRows) -> Conclusion:
-        text = f"{items_text(self, items)} by {figures['method']}"
+        text, method = items_text(self, items), f"(method {figures['method']})"
         if self.config.dry_run:
             count = figures["passes"]
-            return Conclusion(f"{text}: {f'{count:,}' if isinstance(count, int) else count} passes")
+            return Conclusion(f"{text}: {f'{count:,}' if isinstance(count, int) else count} passes {method}")
         if "pairs" in figures:
             text = f"{number_of(figures['pairs'], 'pair')} of {text}"
         if "edges" in figures:
-            return Conclusion(f"{text}, {number_of(figures['edges'], 'edge')}")
-        return Conclusion(f"{text}; the domain does not say which pairs are edges")
+            return Conclusion(f"{text}, {number_of(figures['edges'], 'edge')} {method}")
+        return Conclusion(f"{text} {method}; this domain has no rule for edges")
 
     def tables(self, figures: Figures) -> Iterator[Table]:
         if ranking := figures.get("ranking"):
@@ -557,18 +572,20 @@ class Structure(Task[StructureConfig, Subject]):
             rows = [(name, *(_interval(ranks[measure]) for measure in MEASURES)) for name, ranks in rankings]
             yield Table("Pairs against the truth", ["ranked by", "AUROC", "AUPRC"], rows)
         if measures := figures.get("measures"):
-            yield Table("Figures of the field", ["figure", "value"], [*measures.items()])
+            yield Table("Measures of the field", ["measure", "value"], [*measures.items()])
         if details := figures.get("details"):
-            yield Table("Figures of the method", ["figure", "mean"], [*details.items()])
+            yield Table("Details of the method", ["detail", "mean"], [*details.items()])
 
     def page(self, page: Page, rows: ReadRows, figures: Figures) -> None:
-        """Figures, and the first sequences one by one where the page may draw them."""
+        """Add the figures, and pictures of the first sequences if the page may draw records."""
         super().page(page, rows, figures)
         if not page.draws_records:
             if "with_truth" in figures and "ranking" not in figures:
-                page.warnings([f"Figures about a truth of fewer than {SMALLEST} records are withheld."])
+                page.warnings(
+                    [f"Agreement with the truth is withheld: fewer than {SMALLEST} records have one."]
+                )
             return
-        page.section("", f"Pictures are of the first {PICTURED} sequences, positions count from 1.")
+        page.section("", f"Pictures show the first {PICTURED} sequences. Positions count from 1.")
         for decoded in islice(self.decodings(rows()), PICTURED):
             draw(page, self.decoder, decoded, self.separation)
 

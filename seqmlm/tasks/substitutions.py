@@ -1,4 +1,4 @@
-"""Every single substitution of one wild type: a picture of them, and what should be tested next."""
+"""Every single substitution of one wild type: a picture, and suggestions for the next test."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class Grid:
     """Every single substitution of one wild type.
 
-    values: (L, A) the model's log-ratios of A letters at L units, by `masked`; NaN where no unit stands.
-    numbers: L, of the units as people count.
+    values: (L, A) the model's log-ratios of A letters at L places, with the convention `masked`. NaN at gaps.
+    numbers: (L,) numbers of the units in names such as A5G.
     """
 
     wildtype: str
@@ -30,18 +30,19 @@ class Grid:
     numbers: Sequence[int]
 
     def name(self, place: int, letter: int) -> str:
-        """The name of a substitution as people write it, such as A5G."""
+        """The name of a substitution, such as A5G."""
         return f"{self.wildtype[place]}{self.numbers[place]}{self.letters[letter]}"
 
     def _units(self) -> list[tuple[int, str]]:
-        """The places where a unit stands: all but gaps."""
+        """(place, letter) of all places with a unit, without gaps."""
         there = np.flatnonzero(np.isfinite(self.values).any(axis=1))
         return [(place, self.wildtype[place]) for place in there.tolist()]
 
     def suggestions(self, count: int, measured: Measurements | None) -> list[dict[str, Any]]:
-        """The substitutions to test next: the best expected ones that nobody measured, each of another place.
+        """The `count` substitutions to test next: the fittest ones that were not measured.
 
-        Greedy: the best of all places first; a place comes again when all others had their turn.
+        The choice is greedy: the best substitution of each place comes first, ranked by effect. Then follows
+        the second best of each place, and so on.
         """
         tested = set() if measured is None else measured.substitutions()
         turns = []
@@ -68,7 +69,7 @@ class Grid:
         scale = colour_scale(values)
         beyond = float(np.mean(np.abs(values[np.isfinite(values)]) > scale))
         note = (
-            "effects as in the rows: orange is less fit than the wild type's letter (shaded), blue fitter; "
-            f"the strongest colours begin at {scale:g} nats, beyond which {beyond:.1%} of the effects lie"
+            "effects as in the rows: orange is less fit than the wild type's letter (shaded), blue fitter. "
+            f"The strongest colours mean {scale:g} nats or more ({beyond:.1%} of the effects)"
         )
         page.grid("Every substitution", -values, self.letters, labels, cells, scale=scale, note=note)

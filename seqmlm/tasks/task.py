@@ -1,14 +1,16 @@
-"""A task: items out of records, rows out of a model's answers about them. Everything else is `run`, for all.
+"""The base class of tasks. A task turns records into items, and items into rows with a model.
 
-    records -> items -> rows (asks the engine) -> figures -> summary, page, MLflow
+    records -> items -> rows (uses the engine) -> figures -> summary, page, MLflow
 
-A capability is one subclass of `Task`, in one file, and an entry point in the group `seqmlm.tasks`: that
-gives it a command, output in four formats, resumption after a kill, bad records, progress, signals, a report
-and its tests. Everything behind the rows is a function of the finished rows: nothing is counted on the way,
-so nothing has to be restored.
+`seqmlm.tasks.run` does everything else, for all tasks. A new capability is one subclass of `Task` in one
+file, and an entry point in the group `seqmlm.tasks`. It then has a command, output in four formats,
+resumption after a kill, handling of bad records, progress, signals, a report and tests.
 
-The trade-off: if a task is not `Live`, rows are committed after every part of the input, two
-syncs of the disk, so that a run can be stopped and gone on with anywhere, and gives the same bytes.
+Figures and reports are functions of the finished rows. Nothing is counted during the run, so a resumed run
+has nothing to restore.
+
+The trade-off: if a task is not `Live`, rows are committed after every part of the input, with two syncs of
+the disk. A run can therefore be stopped and resumed anywhere, and gives the same bytes.
 """
 
 from __future__ import annotations
@@ -62,23 +64,25 @@ class TaskConfig(CommandConfig):
 
     Args:
         out: write the rows to this file: .jsonl, .csv, .tsv or .parquet.
-        format_out: format of the rows, where the name of --out does not say it.
-        resume: resume an interrupted --out.
-        shard: I/N: ask about one of N shares of the input, 0/N to N-1/N; `seqmlm rows merge` puts the files
-            together.
+        format_out: format of the rows, if the name of --out does not tell.
+        resume: continue an interrupted --out.
+        shard: I/N: process one of N shares of the input, 0/N to N-1/N. `seqmlm rows merge` joins the files.
         report: write an HTML report to this file and log a run in MLflow.
-        tokens_per_batch: of one forward pass; halved when memory runs out; default: by device.
+        tokens_per_batch: tokens of one forward pass; halved when memory runs out. Default: by device.
     """
 
     option_fields = ("out", "resume", "report", "shard", *CommandConfig.option_fields)
     inputs: ClassVar[tuple[str, ...]] = ()
-    """Fields that name a file which is read beside the paths."""
+    """Fields that name a file to read in addition to the paths."""
 
     arrays: ClassVar[bool] = False
-    """Whether rows are vectors, which an array of numpy can hold."""
+    """Whether rows are vectors, which can be written as a numpy array."""
 
     later: ClassVar[tuple[str, ...]] = ()
-    """Fields that decide nothing in the rows, only what is made of them: a resumed run may change these."""
+    """Fields that do not affect the rows, only the figures and files made from them.
+
+    A resumed run may change these fields.
+    """
 
     out: Path | None = None
     format_out: str | None = None
@@ -89,108 +93,118 @@ class TaskConfig(CommandConfig):
 
     @property
     def input_paths(self) -> tuple[str, ...]:
-        """All inputs: the paths, and the files that the fields in `inputs` name."""
+        """All inputs: the paths, and the files in the fields named by `inputs`."""
         side_files = (getattr(self, name) for name in self.inputs)
         return (*self.paths, *(str(path) for path in side_files if path is not None))
 
     @property
     def sources(self) -> Sequence[str]:
-        """The sources of records: the paths, if nothing else."""
+        """The sources of records. Default: the paths."""
         return self.paths
 
     @property
     def rows_path(self) -> Path | None:
-        """The file of the rows; None for standard output, or nowhere."""
+        """The file of the rows, or None for standard output or no output."""
         return self.out
 
     @property
     def latency(self) -> float | None:
-        """Seconds within which rows follow what others still write to standard input; None: it is a file."""
+        """Maximum seconds between a line of live standard input and its row, or None for files."""
         return None
 
     @property
     def resumable(self) -> bool:
-        """Whether `--resume` can complete a run that was stopped: it reads files and writes a file."""
+        """Whether `--resume` can complete a stopped run. It must read files and write a file."""
         to_file = self.out is not None and self.latency is None
         return to_file and not any(map(is_pipe, expand(self.input_paths)))
 
     @property
     def quarantine(self) -> Path:
-        """The file for bad records, with `on_error` quarantine."""
+        """The file for bad records if `on_error` is "quarantine"."""
         return Path(f"{self.out or 'rows'}.quarantine.jsonl")
 
     @property
     def outputs(self) -> dict[str, Path | None]:
-        """The files that are written, by the option that names each."""
+        """The output files, by the option that names each."""
         quarantine = {"--on-error quarantine": self.quarantine} if self.on_error == "quarantine" else {}
         return {"--out": self.out, "--report": self.report, **quarantine}
 
     def check(self) -> None:
-        """Refuse what makes no sense, before anything is read or loaded, by a UsageError that says why."""
+        """Check the settings before anything is read or loaded.
+
+        Raises:
+            UsageError: a setting is not valid. The message tells why.
+        """
         if not self.paths:
-            raise UsageError("nothing to read: name files, folders, or - for standard input")
+            raise UsageError("nothing to read: give files, folders, or - for standard input")
         self.check_files()
 
     def check_files(self) -> None:
-        """Refuse outputs that are inputs or no files, and what cannot be resumed; as `check`."""
+        """Check input and output files, and whether the run can be resumed.
+
+        Raises:
+            UsageError: an output is an input or not a regular file, or the run cannot be resumed.
+        """
         self.check_ending()
         files = (path for path in self.input_paths if path != "-" and not is_reference(path))
         missing = next((path for path in files if not os.path.exists(path)), None)
         if missing is not None and os.path.isfile(self.model):
-            raise UsageError(
-                f"no file or folder {missing}, and {self.model} is a file: the model comes first"
-            )
+            raise UsageError(f"no file or folder {missing}, and {self.model} is a file: give the model first")
         if self.resume and not self.resumable:
             raise UsageError(
-                "--resume continues a file named with --out, from files that can be read again: what was "
-                "read from standard input or a pipe is gone; write it to a file first"
+                "--resume needs --out and input that can be read again. Standard input and pipes cannot: "
+                "write the input to a file first"
             )
         if self.shard is not None:
             shards.parse(self.shard)
             if not self.resumable or self.out is None or self.out.suffix.lower() != ".jsonl":
-                raise UsageError("--shard reads files, and writes rows to a .jsonl that --out names")
+                raise UsageError("--shard needs input files and an --out that ends in .jsonl")
         check_outputs(self.outputs, inputs=expand(self.input_paths), streams=True)
 
     @classmethod
     def native(cls, domain: str | None = None) -> Mapping[str, Sequence[str]]:
-        """Native formats of a field (None: of all fields) that the command writes: name -> endings."""
+        """Native formats of a field, or of all fields, that the command can write: name -> endings."""
         return {}
 
     def writable(self) -> Mapping[str, Sequence[str]]:
         """All formats that the command writes for this model, and their endings."""
         domain = self.domain
-        with suppress(SeqmlmError):  # a wrong model is refused later
+        with suppress(SeqmlmError):  # an invalid model is refused later
             folder = resolve(self.model).path
             card = None if folder is None else read_card(folder)
             domain = domain if card is None else card.domain
         return {**self.native(domain), **(FORMATS if self.arrays else ROWS)}
 
     def check_ending(self) -> None:
-        """Refuse a name of `out` whose ending says no format of the command."""
+        """Check that the ending of `out` is a format of the command.
+
+        Raises:
+            UsageError: the ending is not a format of the command.
+        """
         suffix = "" if self.out is None else ending(self.out)
         named = not suffix or any(suffix in endings for endings in FORMATS.values())
         native = {} if self.format_out in FORMATS or (self.format_out is None and named) else self.native()
         chosen = format_of(self.out, self.format_out, extra_formats=native, writable=self.writable)
         if chosen == "npy" and not self.arrays:
             raise UsageError(
-                f"{self.out}: an array of numpy holds vectors (seqmlm embed), and these are other rows"
+                f"{self.out}: a numpy array can store only vectors from seqmlm embed; use .jsonl or .csv"
             )
 
 
 ConfigT = TypeVar("ConfigT", bound=TaskConfig)
 ReadRows = Callable[[], Iterator[Row]]
-"""Reads the finished rows from the first one, as often as it is called."""
+"""A function that reads the finished rows from the beginning, each time it is called."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Requirements:
-    """Needs of a task that a model must meet, else it is refused before it is loaded.
+    """Requirements of a task. A model that does not meet them is refused before it is loaded.
 
     Args:
-        labels: "none" for masked language models, "learnt" for those that are fine-tuned, "any" for both and
-            for encoders without a masked-LM head.
+        labels: "none" for masked language models, "learnt" for fine-tuned models, "any" for both and for
+            encoders without a masked-LM head.
         capabilities: members of `Field` that the model's field must have.
-        check: refuses a config that the files of the model show to make no sense.
+        check: function that raises an error if the config does not fit the files of the model.
     """
 
     labels: Literal["none", "learnt", "any"] = "none"
@@ -199,7 +213,7 @@ class Requirements:
 
 
 class NativeFormat(NamedTuple):
-    """A format of the field or task for rows; files that end in .gz or .bgz are packed by bgzip."""
+    """A format of the field or the task for rows. Files that end in .gz or .bgz are compressed with bgzip."""
 
     endings: Sequence[str]
     write: Callable[[Iterator[Row]], Iterable[str]]
@@ -207,28 +221,29 @@ class NativeFormat(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """Facts about the rows of a task, and how they are written and shown; settled when the task is made.
+    """Facts about the rows of a task, and how to write and show them. They are fixed when the task is made.
 
     Args:
         unit: name of an item.
-        stdout: what standard output gets without `--out`.
-        json: what `--json` prints.
-        columns: kinds of columns that rows of tables have, where values alone do not say them (an empty one).
-        native: further formats of rows, by name.
-        default_format: the one of `native` that is written where neither a name nor JSON is asked for.
-        line: a row as a person reads it on a terminal.
-        order: what rows on a terminal are sorted by; None: they are shown as they come.
-        row_filter: whether a row is written; None for all.
-        keeps_rows: rows that go to no file are kept, for figures and a report.
-        final_rows: makes the rows that are written, where each depends on all; then there are no shards.
-        page_shows_rows: a report lists single rows; so only its owner may read it, and it has exact counts.
-        caution: problems that cast doubt on the figures: a report begins with their counts.
-        notes: what a person should know before the run begins.
-        hint: what a person would do next; default: look at a report.
-        settled: choices of the task that decide the rows: for the request, and a tracked run.
-        may_be_empty: an input without any item is no error.
-        reads_ahead: items may be read by a fork, ahead of the model: they ask no model.
-        costs: the `cost` of each item, for an estimate of the whole; default: items are read once more.
+        stdout: whether standard output gets rows or figures without `--out`.
+        json: whether `--json` prints rows or figures.
+        columns: kinds of the columns in tables, needed for columns without values.
+        native: other formats of rows, by name.
+        default_format: the format in `native` to use if neither a file name nor JSON selects one.
+        line: formats a row for a terminal.
+        order: sort order of rows on a terminal. None keeps the order of the input.
+        row_filter: tells whether to write a row. None writes all rows.
+        keeps_rows: whether rows that go to no file are kept for figures and a report.
+        final_rows: makes the written rows if each depends on all rows. Such a task has no shards.
+        page_shows_rows: whether a report lists single rows. Such a report has exact counts and is readable
+            only by its owner.
+        caution: problems that cast doubt on the figures. A report begins with their counts.
+        notes: messages to show before the run begins.
+        hint: the next step for the user. Default: look at a report.
+        settled: choices of the task that determine the rows, for the request and a tracked run.
+        may_be_empty: whether an input without items is allowed.
+        reads_ahead: whether a fork may read items ahead of the model. Reading them must not need the model.
+        costs: the `cost` of each item, for an estimate of the whole. Default: items are read again.
     """
 
     unit: str = "record"
@@ -256,9 +271,10 @@ class Conclusion(NamedTuple):
     """The figures of a run in words.
 
     Args:
-        sentence: the answer, as a person would say it.
-        lead: the first sentence of a report, where that is not the answer's.
-        failure: why the answer is of no use, and what to do: the command ends with exit code 3; "" if it is.
+        sentence: the answer in a sentence.
+        lead: the first sentence of a report, if it differs from the answer.
+        failure: why the answer is useless, and what to do. The command then ends with exit code 3. "" for a
+            useful answer.
         examples: lines about single rows.
     """
 
@@ -269,17 +285,17 @@ class Conclusion(NamedTuple):
 
 
 class Task(ABC, Generic[ConfigT, Item]):
-    """One capability: made of its config and a session, then asked for items, rows and figures.
+    """A capability, made from a config and a session. It gives items, rows and figures.
 
-    The docstring of the class is the help of its command. Only `rows` has to be written.
+    The docstring of the class is the help of its command. A subclass only has to implement `rows`.
 
     Attributes:
-        Config: class of the config; its docstring describes the options.
-        requires: what a model must be or have.
-        output: what is written and shown; another one is set in `__init__`.
+        Config: class of the config. Its docstring describes the options.
+        requires: requirements for the model.
+        output: how rows are written and shown. A subclass can replace it in `__init__`.
 
     Raises:
-        UsageError: what makes no sense for this model; before anything is read.
+        UsageError: the request is not valid for this model. It is raised before anything is read.
     """
 
     Config: ClassVar[type[TaskConfig]] = TaskConfig
@@ -290,37 +306,43 @@ class Task(ABC, Generic[ConfigT, Item]):
         self.output = Output()
 
     def records(self, problems: Problems) -> Iterable[Any]:
-        """The input: records of the model's field, if nothing else."""
+        """The input. Default: records of the model's field."""
         return read_records(self.session, self.config, problems, {}, self.config.sources)
 
     def items(self, records: Iterable[Any], problems: Problems) -> Iterable[Item]:
-        """The items of the records, in order: several of a record, or none; if nothing else, the records."""
+        """The items of the records in order.
+
+        A record can have several items or none. Default: the records.
+        """
         return records
 
     def cost(self, item: Item) -> float:
-        """Forward tokens of an item, by estimate; default: of an exact score, or of a window if no record."""
+        """Estimated forward tokens of an item.
+
+        Default: those of an exact score of a record, or of a window.
+        """
         tokens = self.session.tokens(item.raw) if isinstance(item, Record) else self.session.card.max_length
         return self.session.budget.cost(tokens)
 
     def batch_share(self, item: Item) -> float:
-        """Share of a part that an item takes. A part is full at 1, and is asked about together.
+        """The share of a part that an item takes. A part is full at 1, and is processed together.
 
-        It depends on the item alone, so that a resumed run cuts the same parts.
+        The share depends only on the item, so that a resumed run makes the same parts.
         """
         size = characters(item) / BATCH_CHARACTERS if isinstance(item, Record) else 0.0
         return max(1 / BATCH_RECORDS, size, self.cost(item) / self.session.budget.commit_interval)
 
     @abstractmethod
     def rows(self, items: Sequence[Item]) -> Iterable[Sequence[Row]]:
-        """The rows of each of some items, in order, which are asked about together.
+        """The rows of each item, in order. The items are processed together.
 
         Raises:
-            DataError, UsageError: an item that cannot be asked about. Then each is asked about alone, and
-                only what cannot be is left out.
+            DataError, UsageError: an item cannot be processed. Each item is then processed separately, and
+                only the bad ones are left out.
         """
 
     def figures(self, rows: Iterable[Row]) -> Figures:
-        """Numbers, texts and tables of the finished rows, and of nothing else."""
+        """Numbers, texts and tables, computed only from the finished rows."""
         return {}
 
     def conclusion(self, figures: Figures, items: People, rows: ReadRows) -> Conclusion:
@@ -333,13 +355,13 @@ class Task(ABC, Generic[ConfigT, Item]):
         return ()
 
     def page(self, page: Page, rows: ReadRows, figures: Figures) -> None:
-        """Add to the report what is no table: warnings, cards, pictures."""
+        """Add warnings, cards and pictures to the report. Tables are added separately."""
         cards = {name: value for name, value in figures.items() if _is_cell(value)}
         if cards:
             page.head(cards)
 
     def input_files(self) -> list[str]:
-        """Files that decide the rows: one that has changed makes it another request."""
+        """Files that determine the rows. If one changes, the request is a different one."""
         config, sources = self.config, [str(path) for path in self.config.sources]
         if not sources or "-" in sources:
             return []
@@ -347,41 +369,45 @@ class Task(ABC, Generic[ConfigT, Item]):
         return [*map(str, files), *(path for path in config.input_paths if path not in config.paths)]
 
     def extra_files(self, rows: ReadRows) -> Sequence[Path]:
-        """Write further files that are made of all rows; their paths, which a run of MLflow keeps."""
+        """Write additional files made from all rows.
+
+        Returns:
+            Their paths. The MLflow run keeps copies.
+        """
         return ()
 
 
 @runtime_checkable
 class Live(Protocol):
-    """A task that can follow an input to which others still write, and says itself when to commit.
+    """A task that can follow live input, and that decides when to commit.
 
     Attributes:
-        alarms: of the items asked about.
-        done: share of the input that is asked about; None where that is not known.
+        alarms: number of alarms so far.
+        done: processed share of the input, or None if it is unknown.
     """
 
     alarms: int
     done: float | None
 
     def live_records(self, source: Source, problems: Problems) -> Iterator[Record]:
-        """The records of a stretch of the input."""
+        """The records of a section of the input."""
 
     def commit_due(self) -> bool:
-        """Whether the rows so far are to be committed; asked after each part of the input."""
+        """Whether to commit the rows so far. Called after each part of the input."""
 
 
 def native_format(config: TaskConfig, native: Mapping[str, Sequence[str]]) -> str | None:
-    """The format of `native` (name -> endings) that a config asks for, by option or by the output's ending.
+    """The format in `native` (name -> endings) that the option or the ending of the output selects, or None.
 
     Raises:
-        UsageError: the name of the output says another format.
+        UsageError: the option and the ending select different formats.
     """
     out, option = config.rows_path, config.format_out
     suffix = "" if out is None else ending(out)
     formats = {**native, **FORMATS}
     by_name = [name for name, endings in formats.items() if suffix in endings]
     if option in formats and by_name and option not in by_name:
-        raise UsageError(f"{out} is {by_name[0]} by its name, and --format-out says {option}; leave that out")
+        raise UsageError(f"{out} ends like {by_name[0]}, but --format-out is {option}: remove --format-out")
     chosen = format_of(out, option, extra_formats=native)
     return chosen if chosen in native else None
 
@@ -392,7 +418,7 @@ def items_text(task: Task[Any, Any], items: People) -> str:
 
 
 def terminal_line(row: Row) -> str:
-    """A row as a person reads it on a terminal: where it is from, and its fields that are no lists."""
+    """A row as a line for a terminal: its place, and its fields except lists."""
     excluded = ("id", "source", "line", "item")
     fields = one_based_fields(row).items()
     cells = (f"{key} {format_figure(cell)}" for key, cell in fields if key not in excluded and _is_cell(cell))
@@ -400,10 +426,10 @@ def terminal_line(row: Row) -> str:
 
 
 def open_model(config: Any, labels: Literal["none", "learnt", "any"] = "none") -> Session:
-    """The model of a config.
+    """Open the model of a config.
 
     Raises:
-        UsageError, StateError: as `Session.open`; an output in the model's folder.
+        UsageError, StateError: see `Session.open`; or an output is in the model's folder.
     """
     session = Session.open(
         config.model,
@@ -425,17 +451,17 @@ def _is_cell(value: Any) -> bool:
 
 
 def row_location(row: Row) -> list[str]:
-    """Source and line of a row, as editors name a place, and its id where that says more."""
+    """The source and line of a row as SOURCE:LINE, and its id if the id adds information."""
     source, line, id = str(row.get("source") or ""), row.get("line"), str(row.get("id") or "")
     place = source if line is None else f"{source}:{line}"
     return [part for part in (place, "" if place.endswith(id) else id) if part]
 
 
 def one_based_fields(row: Row) -> Row:
-    """The fields of a row with its positions as people count them, from 1 and with the last one.
+    """The fields of a row with positions that count from 1 and include the end.
 
     `start` and `end` become `position`, and `NAME_start` and `NAME_end` become `NAME_position`. An index
-    `i` or `j` is left out where the row has `position_i` or `position_j`.
+    `i` or `j` is left out if the row has `position_i` or `position_j`.
 
     >>> one_based_fields({"id": "a", "start": 155, "end": 175, "contig_start": 9, "contig_end": 10})
     {'id': 'a', 'position': '156 to 175', 'contig_position': '10'}
@@ -452,18 +478,18 @@ def one_based_fields(row: Row) -> Row:
 
 
 def format_figure(value: Cell) -> str:
-    """A figure as people read it."""
+    """A figure as text for people."""
     if isinstance(value, float):
         return "-" if math.isnan(value) else f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 NOT_COMPUTED = "not_computed"
-"""Figure that says why others are not there: name -> reason."""
+"""Name of the figure with the reasons for missing figures: name -> reason."""
 
 
 def drop_undefined(figures: Figures) -> Figures:
-    """Figures without those that are NaN; `not_computed` has the reasons why these are missing.
+    """Remove figures that are NaN. `not_computed` has the reasons.
 
     >>> drop_undefined({"n": 1, "auc": math.nan, "gain": {"value": 0.1, "low": math.nan}})
     {'n': 1, 'gain': {'value': 0.1}, 'not_computed': {'auc': 'not defined for these data', \
@@ -495,11 +521,11 @@ def read_records(
     options: Mapping[str, Any],
     sources: Sequence[str | Source] | None = None,
 ) -> Iterator[Record]:
-    """The records of `sources` (default: the paths), read with `options` and those of the config."""
+    """The records of `sources` (default: the paths), read with `options` and the options of the config."""
     inputs = config.paths if sources is None else sources
     yield from session.reader(inputs, format=config.format, options={**options, **config.options})(problems)
 
 
 def place(item: Any) -> dict[str, Any]:
-    """Columns of a row that name its record: id, source and line."""
+    """The columns of a row that identify its record: id, source and line."""
     return {"id": item.id, "source": item.source, "line": item.line}

@@ -1,4 +1,4 @@
-"""The report of a task, and the run of MLflow that it is kept in."""
+"""Write the report of a task, and log it in an MLflow run."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from seqmlm.workspace import Workspace
 
 ALL_ROWS, ROWS_THAT_ALARM = "all rows", "rows that alarm"
 _PERSONAL = ("data", "command", ALL_ROWS, ROWS_THAT_ALARM)
-"""Facts about a report that name files, whose names may be those of people."""
+"""Facts in a report that contain file names, which can contain names of people."""
 
 
 def origin(session: Session, task: str, config: Any) -> dict[str, Any]:
-    """Where the rows of a report come from: data, model, date, command, file."""
+    """The origin of the rows in a report: data, model, date, command and file."""
     entry, out = session.entry, config.out
     model = str(config.model) if entry is None else f"{entry.name}, version {entry.version}"
     facts: dict[str, Any] = {
@@ -50,7 +50,7 @@ def origin(session: Session, task: str, config: Any) -> dict[str, Any]:
 
 
 def command(task: str, config: Any) -> str:
-    """The command line that asks the same, as a shell takes it."""
+    """The equivalent command line, quoted for a shell."""
     words = ["seqmlm", task, str(config.model), *map(str, config.paths)]
     for option in fields(config):
         value = getattr(config, option.name)
@@ -70,7 +70,7 @@ def command(task: str, config: Any) -> str:
     return shlex.join(words)
 
 
-KEPT_BYTES = 64 << 20  # larger files are not copied into a run
+KEPT_BYTES = 64 << 20  # larger files are not copied to a run
 
 
 def keep_run(
@@ -84,10 +84,13 @@ def keep_run(
     *,
     spent: float = 0.0,
 ) -> None:
-    """Log figures and files of a task in a run of MLflow.
+    """Log the figures and files of a task in an MLflow run.
 
-    A metric is a chart in MLflow, here with a single point. So what runs are compared by are metrics, and
-    other numbers are params, as far as MLflow takes them. The task took `spent` seconds.
+    A metric is a chart in MLflow, here with a single point. Therefore only figures for comparing runs are
+    metrics. Other numbers are params, up to the limit of MLflow.
+
+    Args:
+        spent: seconds that the task took.
     """
     entry = session.entry
     name = session.card.run_name or Path(session.model.path).name
@@ -118,7 +121,7 @@ def keep_run(
 
 
 def is_compared(path: str, value: float) -> bool:
-    """Whether runs are compared by a figure: a share or measure near the top, no bound of one, and alarms.
+    """Whether a figure is for comparing runs: alarms, or a top-level measure that is not an interval bound.
 
     >>> [is_compared(*one) for one in (("auroc", 0.9), ("auroc_low", 0.8), ("alarms", 3), ("rows", 40))]
     [True, False, True, False]
@@ -134,7 +137,7 @@ def is_compared(path: str, value: float) -> bool:
 
 
 def _numbers(figures: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """The numbers of figures, by path, in letters and a length that MLflow takes."""
+    """The numbers in figures by path, with characters and a length that MLflow accepts."""
     for key, value in figures.items():
         path = prefix + (re.sub(r"[^\w :-]", "_", key) or "_")
         if isinstance(value, Mapping):
@@ -144,11 +147,11 @@ def _numbers(figures: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
 
 
 def _name_data(session: Session, config: Any, run: TrackedRun) -> None:
-    """Log the data that were read, by a digest of their content, unless they can be read only once."""
+    """Log the input data with a digest of their content, unless they can be read only once."""
     paths = [split_source(path)[1] for path in config.paths]
     if not paths or "-" in paths:
         return
-    with suppress(DataError):  # the task itself says what cannot be read, or leaves it out
+    with suppress(DataError):  # the task itself reports unreadable files or leaves them out
         files = session.domain.files.inputs(paths, format=config.format, options=config.options)
         digest = combined(files=file_fingerprint(files))
         facts = {"files": len(files)}
@@ -163,7 +166,7 @@ def write_report(
     conclusion: Conclusion,
     figures: Figures,
 ) -> None:
-    """Write the report, and keep it with the figures in a run of MLflow."""
+    """Write the report, and log it with the figures in an MLflow run."""
     from seqmlm.reports.page import Page
 
     config, session = task.config, task.session
@@ -180,7 +183,7 @@ def write_report(
     for table in summary.tables:
         page.table(*table)
     if summary.notes:
-        page.table("Met on the way", ["what", "how often"], list(summary.notes.items()))
+        page.table("Warnings", ["warning", "count"], list(summary.notes.items()))
     page.write(config.report)
     tracked = {"items": summary.items, "bad": summary.bad, **summary.figures}
     text = summary.description(lead, command(summary.task, config))

@@ -1,4 +1,4 @@
-"""Variants: how a model judges each, how that agrees with measurements, and what should be tested next."""
+"""Variants: their effects according to a model, agreement with measurements, and suggested next tests."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
 Convention = Literal["masked", "wt", "mask_fill", "mutant", "match_fill", "pll_delta", "pll_excess"]
 NUMBERS = (*CONVENTIONS, "pll_delta_per_unit", BITS)
 BITS_LOW = f"{BITS}_low"
-"""Two standard errors below the mean of the wild type's bits at the places of variants."""
+"""The mean of the wild type's bits at the places of variants, minus two standard errors."""
 PLACES = 10_000
-"""Places that this is of, at most."""
+"""Maximum number of places for this mean."""
 KINDS: dict[str, Any] = {"effect": "number", "convention": "text", **dict.fromkeys(NUMBERS, "number")}
-LISTED = 20  # variants of a report that are the fittest, and the least fit
+LISTED = 20  # number of fittest, and of least fit, variants in a report
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,26 +57,27 @@ class VariantsConfig(TaskConfig):
     """Settings of `seqmlm variants`.
 
     Args:
-        paths: variants: .csv, .tsv, .jsonl, .parquet, .txt (one a line), sequences, or a VCF.
-        wildtype: file of the wild type, or FASTA that a VCF refers to. Default: the column wt_seq or
+        paths: variants: .csv, .tsv, .jsonl, .parquet, .txt (one per line), sequences, or a VCF.
+        wildtype: file of the wild type, or the FASTA that a VCF refers to. Default: the column wt_seq or
             target_seq.
-        convention: which log-ratio the effect is; deletions and insertions have pll_excess, or pll_delta.
-        column: of the variants. Default: mutant, variant, hgvs or mutated_sequence.
-        first: number that the file gives to the first letter of the wild type. Default: inferred.
+        convention: log-ratio to use as the effect. Deletions and insertions always use pll_excess or
+            pll_delta.
+        column: column of the variants. Default: mutant, variant, hgvs or mutated_sequence.
+        first: number of the first letter of the wild type in the file. Default: inferred.
         measured: COLUMN: compare with these measurements; higher = fitter.
-        prediction: columns of other predictions to compare with them; higher = fitter.
-        cutoff: measurement from which on a variant counts as fit, for AUC and MCC. Default: by
-            DMS_score_bin, else the median.
-        family: alignment of the wild type's family (.a3m, .a2m, .sto, .afa): of a linear model the one that
-            it was trained on; with measurements it adds the site-independent prediction.
-        query: row of the family that is the wild type, where --wildtype names none. Default: the first, where
-            the table has none either.
-        genes: GFF3, GenBank or EMBL file of the genes of the genome: what each variant does to proteins,
-            and how usual its codons are.
-        next: name so many substitutions to test next: the fittest by the model that were not measured, each
-            of another place while there is one.
-        out: write the rows to this file: .jsonl, .csv, .tsv or .parquet; of a VCF also .vcf or .vcf.gz, a
-            copy with SEQMLM_LLR in INFO, and SEQMLM_EXCESS of deletions and insertions.
+        prediction: columns of other predictions to compare; higher = fitter.
+        cutoff: lowest measurement that counts as fit, for AUC and MCC. Default: by DMS_score_bin, otherwise
+            the median.
+        family: alignment of the wild type's family (.a3m, .a2m, .sto, .afa). For a linear model, the
+            alignment that it was trained on. With measurements it adds the site-independent prediction.
+        query: row of the family that is the wild type, without --wildtype. Default: the first row, if the
+            table has no wild type.
+        genes: GFF3, GenBank or EMBL file of the genes in the genome: adds the effect of each variant on
+            proteins, and how common its codons are.
+        next: number of substitutions to suggest for the next test: the fittest ones that were not measured,
+            each at a different place if possible.
+        out: write the rows to this file: .jsonl, .csv, .tsv or .parquet. For a VCF also .vcf or .vcf.gz: a
+            copy with SEQMLM_LLR in INFO, and SEQMLM_EXCESS for deletions and insertions.
         report: write an HTML report with a map of all substitutions to this file and log a run in MLflow.
     """
 
@@ -113,32 +114,32 @@ class VariantsConfig(TaskConfig):
 
     def check(self) -> None:
         if len(self.paths) != 1 or self.next < 0:
-            raise UsageError("name one file of variants, and with --next how many to test")
+            raise UsageError("give one file of variants, and a --next of at least 0")
         if self.measured is None and (self.prediction or self.cutoff is not None):
-            raise UsageError("name the column of measurements to compare predictions with (--measured)")
+            raise UsageError("prediction and cutoff need a column of measurements: add --measured COLUMN")
         if self.query is not None and (self.family is None or self.wildtype is not None):
-            raise UsageError("query names a row of --family, in place of --wildtype")
+            raise UsageError("query names a row of --family: give --family, and remove --wildtype")
         super().check()
 
 
 class VariantsTask(Task[VariantsConfig, Variant]):
-    """Score variants of a sequence: log-ratios of a mutant to the wild type in nats; higher = fitter.
+    """Score variants of a sequence: log-ratios of the mutant to the wild type in nats; higher = fitter.
 
-    Variants are written A123G, A1P:D2N, p.Ala123Val, p.Ala3_Gly5del, p.Ala3_Gly4insTrp, or as whole
-    sequences. How the file numbers the wild type is inferred and said; every residue is checked.
+    Write protein variants as A123G, A1P:D2N, p.Ala123Val, p.Ala3_Gly5del, p.Ala3_Gly4insTrp, or as whole
+    sequences. The numbering of the wild type is inferred and reported. Every residue is checked. DNA variants
+    are a VCF, or a table of chrom, pos, ref and alt. Each is scored in a window around it, on both strands.
 
-    The conventions: wt reads the wild type unmasked, masked hides each place, mask_fill all places of
-    the variant together, mutant each in the mutant; match_fill takes the new residue from the mutant and
-    the old one from the wild type. For one substitution the last four are the same. Deletions and insertions
-    have pll_excess: how much better the mutant fits than the wild type, each place against what the model
-    expects there, so that its length says nothing; and pll_delta, the difference of pseudo-log-likelihoods.
+    Conventions: `wt` reads the wild type unmasked. `masked` hides one place at a time. `mask_fill` hides all
+    places of the variant together. `mutant` hides one place at a time in the mutant. `match_fill` takes the
+    new residue from the mutant and the old one from the wild type. For one substitution the last four are
+    equal.
 
-    Rows go to --out; without it to stdout, unless --measured, --next or --json ask for something else there.
+    Deletions and insertions use pll_excess: how much better the mutant fits than the wild type, each place
+    relative to what the model expects there. It does not depend on the length. pll_delta is the difference of
+    the pseudo-log-likelihoods.
 
-    Example: seqmlm variants esm2 blat.csv --wildtype blat.fasta --out scores.csv
-
-    Variants of DNA are a VCF, or a table of chrom, pos, ref and alt; each is judged in the window of the
-    genome in whose middle it stands, on both strands.
+    Rows go to --out. Without --out they go to stdout, unless --measured, --next or --json print something
+    else.
 
     Example: seqmlm variants genome calls.vcf.gz --reference genome.fa --out scored.vcf.gz
 
@@ -164,7 +165,7 @@ class VariantsTask(Task[VariantsConfig, Variant]):
             costs=self._costs,
         )
         if config.next and self.field.windows:
-            raise UsageError("--next needs variants of one wild type, and here each has a window of its own")
+            raise UsageError("--next needs one wild type; here each variant has its own: remove --next")
         self.scorer = scorer_of(session, self.field, config.convention)
         self.listed: Sequence[Variant] = ()
         self.measured: Measurements | None = None
@@ -174,7 +175,7 @@ class VariantsTask(Task[VariantsConfig, Variant]):
         return [] if "-" in config.input_paths else [*config.input_paths]
 
     def records(self, problems: Problems) -> Iterable[Variant]:
-        """The variants of the table; where wild types are windows, those that the model sees at once."""
+        """The variants of the table. If each has its own window, the window fits into the model's input."""
         config, session, window = self.config, self.session, None
         if self.field.windows:
             special = np.count_nonzero(session.tokenizer.encode(self.field.letters).groups < 0)
@@ -194,17 +195,18 @@ class VariantsTask(Task[VariantsConfig, Variant]):
         return self.field.table_variants(table, problems)
 
     def items(self, records: Iterable[Variant], problems: Problems) -> Iterable[Variant]:
-        """The variants: as a stream, where each has a window of its own and nothing is measured.
+        """The variants. They are a stream if each has its own window and there are no measurements.
 
         Raises:
-            DataError: measurements that are none.
+            UsageError: `next` is set, and there are several wild types.
+            DataError: the measurements cannot be read.
         """
         config = self.config
         if self.field.windows and config.measured is None:
             return records
         self.listed = list(records)
         if config.next and len({variant.wildtype for variant in self.listed}) > 1:
-            raise UsageError("--next needs variants of one wild type, and these have several")
+            raise UsageError("--next needs one wild type; these variants have several: remove --next")
         if config.measured is not None and self.listed:
             self.measured = Measurements.of(
                 config.measured,
@@ -220,18 +222,18 @@ class VariantsTask(Task[VariantsConfig, Variant]):
         return self.listed
 
     def _costs(self, problems: Problems) -> Iterable[float]:
-        """The costs of the variants that were read, or else of all in the file."""
+        """The costs of the variants that were read, or of all variants in the file."""
         return map(self.cost, self.listed or self.records(problems))
 
     def cost(self, item: Variant) -> float:
         return self.scorer.cost(item)
 
     def rows(self, items: Sequence[Variant]) -> Iterator[list[Row]]:
-        """A row for each variant: its effect, and every convention."""
+        """A row for each variant: its effect, and the log-ratios of all conventions."""
         return variant_rows(self.scorer, self.field, items, self.config.convention)
 
     def line(self, row: Row) -> str:
-        """A variant on a terminal: its place, its effect, and the columns that the field adds."""
+        """A line for the terminal: the place and effect of a variant, and the columns that the field adds."""
         effect = "no effect" if row["effect"] is None else f"{row['effect']:+.2f} ({row['convention']})"
         columns = [
             (name, row[name]) for name in self.field.display_columns if row.get(name) not in (None, "")
@@ -240,19 +242,19 @@ class VariantsTask(Task[VariantsConfig, Variant]):
         return "  ".join([*row_location(row), effect, *cells])
 
     def native_text(self, rows: Iterator[Row]) -> Iterable[str]:
-        """The pieces of a copy of the input table, with the effects of each variant."""
+        """The text of a copy of the input table with the effects of each variant, in pieces."""
         config = self.config
         length = config.convention if config.convention in WHOLE else "pll_excess"
         note = (
             f"log-ratio (nats) of the allele to the reference by {Path(config.model).name}, "
-            f"{config.convention} of substitutions, {length} of deletions and insertions, mean of both "
+            f"{config.convention} for substitutions, {length} for deletions and insertions, mean of both "
             "strands; higher = fitter"
         )
         return self.field.copy(config.paths[0], rows, note)
 
     @cached_property
     def grid(self) -> Grid | None:
-        """Every substitution of the wild type; None where there are several."""
+        """Every substitution of the wild type, or None if there are several wild types."""
         if self.field.windows or len({variant.wildtype for variant in self.listed}) != 1:
             return None
         variant = self.listed[0]
@@ -272,7 +274,7 @@ class VariantsTask(Task[VariantsConfig, Variant]):
             if row[BITS] is not None:
                 bits_count, bits = bits_count + 1, bits + row[BITS]
                 if len(places) < PLACES:
-                    places.add(row[BITS])  # variants of one place have the same
+                    places.add(row[BITS])  # variants at the same place have the same bits
             if self.measured is not None:
                 effects.append({name: row[name] for name in ("line", "id", "effect")})
         figures: dict[str, Any] = {"variants": scored + unscored, "scored": scored, "mixed": mixed}
@@ -294,18 +296,18 @@ class VariantsTask(Task[VariantsConfig, Variant]):
         if figures["mixed"]:
             sentences.append(
                 f"{format_figure(figures['mixed'])} of {number_of(items, self.output.unit)} are deletions or "
-                "insertions: they have pll_excess, which others do not compare with; "
-                "--set convention=pll_excess gives it for all"
+                "insertions. Their pll_excess cannot be compared with the other effects; "
+                "use --set convention=pll_excess for all"
             )
         chance = math.log2(len(self.field.letters))
         low = figures[BITS_LOW]
         if low is not None and min(low, figures[BITS]) >= chance:
-            windows = "these windows", "train longer, or on what they are cut out of or its like"
-            remedy = "cut it as the training data are cut, such as to one of its domains"
+            windows = "these windows", "train longer, or on the genome that they come from or a similar one"
+            remedy = "cut it like the training data, such as to one domain"
             wildtype = "this wild type", f"{remedy}, or train on its family"
             subject, remedy = windows if self.field.windows else wildtype
-            bits_text = f"{figures[BITS]:.2f} bits at a place, by chance {chance:.2f}"
-            sentences.append(f"the model does not know {subject}: {bits_text}; {remedy}")
+            bits_text = f"{figures[BITS]:.2f} bits per place, {chance:.2f} by chance"
+            sentences.append(f"the model does not know {subject} ({bits_text}): {remedy}")
         return Conclusion("\n".join([*sentences, *agreement_sentences(figures), *suggestion_doubts(figures)]))
 
     def tables(self, figures: Figures) -> Iterator[Table]:
@@ -313,7 +315,7 @@ class VariantsTask(Task[VariantsConfig, Variant]):
             yield Table("Agreement with the measurements", *agreement_table(figures["agreement"]))
         if "next" in figures:
             cells = [(row["variant"], f"{row['effect']:+.3f}") for row in figures["next"]]
-            yield Table("To be tested next", ["test next", "effect"], cells)
+            yield Table("Suggested next tests", ["variant", "effect"], cells)
 
     def page(self, page: Page, rows: ReadRows, figures: Figures) -> None:
         super().page(page, rows, figures)
@@ -329,24 +331,24 @@ class VariantsTask(Task[VariantsConfig, Variant]):
 
 
 def _lower_bound(bits: Sequence[float]) -> float | None:
-    """Two standard errors below the mean; None of one place, which says little of a model."""
+    """The mean minus two standard errors, or None for fewer than two places."""
     if len(bits) < 2:
         return None
     return float(np.mean(bits) - 2 * np.std(bits, ddof=1) / math.sqrt(len(bits)))
 
 
 def scorer_of(session: Session, field: Variants, convention: str) -> VariantScorer:
-    """A scorer of the variants of a field by a convention.
+    """A scorer for the variants of a field with a convention.
 
     Raises:
-        UsageError: the model cannot be asked that way.
+        UsageError: the model does not support the convention.
     """
     pll = convention in WHOLE
     scorer = VariantScorer(session, field.letters, pll=pll, mirrored=field.mirrored, windows=field.windows)
     if not scorer.one_letter and convention not in ("masked", *WHOLE):
         raise UsageError(
-            f"convention {convention} needs a model in which every letter is a token; here one is "
-            "several: use masked, pll_delta or pll_excess"
+            f"convention {convention} needs a model with one token per letter; this model has several: "
+            "use masked, pll_delta or pll_excess"
         )
     return scorer
 
@@ -354,7 +356,7 @@ def scorer_of(session: Session, field: Variants, convention: str) -> VariantScor
 def variant_rows(
     scorer: VariantScorer, field: Variants, variants: Sequence[Variant], convention: str
 ) -> Iterator[list[Row]]:
-    """A row for each variant; deletions and insertions have "pll_excess" where substitutions have others."""
+    """Yield the row of each variant. Deletions and insertions use "pll_excess" for most conventions."""
     for variant, effects in zip(variants, scorer.effects(variants), strict=True):
         chosen = convention if variant.substitutions or convention in WHOLE else "pll_excess"
         place = {"id": variant.name, "source": variant.source, "line": variant.line}

@@ -1,8 +1,8 @@
-"""Zero-shot classification: which class's words fit best into the gap of a template.
+"""Zero-shot classification: find the class whose words fit best into the gap of a template.
 
-How the classes are asked is in `inference.classifier`. Several templates are averaged; where the true classes
-are known, a row also has what every wording alone would have said: how far an answer hangs on the wording is
-part of it.
+`inference.classifier` computes the scores of the classes. Several templates are averaged. If the true classes
+are known, a row also has the prediction of each single wording. This shows how much the result depends on the
+wording.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from seqmlm.tasks.task import Conclusion, Output, ReadRows, Task, TaskConfig, pl
 if TYPE_CHECKING:
     from seqmlm.reports.page import Page
 
-CONTEXTS, FEWEST = 200, 20  # inputs that contextual calibration looks at, and needs: one would take all away
-ONE_CLASS = 0.95  # share of predictions of one class from which on that is said
+CONTEXTS, FEWEST = 200, 20  # inputs that contextual calibration uses at most, and at least
+ONE_CLASS = 0.95  # a larger share of predictions for one class gets a warning
 MEASURES = ("accuracy", "interval", "macro_f1", "majority", "calibrated_random", "sensitivity", "confusion")
 
 
@@ -40,14 +40,14 @@ class ZeroshotConfig(TaskConfig):
     """Settings of `seqmlm zeroshot`.
 
     Args:
-        templates: text with a gap, and {text} or {COLUMN} where the data go; several are averaged. One
-            without stands behind the text.
-        labels: CLASS=WORD,...: a class and the words that stand for it; repeatable.
-        truth: COLUMN: column of the true class, to evaluate by: all wordings together, and each alone.
+        templates: text with a gap and with {text} or {COLUMN} for the data; several templates are averaged. A
+            template without {text} or {COLUMN} is appended to the text.
+        labels: CLASS=WORD,...: a class and its words; repeatable.
+        truth: COLUMN: column of the true class, to evaluate all wordings together and each one separately.
         task: YAML file with `templates` (a list) and `labels` (class: [words]), in place of the options.
-        calibration: what is taken off a word's log-probability: pmi (what it has in the template without
-            data), contextual (its mean over the first 200 inputs), none, or auto: contextual for files of
-            20 inputs or more, else pmi.
+        calibration: what to subtract from a word's log-probability: pmi, contextual, none or auto. `pmi` is
+            its value in the template without data, `contextual` its mean over the first 200 inputs. `auto` is
+            contextual for files with at least 20 inputs, otherwise pmi.
     """
 
     option_fields = ("templates", "labels", "truth", *TaskConfig.option_fields)
@@ -62,14 +62,15 @@ class ZeroshotConfig(TaskConfig):
     def check(self) -> None:
         super().check()
         if self.calibration == "contextual" and "-" in self.paths:
-            raise UsageError("contextual calibration reads the first inputs twice: give a file, not -")
+            raise UsageError("contextual calibration reads the first inputs twice: give a file instead of -")
 
 
 class Zeroshot(Task[ZeroshotConfig, Record]):
-    """Classify sequences without training: how well do the words of a class fit into a template's gap?
+    """Classify sequences without training: find the class whose words fit best into the gap of a template.
 
-    A class is as probable as its words on average; a word of several tokens has one mask for each, and is
-    asked from left to right. Scores are comparisons, no calibrated probabilities.
+    The score of a class is the mean over its words. A word of several tokens has one mask per token, and its
+    tokens are predicted from left to right. Scores only compare classes. They are not calibrated
+    probabilities.
 
     Example: seqmlm zeroshot english reviews.csv --template '{text} It was [MASK].'
     --label positive=great,excellent --label negative=bad,terrible --truth label --out p.jsonl
@@ -95,17 +96,17 @@ class Zeroshot(Task[ZeroshotConfig, Record]):
         return read_records(self.session, self.config, problems, options)
 
     def items(self, records: Iterable[Record], problems: Problems) -> Iterator[Record]:
-        """The records that have all columns and a class with words, once these are calibrated.
+        """The records that have all columns and a class with words. The words are calibrated first.
 
         Raises:
-            DataError: too few records to calibrate with.
+            DataError: there are too few records for the requested calibration.
         """
         contexts = self._contexts()
         if self.config.calibration == "auto":
             self.calibration = "contextual" if contexts else "pmi"
         if self.calibration != "none":
             self.classifier.calibrate(contexts)
-            self.session.forget()  # what is asked next does not depend on it, in a resumed run neither
+            self.session.forget()  # later results must not depend on it, as in a resumed run
         for record in records:
             if error := self._missing(record):
                 problems.bad(error)
@@ -113,39 +114,43 @@ class Zeroshot(Task[ZeroshotConfig, Record]):
                 yield record
 
     def _costs(self, problems: Problems) -> Iterable[float]:
-        """The costs of the records, without a calibration, which asks the model."""
+        """The costs of the records, without the calibration, which would run the model."""
         return (self.cost(record) for record in self.records(problems) if self._missing(record) is None)
 
     def _contexts(self) -> list[Record]:
-        """The first records, for contextual calibration; none where it is not wanted or they are too few."""
+        """The first records, for contextual calibration. Empty if it is not used or there are too few.
+
+        Raises:
+            DataError: contextual calibration is requested, and there are too few records.
+        """
         if self.config.calibration in ("pmi", "none") or "-" in self.config.paths:
             return []
         records = self.records(Problems("skip"))
         usable = (record for record in records if self.classifier.fields <= record.meta.keys())
         contexts = [*islice(usable, CONTEXTS)]
         if len(contexts) < FEWEST and self.config.calibration == "contextual":
-            reason = f"contextual calibration needs {FEWEST} inputs at least, and there are {len(contexts)}"
+            reason = f"contextual calibration needs at least {FEWEST} inputs, and there are {len(contexts)}"
             raise DataError(reason, source=", ".join(self.config.paths), remedy="use --set calibration=pmi")
         return contexts if len(contexts) >= FEWEST else []
 
     def _missing(self, record: Record) -> DataError | None:
-        """An error that names the column or class that a record lacks; None if it lacks nothing."""
+        """An error that names the column or class that a record lacks, or None."""
         truth, names = self.config.truth, self.classifier.verbalizer.names
         lacks = next((name for name in self.columns_read if name not in record.meta), None)
-        reason, remedy = "no such column", "name a column of the table; plain text has none"
+        reason, remedy = "no such column", "give a column of the table; plain text has no columns"
         if lacks is None and truth is not None and (true := str(record.meta[truth])) not in names:
             lacks, reason = truth, f"the class {true!r} has no words"
-            remedy = f"classes are {', '.join(names)}; give it some with --label {true}=..."
+            remedy = f"the classes are {', '.join(names)}; add words with --label {true}=..."
         if lacks is None:
             return None
         return DataError(reason, source=record.source, line=record.line, field=lacks, remedy=remedy)
 
     def cost(self, item: Record) -> float:
-        """Forward tokens: a copy of each template around the record for each token of a word."""
+        """Forward tokens: one copy of each template with the record, for each token of a word."""
         return self.classifier.cost(self.session.tokens(item.raw))
 
     def rows(self, items: Sequence[Record]) -> Iterator[list[Row]]:
-        """A row for each record: the most probable class, all of them, and what each wording alone says."""
+        """A row for each record: the best class, all scores, and the prediction of each wording."""
         log_probs, truth = self.classifier.log_probs(items), self.config.truth
         names = self.classifier.verbalizer.names
         wordings = self.classifier.wordings(log_probs) if truth else {}
@@ -158,7 +163,7 @@ class Zeroshot(Task[ZeroshotConfig, Record]):
             yield [row]
 
     def figures(self, rows: Iterable[Row]) -> Figures:
-        """Counts of predicted classes; where `truth` is known, the share that is right, by wording too."""
+        """Counts of predicted classes. If `truth` is known, also the accuracy, overall and by wording."""
         names, counts, right = self.classifier.verbalizer.names, Counter[tuple[str, str]](), Counter[str]()
         for row in rows:
             counts[row.get("truth", ""), row["prediction"]] += 1
@@ -179,11 +184,9 @@ class Zeroshot(Task[ZeroshotConfig, Record]):
         text = f"{number_of(figures['n'], 'record')} classified (calibration {figures['calibration']})"
         name, count = max(figures["predicted"].items(), key=lambda pair: (isinstance(pair[1], int), pair[1]))
         if items >= FEWEST and isinstance(count, int) and count > ONE_CLASS * items:
-            text += f", {count / items:.0%} of them {name!r}: these words may not fit this model"
+            text += f", {count / items:.0%} of them as {name!r}: these words may not suit this model"
         if figures["accuracy"] is None:
-            return Conclusion(
-                f"{text}; no true classes were given, so nothing is known of how often it is right"
-            )
+            return Conclusion(f"{text}; accuracy unknown, because no --truth column was given")
         spread = figures["sensitivity"]
         by_wording = f"; by wording {spread['min']:.1%} to {spread['max']:.1%}" if spread else ""
         return Conclusion(f"{text}: {accuracy_sentence(figures)}{by_wording}")
@@ -194,7 +197,7 @@ class Zeroshot(Task[ZeroshotConfig, Record]):
             yield Table("True class (rows) and prediction", ["class", *confusion], cells)
         if spread := figures["sensitivity"]:
             wording_rows = [(name, f"{accuracy:.1%}") for name, accuracy in spread["wordings"].items()]
-            yield Table("Each wording alone", ["wording", "accuracy"], wording_rows)
+            yield Table("Accuracy by wording", ["wording", "accuracy"], wording_rows)
         yield Table("Predictions", ["class", "records"], [*figures["predicted"].items()])
 
     def page(self, page: Page, rows: ReadRows, figures: Figures) -> None:

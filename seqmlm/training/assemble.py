@@ -185,8 +185,8 @@ class Training(Objective):
         if self.best is not None and self.best.replaced is not None:
             console.message(
                 f"kept the weights of an earlier evaluation: {self.best.value:.3f} bits per "
-                f"{self.corpus.unit}, {self.best.replaced:.3f} by the last ones, which had begun to "
-                "memorize; train a shorter time, or on more data"
+                f"{self.corpus.unit}, compared with {self.best.replaced:.3f} for the last weights, which had "
+                "begun to memorize; train for a shorter time, or on more data"
             )
         return outcome
 
@@ -229,7 +229,7 @@ class Training(Objective):
             )
         if model.init is not None or PATTERN_KEYS & set(model.overrides):
             return ""
-        return f"layers: {model.layers} ({LAYERS[model.layers]}; --set model.layers names others)"
+        return f"attention: {LAYERS[model.layers]}. Change: --set model.layers=..."
 
 
 def _languages(init: str | None, corpus: Corpus) -> tuple[str, ...]:

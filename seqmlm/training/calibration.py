@@ -53,7 +53,7 @@ def calibrate_trained(
         modes = default_modes(calibrator.session)
         calibrations = calibrator.calibrate(level, modes, calibration_records, background, counted)
     except DataError as error:
-        notify(f"not calibrated: {error.reason}; calibrate with normal data by 'seqmlm calibrate'")
+        notify(f"not calibrated: {error.reason}; run 'seqmlm calibrate' with normal data")
         return {}
     if calibrations:
         store(folder, calibrations)

@@ -132,8 +132,8 @@ class CorpusReader:
         with handling_sensitive_data(self.config.data.sensitive):
             if not self.config.data.paths:
                 say(
-                    f"no data are named: this trains on the {self.domain.name} sample that seqmlm makes up; "
-                    f"to train on yours: seqmlm train PATH --domain {self.domain.name}"
+                    f"no data given: training on the built-in {self.domain.name} sample. To train on your "
+                    f"data: seqmlm train PATH --domain {self.domain.name}"
                 )
             tokenizer, prepared = self._tokenizer(say), dict[str, Prepared]()
             for name in self.sources:
@@ -175,7 +175,7 @@ class CorpusReader:
         unit = self.domain.unit if facts["units"] == 1 else plural(self.domain.unit)
         say(f"{name}: {_text(facts['units'])} {unit} in {train} training and {validation} validation records")
         if held_out := facts["calibration"]["records"]:
-            say(f"{name}: records held out to calibrate scores: {_text(held_out)}")
+            say(f"{name}: {_text(held_out)} records held out for calibration")
         for reason, count in facts["problems"].items():
             say(f"{name}: {reason}: {_text(count)}")
 
@@ -488,11 +488,11 @@ def load_or_train(
             return tokenizer
         options = tokenizer.traits.sensitive_options.items()
         if sensitive and any((tokenizer.options.get(name) or 0) < least for name, least in options):
-            say("nothing is added to what the initial model knows: it would keep what is rare in these data")
+            say("the vocabulary of the initial model is kept, because new entries could reveal rare data")
             return tokenizer
         grown = tokenizer.grown(texts())
         new_templates = number_of(len(grown.tokens) - len(tokenizer.tokens), "new template")
-        say(f"{new_templates}; all those that the initial model knows keep their ids")
+        say(f"{new_templates}; the templates of the initial model keep their ids")
         return grown
     kind = plugins.tokenizer_class(config.name)
     if not kind.traits.trainable:

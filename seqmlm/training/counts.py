@@ -78,7 +78,7 @@ def fit_expert(
     reductions = (Rows(),) if multiplies_experts(rule, unigram) else ()
     learner = _Learner(model, validation, _query_tokens(tokens, time_left), seed, reductions, time_left)
     if min(learner.learns.sum(), (~learner.learns).sum()) < _LEAST_UNITS:
-        notify("no counts beside the model: too few validation units to learn a mixture from")
+        notify("scores use no n-gram counts: there are too few validation units to fit the mixture")
         return None
     counter = _Counter(train, rule, unigram, SUBJECTS if model.card.sensitive else 1)
     expert = learner.weighted_expert(counter.expert(counter.sequences(tokens, time_left)))

@@ -69,7 +69,7 @@ def finalize(
         StateError: the disk is full, or the registry cannot be reached; the checkpoints are untouched.
     """
     run, console = job.run, job.console
-    console.message("trained; the model is measured on held-out records, and counts of the data beside it")
+    console.message("training done; evaluating the model and an n-gram baseline on held-out records")
     values = evaluator.final(model.rows, time_left)
     model, folder = replace(model, card=replace(model.card, metrics=values)), Path(model.path)
     card = model.card

@@ -25,7 +25,7 @@ __all__ = ["Console", "Recorder", "SilentConsole", "StepReport", "complete_conso
 # Messages for the events of the loop; "" prints nothing.
 EVENTS = {
     "pace": "",
-    "decay": "the learning rate decays from step {decay_start} to step {end}, the last one",
+    "decay": "the learning rate decays from step {decay_start} to the last step, {end}",
     "stopping": "stopping after step {step} (signal {signal}): saving",
     "resumed": "resuming from step {step} ({path})",
     "checkpoint_skipped": "checkpoint {path} is incomplete ({reason}); trying the previous one",
@@ -117,7 +117,7 @@ class Recorder(Observer):
             self._is_expected = True
             seconds_left = (1 + AFTERWARDS) * (total - report.step) * seconds / steps
             self.console.message(
-                f"{total:,.0f} steps, evaluation, counts and calibration are expected to take "
+                f"{total:,.0f} steps, evaluation, counts and calibration: estimated time "
                 f"{duration_text(seconds_left)} (--max-time sets a limit)"
             )
 

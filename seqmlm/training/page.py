@@ -132,7 +132,7 @@ def _draw_evaluations(
     axes: Any, evaluations: Sequence[Mapping[str, Any]], metric: str, floor: str | None
 ) -> None:
     if floor is not None:
-        axes.axhline(evaluations[-1][floor], label="frequencies alone", **THRESHOLD)
+        axes.axhline(evaluations[-1][floor], label="unit frequencies", **THRESHOLD)
     if floor is not None and len(evaluations) > 1:  # the last one of a pretraining is of more records
         last, evaluations = evaluations[-1], evaluations[:-1]
         at_end = "model, at the end: of more data"

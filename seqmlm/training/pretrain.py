@@ -96,7 +96,7 @@ class Pretraining(TrainingJob):
             finished = self.run.result(_finished_parser(limits)) if self.run.resume else None
             if finished is not None:
                 how = longer_command(self.run.name)
-                self.say(f"run {self.run.name} is finished; train it longer by {how}")
+                self.say(f"run {self.run.name} is finished; to train it longer: {how}")
                 return replace(finished, is_main=self.processes.is_main)
             self._prepare()
             result = self._train()
@@ -166,7 +166,7 @@ class Pretraining(TrainingJob):
         if start is not None:
             self.training.loop = self.training.config.loop(start.spent)
             self.say(
-                f"{start.elapsed:.0f} of {start.limit:g} s are over before the first step; steps may take "
+                f"{start.elapsed:.0f} of {start.limit:g} s passed before the first step; training steps get "
                 f"{start.steps:.0f} s"
             )
         return start
@@ -177,8 +177,8 @@ class Pretraining(TrainingJob):
             return ""
         name, cut = self.run.name, ", ".join(time_left.reports)
         return (
-            f"cut short by --max-time {self.deadline.limit:g}s: {cut}. To calibrate fully: "
-            f"seqmlm calibrate {name} NORMAL. To evaluate and count more: {longer_command(name)}"
+            f"cut short by --max-time {self.deadline.limit:g}s. Done: {cut}. Full calibration: "
+            f"seqmlm calibrate {name} NORMAL. Full evaluation and counts: {longer_command(name)}"
         )
 
     def _open_run(self) -> TrackedRun:

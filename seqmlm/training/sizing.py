@@ -114,16 +114,23 @@ class Choice:
         """The size and the reason for it, in one line.
 
         >>> Choice("tiny", 2_100_000).sentence("5m")
-        'size: tiny (it sees about 2,100,000 tokens within 5m, and none is larger; --size names another)'
+        'size: tiny (5m is enough for about 2.1 million tokens; no size is larger). Override with --size'
         """
-        larger, why = self.larger, "none is larger"
+        larger, why = self.larger, "no size is larger"
         if larger is not None and not self.larger_sees:
-            why = f"{larger.size} does not fit in memory"
+            why = f"'{larger.size}' does not fit in memory"
         elif larger is not None:
-            passes = f" in {PASSES} passes over the data" if larger.repeats_data else ""
-            why = f"{larger.size} needs {larger.tokens_needed:,.0f}{passes}"
-        sees = f"it sees about {self.sees:,.0f} tokens within {limit}"
-        return f"size: {self.size} ({sees}, and {why}; --size names another)"
+            passes = f", more than {PASSES} passes over the data" if larger.repeats_data else ""
+            why = f"'{larger.size}' needs {_rounded(larger.tokens_needed)}{passes}"
+        sees = f"{limit} is enough for about {_rounded(self.sees)} tokens"
+        return f"size: {self.size} ({sees}; {why}). Override with --size"
+
+
+def _rounded(tokens: float) -> str:
+    """A number of tokens with three digits."""
+    if tokens >= 1e6:
+        return f"{float(f'{tokens / 1e6:.3g}'):,g} million"
+    return f"{float(f'{tokens:.3g}'):,.0f}"
 
 
 def choose(candidates: Sequence[Candidate], time: float, speed: Callable[[str], float]) -> Choice:

@@ -149,7 +149,7 @@ def test_the_summary_and_the_report_count_unfamiliar_rows_and_do_not_call_them_u
     page = Page("t", "s")
     report.draw(page, lines)
     drawn = page.html()
-    assert "Unfamiliar rows, most of which the model does not know: 3" in drawn
+    assert "Unfamiliar rows (mostly units that the model does not know): 3" in drawn
     assert "Most unusual: 1 of 4 rows" in drawn
 
 
@@ -169,7 +169,7 @@ def test_a_scoring_of_unfamiliar_rows_alone_ends_with_exit_code_3(
     mixed.write_text(strange.read_text() + f">known\n{residues(40)}\n")
     ended = seqmlm("score", folder, strange, "--out", out)
     assert ended.code == 3
-    assert "all their rows are unfamiliar" in ended.err
+    assert "all rows are unfamiliar" in ended.err
     assert "--domain protein" in ended.err
     assert len(out.read_text().splitlines()) == 3  # the rows are there, and complete
     assert seqmlm("score", folder, mixed, "--out", tmp_path / "mixed.jsonl").code == 0

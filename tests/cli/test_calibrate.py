@@ -50,8 +50,8 @@ def test_train_then_calibrate(seqmlm: Run, workspace: Path) -> None:
     assert told["left_out"] + told["records"] == 450
     assert told["records"] > 200, "the fresh ones, and those of the first file that were held out"
     known = seqmlm("score", "mine", mine, "--fpr", 0.2)
-    assert f"{TRAINED_ON}: {told['left_out']} (first: " in known.err
-    assert "was trained on" not in seqmlm("score", "mine", normal, "--fpr", 0.2).err
+    assert f"{told['left_out']} × {TRAINED_ON} (first: " in known.err
+    assert "from the training data" not in seqmlm("score", "mine", normal, "--fpr", 0.2).err
     again = stored_calibrations(folder)
     for mode, facts in told["modes"].items():
         assert facts["rows"] == again[level, mode].rows == told["records"]
@@ -67,9 +67,9 @@ def test_train_then_calibrate(seqmlm: Run, workspace: Path) -> None:
     assert len(stored_calibrations(folder)) == 5
 
     poorer = seqmlm("calibrate", "mine", normal, "--mode", "partition:2", "--records", 30).ok()
-    assert "takes the place of one by more normal rows: the model was calibrated level" in poorer.err
+    assert "replaces a calibration with more normal rows: the model was calibrated level" in poorer.err
     assert f"{level}: partition:2 60 rows" in poorer.err
-    assert "takes the place" not in only.err
+    assert "replaces a calibration" not in only.err
 
     # A file of another version is refused, and calibrating takes its place.
     written = (folder / CALIBRATION).read_bytes()
@@ -98,29 +98,29 @@ def test_rates_that_the_normal_rows_do_not_guarantee(
     assert seqmlm("calibrate", "mine", normal, "--mode", "partition:4", "--records", 40).code == 0
 
     chosen = seqmlm("score", "mine", new, "--fpr", 0.01).ok()
-    assert chosen.err.startswith("--mode one-pass: ")
-    assert "--mode partition:4, the default of this field, has too few normal rows for the rate (40)" in (
-        chosen.err
-    )
+    assert chosen.err.startswith("using one-pass")
+    assert "partition:4, the protein default, has too few calibration rows for this rate (40)" in (chosen.err)
     seqmlm("score", "mine", new, "--fpr", 0.0001, "--set", "extrapolate=true", "--mode", "one-pass").ok()
 
     # Before the model is loaded; from a pipe as from a file.
     monkeypatch.setattr(model_folder, "load", _killed)
     for source in (new, "-"):
         done = seqmlm("score", "mine", source, "--fpr", "0.000001")
-        done.refused(2, "asks for a rate of 1e-06; the 400 normal rows")
+        done.refused(2, "level protein has 400 calibration rows")
     stored = {
         mode: one.fitted for (_, mode), one in stored_calibrations(workspace / "runs/mine/model").items()
     }
     for mode, fitted in stored.items():
         refused = seqmlm("score", "mine", new, "--fpr", "0.0005", "--mode", mode).refused(2)
-        [rate] = re.findall(f"in mode {mode} guarantee rates of ([0-9.]+) and above", refused.err)
+        [rate] = re.findall(r"the lowest possible rate is ([0-9.]+):", refused.err)
         assert fitted.smallest_rate <= float(rate) < 1.1 * fitted.smallest_rate
         assert f"--mode {mode}'" in refused.err
         assert ("extrapolate=true" in refused.err) is fitted.has_tail
     done = seqmlm("score", "mine", new, "--fpr", "0.01", "--mode", "exact")
-    done.refused(4, "mode exact: make one from normal data")
-    assert "extrapolate is about" in seqmlm("score", "mine", new, "--set", "extrapolate=true").err
+    done.refused(4, "mode exact: calibrate with normal data")
+    assert (
+        "extrapolate needs a rate of alarms" in seqmlm("score", "mine", new, "--set", "extrapolate=true").err
+    )
 
 
 def test_what_cannot_be_used_is_named(seqmlm: Run, workspace: Path) -> None:
@@ -196,9 +196,7 @@ def test_a_calibration_knows_its_precision_and_scores_in_another_say_so(seqmlm: 
         asked = ("score", "mine", normal, "--out", out, "--json", "--set", f"precision={precision}")
         done = seqmlm(*asked).ok()
         assert done.json["precision"] == precision
-        assert ("the calibration was made in bf16, this scoring is in fp32" in done.err) == (
-            precision == "fp32"
-        )
+        assert ("the calibration used bf16, this scoring uses fp32" in done.err) == (precision == "fp32")
         rows[precision] = rows_of(out)
     plls = [[row["pll"] for row in part] for part in rows.values()]
     assert plls[0] != plls[1]

@@ -56,8 +56,8 @@ def test_a_shared_option_has_one_help_text(option: str) -> None:
 
 def test_help_has_panels_and_flags_without_a_type(seqmlm: Run) -> None:
     told = seqmlm("score", "--help").ok().out
-    assert [told.index(f" {name} ─") for name in ("Options", "Input", "Output", "Further")] == sorted(
-        told.index(f" {name} ─") for name in ("Options", "Input", "Output", "Further")
+    assert [told.index(f" {name} ─") for name in ("Options", "Input", "Output", "More options")] == sorted(
+        told.index(f" {name} ─") for name in ("Options", "Input", "Output", "More options")
     )
     for command in ((), ("score",), ("train",), ("runs", "list")):
         assert not {"bool", "<str>"} & {*seqmlm(*command, "--help").ok().out.split()}

@@ -79,7 +79,7 @@ def test_alarms_by_the_stored_calibration(run: Run, home: Path, tmp_path: Path) 
 
 def test_a_model_and_a_file_in_the_wrong_order(run: Run, home: Path, tmp_path: Path) -> None:
     source = proteins(tmp_path / "n.fasta", 3, 6)
-    run("score", source, "mine").refused(2, "no file or folder mine, and", "the model comes first")
+    run("score", source, "mine").refused(2, "no file or folder mine, and", "give the model first")
     run("score", home / "mine", tmp_path / "none.fasta").refused(3, "no such file or folder")
 
 
@@ -114,7 +114,7 @@ def test_of_a_terminal_an_alarm_is_two_lines(home: Path, tmp_path: Path) -> None
     assert task.line(named) == f"n.fasta:1  p 0.071  p6.0  {first}{second}"
     assert not task.output.hint, "the usual one, about a report"
     silent = Score(replace(config, fpr=None), task.session)
-    assert silent.output.hint.startswith("next: --fpr 0.05 marks")
+    assert silent.output.hint.startswith("next: add --fpr 0.05")
 
 
 def test_a_track_takes_the_place_of_rows_and_is_kept_with_a_report(

@@ -215,7 +215,7 @@ def test_a_few_records_give_no_interval() -> None:
     facts = learner._facts(bits)
     assert facts["gains"]["mixture"]["model"] == {"value": 2.0}
     told = counts_sentences(HeldOutBits.of_counts("word", facts))
-    assert told[-1] == "model and counts together are better than the model alone, by 2 bits"
+    assert told[-1] == "model + counts is better than the model, by 2 bits"
     assert not [one for one in told if "clearly" in one]
 
 

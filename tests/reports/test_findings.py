@@ -128,9 +128,9 @@ SARIF = (
         ('{"fingerprints": 5}', "neither SARIF nor JSON lines"),
         ('{"fingerprints": {"a": "b"}, "line": null}', "neither SARIF nor JSON lines"),
         ('{"fingerprints": {"a": "b"}, "line": 1e999}', "neither SARIF nor JSON lines"),
-        ('{"runs": [{"results": [{}]}]}', "not SARIF as this program writes it"),
-        (SARIF % '"first"', "not SARIF as this program writes it"),
-        (SARIF % "1e999", "not SARIF as this program writes it"),
+        ('{"runs": [{"results": [{}]}]}', "not a SARIF file written by seqmlm"),
+        (SARIF % '"first"', "not a SARIF file written by seqmlm"),
+        (SARIF % "1e999", "not a SARIF file written by seqmlm"),
     ],
 )
 def test_other_files_are_named(tmp_path, text, message):

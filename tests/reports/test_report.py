@@ -192,9 +192,9 @@ def test_places_count_from_one_whatever_the_ids_of_the_field_count_from() -> Non
         report.add(JudgedRow(row=row, scored_record=one, p_value=1e-3, alarm=True))
         html[first] = report.html()
     assert ">4<" in html[0]
-    assert "Places count from 1; their end is included. Ids such as p#4 count from 0" in html[0]
+    assert "Places count from 1 and include the end. Ids such as p#4 count from 0" in html[0]
     assert ">4<" not in html[1], "the id says it"
-    assert "Places count from 1; their end is included." in html[1]
+    assert "Places count from 1 and include the end." in html[1]
     assert "count from 0" not in html[1]
     # The picture of a record, where the third residue has no score.
     assert "    1 ▶ " in re.sub("<[^>]*>", "", html[1])
@@ -279,7 +279,7 @@ def test_rows_of_which_nothing_is_known_have_a_table_of_their_own() -> None:
     )
     report.add(JudgedRow(row=silent, scored_record=scored("x", "ACD", []), alarm=True, unfamiliar=True))
     told = report.html()
-    assert "Unfamiliar rows, most of which the model does not know: 1" in told
+    assert "Unfamiliar rows (mostly units that the model does not know): 1" in told
     assert "strange" in told
     assert "<dt>rows</dt><dd>2</dd>" in told
     assert "<dt>alarms</dt><dd>1</dd>" in told

@@ -430,7 +430,7 @@ def test_settings_without_sense(settings: dict[str, Any], said: str) -> None:
 
 
 def test_what_is_not_possible_is_said(words: LoadedModel) -> None:
-    with pytest.raises(UsageError, match="--method is one of"):
+    with pytest.raises(UsageError, match="--method must be one of"):
         made(words, method="cmo")
     with pytest.raises(UsageError, match="tries every symbol"):
         made(words, method="jacobian")

@@ -112,12 +112,12 @@ def test_requests_that_make_no_sense(seqmlm: Run, esm: Path, folder: Path, tmp_p
     (tmp_path / "other" / "some.csv").write_text("mutant\nA1W\n")
     given = ("assays", esm, "-d", "protein")
     seqmlm(*given, tmp_path / "other").refused(3, "no reference file with DMS_id")
-    seqmlm(*given, folder, folder).refused(2, "name one folder")
+    seqmlm(*given, folder, folder).refused(2, "give exactly one path")
     seqmlm(*given, folder, "--scores", folder / "DMS").refused(2, "ONE_A_2020.csv", "one of the inputs")
     table = folder / "DMS" / "TWO_A_2020.csv"
     lines = table.read_text()
     table.write_text(lines.replace("DMS_score,", "small,"))
-    seqmlm(*given, folder).refused(2, "have a column 'small' already")
+    seqmlm(*given, folder).refused(2, "already have a column 'small'")
     table.write_text(lines.replace("DMS_score,", "score,"))
     seqmlm(*given, folder).refused(3, "TWO_A_2020.csv", "no such field")
     for path in (folder / "DMS").glob("*"):

@@ -78,9 +78,12 @@ def test_sentences_of_winogender_are_paired_by_their_names(tmp_path: Path, seqml
     [
         ((), "nothing to compare"),
         (TEMPLATE[:4], "associations need"),
-        (("--template", "{group} sees", *TEMPLATE[2:]), "has no {group} and {attribute}"),
+        (("--template", "{group} sees", *TEMPLATE[2:]), "must contain {group} and {attribute}"),
         ((*TEMPLATE[:2], "--group", "cat", *TEMPLATE[4:]), "at least two different words"),
-        ((*TEMPLATE[:5], "猫"), "error: a word cannot stand in the template '{group} sees the {attribute}.'"),
+        (
+            (*TEMPLATE[:5], "猫"),
+            "error: a word does not fit into the template '{group} sees the {attribute}.'",
+        ),
     ],
 )
 def test_requests_without_sense(tmp_path: Path, seqmlm: Run, arguments: tuple[str, ...], said: str):

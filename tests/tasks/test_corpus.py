@@ -105,10 +105,10 @@ def test_the_console_tells_no_small_count_of_sensitive_data(workspace: Path) -> 
     found = [line for line in said if line.startswith("data: ")]
     assert found == [
         "data: 92 words in 20 training and <11 validation records",
-        "data: records held out to calibrate scores: <11",
+        "data: <11 records held out for calibration",
         "data: a record of the test split, left out: <11",
         "data: 92 words in 20 training and 1 validation records",
-        "data: records held out to calibrate scores: 2",
+        "data: 2 records held out for calibration",
         "data: a record of the test split, left out: 4",
     ]
 

@@ -165,7 +165,7 @@ def test_rows_of_spans_have_their_vectors_places_and_columns(
     spans, out = tmp_path / "spans.csv", tmp_path / "rows.jsonl"
     spans.write_text("id,start,end,sense\nr0,4,7,cat\nr0,4,16,more\nr1,2,5,dog\nr9,0,1,none\n")
     done = seqmlm("embed", model, texts, "--of", "span", "--set", f"spans={spans}", "--out", out).ok()
-    assert "a span of a record that is not there: 1" in done.err
+    assert "1 span with an id that no record has" in done.err
     rows = rows_of(out)
     found = [" ".join((one["id"], one["sense"], one["unit"])) for one in rows]
     assert found == ["r0 cat cat", "r0 more cat sees the", "r1 dog dog"]
@@ -180,9 +180,9 @@ def test_spans_that_are_none_are_bad(model: Path, texts: Path, tmp_path: Path, s
     asked = ("embed", model, texts, "--of", "span", "--set", f"spans={spans}")
     seqmlm(*asked).refused(3, f"{spans}:3:", "does not end behind its start")
     done = seqmlm(*asked, "--on-error", "skip").ok()
-    assert "a span without a token of its record" in done.err
+    assert "span without a token of its record" in done.err
     spans.write_text("id,start,end\nr0,3,4\n")
-    seqmlm(*asked).refused(3, f"{spans}:2:", "no token stands at 4: correct start and end")
+    seqmlm(*asked).refused(3, f"{spans}:2:", "no token is at 4: correct start and end")
     assert [json.loads(one)["unit"] for one in done.out.splitlines()] == ["dog"]
     seqmlm("embed", model, texts, "--of", "span").refused(3, "no column 'start'")
 
@@ -223,7 +223,7 @@ def test_what_makes_no_sense_is_refused(model: Path, texts: Path, tmp_path: Path
     seqmlm("embed", model, texts, "--layers", "first").refused(2, "last, a number")
     seqmlm("embed", model, texts, "--set", "format_out=parquet").refused(2, "cannot go to standard output")
     seqmlm("embed", model, texts, "--of", "unit", "--set", "pool=tokens").refused(2, "of records")
-    seqmlm("score", model, texts, "--out", tmp_path / "s.npy").refused(2, "holds vectors")
+    seqmlm("score", model, texts, "--out", tmp_path / "s.npy").refused(2, "only vectors")
 
 
 def test_a_linear_model_has_no_hidden_states(tmp_path: Path, seqmlm: Run) -> None:
@@ -281,7 +281,7 @@ def test_pairs_have_cosines_that_go_with_a_truth(
     seqmlm("embed", model, pairs, "--set", "pair=one").refused(2, "two columns")
     seqmlm("embed", model, pairs, "--set", "truth=score").refused(2, "pair=A,B")
     pairs.write_text(pairs.read_text().replace(",2", ",high"))
-    seqmlm(*asked).refused(3, f"{pairs}:4:", "no number in the column 'score'")
+    seqmlm(*asked).refused(3, f"{pairs}:4:", "no number in column 'score'")
 
 
 @pytest.fixture
@@ -311,7 +311,9 @@ def test_neighbours_are_those_of_the_vectors(
     assert [one["rank"] for one in rows[:4]] == [1, 2, 3, 1]
     alone, share = tmp_path / "alone.csv", tmp_path / "share.jsonl"
     seqmlm("embed", model, pets, "--neighbours", 8, "--out", alone).ok()
-    seqmlm("embed", model, pets, "--neighbours", 8, "--out", share, "--shard", "0/2").refused(2, "no shares")
+    seqmlm("embed", model, pets, "--neighbours", 8, "--out", share, "--shard", "0/2").refused(
+        2, "cannot use --shard"
+    )
     with alone.open(newline="") as file:
         near = [(one["id"], one["neighbour"]) for one in csv.DictReader(file)]
     assert len({*near}) == 72
@@ -404,7 +406,7 @@ def test_a_word_has_the_sense_whose_centroid_is_nearest(
     assert told["most_frequent"] == pytest.approx(2 / 5)
     seqmlm(*asked, "--set", "senses=stored", "--layers", "1").refused(2, "layers last", "have 1")
     seqmlm("embed", model, new, "--set", "senses=stored").refused(2, "--of span")
-    seqmlm(*asked, "--set", f"senses={new}", "--neighbours", "1").refused(2, "one at a time")
+    seqmlm(*asked, "--set", f"senses={new}", "--neighbours", "1").refused(2, "exclude each other")
 
 
 def test_a_word_has_one_sense_in_a_document() -> None:

@@ -138,7 +138,7 @@ def test_a_gap_within_a_line_needs_a_model_that_reads_words(tmp_path: Path, seqm
     ("sequence", "code", "said"),
     [
         ("MKT1_", 3, "'1' is not in the alphabet"),
-        ("MKTA", 2, "no gap in 'MKTA'"),
+        ("MKTA", 2, "'MKTA' has no gap"),
         ("missing_file.fasta", 3, "no such file"),
     ],
 )

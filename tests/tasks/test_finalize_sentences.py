@@ -36,10 +36,12 @@ def test_the_headline_is_of_what_scores_of_the_default_level_use(
     _, held_out = finalize._fit_counts(model, corpus, after, told.append)
     assert held_out is not None
     lead, *warnings = training_sentences(held_out, 1)
-    bits, used = ("1.000", "model and counts together")
+    bits, used = ("1.000", "model + counts")
     alone = field.level(None).view != WHOLE
     if alone:
-        bits, used = ("2.000", "the model alone")
-    assert lead.startswith(f"1 step: {bits} bits per {field.unit} held out, by {used}, which scores use;")
+        bits, used = ("2.000", "the model")
+    assert lead.startswith(
+        f"1 step: {bits} bits per {field.unit} on held-out records with {used} (used for scores);"
+    )
     assert alone is (field.level(None).name in told[0])
     assert bool(warnings) is alone, "counts are better than the model alone"

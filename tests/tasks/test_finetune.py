@@ -421,7 +421,7 @@ BAD: dict[str, tuple[Rows, str, int, str]] = {
         ROWS,
         "--label z",
         3,
-        "t.jsonl:1: no column 'z' in its first 100 lines (correct its name; there are: text, y, n)",
+        "t.jsonl:1: no column 'z' in its first 100 lines (correct the name; there are: text, y, n)",
     ),
     "a label is missing": ([*ROWS[:5], {**ROWS[5], "y": None}], "--label y", 3, "t.jsonl:6"),
     "one class": ([{**row, "y": "a"} for row in ROWS], "--label y", 3, "one class only: 'a'"),

@@ -114,9 +114,9 @@ def test_text_has_gaps_of_several_tokens(tmp_path: Path, seqmlm: Run):
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        ((), 2, "say what to fill"),
-        (("--length", "5", "--template", "M_"), 2, "say what to fill"),
-        (("--length", "9-3"), 2, "--length is a number or two"),
+        ((), 2, "give exactly one of --template"),
+        (("--length", "5", "--template", "M_"), 2, "give exactly one of --template"),
+        (("--length", "9-3"), 2, "--length must be a number such as 100"),
         (("--template", "MKV"), 2, "has no gap"),
         (("--template", "MK1_"), 3, "'1'"),
         (("--length", "100"), 2, "longer than the 64"),

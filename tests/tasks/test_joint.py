@@ -122,8 +122,8 @@ def test_the_published_steps_are_said_not_to_have_settled(tmp_path: Path, seqmlm
     model, fasta = folder(tmp_path), tmp_path / "p.fasta"
     fasta.write_text(f">p\n{LETTERS}\n")
     arguments = ("joint", model, "--evaluate", fasta, "--method", "ag")
-    assert "not settled" in seqmlm(*arguments, "--set", "compat=2").ok().err
-    assert "not settled" not in seqmlm(*arguments).ok().err
+    assert "did not converge" in seqmlm(*arguments, "--set", "compat=2").ok().err
+    assert "did not converge" not in seqmlm(*arguments).ok().err
 
 
 def test_candidates_of_a_text_model(tmp_path: Path, seqmlm: Run) -> None:
@@ -141,13 +141,13 @@ def test_candidates_of_a_text_model(tmp_path: Path, seqmlm: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("MKT_YIAK",), "1 gap of 1 token"),
-        (("M_T_YI_K",), "3 gaps of 3 tokens"),
-        (("MKTAYIAK",), "no gap in"),
-        (("M_T_YIAK", "--set", "candidates=1"), "give 2 or more"),
-        (("M_T_YIAK", "--set", "compat=0"), "compat are at least 1"),
-        (("M_T_YIAK", "--set", "publish=x.tsv"), "name sequences with --evaluate"),
-        (("M_T_YIAK", "--evaluate", "p.fasta"), "leave out the sequence"),
+        (("MKT_YIAK",), "1 gap with 1 token"),
+        (("M_T_YI_K",), "3 gaps with 3 tokens"),
+        (("MKTAYIAK",), "has no gap"),
+        (("M_T_YIAK", "--set", "candidates=1"), "must be at least 2"),
+        (("M_T_YIAK", "--set", "compat=0"), "compat must be at least 1"),
+        (("M_T_YIAK", "--set", "publish=x.tsv"), "add --evaluate FILE"),
+        (("M_T_YIAK", "--evaluate", "p.fasta"), "remove the sequence"),
         ((), "nothing to read"),
         (("M_T_YIAK", "--method", "gibbs"), "gibbs"),
     ],
@@ -162,20 +162,20 @@ def test_a_file_with_other_gaps_is_a_bad_record(tmp_path: Path, seqmlm: Run) -> 
     fasta = tmp_path / "gaps.fasta"
     fasta.write_text(">a\nM_TA\n>b\nM_T_\n")
     model = folder(tmp_path)
-    seqmlm("joint", model, fasta).refused(3, "1 gap of 1 token", "--on-error skip")
+    seqmlm("joint", model, fasta).refused(3, "1 gap with 1 token", "--on-error skip")
     done = seqmlm("joint", model, fasta, "--on-error", "skip", "--json").ok()
     assert [json.loads(line)["id"] for line in done.out.splitlines()] == ["b"]
 
 
 def test_gaps_in_one_unit_are_refused(tmp_path: Path, seqmlm: Run) -> None:
     model = text_model(tmp_path)
-    seqmlm("joint", model, "the [MASK:2] sees").refused(2, "1 gap of 2 tokens")
-    seqmlm("joint", model, "the [MASK][MASK] sees").refused(2, "both gaps are in one unit")
+    seqmlm("joint", model, "the [MASK:2] sees").refused(2, "1 gap with 2 tokens")
+    seqmlm("joint", model, "the [MASK][MASK] sees").refused(2, "both gaps are in the same unit")
 
 
 def test_models_whose_tokens_show_several_units_are_refused(tmp_path: Path, seqmlm: Run) -> None:
     model = folder(tmp_path, "dna", KmerTokenizer(k=3))
-    seqmlm("joint", model, "ACGT_AC_T").refused(2, "shows several units")
+    seqmlm("joint", model, "ACGT_AC_T").refused(2, "covers several units")
 
 
 def test_large_vocabularies_need_candidates(
@@ -189,7 +189,7 @@ def test_large_vocabularies_need_candidates(
 
 def test_gaps_that_no_window_holds(tmp_path: Path, seqmlm: Run) -> None:
     model = folder(tmp_path, "dna", BaseTokenizer())
-    seqmlm("joint", model, f"A_{'ACGT' * 40}_A").refused(2, "further apart than the 64 tokens")
+    seqmlm("joint", model, f"A_{'ACGT' * 40}_A").refused(2, "the model sees 64 tokens at a time")
     done = seqmlm("joint", model, f"{'ACGT' * 40}_A_{'ACGT' * 40}", "--json").ok().json
     assert len(done["filled"]) == 323
 

@@ -135,7 +135,7 @@ def test_a_header_without_the_label_is_shown_unless_it_may_be_data(
         (one,) = read_examples(session, asked, [str(tmp_path / "u.csv")], Problems())
         assert (one.record.raw, one.label) == ("a dog, a cat", "yes")
     model = text_model(tmp_path_factory.mktemp("people"), sensitive=True)
-    with pytest.raises(DataError, match=r"no column 'z' \(correct its name\)"):
+    with pytest.raises(DataError, match=r"no column 'z' \(correct the name\)"):
         list(read_examples(Session.open(str(model)), asked, [str(tmp_path / "t.csv")], Problems()))
 
 

@@ -60,8 +60,8 @@ def test_three_classes() -> None:
     [
         (("--label", "liked"), 3, "all labels are 'yes'"),
         (("--label", "stars"), 3, "no column 'stars'"),
-        (("--label", "text", "--set", "least=99"), 3, "no word is in 99 texts"),
-        (("--label", "liked", "--top", "0"), 2, "top and least are at least 1"),
+        (("--label", "text", "--set", "least=99"), 3, "no word occurs in 99 texts"),
+        (("--label", "liked", "--top", "0"), 2, "top and least must be at least 1"),
         (("--label", "liked", "--domain", "ehr"), 2, "are data about people"),
     ],
 )

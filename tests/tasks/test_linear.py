@@ -90,7 +90,7 @@ def test_train_score_and_variants(seqmlm: Run, alignment: Path, tracked_workspac
     rows_of_one = seqmlm(*words, "apc=false", "--set", "min_separation=1", "--set", "query=r1").ok().rows
     assert {row["id"] for row in rows_of_one} == {"r1"}
     assert all("ACDEDEFG"[row["j"]] == row["unit_j"] for row in rows_of_one)  # counted without its gap
-    seqmlm(*words, "query=r9").refused(3, "no sequence is called r9")
+    seqmlm(*words, "query=r9").refused(3, "no sequence has the id r9")
     seqmlm(*words, "query=r1", "--set", "family=true").refused(2, "leave one out")
     counted = ("structure", "fam", asked, "--method", "pmi", "--set", "all=true")
     every, alone = (seqmlm(*counted, *more).ok().rows for more in ((), ("--set", "query=r1")))
@@ -165,7 +165,7 @@ def test_variants_of_a_protein_are_those_of_its_row_of_the_family(
     assert [one["id"] for one in found] == ["A3C", "A3C:G13F", "M1A", "W7A", "C4del"]
     assert [one["effect"] for one in found[:2]] == pytest.approx(effects, abs=1e-6)
     assert [one["effect"] for one in found[2:]] == [None] * 3
-    assert "not in columns of the family, or of another length: not scored: 3" in done.err
+    assert "3 × not in columns of the family, or of another length: not scored" in done.err
     first = seqmlm("variants", "fam", asked, "--family", family)  # the first row is the query
     own = written(tracked_workspace / "own.csv", f"mutant,wt_seq\nA1C,{row}\n")  # the table knows better
     assert seqmlm("variants", "fam", own, "--family", family).ok().json["effect"] == pytest.approx(effects[0])
@@ -184,7 +184,7 @@ def test_variants_of_a_protein_are_those_of_its_row_of_the_family(
     seqmlm("variants", "fam", asked, "--wildtype", named, "--family", named).refused(3, "not the alignment")
     asked = ("variants", "fam", asked)
     seqmlm(*asked, "--family", family, "--set", "query=p54").refused(3, "no row has the id p54")
-    seqmlm(*asked, "--set", "query=p53", "--wildtype", named).refused(2, "in place of --wildtype")
+    seqmlm(*asked, "--set", "query=p53", "--wildtype", named).refused(2, "remove --wildtype")
 
 
 def test_what_makes_no_sense_is_refused(seqmlm: Run, alignment: Path, tracked_workspace: Path) -> None:

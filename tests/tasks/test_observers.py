@@ -89,8 +89,8 @@ def test_a_training_without_a_time_limit_says_how_long_it_takes(tmp_path: Path) 
     recorder = Recorder(run, console, LoopConfig(max_steps=94), 100)  # type: ignore[arg-type]
     for step in range(1, 9):
         recorder.on_step(_report(step))
-    [text] = [one for one in console.messages if "expected" in one]
-    assert text.startswith("94 steps, evaluation, counts and calibration are expected to take 2 minutes")
+    [text] = [one for one in console.messages if "estimated" in one]
+    assert text.startswith("94 steps, evaluation, counts and calibration: estimated time 2 minutes")
     assert console.messages.index(text) == SPEED_STEPS + 1
 
 
@@ -99,7 +99,7 @@ def test_a_training_with_a_time_limit_does_not_say_what_a_person_said(tmp_path: 
     recorder = Recorder(run, console, LoopConfig(max_seconds=94), 100)  # type: ignore[arg-type]
     for step in range(1, 9):
         recorder.on_step(_report(step))
-    assert not [one for one in console.messages if "expected" in one]
+    assert not [one for one in console.messages if "estimated" in one]
 
 
 def test_events_are_told_in_words_and_kept(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_events_are_told_in_words_and_kept(tmp_path: Path) -> None:
     for kind, detail in {**details, "settings_changed": {"clip": [1, 2]}}.items():
         recorder.on_event(kind, detail)
     assert len(console.messages) == len(details)  # pace is for the record alone
-    assert "the learning rate decays from step 8 to step 10, the last one" in console.messages
+    assert "the learning rate decays from step 8 to the last step, 10" in console.messages
     assert json.loads(run.tags["seqmlm.pace"]) == {"seconds": 1}
 
 

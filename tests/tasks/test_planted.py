@@ -60,7 +60,7 @@ def test_rows_show_the_anomalies_of_their_place(
 @pytest.mark.parametrize("start", ["first", "inf", "nan", [1], {}])
 def test_a_row_with_no_place_where_it_should_have_one_is_said(start: Any) -> None:
     planted = Planted(plugins.domain("dna"), [DNA], "")
-    with pytest.raises(DataError, match="is not one of a scoring"):
+    with pytest.raises(DataError, match="is not a row of seqmlm score"):
         planted.shows_anomaly({"id": "contig-5#1-2", "contig_start": start, "contig_end": 200})
 
 

@@ -98,7 +98,7 @@ def test_a_report_counts_the_planted_unit_from_one(tmp_path: Path, seqmlm: Run) 
         (start,) = (row["start"] for row in rows)
         html = unescape(page.read_text())
         assert f">{shown(start, sequence.index(unit) + len(unit) - start)}<" in html
-        assert "Places count from 1; their end is included. Ids such as " in html
+        assert "Places count from 1 and include the end. Ids such as " in html
 
 
 def test_a_pair_of_gaps_has_the_positions_of_its_units(tmp_path: Path, seqmlm: Run) -> None:

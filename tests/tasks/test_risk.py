@@ -144,7 +144,7 @@ def test_codes_are_patterns(folder: Path, tmp_path: Path, seqmlm: Run):
         ("subject_id,when\np1,2020-01-01\n", (), 3, "no such field"),
         ("subject_id,prediction_time,boolean_value\np1,2020-01-01,perhaps\n", (), 3, "no truth value"),
         ("subject_id,prediction_time\n", (), 3, "no labels"),
-        (None, ("--gap", "soon"), 2, "--gap is a duration"),
+        (None, ("--gap", "soon"), 2, "--gap must be a duration"),
         (None, ("--code", "DRUG//gold"), 2, "the model has no code 'DRUG//gold'"),
         (None, ("--code", CODE.partition("//")[2]), 2, f"did you mean {CODE}?"),
     ],

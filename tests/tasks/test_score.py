@@ -131,9 +131,9 @@ def test_rows_before_a_bad_record_are_kept_and_gone_on_with(
     ("settings", "error", "said"),
     [
         ({"resume": True}, UsageError, "--out"),
-        ({"max_latency": "1s"}, UsageError, "give - as the one input"),
+        ({"max_latency": "1s"}, UsageError, "give - as the only input"),
         ({"fpr": 2.0}, UsageError, "between 0 and 1"),
-        ({"fpr": 0.1, "alarms_per_day": 1.0}, UsageError, "give one"),
+        ({"fpr": 0.1, "alarms_per_day": 1.0}, UsageError, "give only one"),
         ({"alarms_only": True}, UsageError, "--fpr"),
         ({"fpr": 0.1}, StateError, "seqmlm calibrate"),
         ({"mode": "cascade"}, UsageError, "unknown mode"),
@@ -152,7 +152,7 @@ def test_requests_that_make_no_sense(
 def test_standard_input_is_not_resumed_and_inputs_are_not_written(
     model: str, fasta: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(UsageError, match="standard input"):
+    with pytest.raises(UsageError, match="Standard input"):
         _score(model, Path("-"), out=tmp_path / "x", resume=True)
     before = fasta.read_bytes()
     for name in ("out", "report"):
@@ -270,7 +270,7 @@ def test_records_that_were_trained_on_and_unknown_units_are_noted(
     known = {domain.keys.identity(one) for one in domain.read([str(file)], Problems()) if one.line != 2}
     monkeypatch.setattr("seqmlm.scoring.output.stored_trained_on", lambda folder: known)
     summary = _score(str(folder), file)
-    assert summary.notes == {TRAINED_ON: 2, "word unknown to the model, and not scored": 2}
+    assert summary.notes == {TRAINED_ON: 2, "word unknown to the model, not scored": 2}
     assert summary.places[TRAINED_ON] == f"{file}:1"
 
 

@@ -117,10 +117,10 @@ def test_what_is_told_is_which_mode_and_how_long_it_takes(
         monkeypatch.setattr(score_plan, "tokens_per_second", lambda _: cost["partition:4"] / (60 * minutes))
         return mode(session, request(fasta))
 
-    own = "the default of this field"
+    own = "the protein default"
     for minutes, said in ((0.2, "less than a minute"), (1, "1 minute"), (7, "7 minutes")):
-        assert told(minutes) == ("partition:4", f"{own}; {said} by estimate")
-    said = f"{duration_text(27 * 3600 * share)} by estimate; --mode partition:4, {own}, 27 hours"
+        assert told(minutes) == ("partition:4", f", {own} (estimated time: {said})")
+    said = f" (estimated time: {duration_text(27 * 3600 * share)}); partition:4, {own}, would take 27 hours"
     assert told(27 * 60) == ("one-pass", said)
     calibrated.clear()
     assert told(27 * 60) == ("one-pass", said)
@@ -148,13 +148,13 @@ def test_a_genome_takes_minutes_by_default(
 
 
 def test_pipes_and_changes_are_not_read_for_it(calibrated: dict[str, Stored], tmp_path: Path) -> None:
-    session, own = Session(protein_model(100)), "the default of this field"
+    session, own = Session(protein_model(100)), ", the protein default"
     assert mode(session, request("-")) == ("partition:4", own)
     for changed in ({"since": "main"}, {"diff": tmp_path / "no.diff"}):
         asked = ReviewConfig(model="m", paths=(str(tmp_path / "nowhere"),), **changed)  # type: ignore[arg-type]
         assert mode(session, asked) == ("partition:4", own)
     del calibrated["partition:4"]
-    told = "one-pass", f"--mode partition:4, {own}, is not calibrated for these scores"
+    told = "one-pass", f"; partition:4{own}, has no calibration for this level and these counts"
     assert mode(session, request("-")) == told
 
 
@@ -163,13 +163,13 @@ def test_a_rate_is_asked_of_a_mode_that_has_rows_enough(fasta: Path, calibrated:
     calibrated["partition:4"] = rows(20)
     plan = choose(request(fasta, fpr=0.01), session)
     assert plan.mode == ONE_PASS
-    assert "has too few normal rows for the rate (20)" in plan.notes[0]
+    assert "has too few calibration rows for this rate (20)" in plan.notes[0]
     assert choose(request(fasta, fpr=0.2), session).mode == Mode("partition", 4)
     calibrated["one-pass"] = rows(30)
-    with pytest.raises(UsageError, match="the 30 normal rows that level protein"):
+    with pytest.raises(UsageError, match="level protein has 30 calibration rows"):
         choose(request(fasta, fpr=0.01), session)
     calibrated.clear()
-    with pytest.raises(StateError, match="has none of level protein in mode partition:4"):
+    with pytest.raises(StateError, match="has none for level protein in mode partition:4"):
         choose(request(fasta, fpr=0.01), session)
 
 
@@ -195,9 +195,7 @@ def test_no_calibration_of_few_rows_is_chosen_where_there_is_a_better_one(
             assert not any(said[1:])
             if any(said):
                 assert f"below {rate_above(rate)}:" in plan.notes[0]
-                assert (
-                    f"mode {plan.mode} with {number_of(plan.stored.rows, 'normal row')} only" in plan.notes[0]
-                )
+                assert f"with only {number_of(plan.stored.rows, 'normal row')};" in plan.notes[0]
 
 
 def test_a_bad_input_is_for_the_scoring_to_refuse(tmp_path: Path, workspace: Path) -> None:
@@ -227,7 +225,7 @@ def test_a_resumed_scoring_goes_on_in_the_mode_it_began_with(
     session = Session(model_folder.load(str(folder)))
     assert mode(session, config)[0] == "one-pass"
     again = ScoreConfig(model=config.model, paths=config.paths, out=config.out, resume=True)
-    assert mode(session, again) == ("partition:4", "as the scoring that is continued began")
+    assert mode(session, again) == ("partition:4", ", the mode of the scoring that is continued")
     summary = score_files(again, io.StringIO())
     assert (summary.items, summary.figures["rows"]) == (42, 42)
 
@@ -240,7 +238,7 @@ def test_counts_matter_to_a_calibration_only_where_they_are_mixed_in(
     monkeypatch.setattr(score_plan, "stored_calibration", lambda *_: rows(20, counts="others"))
     plan = choose(request("some", level=level, mode="exact"), session)
     assert (plan.stored is not None) is rests
-    assert any("other counts" in note for note in plan.notes) is not rests
+    assert any("other n-gram counts" in note for note in plan.notes) is not rests
     if not rests:
-        with pytest.raises(StateError, match="with other counts"):
+        with pytest.raises(StateError, match="other n-gram counts"):
             choose(request("some", level=level, mode="exact", fpr=0.1), session)

@@ -21,7 +21,7 @@ from seqmlm.inference.model_folder import read_card, seal
 from seqmlm.rows.file import Rows
 from seqmlm.scoring.output import unusual_first
 
-NONE = "no row raises an alarm; the most unusual ones are:"
+NONE = "no row raises an alarm. The most unusual rows are:"
 ROWS = st.lists(
     st.fixed_dictionaries(
         {

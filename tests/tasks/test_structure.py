@@ -108,7 +108,7 @@ def test_edges_go_to_standard_output_and_all_pairs_where_they_are_asked_for(
     found = printed(done.out)
     assert found
     assert all(row["predicted"] for row in found)
-    assert f"20 sequences by cmi/equal, {len(found)} edges" in done.err
+    assert f"20 sequences, {len(found)} edges (method cmi/equal)" in done.err
     every = printed(seqmlm("structure", model, fasta, "--set", "all=true").out)
     assert [row for row in every if row["predicted"]] == found
     ids, pairs = _ids(model), [(n, x, p) for n, x in _sequences(fasta) for p in _expected(x, _ids(model))]
@@ -217,7 +217,7 @@ def test_what_was_mapped_is_not_mapped_again_to_learn_more_of_it(
     first.write_text("".join(f"{line}\n" for line in edges))
     assert _map(model, fasta, edges=first).notes[EDGES_ALONE] > 0
     first.write_text('{"id": "p1"}\n')
-    with pytest.raises(DataError, match=r"a.jsonl:1.*no pair of units"):
+    with pytest.raises(DataError, match=r"a.jsonl:1.*not a pair of units"):
         _map(model, fasta, edges=first)
 
 
@@ -235,7 +235,7 @@ def test_an_input_that_changed_meanwhile_is_no_basis_of_files(
         return (one for n, one in enumerate(encoded(self, records, problems)) if n != 9 or not again)
 
     monkeypatch.setattr(Maps, "encoded", changed)
-    with pytest.raises(StateError, match="changed meanwhile"):
+    with pytest.raises(StateError, match="the input changed"):
         _map(model, fasta, **settings)
 
 
@@ -324,7 +324,7 @@ def test_a_field_without_a_decoder_has_values_alone(
     monkeypatch.setitem(vars(plugins.domain("protein")), "structure", None)
     graphs, page = fasta.parent / "graphs", fasta.parent / "r.html"
     done = seqmlm("structure", model, fasta, "--report", page).ok()
-    assert "does not say which pairs are edges" in done.out
+    assert "has no rule for edges" in done.out
     assert "picture" not in page.read_text().replace("Pictures are", "")
     rows = printed(seqmlm("structure", model, fasta).out)
     assert len(rows) > 100
@@ -339,14 +339,14 @@ def test_what_it_takes_is_counted_before(model: str, fasta: Path, equal: list[Eq
     assert [(row["id"], row["units"], row["passes"]) for row in rows] == [
         (name, len(text), len(text)) for name, text in _sequences(fasta)
     ]
-    assert f"20 sequences by cmi/equal: {sum(row['passes'] for row in rows)} passes" in done.err
+    assert f"20 sequences: {sum(row['passes'] for row in rows)} passes (method cmi/equal)" in done.err
     assert not equal[-1].asked
 
 
 def test_a_long_map_is_foretold(
     model: str, fasta: Path, seqmlm: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "by estimate" not in seqmlm("structure", model, fasta).ok().err
+    assert "estimated time" not in seqmlm("structure", model, fasta).ok().err
     monkeypatch.setattr("seqmlm.tasks.structure.tokens_per_second", lambda model: 0.1)
     config = StructureConfig(model=model, paths=(str(fasta),), method="cmi")
     first = Structure(config, Session.open(model))
@@ -354,9 +354,9 @@ def test_a_long_map_is_foretold(
     [encoding] = subject.map_input.encodings
     said = seqmlm("structure", model, fasta, "--method", "cmi").ok().err
     seconds = duration_text(first.maps.cost(encoding) / 0.1)
-    assert f"the first map takes {seconds} by estimate; --set distance=N" in said
+    assert f"estimated time for the first map: {seconds}; --set distance=N" in said
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(fasta.read_bytes())))
-    assert "by estimate" not in seqmlm("structure", model, "-").ok().err
+    assert "estimated time" not in seqmlm("structure", model, "-").ok().err
 
 
 def test_null_models_leave_standard_input_unread(
@@ -424,17 +424,21 @@ def test_a_checkpoint_of_transformers_has_the_maps_of_transformers(
     ("settings", "error", "told"),
     [
         ({"paths": ()}, UsageError, "nothing to read"),
-        ({"paths": ("-",), "graphs": Path("x")}, UsageError, "standard input is read once, and graphs needs"),
+        ({"paths": ("-",), "graphs": Path("x")}, UsageError, "graphs needs the input twice"),
         ({"paths": ("-",), "method": "pmi", "report": Path("x")}, UsageError, "report, method pmi needs"),
-        ({"graphs": Path()}, UsageError, "holds what is read"),
+        ({"graphs": Path()}, UsageError, "contains input files"),
         ({"graphs": Path("empty.json")}, UsageError, "is a file; name a folder"),
         ({"graphs": Path("x"), "out": Path("x/edges.json")}, UsageError, "the same file"),
-        ({"distance": 2, "min_separation": 3}, UsageError, "no pair is"),
-        ({"sequences": 0}, UsageError, "sequences is at least 1"),
-        ({"dry_run": True, "graphs": Path("x")}, UsageError, "dry_run asks nothing: leave out graphs"),
+        ({"distance": 2, "min_separation": 3}, UsageError, "which leaves no pair"),
+        ({"sequences": 0}, UsageError, "sequences must be at least 1"),
+        ({"dry_run": True, "graphs": Path("x")}, UsageError, "dry_run does not run the model: remove graphs"),
         ({"truth": Path("nowhere.json")}, DataError, "no such file"),
-        ({"out": Path("out"), "truth": Path("empty.json")}, DataError, "none of the sequences is in"),
-        ({"together": True}, UsageError, "does not say which units have one name: leave out together"),
+        (
+            {"out": Path("out"), "truth": Path("empty.json")},
+            DataError,
+            "this truth has none of the sequences",
+        ),
+        ({"together": True}, UsageError, "has no names for units: remove together"),
         ({"paths": ("empty.fasta",), "truth": Path("empty.json")}, DataError, "the file is empty"),
     ],
 )

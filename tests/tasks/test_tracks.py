@@ -121,7 +121,7 @@ def test_words_and_their_tags_are_conll(workspace: Path, tmp_path: Path, seqmlm:
     seqmlm("predict", "pets", train, "--format-out", "xml").refused(2, "cannot be written as 'xml'")
     for format, name in (("conll", "a.csv"), ("jsonl", "a.conll"), ("csv", "a.tsv")):
         asked = ("--format-out", format, "--out", tmp_path / name)
-        seqmlm("predict", "pets", train, *asked).refused(2, f"by its name, and --format-out says {format}")
+        seqmlm("predict", "pets", train, *asked).refused(2, f"but --format-out is {format}")
     asked = ("--set", f"labels={train}")
     seqmlm("predict", "pets", train, *asked).refused(3, "name its column of true labels with --truth")
     invisible = written(tmp_path / "x.conll", "the\tO\ncat\tO\n\u200b\tO\nsees\tO\na\tO\ndog\tO\n")

@@ -76,8 +76,8 @@ def test_rows(variants: Callable[..., Finished], tmp_path: Path):
     assert two["wildtype_bits"] > 0
     assert "scored 5 of 6 variants" in done.err
     assert "1 of 6 variants are deletions or insertions" in done.err
-    assert "a stop codon: not scored, because it is not a residue: 1" in done.err
-    assert "the model does not know this wild type: " in done.err
+    assert "1 stop codon: not scored, because it is not a residue" in done.err
+    assert "the model does not know this wild type (" in done.err
 
 
 def test_one_place_says_little_of_a_model(variants: Callable[..., Finished], tmp_path: Path):
@@ -86,7 +86,7 @@ def test_one_place_says_little_of_a_model(variants: Callable[..., Finished], tmp
     every = [f"{old}{place}{'A' if old != 'A' else 'C'}" for place, old in enumerate(WILDTYPE, 1)]
     for listed, said in ((one, False), (every, True)):
         asked = table(tmp_path, *listed)
-        assert ("the model does not know this wild type: " in variants(asked).ok().err) == said
+        assert ("the model does not know this wild type (" in variants(asked).ok().err) == said
         found = variants(asked, "--json").ok().json
         assert (found["wildtype_bits_low"] is None) == (not said)
         assert said == (found["wildtype_bits"] > (found["wildtype_bits_low"] or 0) > 4.4)
@@ -195,7 +195,7 @@ def test_what_ranks_worse_than_others_says_so_beside_its_suggestions(
     given = (written(tmp_path / "other.csv", "\n".join([f"{head},other", *rows]) + "\n"), "--next", "1")
     assert "do not choose" not in variants(*given, "--measured", "fitness").out
     bad = variants(*given, "--measured", "other", "--set", "prediction=[other]")
-    assert "other ranks what was measured clearly better than this model: do not choose" in bad.out
+    assert "other is clearly better than this model on the measured variants: do not rely" in bad.out
 
 
 def test_a_report_and_its_run(
@@ -207,7 +207,7 @@ def test_a_report_and_its_run(
     html = report.read_text()
     assert html.count('class="band"') == len(WILDTYPE)  # the wild type's own letters
     assert html.count(" nats&#34;") + html.count(' nats"') == len(WILDTYPE) * 20
-    assert "To be tested next" in html
+    assert "Suggested next tests" in html
     runs = seqmlm("runs", "list", "--json").json
     assert [one["name"].startswith("variants-") for one in runs] == [True]
     shown = seqmlm("runs", "show", runs[0]["name"], "--json").json
@@ -259,14 +259,14 @@ def test_bad_input(variants: Callable[..., Finished], measured: Path, tmp_path: 
         (3, "not a number", (measured, "--measured", "mutant")),
         (3, "no such field", (measured, "--set", "column=nothing")),
         (2, "--measured", (measured, "--set", "prediction=[opposite]")),
-        (2, "name one file of variants", (measured, outside)),
+        (2, "give one file of variants", (measured, outside)),
         (3, "nowhere.csv", (tmp_path / "nowhere.csv",)),
     ]
     for code, told, given in cases:
         variants(*given).refused(code, told)
     done = variants(outside, "--on-error", "skip")
     assert (done.code, len(done.out.splitlines())) == (0, 1)
-    assert "Q99W: 99 is outside the wild type, which has residues 1 to 22: 1" in done.err
+    assert "1 Q99W: 99 is outside the wild type, which has residues 1 to 22" in done.err
 
 
 def test_a_model_of_another_field(seqmlm: Run, wildtype: Path, measured: Path, tmp_path: Path):
@@ -332,7 +332,7 @@ def test_colours_of_all_substitutions_fit_the_effects(size: float) -> None:
     page = Page("variants", "")
     Grid(WILDTYPE, STANDARD, values, range(1, len(WILDTYPE) + 1)).draw(page)
     html = page.html()
-    scale, beyond = re.findall(r"begin at (\S+) nats, beyond which (\S+)% of the effects lie", html)[0]
+    scale, beyond = re.findall(r"mean (\S+) nats or more \((\S+)% of the effects\)", html)[0]
     assert 1.9 * size < float(scale) < 3 * size
     assert 0.5 < float(beyond) < 4
     assert len(re.findall(r'<i class="[su]8" data-tip', html)) < 0.05 * values.size

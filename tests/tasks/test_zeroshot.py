@@ -106,7 +106,7 @@ def test_figures_are_those_of_a_count_by_hand(tmp_path: Path, classified: Callab
     assert run.data.params["n"] == "25"
     assert "n" not in run.data.metrics
     page = (tmp_path / "r.html").read_text()
-    assert "Each wording alone" in page
+    assert "Accuracy by wording" in page
     assert "terrible" in page
 
 

@@ -222,9 +222,11 @@ def test_a_shift_is_told_once_a_day(config: WatchConfig) -> None:
 
     assert tell(150, 40, 0) == []
     (told,) = tell(151, 0, 1)
-    assert told.startswith("76% of the last 200 rows have p-values below .5, as half of the rows of normal")
+    assert told.startswith(
+        "76% of the last 200 rows have p-values below .5, compared with half of normal rows"
+    )
     assert told.endswith(
-        "('seqmlm calibrate'), and start this again: it goes on where it was, by the new calibration"
+        "('seqmlm calibrate'), then restart this command: it continues with the new calibration"
     )
     assert tell(151, 0, 86_400) == []
     (told,) = tell(100, 41, 86_400)  # something else
@@ -241,9 +243,9 @@ def test_a_calibration_of_few_records_is_said_at_the_start() -> None:
         return Stored(fitted=fitted, records=records)
 
     (told,) = _few(stored(29))
-    assert told.startswith("the model was calibrated with 90 rows of 29 records only")
+    assert told.startswith("the model was calibrated with 90 rows from only 29 records")
     with handling_sensitive_data():
-        assert "rows of 29 records" in _few(stored(29))[0]
+        assert "rows from only 29 records" in _few(stored(29))[0]
         assert " 7 " not in _few(stored(7))[0]
     assert [_few(stored(*one)) for one in ((30,), (0,), (29, 29))] == [[], [], []]
 

@@ -445,7 +445,7 @@ def test_lines_that_are_not_like_those_of_the_calibration_are_told_of(
     said = Said()
     summary = follow(config, 340, said)
     (told,) = [text for text in said.said if "of the last 200 rows have p-values below .5" in text]
-    assert "calibrate it with normal data like these ('seqmlm calibrate'), and start this again" in told
+    assert "calibrate the model with normal data like these ('seqmlm calibrate'), then restart" in told
     assert summary.figures["low_p"] is not None
     write(logs / "a.log", rare)
     said = Said()

@@ -135,7 +135,7 @@ def windows(
             end = waiting.stretch_end(window)
     if waiting.lines:
         yield from waiting.pieces(window, len(waiting.lines))
-    problems.note("line older than the line before it", waiting.late)
+    problems.note("a line out of time order", waiting.late)
 
 
 class _WaitingLines:
