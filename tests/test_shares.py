@@ -71,7 +71,7 @@ def test_percentages_are_read_in_every_config(kind: type[Any]) -> None:
 def test_percentages_are_read_by_commands_python_and_readers(seqmlm: Run) -> None:
     printed = seqmlm("score", "model", "file", "--fpr", "0.1%", "--print-config").ok()
     assert "\nfpr: 0.001\n" in printed.out
-    seqmlm("score", "model", "file", "--fpr", "few").refused(2, "is no share such as 0.05 or 5%")
+    seqmlm("score", "model", "file", "--fpr", "few").refused(2, "is not a share such as 0.05 or 5%")
     assert Format(read=read_worktree).select_options({"near_duplicates": "80%"}) == {"near_duplicates": 0.8}
     assert Penalty.from_settings({"identity": "62%"}).identity == 0.62
     for rate in ("500%", 0, "none"):

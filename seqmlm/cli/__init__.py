@@ -1,8 +1,16 @@
 """The command line: each command parses its arguments, calls one task and prints the result.
 
-stdout is data, stderr is progress. Exit codes: 0 done, 1 other errors, 2 usage, 3 data, 4 state, 5 training;
-130 and 143 when stopped by Ctrl-C or SIGTERM (after saving). Whoever stops reading our output (head, less)
-has what was wanted: 0. What the system refuses is said in one sentence, `--debug` shows where it was met.
+Data go to stdout, progress to stderr. The exit codes are:
+
+    0          done, or the reader of the output has stopped reading (head, less)
+    1          other errors
+    2          usage
+    3          data
+    4          state
+    5          training
+    130, 143   stopped by Ctrl-C or SIGTERM, after saving
+
+Errors are one sentence. With `--debug`, the traceback is shown.
 """
 
 from __future__ import annotations
@@ -29,9 +37,9 @@ from seqmlm.cli.command import command, first_line, setting
 from seqmlm.cli.output import say, tell
 from seqmlm.errors import DataError, SeqmlmError, UsageError, nearest
 
-# Commands that can skip bad records, beside the tasks with that option.
+# Commands that can skip bad records, in addition to the tasks with that option.
 _TAKES_ON_ERROR = {"train", "data"}
-_KEEPS_NONE = {"calibrate", "data"}  # of the bad ones
+_KEEPS_NONE = {"calibrate", "data"}  # commands that cannot save bad records to a file
 
 
 _OWN = {
@@ -44,16 +52,16 @@ _OWN = {
         "evaluate": "seqmlm.cli.evaluate:Evaluate",
     }.items()
 }
-"""Commands of configs that are no tasks on the contract; in the list they come first, behind `train`."""
+"""Commands that are built from a config but listed here, not as plug-ins; help lists them after `train`."""
 
 
 def tasks() -> dict[str, EntryPoint]:
-    """The commands that are read from a config, by name; loads nothing."""
+    """The commands that are built from a config, by name. Nothing is imported."""
     return {**_OWN, **plugins.entries("tasks")}
 
 
 _LINE_END = re.compile(r"(?<!\n)\n(?!\n)")
-"""Within a paragraph, where a docstring's line ends; the help's lines are as wide as the terminal."""
+"""The line ends inside a paragraph. They are removed, so that help fills the width of the terminal."""
 
 
 _PANELS = {
@@ -61,21 +69,21 @@ _PANELS = {
     **dict.fromkeys(("domain", "data", "options", "option", "on_error"), "Input"),
     **dict.fromkeys(("shard", "settings", "config", "print_config", "help"), "More options"),
 }
-"""Where the help of a command has an option; the others are the command's own, and come first."""
+"""The help panel of each shared option. All other options of a command come first."""
 
 
 _VALUES = {"str": "TEXT", "Path": "PATH", "int": "NUMBER", "float": "NUMBER"}
-"""What a value is called in the help, by its type."""
+"""The placeholder of a value in the help, by its type."""
 
 
 def _in_panels(command: Any, ctx: Any) -> None:
-    """Put options into panels, and say what a value is as people do; of a flag nothing."""
+    """Assign options to panels, and give their values readable placeholders. Flags have none."""
     several = len(command.params) > 9 and not hasattr(command, "commands")
     for parameter in command.get_params(ctx):
         if parameter.param_type_name == "option" and parameter.metavar is None:
             parameter.metavar = "" if parameter.is_flag else _VALUES.get(parameter.bare_type())
         elif parameter.param_type_name == "argument":
-            parameter.display_type_rich = lambda **_: None  # its name says it
+            parameter.display_type_rich = lambda **_: None  # the name is enough
         if several and parameter.name in _PANELS and parameter.param_type_name == "option":
             parameter.rich_help_panel = _PANELS[parameter.name]
     for inner in getattr(command, "commands", {}).values():
@@ -83,10 +91,10 @@ def _in_panels(command: Any, ctx: Any) -> None:
 
 
 def _with_resume_value(args: Sequence[str]) -> list[str]:
-    """Arguments in which `--resume` alone is `--resume=auto`: in Typer no option may lack its value.
+    """Arguments in which `--resume` without a value is `--resume=auto`: Typer requires a value.
 
-    It stands alone before another option, at the end, and where --name names the run: what follows it there
-    is a model or a file.
+    `--resume` has no value before another option and at the end. With --name, its value can only be a mode or
+    that name. Any other word after it is a model or a file.
     """
     names = {following for arg, following in pairwise(args) if arg == "--name"}
     names |= {arg.partition("=")[2] for arg in args if arg.startswith("--name=")}
@@ -100,7 +108,7 @@ def _with_resume_value(args: Sequence[str]) -> list[str]:
 
 
 class _BrokenPipe(Exception):
-    """Some pipe is broken; of such an error Typer would end with 1 and without a word."""
+    """A broken pipe. Typer would exit with 1 and no message on a plain BrokenPipeError."""
 
     def __init__(self, error: BrokenPipeError) -> None:
         self.error = error
@@ -118,7 +126,7 @@ class _Commands(TyperGroup):
         names = super().list_commands(ctx)
         return [names[0], *_OWN, *plugins.names("tasks"), *names[1:]]
 
-    def get_command(self, ctx: Any, name: str) -> Any:  # for the list of commands: tasks load torch
+    def get_command(self, ctx: Any, name: str) -> Any:  # the list of commands must not import tasks
         command = super().get_command(ctx, name)
         if command is None and name in tasks():
             return TyperCommand(name, help=first_line(tasks()[name]))
@@ -139,7 +147,7 @@ class _Commands(TyperGroup):
         return name, resolved, remaining_args
 
     def _unknown(self, ctx: Any, name: str) -> UsageError:
-        """The error for an unknown command, with the command that was probably meant."""
+        """The error for an unknown command. It names the command that was probably meant."""
         groups = {group: getattr(command, "commands", {}) for group, command in self.commands.items()}
         meant = [f"'seqmlm {group} {name}'" for group, command in groups.items() if name in command]
         if meant:
@@ -157,7 +165,7 @@ class _Commands(TyperGroup):
 
 
 def _name_setting(command: str, option: str) -> None:
-    """Refuse an option that is a setting of the command, by its name there."""
+    """Raise a UsageError if an unknown option is a setting of the command. The error names the setting."""
     kind: type[Any] | None = None
     if command == "train":
         from seqmlm.training.config import PretrainConfig as kind
@@ -206,13 +214,13 @@ def _root(
 
 
 def main(arguments: Sequence[str] | None = None) -> Any:
-    """Run the command line; a `SeqmlmError` becomes one line on stderr and an exit code."""
-    # OpenMP threads that spin while waiting slow each other down many times over on a shared machine.
+    """Run the command line. A `SeqmlmError` becomes one line on stderr and an exit code."""
+    # OpenMP threads that spin while they wait slow each other down many times on a shared machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    if arguments is None:  # the process is ours alone
+    if arguments is None:  # the process runs only this command
         start.own_process()
-        # Importing torch and transformers makes a million objects that stay: to look for garbage among them
-        # after each 700 new ones, as Python does, is a tenth of a start.
+        # Importing torch and transformers creates a million permanent objects. Python's garbage collection
+        # after every 700 new objects would take a tenth of the start time.
         gc.set_threshold(10_000)
     _open_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -220,7 +228,7 @@ def main(arguments: Sequence[str] | None = None) -> Any:
         try:
             return app(words)
         except SystemExit:
-            sys.stdout.flush()  # here, where what fails can be said
+            sys.stdout.flush()  # here, so that a failure is reported below
             raise
     except (SeqmlmError, OSError, _BrokenPipe, MemoryError, RecursionError) as error:
         if isinstance(error, (BrokenPipeError, _BrokenPipe)) and _reader_has_left():
@@ -242,35 +250,35 @@ def _fail(error: BaseException, words: Sequence[str]) -> NoReturn:
             tell(f"hint: {flag}skip ignores bad records{quarantine_hint}")
         _end(error.exit_code)
     if isinstance(error, MemoryError):
-        tell("error: there is not enough memory: give less at a time, such as a smaller tokens_per_batch")
+        tell("error: not enough memory: use a smaller tokens_per_batch, or less input at a time")
         _end(1)
     if isinstance(error, RecursionError):
-        tell("error: something that was read is nested too deeply: look at the input and the settings")
+        tell("error: the input or a setting is nested too deeply: check both")
         _end(1)
     assert isinstance(error, OSError)
     if error.errno == errno.ENOSPC:
         tell("error: the disk is full: free space and run the command again")
         _end(4)
     if error.errno == errno.EBADF and error.filename is None:
-        tell("error: standard output is closed, and results are written to it: redirect it to a file")
+        tell("error: standard output is closed, so results cannot be written: redirect it to a file")
         _end(4)
     place = "" if error.filename is None else f"{error.filename}: "
-    tell(f"error: {place}{error.strerror or error}: check that it is there and that you may use it")
+    tell(f"error: {place}{error.strerror or error}: check that the file exists and that you may use it")
     _end(3 if str(error.filename) in words else 4)
 
 
 def _takes_on_error(command: str) -> bool:
-    """Whether a command can be told to skip bad records."""
+    """Whether a command has the option `--on-error`, or an equivalent setting."""
     return command in _TAKES_ON_ERROR or (
         command in tasks() and "on_error" in tasks()[command].load().Config.option_fields
     )
 
 
 def _open_streams() -> None:
-    """Give the process the standard streams that it was started without, before other files take their place.
+    """Open missing standard streams, before other files get their descriptors.
 
-    A closed standard input is an empty one, messages to a closed stderr go nowhere, and what is written to a
-    closed stdout fails, as on a full disk. What an encoding cannot show is shown as an escape.
+    A closed stdin reads as empty. Messages to a closed stderr are lost. Writing to a closed stdout fails, as
+    on a full disk. Characters that the encoding cannot represent are written as escapes.
     """
     for name, flags in (("stdin", os.O_RDONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY)):
         if getattr(sys, name) is None:
@@ -282,7 +290,7 @@ def _open_streams() -> None:
 
 
 def _reader_has_left() -> bool:
-    """Whether nobody reads our standard output any more; else another pipe or connection is broken."""
+    """Whether the reader of standard output has closed it. If not, another pipe or connection broke."""
     try:
         descriptor = sys.stdout.fileno()
     except (OSError, ValueError):
@@ -293,7 +301,7 @@ def _reader_has_left() -> bool:
 
 
 def _end(code: int) -> NoReturn:
-    """End, without the interpreter's own words about output that nobody takes."""
+    """Exit, without the interpreter's own error message about output that cannot be flushed."""
     try:
         sys.stdout.flush()
     except OSError:

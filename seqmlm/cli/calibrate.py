@@ -1,4 +1,4 @@
-"""`seqmlm calibrate`: learn the distribution of normal scores, so that scores become p-values and alarms."""
+"""`seqmlm calibrate`: store the scores of normal data, so that new scores get p-values and alarms."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Calibrate:
     def launch(
         cls, name: str, config: CalibrateConfig, *, stdout: TextIO, progress: Any, as_json: bool
     ) -> Answer:
-        """Calibrate the model; the figures of its calibrations, and remarks about them for a person."""
+        """Calibrate the model, and return the figures of its calibrations with remarks about them."""
         result = calibrate_files(config, progress.message)
         for text in () if as_json else _remarks(result, config.fpr):
             progress.message(text)
@@ -61,7 +61,7 @@ def _remarks(result: CalibrateResult, alpha: float | None) -> Iterator[str]:
     for name, facts in result.modes.items():
         if facts["few_records"]:
             yield (
-                f"mode {name}: the rows are from only {facts['records']} records. Rows of one record are "
+                f"mode {name}: the rows come from only {facts['records']} records. Rows of the same record "
                 "alike, so the rate of false alarms is less certain than the number of rows suggests. Give "
                 "more records"
             )

@@ -1,7 +1,8 @@
-"""A command is a task: its options, their help, choices and defaults are read from the task's config.
+"""Commands from tasks: options, help, choices and defaults come from the config class of a task.
 
-A field is an option where the config says that it is shown; all others go under `--set NAME=VALUE`. Its help
-is its line under `Args:` in the docstring of the class; `Literal`s become choices, `paths` is positional.
+A field becomes an option if `option_fields` lists it. All other fields are set by `--set NAME=VALUE`. The
+help of an option is the field's line under `Args:` in the docstring of the class. A `Literal` gives choices.
+The field `paths` is positional.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ class Answer:
     """The result of a command that writes no rows.
 
     Args:
-        figures: what machines read, a dataclass or a mapping.
-        answer: all of that in a sentence.
-        tables: title, columns and rows of each.
-        hint: what a person would do next.
+        figures: the result for `--json`, a dataclass or a mapping.
+        answer: the result in one sentence.
+        tables: title, columns and rows of each table.
+        hint: the command to run next.
     """
 
     figures: Any
@@ -65,16 +66,16 @@ class Answer:
     failure: ClassVar[str] = ""
 
     def to_dict(self) -> Any:
-        """The figures as JSON objects have them."""
+        """The figures as JSON values."""
         return self.figures
 
 
 class Command(Protocol):
-    """A command that is no `seqmlm.tasks.task.Task`: it has no items or no end, or it makes a model.
+    """A command that is not a `seqmlm.tasks.task.Task`: it has no items, never ends or trains a model.
 
     Attributes:
-        Config: class of the config; its docstring describes the options.
-        trains: it makes a model; progress is then that of a training.
+        Config: class of the config. Its docstring describes the options.
+        trains: whether it trains a model. The progress display is then that of a training.
     """
 
     Config: ClassVar[type[Any]]
@@ -82,11 +83,11 @@ class Command(Protocol):
 
     @classmethod
     def launch(cls, name: str, config: Any, *, stdout: TextIO | None, progress: Any, as_json: bool) -> Any:
-        """Run the command; returns a `seqmlm.reports.summary.Summary` or an `Answer`."""
+        """Run the command, and return a `seqmlm.reports.summary.Summary` or an `Answer`."""
 
 
 def first_line(task: EntryPoint) -> str:
-    """The first sentence of a task's docstring, without importing it: a list of commands loads no torch."""
+    """The first paragraph of a task's docstring. The task is not imported, because that would load torch."""
     spec = find_spec(task.module)
     if spec is None or spec.origin is None:
         return f"(cannot be imported: {task.module})"
@@ -97,7 +98,7 @@ def first_line(task: EntryPoint) -> str:
 
 
 def command(name: str, make: type[Any]) -> Any:
-    """The command of a task or of a `Command`, for Typer's own group of commands."""
+    """The Typer command for a task or a `Command`."""
 
     def called(**arguments: Any) -> None:
         as_json, printed = arguments.pop("json_output"), arguments.pop("print_config")
@@ -114,7 +115,7 @@ def command(name: str, make: type[Any]) -> Any:
 
 
 def declared(called: Callable[..., None], kind: type[Any]) -> Callable[..., None]:
-    """A function of keyword arguments with the parameters that a config declares, for Typer to look at."""
+    """Give a function the signature that a config declares, so that Typer makes options from it."""
     parameters = _parameters(kind)
     called.__signature__ = inspect.Signature([*parameters.values()])  # type: ignore[attr-defined]
     called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters.values()}
@@ -122,18 +123,18 @@ def declared(called: Callable[..., None], kind: type[Any]) -> Callable[..., None
 
 
 def _run(name: str, make: type[Any], config: Any, as_json: bool) -> None:
-    """Run a task or command, and print its figures: on stdout, or on stderr where the rows are there."""
+    """Run a task or command, and print its figures: on stderr if stdout has the rows, else on stdout."""
     from seqmlm.cli.console import ScoringConsole, TrainingConsole
     from seqmlm.cli.start import began
 
-    live = getattr(config, "latency", None) is not None  # of input without an end nothing is left
+    live = getattr(config, "latency", None) is not None  # live input has no end, so no remaining time
     trains = getattr(make, "trains", False)
     with TrainingConsole(began()) if trains else ScoringConsole(lines=not live) as console:
         options: dict[str, Any] = {"stdout": sys.stdout, "progress": console, "as_json": as_json}
         if hasattr(make, "launch"):
             summary = make.launch(name, config, **options)
         else:
-            from seqmlm.tasks.run import run  # here, for it loads torch, and some commands need none
+            from seqmlm.tasks.run import run  # imported here: it loads torch, which some commands do not need
 
             summary = run(name, make, config, **options)
     out = getattr(config, "out", None)
@@ -171,7 +172,7 @@ def _problem_text(count: Any, reason: str) -> str:
 
 
 def described(kind: type[Any], values: Mapping[str, Any]) -> list[str]:
-    """Lines of YAML with every setting, of which some may be left out, below what it means."""
+    """Lines of YAML with each setting in `values`, below a comment with its meaning."""
     import yaml
 
     hints, helps, lines = get_type_hints(kind), descriptions(kind), []
@@ -185,9 +186,9 @@ def described(kind: type[Any], values: Mapping[str, Any]) -> list[str]:
 
 
 def setting(kind: type[Any], option: str) -> str | None:
-    """The setting of a config that has an option's name: data.format for --format; None where none has.
+    """The setting with the name of an option, such as data.format for --format; None if there is none.
 
-    A section has the name of its first setting: --tokenizer is tokenizer.name.
+    The name of a section means its first setting: --tokenizer is tokenizer.name.
     """
     field_name = option.lstrip("-").replace("-", "_")
     hints = get_type_hints(kind)
@@ -222,7 +223,7 @@ def _configured(kind: type[Any], arguments: Mapping[str, Any]) -> Any:
 
 
 def _parameters(kind: type[Any]) -> Parameters:
-    """The parameters of a command, in the order of its help; what a config shows itself is not added."""
+    """The parameters of a command, in the order of its help. Shared options are added unless declared."""
     hints, helps = get_type_hints(kind, include_extras=True), descriptions(kind)
     fields = {field.name: field for field in dataclasses.fields(kind)}
     annotations: dict[str, tuple[Any, Any]] = {}  # annotation and default
@@ -250,10 +251,14 @@ def _parameters(kind: type[Any]) -> Parameters:
 
 
 def _option(field: dataclasses.Field[Any], hint: Any, text: str) -> Any:
-    """How Typer declares a field: its type, its flag and its help, which ends with choices and default.
+    """The Typer annotation of a field: its type, flag and help. The help ends with choices and default.
 
-    The field's `metadata` may have another `flag`, flags that `also` mean the same, a default that Typer
-    shows, and `further` arguments of Typer's.
+    These keys of the field's `metadata` change the annotation:
+
+        flag      another flag
+        also      more flags with the same meaning
+        default   the default that Typer shows
+        further   additional arguments for `typer.Option`
     """
     name, metadata = field.name, field.metadata
     default = None if "default" in metadata else field.default
@@ -292,7 +297,7 @@ def _share(text: str) -> float:
     try:
         return share(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is no share such as 0.05 or 5%") from None
+        raise typer.BadParameter(f"{text!r} is not a share such as 0.05 or 5%") from None
 
 
 def _sentence(text: str) -> str:
@@ -300,6 +305,6 @@ def _sentence(text: str) -> str:
 
 
 def descriptions(kind: type[Any]) -> dict[str, str]:
-    """Field to its line under `Args:` in the docstring of the class, or of one of its bases."""
+    """The help of each field: its line under `Args:` in the docstring of the class or a base class."""
     texts = (base.__doc__ or "" for base in reversed(kind.__mro__))
     return {name: meaning for text in texts for name, meaning in meanings(text).items()}

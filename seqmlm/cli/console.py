@@ -1,4 +1,4 @@
-"""Progress on stderr: live on a terminal; elsewhere plain lines (training) or messages alone (scoring)."""
+"""Progress on stderr: a live display on a terminal, and a plain line every 10 s elsewhere."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 SECONDS_BETWEEN_LINES = 10.0
 SHARES = {"training": (0.0, 0.8), "evaluation": (0.8, 0.85), "counts": (0.85, 0.9), "calibration": (0.9, 1.0)}
-"""Where parts of a training begin and end on its bar; all others take the whole bar."""
+"""Begin and end of each part of a training on the progress bar. All other parts take the whole bar."""
 _REFRESH = 0.1  # seconds between two updates of the live line
 
 
 class _Stderr(RichConsole):
-    """Standard error; where nobody listens any more, the work goes on."""
+    """Standard error. If its reader has closed it, output is dropped and the work continues."""
 
     def __init__(self) -> None:
         super().__init__(stderr=True, highlight=False, emoji=False)
@@ -44,7 +44,7 @@ class _Stderr(RichConsole):
 
 
 class _Console:
-    """A progress display on stderr, entered and left as a context; messages go above it."""
+    """A progress display on stderr. It is a context manager. Messages are printed above it."""
 
     def __init__(self, *columns: ProgressColumn, auto_refresh: bool = True) -> None:
         self._rich = _Stderr()
@@ -53,7 +53,7 @@ class _Console:
             *(*columns, TimeElapsedColumn(), TimeRemainingColumn()),
             console=self._rich,
             disable=not self._live,
-            redirect_stdout=sys.stdout.isatty(),  # else rows for a file would go to the terminal
+            redirect_stdout=sys.stdout.isatty(),  # otherwise rows for a file would go to the terminal
             auto_refresh=auto_refresh,
         )
 
@@ -73,7 +73,7 @@ class _Console:
 
 
 class TrainingConsole(_Console):
-    """Shows the progress of a training; implements `seqmlm.training.observers.Console`."""
+    """The progress display of a training; implements `seqmlm.training.observers.Console`."""
 
     def __init__(self, began: float | None = None) -> None:
         text, name_column = TextColumn("{task.fields[text]}"), TextColumn("[bold]{task.description}")
@@ -83,24 +83,24 @@ class TrainingConsole(_Console):
         self._task: TaskID | None = None
 
     def step(self, report: StepReport, total: float | None) -> None:
-        """Show the current step; `total` is the expected number of steps, None if unknown."""
+        """Show the current step. `total` is the expected number of steps, or None if unknown."""
         of = f"/{total:.0f}" if total else ""
         text = f"step {report.step}{of}  loss {report.loss:.3f}  {report.tokens_per_second:,.0f} tokens/s"
         share = report.step / total if total else None
         self._show("training", share, text, f"{text}  {_eta(report, total)}")
 
     def phase(self, name: str, share: float) -> None:
-        """Show how much is done of a part of the run that is no step."""
+        """Show the completed share of a part of the run without steps, such as evaluation."""
         self._show(name, share, f"{share:.0%}", f"{name}: {share:.0%}")
 
     def calibration(self, mode: str, share: float, rows: int) -> None:
-        """Show how much of the calibration of a mode is done, and of how many rows it is."""
+        """Show the completed share of the calibration of a mode, and its number of rows."""
         self._show(
             f"calibration {mode}", share, f"{rows:,} rows", f"calibrating {mode}: {share:.0%}, {rows:,} rows"
         )
 
     def _show(self, name: str, share: float | None, text: str, line: str) -> None:
-        """Show a part of the run on its one bar; where nothing is live, by a line from time to time."""
+        """Show a part of the run on the bar. Without a terminal, print a line from time to time."""
         if not self._live:
             if self._due():
                 tell(line)
@@ -113,7 +113,7 @@ class TrainingConsole(_Console):
         self._progress.update(self._task, description=name, completed=done, total=total, text=text)
 
     def _due(self) -> bool:
-        """Whether it is time for a line, where nothing is live."""
+        """Whether it is time for the next plain line."""
         now = time.monotonic()
         if now - self._last_line < SECONDS_BETWEEN_LINES:
             return False
@@ -129,20 +129,21 @@ def _eta(report: StepReport, total: float | None) -> str:
 
 
 LINE_SECONDS = 10.0
-"""Between two lines about a task where nothing is live; a shorter run has none."""
+"""Seconds between two plain lines about a task. A shorter run prints none."""
 
 
 class ScoringConsole(_Console):
-    """Shows the progress of a task; implements `seqmlm.reports.summary.Progress`.
+    """The progress display of a task; implements `seqmlm.reports.summary.Progress`.
 
     Args:
-        lines: say something from time to time where stderr is no terminal.
+        lines: whether to print a line from time to time if stderr is not a terminal.
     """
 
     def __init__(self, *, lines: bool = True) -> None:
         suffixes = ("[records]:,.0f} records", "[rate]} records/s", "[alarms]}")
         texts = (TextColumn(f"{{task.fields{suffix}") for suffix in suffixes)
-        super().__init__(SpinnerColumn(), BarColumn(), *texts, auto_refresh=False)  # no thread: it may fork
+        # Without auto_refresh there is no thread: the process may fork.
+        super().__init__(SpinnerColumn(), BarColumn(), *texts, auto_refresh=False)
         self._task = self._progress.add_task("scoring", total=None, records=0, rate="0", alarms="")
         self._began: tuple[float, int] | None = None
         self._shown = 0.0
@@ -150,7 +151,7 @@ class ScoringConsole(_Console):
         self._first_share: tuple[float, float] | None = None
 
     def progress(self, records: int, alarms: int = 0, share: float | None = None) -> None:
-        """Show records and share done, and alarms; the rate is the mean since the first call."""
+        """Show the completed records and share, and the alarms. The rate is the mean since the first call."""
         now = time.monotonic()
         if not self._live:
             self._line(now, records, alarms, share)
@@ -169,7 +170,7 @@ class ScoringConsole(_Console):
             self._progress.refresh()
 
     def _line(self, now: float, records: int, alarms: int, share: float | None) -> None:
-        """Say what is done and how long the rest takes, at most once in `LINE_SECONDS`."""
+        """Print the progress and the remaining time, at most once in `LINE_SECONDS`."""
         if share is not None and self._first_share is None:
             self._first_share = now, share
         if not self._lines or now - self._said < LINE_SECONDS:

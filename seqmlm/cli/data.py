@@ -1,4 +1,4 @@
-"""`seqmlm data` and `seqmlm sample`: look at data before training on it; write a built-in sample."""
+"""`seqmlm data` and `seqmlm sample`: inspect data before training, and write a built-in sample."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def formats(
         also_folder = ", a folder" if file_format.folder and file_format.suffixes else ""
         say(f"{file_format.name} ({known_by}{also_folder})")
         if file_format.options == listed:
-            continue  # the same as of the previous format
+            continue  # the same options as the previous format
         listed = file_format.options
         say(textwrap.fill(file_format.reads, 96, initial_indent="  ", subsequent_indent="  "))
         for option in file_format.options:
@@ -79,8 +79,8 @@ def export(
 ) -> None:
     """Write records, with token ids and groups, as a folder that datasets.load_from_disk loads.
 
-    Records are split as a training would split them, and read again with the reader options that name the
-    columns id and document (see `seqmlm data formats`). Sensitive data are refused.
+    Records are split like in a training. To read the folder again, name its columns id and document by reader
+    options (see `seqmlm data formats`). Sensitive data are refused.
 
     Example: seqmlm data export --domain protein my_proteins.fasta.gz --out proteins
     """
@@ -121,9 +121,9 @@ def inspect(
     ] = False,
     json_output: opt.Json = False,
 ) -> None:
-    """Count records, lengths, tokens, duplicates, splits, leaks and problems; show one masked record.
+    """Count records, lengths, tokens, duplicates, splits, leaks and problems. Show one masked record.
 
-    Without a path, the domain's built-in sample is inspected.
+    Without a path, the built-in sample of the domain is inspected.
 
     Example: seqmlm data inspect --domain protein my_proteins.fasta.gz
     """
@@ -161,7 +161,7 @@ def sample(
 ) -> None:
     """Write a synthetic sample with known truth: data in the domain's default format, and truth.json.
 
-    The seed changes what is drawn, never the planted truth.
+    The seed changes the drawn records, but never the planted truth.
 
     Example: seqmlm sample --domain protein --out sample --n 500
     """

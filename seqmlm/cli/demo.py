@@ -1,4 +1,4 @@
-"""`seqmlm demo`: the first three minutes, by the very commands that a person would type."""
+"""`seqmlm demo`: run the commands that a new user would type, in three minutes."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ if TYPE_CHECKING:
     from seqmlm.management.demo_folder import DemoFolder
 
 ODD = 5
-"""Sequences whose letters are shuffled, beside twenty that are as those of the training."""
+"""Number of sequences with shuffled letters, in addition to twenty sequences like the training data."""
 
 SHUFFLED = "shuffled-"
-"""What their ids begin with."""
+"""The prefix of their ids."""
 
 MADE = (
     *("new.fasta", "scores.jsonl", "report.html", "sample/protein.fasta", "sample/truth.json"),
     "mlartifacts/seqmlm-protein/*",
 )
-"""Patterns of the files that the commands of a demo write, beside its databases and runs."""
+"""Patterns of the files that the commands of a demo write, in addition to its databases and runs."""
 
 _NEXT = """\
-A p-value is the share of normal proteins, set aside by the training, that are at least as unusual; --fpr 0.05
-lets one normal protein in twenty raise an alarm. {alarms}
+A p-value is the fraction of held-out normal proteins that are at least as unusual. With --fpr 0.05, one
+normal protein in twenty raises an alarm. {alarms}
 What to try next:
 
-  the run, its curves and its model in MLflow:
+  show the run, its curves and its model in MLflow:
     SEQMLM_HOME={home} {seqmlm} ui
-  your own proteins, judged by this model:
+  score your own proteins with this model:
     {seqmlm} score {model} YOUR.fasta --fpr 0.05
-  a model of your own, in a workspace of your own (the next demo deletes what this one made):
+  train your own model in your own workspace (the next demo deletes the files of this one):
     SEQMLM_HOME=$HOME/seqmlm {seqmlm} train --domain protein YOUR.fasta --max-time 10m --name mine"""
 
 _SHARED = ("SEQMLM_DATABASE_URL", "MLFLOW_TRACKING_URI")
-"""Variables that name databases which others may share: a demo leaves them aside."""
+"""Variables that name databases which other people may share. The demo ignores them."""
 
 
 def demo(
@@ -60,9 +60,10 @@ def demo(
         bool, typer.Option("--remove", help="Delete the files of an earlier demo and stop.")
     ] = False,
 ) -> None:
-    """Train on built-in proteins, score new ones, and open the report; under three minutes.
+    """Train on built-in proteins, score new ones, and open the report, in less than three minutes.
 
-    A file seqmlm-demo.json in the folder lists what the demo made. The next demo deletes only these files.
+    The file seqmlm-demo.json in the folder lists the files of the demo. The next demo deletes only these
+    files.
 
     Example: seqmlm demo
     """
@@ -83,15 +84,15 @@ def demo(
 
 
 def _steps(context: typer.Context, folder: DemoFolder, max_time: str) -> Path:
-    """Train, score and say what comes next; the path of the report."""
+    """Train, score, and print the next steps; return the path of the report."""
     home = folder.home
     tell(f"The commands run in a workspace of their own:\n\n$ export SEQMLM_HOME={shlex.quote(str(home))}\n")
-    tell("A tiny protein model of the built-in sample (three protein families), about a minute:")
+    tell("Train a tiny model on the built-in sample (three protein families), about a minute:")
     train = ("train", "--domain", "protein", "--name", "demo", "--size", "tiny", "--max-time", max_time)
     _run(context, *train)
     tell("\nThe registered model:")
     _run(context, "models", "list")
-    tell(f"\nWhich proteins are odd? Twenty new ones, and {ODD} of them with their residues shuffled:")
+    tell(f"\nWhich proteins are unusual? Score twenty new ones, and {ODD} of them with shuffled residues:")
     _run(context, "sample", "--domain", "protein", "--out", home / "sample", "--n", 20, "--seed", 7)
     new_proteins, rows, report = (home / name for name in ("new.fasta", "scores.jsonl", "report.html"))
     _shuffle(home / "sample" / "protein.fasta", new_proteins)
@@ -99,14 +100,14 @@ def _steps(context: typer.Context, folder: DemoFolder, max_time: str) -> Path:
     alarms = _show(rows)
     texts = {"home": home, "model": home / "runs" / "demo" / "model"}
     quoted = {name: shlex.quote(str(path)) for name, path in texts.items()}
-    say(f"\n{_NEXT.format(**quoted, alarms=alarms, seqmlm=program())}\n\nWhere each protein is odd: {report}")
+    say(f"\n{_NEXT.format(**quoted, alarms=alarms, seqmlm=program())}\n\nReport with all proteins: {report}")
     return report
 
 
 def program() -> str:
-    """The words that start this program in a shell, also where it is not on the PATH."""
+    """The words that start this program in a shell, even if it is not on the PATH."""
     started = Path(sys.argv[0])
-    # Started by python -m, or inside another program.
+    # The program was started by python -m, or inside another program.
     if started.name == "__main__.py" or not os.access(started, os.X_OK):
         return f"{shlex.quote(sys.executable)} -m seqmlm"
     if (on_path := shutil.which(started.name)) and Path(on_path).resolve() == started.resolve():
@@ -116,12 +117,10 @@ def program() -> str:
 
 @contextmanager
 def _workspace(home: Path) -> Iterator[None]:
-    """Make the folder the workspace, with databases of its own, until the demo ends."""
+    """Use the folder as workspace, with its own databases, until the demo ends."""
     saved_environment = {name: os.environ[name] for name in ("SEQMLM_HOME", *_SHARED) if name in os.environ}
     if ignored_variables := [name for name in _SHARED if name in saved_environment]:
-        tell(
-            f"the demo has databases of its own in {home}, and does not use {' and '.join(ignored_variables)}"
-        )
+        tell(f"the demo uses its own databases in {home}, and ignores {' and '.join(ignored_variables)}")
     for name in saved_environment:
         del os.environ[name]
     os.environ["SEQMLM_HOME"] = str(home)
@@ -134,7 +133,7 @@ def _workspace(home: Path) -> Iterator[None]:
 
 @contextmanager
 def _listing(folder: DemoFolder) -> Iterator[None]:
-    """Write the list of what the demo made, however it ends."""
+    """Write the list of the demo's files when the context ends, even after an error."""
     try:
         yield
     finally:
@@ -142,7 +141,7 @@ def _listing(folder: DemoFolder) -> Iterator[None]:
 
 
 def _run(context: typer.Context, *words: object) -> None:
-    """Run a command line in this process, and end as it does where it fails."""
+    """Run a command line in this process. If it fails, exit with its exit code."""
     arguments = [str(word) for word in words]
     tell(f"\n$ {program()} {shlex.join(arguments)}")
     code: Any = context.find_root().command.main(arguments, prog_name="seqmlm", standalone_mode=False)
@@ -151,7 +150,7 @@ def _run(context: typer.Context, *words: object) -> None:
 
 
 def _shuffle(sample: Path, out: Path) -> None:
-    """The sequences of a sample, and behind them the first ones with their letters shuffled."""
+    """Write the sequences of a sample, followed by the first `ODD` of them with shuffled letters."""
     records = [text.split("\n", 1) for text in sample.read_text().split(">")[1:]]
     proteins = [(name.split()[0], sequence.replace("\n", "")) for name, sequence in records]
     draw = random.Random(0)
@@ -160,7 +159,7 @@ def _shuffle(sample: Path, out: Path) -> None:
 
 
 def _show(rows: Path) -> str:
-    """Print the ten most unusual rows; how many of the shuffled and of the other proteins raise an alarm."""
+    """Print the ten most unusual rows; return a sentence with the numbers of alarms."""
     judged_rows = [
         row for row in map(json.loads, rows.read_text().splitlines()) if row["p_value"] is not None
     ]

@@ -1,4 +1,4 @@
-"""`seqmlm evaluate`: how well scores and alarms agree with labels."""
+"""`seqmlm evaluate`: compare scores and alarms with labels."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from seqmlm.scoring.evaluate import (
 class Evaluate:
     """Evaluate scores against labels, next to two trivial baselines: length, and flagging everything.
 
-    Reports AUROC, AUPRC, and recall at false positive rates of 1e-2 and 1e-3. The alarm column (a threshold
-    set without labels) has precision, recall and F1. Oracle F1 is that of the best threshold, chosen with the
-    labels.
+    It reports AUROC, AUPRC, and recall at false positive rates of 1e-2 and 1e-3. For the alarm column, whose
+    threshold was set without labels, it reports precision, recall and F1. Oracle F1 uses the best threshold,
+    which is chosen with the labels.
 
-    For predictions it reports the same figures as seqmlm finetune. The truth is the column --label-field, by
-    default "truth". Intervals are over the column --group, by default "group", or else over records. seqmlm
-    predict --truth writes both columns.
+    For predictions it reports the same figures as seqmlm finetune. The truth is in the column --label-field,
+    by default "truth". Intervals are over the groups in the column --group, by default "group", or else over
+    records. seqmlm predict --truth writes both columns.
 
     Example: seqmlm evaluate predictions.csv --label-field sentiment
 
@@ -44,7 +44,7 @@ class Evaluate:
     def launch(
         cls, name: str, config: EvaluateConfig, *, stdout: TextIO, progress: Any, as_json: bool
     ) -> Answer:
-        """Evaluate scores, or predictions where the files hold these."""
+        """Evaluate scores, or predictions if the files contain predictions."""
         if not config.paths:
             raise UsageError("nothing to evaluate: name files of scores or predictions")
         if are_predictions(config):

@@ -1,4 +1,4 @@
-"""`seqmlm incidents`: what the alarms of watched files come to; list, show, acknowledge, mute and prune."""
+"""`seqmlm incidents`: list, show, acknowledge, mute and prune groups of related alarms from `watch`."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def show(
     rows: Annotated[int, typer.Option(min=0, help="Number of rows to show.")] = 10,
     json_output: Json = False,
 ) -> None:
-    """Show one incident: what broke, where, what was expected instead, and its first rows.
+    """Show one incident: the fault, its place, the expected lines, and its first rows.
 
     Example: seqmlm incidents show 7
     """
@@ -131,11 +131,11 @@ def ack(
     ] = False,
     json_output: Json = False,
 ) -> None:
-    """Acknowledge an incident as a fault: while it lasts, similar alarms join it and open no other.
+    """Acknowledge an incident as a fault. While it lasts, similar alarms join it and open no other incident.
 
-    With --normal it is a false alarm, and reports count it as one. Similar alarms of this stream no longer
-    open incidents, with any version of the model. The model itself does not change: to adapt it, calibrate
-    with a log that has such lines.
+    With --normal it is marked as a false alarm, and reports count it as one. Similar alarms in this stream no
+    longer open incidents, for any version of the model. The model itself does not change. To adapt it,
+    calibrate with a log that has such lines.
 
     Example: seqmlm incidents ack 7 --note "backend restarts, Ann is on it"
 
@@ -151,11 +151,9 @@ def ack(
     elif normal:
         outcome = "was a false alarm: similar alarms open no incident in this stream"
     elif over:
-        outcome = (
-            f"is over, and is kept as a fault; to silence similar alarms: seqmlm incidents mute {marked.id}"
-        )
+        outcome = f"is over, as a fault; to silence similar alarms: seqmlm incidents mute {marked.id}"
     else:
-        outcome = "is acknowledged as a fault until it is over (a false alarm: --normal)"
+        outcome = "is acknowledged as a fault until it is over (for a false alarm: --normal)"
     _print_outcome(marked, outcome, json_output)
 
 
@@ -166,7 +164,7 @@ def mute(
     undo: Annotated[bool, typer.Option("--undo", help="Let similar alarms open incidents again.")] = False,
     json_output: Json = False,
 ) -> None:
-    """Mute alarms similar to an incident for good: they are written and counted, but open no incident.
+    """Mute alarms similar to an incident for good. They are still written and counted, but open no incident.
 
     Example: seqmlm incidents mute 7 --note "nightly backup"
     """
@@ -193,11 +191,11 @@ def prune(
     ] = False,
     json_output: Json = False,
 ) -> None:
-    """Delete old rows of followed files from the database, and old incidents that are over; outputs stay.
+    """Delete old rows of followed files from the database, and old incidents that are over. Outputs are kept.
 
-    Kept rows: those not in the output yet, those of an incident that is not over, and the last one. Kept
-    incidents: those that are open, acknowledged or muted, and those that a webhook still has to receive. An
-    output that is removed later is rewritten without the pruned rows.
+    These rows are kept: rows that are not in the output yet, rows of an incident that is not over, and the
+    last row. These incidents are kept: open, acknowledged and muted ones, and incidents that a webhook still
+    has to receive. If an output is removed later, it is rewritten without the pruned rows.
 
     Example: seqmlm incidents prune --older-than 30d --dry-run
     """
@@ -219,11 +217,11 @@ def prune(
         incidents = number_of(pruned.incidents, "incident")
         say(f"{entry.output}: {pruned.rows:,} of {rows:,} rows and {incidents} {verb}")
     if not prunings:
-        tell("no scoring of this workspace follows files: there is nothing to prune")
+        tell("this workspace has no streams of `seqmlm watch`, so there is nothing to prune")
 
 
 def _print_outcome(incident: Incident, outcome: str, json_output: bool) -> None:
-    """Print an incident as JSON, or a sentence on the outcome of a command for it."""
+    """Print an incident as JSON, or a sentence with the outcome of a command."""
     from seqmlm.watch.incidents import facts
 
     if json_output:
@@ -233,18 +231,18 @@ def _print_outcome(incident: Incident, outcome: str, json_output: bool) -> None:
 
 
 def _state(incident: Incident, stream: StreamEntry | None = None) -> str:
-    """The state of an incident; "scoring stopped" follows where it is not over and nobody looks at it."""
+    """The state of an incident, with "scoring stopped" if it is not over and its stream is not running."""
     stopped = stream is not None and not stream.running and incident.state != "resolved"
     return f"{incident.full_state}, scoring stopped" if stopped else incident.full_state
 
 
 def _when(moment: datetime) -> str:
-    """In the local time zone."""
+    """A time in the local time zone."""
     return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _row(place: str, row: Mapping[str, Any]) -> str:
-    """A row in one line: where, how unusual, why."""
+    """A row in one line: its place, p-value and reason."""
     p_value = "" if row.get("p_value") is None else f"  p {row['p_value']:.2g}"
     muted = f"  muted by {row['muted']}" if "muted" in row else ""
     reason = f"  {row['reason']}" if row.get("reason") else ""

@@ -14,10 +14,11 @@ from seqmlm.errors import UsageError
 app = typer.Typer(no_args_is_help=True, help="List, show, alias, export and recover registered models.")
 
 LOST = (
-    "aliases (but champion, the first version of each name); times of registration; where data sets were "
-    "read from, and their counts (runs/NAME/config.yaml has the paths); and of followed files how far they "
-    "were read, their rows, incidents and verdicts: follow them with another --out"
+    "aliases except champion, which is the first version of each name; times of registration; paths and "
+    "counts of data sets (runs/NAME/config.yaml has the paths). For followed files it lacks positions, rows, "
+    "incidents and verdicts: follow them again with another --out"
 )
+"""The facts that a new registry lacks, in words."""
 
 
 @app.command("list")
@@ -69,7 +70,7 @@ def show(model: opt.Model, json_output: opt.Json = False) -> None:
         print_facts({"path": facts["path"], **facts["card"], "calibrations": facts["calibrations"]})
         return
     head = facts.get("card", {}).get("head")
-    learnt = f"none: labels were taught, {head['kind']} {head['label']}" if head else ""
+    learnt = f"none: fine-tuned on labels, {head['kind']} {head['label']}" if head else ""
     print_facts(
         {
             "model": f"{facts['name']}:{facts['version']}",
@@ -83,11 +84,11 @@ def show(model: opt.Model, json_output: opt.Json = False) -> None:
             "tokenizer": f"{facts['tokenizer']['name']}, {facts['tokenizer']['vocabulary_size']:,} tokens",
             "masking": ", ".join(f"{key} {value}" for key, value in facts["masking"].items() if value != {})
             or learnt
-            or "none: a linear model learns every unit from all others",
+            or "none: a linear model predicts each unit from all others",
             "data": ", ".join(facts["dataset"]["sources"]),
             "data fingerprint": facts["dataset"]["fingerprint"],
             "calibrations": facts["calibrations"]
-            or ("none" if learnt else "none: seqmlm calibrate makes one of normal data"),
+            or ("none" if learnt else "none: seqmlm calibrate creates one from normal data"),
         }
     )
     say("\nmetrics")
@@ -115,7 +116,7 @@ def alias(
 
 @app.command("rescan")
 def rescan(json_output: opt.Json = False) -> None:
-    """Register the models in runs/ that the registry lacks; replace a damaged registry by a new one.
+    """Register the models in runs/ that the registry lacks, and replace a damaged registry by a new one.
 
     Example: seqmlm models rescan
     """
@@ -123,8 +124,8 @@ def rescan(json_output: opt.Json = False) -> None:
 
     done = rescan_models()
     if done.aside is not None:
-        tell(f"the registry could not be used: it was moved to {done.aside}, and a new one was created")
-        tell(f"the new registry lacks what model folders do not store: {LOST}")
+        tell(f"the registry was unusable: it was moved to {done.aside}, and a new one was created")
+        tell(f"the new registry lacks facts that model folders do not store: {LOST}")
     for folder, reason in done.broken.items():
         tell(f"{folder}: {reason}")
     added = [model.reference for model in done.added]
@@ -135,7 +136,7 @@ def rescan(json_output: opt.Json = False) -> None:
     else:
         for name in added:
             say(name)
-        tell(f"{len(added):,} models registered, {done.known:,} were known")
+        tell(f"{len(added):,} models registered, {done.known:,} were already known")
     if done.broken:
         raise typer.Exit(4)
 
@@ -152,8 +153,9 @@ def export(
     ] = "plain",
     json_output: opt.Json = False,
 ) -> None:
-    """Export a Hugging Face folder that AutoModelForMaskedLM and AutoTokenizer can load. A fine-tuned model
-    is loaded by AutoModelForSequenceClassification or AutoModelForTokenClassification.
+    """Export a Hugging Face folder that AutoModelForMaskedLM and AutoTokenizer can load.
+
+    AutoModelForSequenceClassification or AutoModelForTokenClassification loads a fine-tuned model.
 
     Example: seqmlm models export enzymes enzymes-hf
     """
@@ -162,12 +164,12 @@ def export(
     folders = [path for path in (folder, out) if path is not None]
     if len(folders) != 1:
         raise UsageError(
-            f"{folder} and --out {out} are two folders to write to; name one"
+            f"{folder} and --out {out} are two output folders; name only one of them"
             if folders
             else f"name the folder to write to, such as: seqmlm models export {model} exported"
         )
     if format not in ("plain", "sentence"):
-        raise UsageError(f"a model is exported as plain or sentence, not as {format!r}")
+        raise UsageError(f"--format is plain or sentence, not {format!r}")
     files = export_model(model, folders[0], tell, format="sentence" if format == "sentence" else "plain")
     if json_output:
         print_json({"out": str(folders[0]), "files": [path.name for path in files]})

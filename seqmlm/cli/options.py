@@ -1,6 +1,6 @@
 """Arguments and options that several commands share, each declared once as an `Annotated` type.
 
-An option means the same in every command that takes it. The options of tasks are not here: `cli/command.py`
+An option has the same meaning in every command. The options of tasks are not declared here. `cli/command.py`
 generates them from the fields of their configs, such as --fpr from `scoring/config.py`.
 """
 
@@ -30,7 +30,7 @@ OptionalModel = Annotated[
 
 
 def inputs(paths: list[str] | None) -> list[str] | None:
-    """The paths, with "-" for every name of standard input: what "-" means is known further down."""
+    """The paths, with every name of standard input replaced by "-", the only name that readers know."""
     names = ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
     return paths and ["-" if path in names else path for path in paths]
 
@@ -74,5 +74,5 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on 
 
 
 def merged(paths: list[str] | None, data: list[str] | None) -> list[str]:
-    """Positional paths, then those of `--data`."""
+    """The positional paths, followed by the paths from `--data`."""
     return [*(paths or []), *(data or [])]

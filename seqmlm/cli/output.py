@@ -1,7 +1,7 @@
-"""Printing: tables for people, tab-separated text for pipes, JSON for machines; on stderr what happens.
+"""Output on stdout and messages on stderr. Tables are formatted on a terminal, and tab-separated in a pipe.
 
-No other module of the command line prints, so that nothing of the data reaches a terminal as it is: whatever
-would act on one is shown as an escape.
+No other module of the command line prints. All text is escaped here, so that control characters in the data
+never reach a terminal.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from seqmlm.errors import printable
 
 
 def say(text: object = "") -> None:
-    """Print text of one or several lines on stdout."""
+    """Print one or more lines of text on stdout."""
     print(printable(text, lines=True), flush=True)
 
 
 def tell(text: object) -> None:
-    """Print a message of one or several lines on stderr; where nobody listens, the work goes on."""
+    """Print a message of one or more lines on stderr. If stderr is closed, the message is dropped."""
     with suppress(OSError):
         print(printable(text, lines=True), file=sys.stderr, flush=True)
 
 
 def advise(hint: str) -> None:
-    """Tell a person at a terminal what to do next; programs are told nothing."""
+    """Print a hint about the next command on stderr, if stderr is a terminal."""
     if hint and sys.stderr.isatty():
         tell(hint)
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON value: indented on a terminal, one line elsewhere; NaN and infinity become null.
+    """Print one JSON value, indented on a terminal and as one line elsewhere.
 
-    A dataclass is an object of its fields.
+    NaN and infinity become null. A dataclass becomes an object with its fields.
     """
     indent = 2 if sys.stdout.isatty() else None
     print(json.dumps(_plain(value), indent=indent, allow_nan=False))
@@ -52,9 +52,13 @@ def print_table(
     title: str | None = None,
     on_stderr: bool = False,
 ) -> None:
-    """Print a table: formatted on a terminal; elsewhere tab-separated lines with a header.
+    """Print a table: formatted on a terminal, tab-separated lines with a header elsewhere.
 
-    Cells are rich markup: pass foreign text through `escape`. `aside` prints on stderr, beside other data.
+    Args:
+        columns: the header.
+        rows: the cells, as rich markup. Pass untrusted text through `escape`.
+        title: shown above the table on a terminal only.
+        on_stderr: print on stderr, because stdout has other data.
     """
     from rich.console import Console
     from rich.table import Table
@@ -69,15 +73,15 @@ def print_table(
     heading = None if title is None else printable(title)
     table = Table(title=heading, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for index, column in enumerate(columns):
-        # The first column is a name that people copy: only the others may wrap on a narrow terminal.
+        # People copy the name in the first column. Only the other columns may wrap on a narrow terminal.
         table.add_column(printable(column), overflow="fold", no_wrap=index == 0)
     for row in rows:
         table.add_row(*map(printable, row))
-    Console(emoji=False, stderr=on_stderr).print(table)  # ":bomb:" of a log stays what it is
+    Console(emoji=False, stderr=on_stderr).print(table)  # emoji codes in a log, such as ":bomb:", stay text
 
 
 def print_facts(facts: dict[str, object]) -> None:
-    """Print one fact per line, names padded to one width; None and "" are left out."""
+    """Print one fact per line, with names padded to the same width. None and "" are left out."""
     width = max((len(name) for name in facts), default=0)
     for name, value in facts.items():
         if value is not None and value != "":
@@ -85,19 +89,19 @@ def print_facts(facts: dict[str, object]) -> None:
 
 
 def escape(text: object) -> str:
-    """Escape rich markup, so that a table shows the text literally."""
+    """The text with rich markup escaped, so that a table shows it literally."""
     from rich.markup import escape as escape_markup
 
     return escape_markup(str(text))
 
 
 def when(milliseconds: int | None) -> str:
-    """A time (milliseconds since the epoch) in the local time zone; "" for None."""
+    """A time in the local time zone, from milliseconds since 1970; "" for None."""
     return datetime.fromtimestamp(milliseconds / 1000).strftime("%Y-%m-%d %H:%M:%S") if milliseconds else ""
 
 
 def duration(started: int | None, ended: int | None) -> str:
-    """Time between two instants in milliseconds, such as 1h02m or 45s; "" if it has not ended."""
+    """The time between two instants in milliseconds, such as 1h02m or 45s; "" if it has not ended."""
     if not started or not ended:
         return ""
     seconds = max(0, round((ended - started) / 1000))
@@ -108,8 +112,11 @@ def duration(started: int | None, ended: int | None) -> str:
 
 
 def number(value: float | int | None) -> str:
-    """A number for people: 4 significant digits below 10,000, whole with thousands separators above; "-" for
-    NaN."""
+    """A number for people.
+
+    It has 4 significant digits below 10,000. From 10,000 on it is rounded to an integer with thousands
+    separators. NaN is "-", None is "".
+    """
     if value is None:
         return ""
     if math.isnan(value):
@@ -140,10 +147,12 @@ def _plain(value: Any) -> Any:
 def end_as_asked(
     signal: int | None, out: Path | str | None, *, go_on: str = "with --resume to complete"
 ) -> None:
-    """Where a signal ended the work, say how to go on with the file `out`, and exit as what it killed does.
+    """If a signal ended the work, print how to continue, and exit with 128 + the signal.
 
-    `go_on` is what the same command needs in front of that name, or "" where it can only begin again; without
-    a signal nothing happens.
+    Args:
+        signal: number of the signal; None does nothing.
+        out: the output file.
+        go_on: the words to add to the same command before the name of the file; "" if it must start again.
     """
     if signal is None:
         return

@@ -1,8 +1,9 @@
-"""`seqmlm ray`: the shares of a task's command on the processes of a Ray cluster.
+"""`seqmlm ray`: run the shares of a task's command on a Ray cluster.
 
-A share is what `--shard I/N` asks about, a file of rows each, so that what is done stays done: a share whose
-process died is gone on with by another one, and a driver that died is started again. The price is that every
-machine must see the same files, and that every share reads the input once to count it.
+A share is the part of the input that `--shard I/N` selects. Each share writes its own file of rows, so that
+finished work is kept. If the process of a share dies, another process continues the share. If the driver
+dies, the user runs the command again. The price: every machine must see the same files, and every share reads
+the whole input once to count it.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from seqmlm.cli.output import print_json, tell
 from seqmlm.errors import StateError, UsageError, nearest, number_of
 
 LOST = 5
-"""Processes that a share may lose before the command ends."""
+"""Number of times that the process of a share may die before the command fails."""
 
-LAST = 4000  # characters of what a failed share said
+LAST = 4000  # last characters of the messages of a failed share, which are printed
 PR_SET_PDEATHSIG = 1
 
 
@@ -79,7 +80,7 @@ def ray(
 
 
 def _check(command: Sequence[str], command_names: Sequence[str]) -> None:
-    """Refuse what is no command, and options that are set here."""
+    """Refuse unknown commands, and options that this command sets itself."""
     if command[0] not in command_names:
         raise UsageError(f"no command {command[0]!r}{nearest(command[0], command_names)}")
     reserved_options = {"--out", "--shard", "--resume", "--report"} & {
@@ -87,14 +88,20 @@ def _check(command: Sequence[str], command_names: Sequence[str]) -> None:
     }
     if reserved_options:
         raise UsageError(
-            f"{', '.join(sorted(reserved_options))}: shares have their own; rows.jsonl is of all of them"
+            f"{', '.join(sorted(reserved_options))}: shares have their own; rows.jsonl has the rows of all"
         )
 
 
 def _run(
     commands: Sequence[Sequence[str]], *, address: str | None, cpus: float, gpus: float, done: int
 ) -> None:
-    """Run commands on Ray, each again where its process died; end with the exit code of one that fails."""
+    """Run commands on Ray, and restart each command whose process dies.
+
+    Raises:
+        UsageError: Ray is not installed.
+        StateError: Ray fails, or a process dies too often.
+        typer.Exit: a command failed, with its exit code.
+    """
     try:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         import ray as library
@@ -127,10 +134,10 @@ def _run(
 
 
 def share(command: Sequence[str], folder: str, environment: Mapping[str, str]) -> tuple[int, str]:
-    """One command, in a process beside that of Ray: its exit code, and the last it said.
+    """Run one command in a child process; return its exit code and its last messages.
 
     Raises:
-        ChildProcessError: it was killed, as by a system without memory.
+        ChildProcessError: the process was killed, for example because memory ran out.
     """
     done = subprocess.run(
         [sys.executable, "-m", "seqmlm", *command],
@@ -150,5 +157,5 @@ def share(command: Sequence[str], folder: str, environment: Mapping[str, str]) -
 
 
 def _end_together() -> None:
-    """End when the parent does: else two would write the same share once it is begun again (prctl(2))."""
+    """Make this process die with its parent (prctl(2)), so that two processes never write the same share."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""`seqmlm report`: what a model judged of watched files in a period, as a page."""
+"""`seqmlm report`: write a page about the results of `watch` in a period."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from seqmlm.cli.options import Json
 from seqmlm.cli.output import print_json, say, tell
 
-_LISTED = 10  # incidents that are named
+_LISTED = 10  # incidents that are printed
 
 
 def report(

@@ -1,4 +1,4 @@
-"""`seqmlm rows`: files of rows that several processes wrote."""
+"""`seqmlm rows`: merge files of rows that several processes wrote."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ app = typer.Typer(no_args_is_help=True, help="Merge rows written by several proc
 
 @app.callback()
 def _group() -> None:
-    """Keep `merge` a command of its group: Typer would otherwise drop its name."""
+    """Keep the name `merge`: Typer drops the name of the only command in a group without a callback."""
 
 
 @app.command("merge")

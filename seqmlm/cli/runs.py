@@ -101,8 +101,9 @@ def compare(
 ) -> None:
     """Compare runs: settings that differ, and final metrics with the best one marked.
 
-    With --metric it compares what two fine-tunings predicted for the same test data. It shows the difference,
-    its 95 % interval and the p-values of no difference, by bootstrap and by randomization over groups.
+    With --metric it compares the predictions of two fine-tunings for the same test data. It shows the
+    difference, its 95 % interval, and p-values for no difference by bootstrap and by randomization over
+    groups.
 
     Example: seqmlm runs compare uniform whole-word
 

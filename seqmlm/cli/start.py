@@ -1,4 +1,4 @@
-"""When the command began: with its process, where the process is the command's own."""
+"""The start time of the command, including the start of its process."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ _is_own: list[bool] = []
 
 
 def own_process() -> None:
-    """Say that this process was started for the command."""
+    """Record that this process was started only for the command."""
     _is_own.append(True)
 
 
 def began() -> float:
-    """The reading of `time.monotonic` at which the command began: now, where the process does other work."""
+    """The value of `time.monotonic` when the command began; now, if the process also does other work."""
     now = time.monotonic()
     if not _is_own:
         return now

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """The options of `seqmlm train`; all settings are in `seqmlm.training.config`.
+    """The options of `seqmlm train`. All settings are in `seqmlm.training.config`.
 
     Args:
         paths: files, folders or Hugging Face data sets (hf:NAME[:SPLIT]) to train on; - is standard input.
@@ -35,9 +35,10 @@ class TrainOptions:
         init: start from this model's weights and vocabulary: a name, NAME@ALIAS, folder or hub id. Log
             templates that are new in the data get new ids.
         max_steps: stop after this many optimizer steps.
-        max_time: end within this time: 90s, 10m, 2h, from the start of the command to its end; a fifth is for
-            evaluation and calibration. Reading is never cut: what it takes beyond half of the time is added.
-            Without --size a measured second chooses the size: --max-time 5m on two cores takes tiny.
+        max_time: end within this time: 90s, 10m, 2h, from the start of the command to its end. A fifth of it
+            is for evaluation and calibration. Reading is never cut. If it takes more than half of the time,
+            the excess is added. Without --size the speed of this machine, measured for a second, selects the
+            size; --max-time 5m on two cores selects tiny.
         options: KEY=VALUE: option of the file reader, such as column=text; repeatable.
         resume: never|auto|RUN: resume an interrupted run: its name, or auto for --name, else the newest
             unfinished one.
@@ -83,7 +84,7 @@ def _train(**arguments: Any) -> None:
     if arguments["print_config"]:
         _print_settings(request)
         return
-    request.check()  # before torch is loaded, which takes seconds
+    request.check()  # before torch is loaded: that takes seconds
     from seqmlm.cli.console import TrainingConsole
     from seqmlm.training.dry_run import dry_run
     from seqmlm.training.pretrain import pretrain
@@ -128,4 +129,4 @@ def _print_settings(request: TrainRequest) -> None:
         say("# model.size: measured when the training starts, since train.max_time is set; it decides")
         say("# train.learning_rate and train.tokens_per_batch where they are null")
     elif printed["model"]["init"] is None:
-        say("# train.learning_rate and train.tokens_per_batch go by model.size: change them with it")
+        say("# train.learning_rate and train.tokens_per_batch depend on model.size: change them with it")

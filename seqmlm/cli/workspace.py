@@ -1,4 +1,4 @@
-"""`seqmlm doctor`, `seqmlm db` and `seqmlm ui`: the installation, the registry's database, the MLflow UI."""
+"""`seqmlm doctor`, `seqmlm db` and `seqmlm ui`: check the installation, migrate the database, open MLflow."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def ui(
 ) -> None:
     """Open the MLflow UI on the runs and models of this workspace; Ctrl-C stops it.
 
-    It prints the address to open: that of the newest run's experiment, once there is a run.
+    It prints the address to open: the experiment of the newest run, or MLflow's first page without runs.
 
     Example: seqmlm ui --port 5001
     """
@@ -113,6 +113,6 @@ def ui(
         tell("MLFLOW_TRACKING_URI names a server: open that address")
         return
     if plan.experiment is None:
-        tell("no run is in MLflow yet, so this is its first page; run this again after a training")
+        tell("no run is in MLflow yet, so the address is its first page; run this again after a training")
     tell(f"runs and models of {plan.folder}; Ctrl-C stops the server")
     become(plan)

@@ -1,1 +1,1 @@
-"""Models, runs, data and the workspace: commands that list, inspect, export and check what is there."""
+"""Commands that list, inspect, export and check models, runs, data and the workspace."""

@@ -1,7 +1,7 @@
 """`seqmlm doctor`, `db` and `ui`: check an installation, migrate the registry, start MLflow's UI.
 
-The check changes nothing: it makes no file and no database, and a check that fails is itself reported as a
-problem, so that a broken installation can always be examined.
+The checks change nothing, and create no file and no database. If a check fails with an error, the error is
+reported as a problem. A broken installation can therefore always be examined.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _VARIABLES = ("SEQMLM_HOME", "MLFLOW_TRACKING_URI", "SEQMLM_DATABASE_URL", "CUDA
 
 @dataclass(kw_only=True)
 class Examination:
-    """Facts by topic, and the problems found."""
+    """Facts by topic, and the problems that were found."""
 
     versions: dict[str, str | None] = field(default_factory=dict)
     extras: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Examination:
 
 
 def examine() -> Examination:
-    """Run every check; creates no file and repairs nothing."""
+    """Run every check. No file is created, and nothing is repaired."""
     home = Workspace.locate()
     examination = Examination()
     examination.versions = {
@@ -73,7 +73,7 @@ def examine() -> Examination:
         try:
             check(examination, home)
         except Exception as error:
-            # The check itself must not fail on what it is looking for.
+            # A check must report a problem, not raise it.
             examination.problems.append(f"{check.__name__[1:]}: {type(error).__name__}: {error}")
     return examination
 
@@ -118,7 +118,7 @@ def _devices(examination: Examination, _: Workspace) -> None:
     }
     if torch.version.cuda and kind == "cpu" and shutil.which("nvidia-smi"):
         examination.problems.append(
-            "torch finds no GPU although nvidia-smi is installed; check the driver against torch's CUDA"
+            "torch finds no GPU although nvidia-smi is installed; check that the driver supports torch's CUDA"
         )
 
 
@@ -196,10 +196,18 @@ def _plugins(examination: Examination, _: Workspace) -> None:
 
 
 def schema(*, upgrade: bool = False, of: Schema = REGISTRY) -> tuple[str, str | None, str]:
-    """The registry's address (without password), the revision of a schema (None: empty) and the one this
-    version needs.
+    """The state of a schema in the registry's database.
 
-    All migrations are run then, where it is asked for. StateError where the database cannot be reached.
+    Args:
+        upgrade: run all pending migrations.
+        of: the schema.
+
+    Returns:
+        The address without password, the revision before any upgrade (None if the database is empty), and the
+        revision that this version needs.
+
+    Raises:
+        StateError: the database cannot be reached.
     """
     engine = database.engine(Workspace.locate().database_url)
     try:
@@ -212,9 +220,9 @@ def schema(*, upgrade: bool = False, of: Schema = REGISTRY) -> tuple[str, str | 
 
 
 HOST = "127.0.0.1"
-# MLflow's job workers are seven more processes that we do not use; its start-up messages are noise.
+# MLflow's job workers are seven processes that seqmlm does not use. Its start-up messages are not useful.
 _DEFAULTS = {
-    "PYTHONSAFEPATH": "1",  # for the processes it starts: no module is taken from the folder it is started in
+    "PYTHONSAFEPATH": "1",  # for its child processes: no module is imported from the current folder
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
@@ -223,11 +231,14 @@ _DEFAULTS = {
 
 
 class UiCommand(NamedTuple):
-    """Address to open, and the command that starts the UI (None if a server is already configured).
+    """The address to open, and the command that starts the UI.
 
     Args:
-        address: of the page with the runs of the newest run's experiment, else MLflow's first page.
-        experiment: its name; None where there is no run yet, or a server does not answer.
+        address: the page with the runs of the newest run's experiment, else MLflow's first page.
+        experiment: name of that experiment; None if there is no run yet or a server does not answer.
+        command: the command that starts the UI; None if a server is already configured.
+        environment: more environment variables for the command.
+        folder: the folder in which the command runs.
     """
 
     address: str
@@ -238,10 +249,13 @@ class UiCommand(NamedTuple):
 
 
 def plan_ui(port: int) -> UiCommand:
-    """Decide how to show the workspace's runs on a port (0: any free one); MLflow's database is made.
+    """Plan how to show the workspace's runs. MLflow's database is created if it is missing.
+
+    Args:
+        port: the port to listen on; 0 selects a free port.
 
     Raises:
-        StateError: the port is taken, or the store cannot be opened.
+        StateError: the port is in use, or the store cannot be opened.
     """
     home = Workspace.locate()
     tracker, folder = Tracker(home), str(home.root)
@@ -253,22 +267,23 @@ def plan_ui(port: int) -> UiCommand:
     port = _free(port)
     address, experiment = _page(f"http://{HOST}:{port}", tracker)
     tracker.mark_killed()
-    # Less than critical, the server logs that it was interrupted as an error, with a traceback.
+    # At lower levels, the server logs an interruption as an error with a traceback.
     command = (
         *(sys.executable, "-P", "-m", "mlflow", "ui"),
         *("--artifacts-destination", home.artifacts.as_uri()),
         *("--host", HOST, "--port", str(port), "--workers", "1", "--uvicorn-opts", "--log-level critical"),
     )
-    # Not an argument: the address may contain a password, and other users can see arguments.
+    # The address may contain a password, and other users can see arguments. So it is a variable.
     environment = {"MLFLOW_BACKEND_STORE_URI": home.tracking_uri}
     environment |= {key: value for key, value in _DEFAULTS.items() if key not in os.environ}
     return UiCommand(address, experiment, command, environment, folder)
 
 
 def _page(server: str, tracker: Tracker) -> tuple[str, str | None]:
-    """The address of the newest run's experiment, and its name; the server alone, and None, without runs.
+    """The address and name of the newest run's experiment; the server's address and None without runs.
 
-    MLflow 3 opens on a page of prompts and agents; the workflow type shows runs, curves and models.
+    MLflow 3 opens with a page for prompts and agents. The workflow type in the address selects the page with
+    runs, curves and models.
     """
     experiment = tracker.newest_experiment()
     if experiment is None or not server.startswith("http"):
@@ -280,7 +295,7 @@ def _page(server: str, tracker: Tracker) -> tuple[str, str | None]:
 
 
 def become(plan: UiCommand) -> None:
-    """Replace this process by the UI, so that signals and exit codes are the UI's; does not return."""
+    """Replace this process by the UI, which then gets all signals. This function does not return."""
     assert plan.command is not None
     os.chdir(plan.folder)
     os.execve(plan.command[0], plan.command, {**os.environ, **plan.environment})

@@ -1,7 +1,7 @@
-"""`seqmlm data export`: records and their encodings as a folder that `datasets.load_from_disk` loads.
+"""`seqmlm data export`: write records and their encodings to a folder for `datasets.load_from_disk`.
 
-Sensitive data are refused. Of them only aggregates leave the workspace, and a folder of records, whatever its
-mode, is made to be taken elsewhere.
+Sensitive data are refused. Only aggregates of them may leave the workspace, and an exported folder is meant
+to be copied elsewhere.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from seqmlm.domains.field import Field
 
 TOKENIZER = "tokenizer"
-"""Folder of the tokenizer beside the splits."""
+"""Name of the folder with the tokenizer, next to the folders of the splits."""
 
 _BATCH = 512
 
@@ -41,14 +41,15 @@ class ExportConfig:
     """The input of an export, and the folder that it writes.
 
     Args:
-        domain: its name.
+        domain: name of the domain.
         out: a folder that does not exist yet.
-        paths: files, folders, data sets (hf:NAME); none for the domain's sample.
-        format, options: format of the input files, and options of its reader.
-        tokenizer: a saved tokenizer or a model's folder; None for the domain's own, trained where it has no
-            fixed vocabulary.
-        on_error: "raise" ends at the first bad record, "skip" leaves bad ones out.
-        sensitive: treat the data as sensitive, also where the domain is not: nothing is exported.
+        paths: files, folders, data sets (hf:NAME); empty for the domain's sample.
+        format: format of the input files; None to detect it.
+        options: options of the reader.
+        tokenizer: folder of a saved tokenizer or model. None for the domain's own tokenizer, which is trained
+            on the data if it has no fixed vocabulary.
+        on_error: "raise" stops at the first bad record, "skip" leaves bad records out.
+        sensitive: treat the data as sensitive even if the domain is not, so that nothing is exported.
         seed: seed of the random split.
     """
 
@@ -65,7 +66,7 @@ class ExportConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """The content of an exported folder: records of each split, columns, and bad records by reason."""
+    """The content of an exported folder: records per split, columns, and bad records by reason."""
 
     out: str
     splits: Mapping[str, int]
@@ -74,21 +75,21 @@ class Exported:
 
 
 def export(config: ExportConfig) -> Exported:
-    """Write every record with its sequence and its encoding, divided as a training would divide them.
+    """Write every record with its sequence and encoding, in the same splits as a training.
 
-    The folder is whole or not there. A split is written twice (as a stream, then as `datasets` keeps it), in
-    memory that does not grow with it.
+    The folder is complete or absent. Each split is written twice: as a stream, then in the format of
+    `datasets`. Memory does not grow with the data.
 
     Raises:
-        UsageError: sensitive data, or an unknown domain, format or option.
-        DataError: an input that cannot be read, or holds no record.
-        StateError: the folder is there already, or cannot be written.
+        UsageError: the data are sensitive, or the domain, format or an option is unknown.
+        DataError: an input cannot be read, or has no records.
+        StateError: the folder exists, or cannot be written.
     """
     domain = plugins.domain(config.domain)
     if domain.sensitive or config.sensitive:
         raise UsageError(
-            f"records of sensitive data are not exported, only aggregates leave the workspace: "
-            f"'seqmlm data inspect --domain {domain.name}' shows these"
+            f"records of sensitive data cannot be exported: "
+            f"'seqmlm data inspect --domain {domain.name}' shows aggregates"
         )
     with new_folder(config.out) as building:
         return _exported(config, domain, building)
@@ -115,7 +116,10 @@ def _exported(config: ExportConfig, domain: Field, building: Path) -> Exported:
 
 @contextmanager
 def _reading(config: ExportConfig) -> Iterator[None]:
-    """Raise a DataError where an input cannot be read: the same OSError of an output is a StateError."""
+    """Convert an OSError within the context to a DataError, because inputs are read here.
+
+    Elsewhere an OSError comes from the output, and becomes a StateError.
+    """
     try:
         yield
     except OSError as error:
@@ -135,7 +139,7 @@ def _divided(reader: CorpusReader, problems: Problems, config: ExportConfig) -> 
 def _write(
     reader: CorpusReader, tokenizer: Tokenizer, problems: Problems, folder: Path, config: ExportConfig
 ) -> Counter[str]:
-    """Write the splits into a folder; gives the records of each."""
+    """Write the splits to a folder, and return the number of records of each split."""
     import pyarrow as pa
 
     schema = _schema(reader.domain)
@@ -166,10 +170,10 @@ def _rows(domain: Field, tokenizer: Tokenizer, records: list[Record]) -> Iterato
     encodings = tokenizer.encode_batch([record.raw for record in records])
     for record, encoding in zip(records, encodings, strict=True):
         yield {
-            "id": encodable(record.id),  # names of files may hold bytes that are no text
+            "id": encodable(record.id),  # file names may have bytes that are not text
             **domain.text.row(record),
             "document": encodable(record.document),
-            "source": encodable(Path(record.source).name),  # the folder is nobody else's business
+            "source": encodable(Path(record.source).name),  # the path of the folder stays private
             "line": record.line,
             "input_ids": encoding.ids,
             "groups": encoding.groups,

@@ -1,9 +1,13 @@
-"""`seqmlm data inspect` and `data formats`: what the data contain, before training, in bounded memory.
+"""`seqmlm data inspect` and `data formats`: describe data before training, in bounded memory.
 
-Two samples are kept. One is uniform over records (Vitter 1985, algorithm R). The other is a sample of the
-*hash values* of raw sequences: equal sequences are kept or left out together, so duplicates and sequences on
-both sides of a split are estimated without bias (Gibbons 2001, distinct sampling). Below the size limits both
-hold everything, and all figures are exact.
+Two samples are kept:
+
+* a uniform sample of records (Vitter 1985, algorithm R)
+* a sample of the hash values of raw sequences (Gibbons 2001, distinct sampling)
+
+In the second sample, equal sequences are kept or left out together. It therefore gives unbiased estimates of
+duplicates, and of sequences on both sides of a split. Below their size limits both samples are complete, and
+all figures are exact.
 """
 
 from __future__ import annotations
@@ -39,21 +43,22 @@ if TYPE_CHECKING:
     from seqmlm.domains.field import Field
     from seqmlm.domains.files import Format
 
-_MARKS = 8  # places in the split that are kept for one sequence
+_MARKS = 8  # positions in the split that are kept per sequence
 _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 _MOST_COMMON = 30
 _EXAMPLE_CHARACTERS = 400
 
 
 class Census:
-    """Counts records as they stream by.
+    """Counts of a stream of records, in bounded memory.
 
     Args:
-        split: divides the records.
-        seed: of the uniform samples.
-        distinct: different sequences held before the sample of hash values is thinned.
-        uniform: records whose length and place in the split are held.
-        sample_size: whole records held at most, of at most `characters` characters together.
+        split: the rule that divides the records.
+        seed: seed of the uniform samples.
+        distinct: number of distinct sequences above which the sample of hash values is thinned.
+        uniform: number of records whose length and position in the split are kept.
+        sample_size: largest number of whole records that are kept.
+        characters: largest number of characters of these records in total.
     """
 
     def __init__(
@@ -70,7 +75,7 @@ class Census:
         self._split, self._limit, self._uniform = split, distinct, uniform
         self._sample_size, self._room = sample_size, characters
         self._seen: dict[bytes, list[tuple[int, int]]] = {}
-        self._level = 0  # hash values with this many low bits 0 are kept
+        self._level = 0  # hash values are kept if this number of low bits are 0
         self._lengths = np.zeros(uniform, dtype=np.int64)
         self._marks = np.zeros((uniform, 2), dtype=np.int64)
         self._kept: list[Record] = []
@@ -114,7 +119,10 @@ class Census:
 
     @property
     def sampled_records(self) -> list[Record]:
-        """Records to examine, drawn uniformly unless they are very long; all of a short stream."""
+        """The records to examine: all records of a short stream, else a uniform sample.
+
+        The sample is not uniform if records are very long.
+        """
         return self._kept
 
     def length_quantiles(self, quantiles: tuple[float, ...]) -> dict[str, int]:
@@ -125,16 +133,16 @@ class Census:
 
     @property
     def distinct(self) -> int:
-        """Different raw sequences; the other records had occurred before."""
+        """The number of distinct raw sequences. All other records are duplicates."""
         return min(len(self._seen) << self._level, self.records)
 
     @property
     def exact(self) -> bool:
-        """Whether all counts are; else some are estimates from a sample of a long stream."""
+        """Whether all counts are exact. For a long stream, some are estimates from a sample."""
         return self._level == 0 and self.records <= self._uniform
 
     def divided(self) -> tuple[dict[str, int], int]:
-        """Records of each split, and distinct sequences that are both in training and in a held-out part."""
+        """Records of each split, and the number of distinct sequences in both training and held-out data."""
         sampled_count = min(self.records, self._uniform)
         parts = self._split.parts(self._marks[:sampled_count])
         validation, calibration = (
@@ -142,7 +150,7 @@ class Census:
             for part in (VALIDATION, CALIBRATION)
         )
         train = self.records - validation - calibration
-        # Of all in the sample of hash values: the number of its sequence (M,), and its marks (M, 2).
+        # For each entry in the sample of hash values: the number of its sequence (M,), and its mark (M, 2).
         owners = np.array(
             [n for n, sequence_marks in enumerate(self._seen.values()) for _ in sequence_marks],
             dtype=np.int64,
@@ -151,7 +159,8 @@ class Census:
             [selected for sequence_marks in self._seen.values() for selected in sequence_marks],
             dtype=np.int64,
         ).reshape(-1, 2)
-        # Sizes of groups matter: a sequence is where its records are; where none is held, the rule decides.
+        # A sequence is in the part of its records, which depends on the sizes of groups. If none of its
+        # records is in the uniform sample, the split rule determines the part.
         part_of_mark = dict(
             zip(map(tuple, self._marks[:sampled_count].tolist()), parts.tolist(), strict=True)
         )
@@ -171,23 +180,26 @@ class Census:
 
 @dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """The result; for sensitive data a count from 1 to 10 is "<11".
+    """The result of an inspection. For sensitive data, a count from 1 to 10 is "<11".
 
     Args:
-        records, characters, duplicates: counts; duplicates are records whose raw text occurred before.
-        estimated: whether duplicates, splits and leaks are estimates, as for a very long input.
-        length_quantiles: of the raw text, in characters.
-        looked_at: records in which units and vocabulary were counted, drawn at random.
-        unit: name of the domain's unit; unit_quantiles: units per record.
+        records: number of records.
+        characters: number of characters of their raw text.
+        duplicates: number of records whose raw text occurred before.
+        estimated: whether duplicates, splits and leaks are estimates, because the input is very long.
+        length_quantiles: quantiles of the length of the raw text, in characters.
+        looked_at: number of randomly drawn records in which units and vocabulary were counted.
+        unit: name of the domain's unit.
+        unit_quantiles: quantiles of the number of units per record.
         vocabulary: the domain's tokenizer, its size, and the number of unknown tokens.
-        tokens: the most common tokens of these records, with counts; none for sensitive data.
-        outside_alphabet: symbols outside the domain's closed alphabet, with counts.
-        split: records of each split, and distinct sequences that are both in training and in a held-out
-            part ("in both").
-        problems: bad records and notes, by reason.
+        tokens: counts of the most common tokens in these records; empty for sensitive data.
+        outside_alphabet: counts of symbols outside the domain's closed alphabet.
+        split: records of each split, and the number of distinct sequences in both training and held-out
+            data ("in both").
+        problems: counts of bad records and notes, by reason.
         places: file and line of the first occurrence of each reason.
-        remedies: what to do about each reason, if the reader knows.
-        audit: further counts of the domain (see `Reading.audit`).
+        remedies: the remedy for each reason, if the reader has one.
+        audit: more counts of the domain (see `Reading.audit`).
         example: one record before and after masking; empty for sensitive data unless requested.
     """
 
@@ -219,14 +231,21 @@ def inspect_data(
     sensitive: bool = False,
     show_records: bool = False,
 ) -> Inspection:
-    """Read files as a training would and count what they contain, in bounded memory.
+    """Read files like a training, and count their contents in bounded memory.
 
-    A bad record raises nothing; bad records are counted by reason. Without paths it is the domain's sample;
-    `show_records` shows the example of sensitive data, too.
+    Bad records do not raise an error. They are counted by reason.
+
+    Args:
+        domain: name of the domain.
+        paths: files, folders or data sets; empty for the domain's sample.
+        format: format of the files; None to detect it.
+        options: options of the reader.
+        sensitive: treat the data as sensitive even if the domain is not.
+        show_records: show the example record even if the data are sensitive.
 
     Raises:
-        UsageError: an unknown domain, format or option.
-        DataError: a path that does not exist, or nothing that can be read.
+        UsageError: the domain, format or an option is unknown.
+        DataError: a path does not exist, or nothing can be read.
     """
     field = plugins.domain(domain)
     data: dict[str, Any] = {"paths": list(paths), "format": format, "options": dict(options or {})}
@@ -289,7 +308,7 @@ def _inspection(unit: str, census: Census, examined: _Examined, problems: Proble
 
 @dataclass(frozen=True, eq=False)
 class _Examined:
-    """A sample of the records, encoded, and the symbols that the tokenizer does not know."""
+    """A sample of the records with their encodings, and counts of symbols unknown to the tokenizer."""
 
     tokenizer: Tokenizer | None
     records: list[Record]
@@ -302,10 +321,10 @@ class _Examined:
 
     @classmethod
     def of(cls, domain: Field, config: TokenizerConfig, sample: list[Record]) -> _Examined:
-        """Encode records with the domain's tokenizer, trained on them if it has no fixed vocabulary."""
+        """Encode records with the domain's tokenizer. It is trained on them if it has no fixed vocabulary."""
         try:
             tokenizer = load_or_train(config, lambda: (record.raw for record in sample))
-        except DataError:  # too little text for a vocabulary: all other figures can still be given
+        except DataError:  # too little text for a vocabulary: all other figures can still be computed
             return cls.nothing()
         outside: Counter[str] = Counter()
         spelled = []
@@ -330,7 +349,7 @@ class _Examined:
         return np.bincount(np.concatenate(ids), minlength=tokenizer.space.size)
 
     def tokens(self) -> dict[str, int]:
-        """The most common tokens (special ones excluded) with counts."""
+        """Counts of the most common tokens, without special tokens."""
         if self.tokenizer is None:
             return {}
         counts = self._counts(self.tokenizer)
@@ -339,7 +358,7 @@ class _Examined:
         return {self.tokenizer.tokens[i]: int(counts[i]) for i in order.tolist() if counts[i]}
 
     def vocabulary(self, hide: bool) -> dict[str, Any]:
-        """Name and size of the tokenizer, the number of unknown tokens, and what it decided of fields."""
+        """The name and size of the tokenizer, the number of unknown tokens, and its facts about fields."""
         if (tokenizer := self.tokenizer) is None:
             return {}
         counts, unknown = self._counts(tokenizer), tokenizer.space.unk
@@ -371,7 +390,7 @@ def _example(domain: Field, masking: MaskingConfig, seed: int, examined: _Examin
 
 @dataclass(frozen=True, kw_only=True)
 class FormatFacts:
-    """One file format: its file name endings, whether it can be a folder, and its options."""
+    """A file format: its description and endings, whether it can be a folder, and its options."""
 
     name: str
     reads: str
@@ -382,7 +401,7 @@ class FormatFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class OptionFacts:
-    """One option of a reader: `--option NAME=VALUE`."""
+    """An option of a reader: `--option NAME=VALUE`."""
 
     name: str
     default: Any
@@ -390,7 +409,7 @@ class OptionFacts:
 
 
 def formats(domain: str) -> list[FormatFacts]:
-    """The formats of a domain; the first is assumed if a file's name matches none."""
+    """The formats of a domain. The first is used if a file's name matches none."""
     return [_facts(name, format) for name, format in plugins.domain(domain).files.formats.items()]
 
 

@@ -1,4 +1,4 @@
-"""The rows of all shares of a request (`--shard`), put into one file."""
+"""Merge the rows of all shares of a request (`--shard`) into one file."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from seqmlm.tasks.shards import SHARE_SUFFIX, Share, parse
 
 
 def merge(paths: Sequence[Path], out: Path) -> int:
-    """Put the rows of all shares of one request into one file, in the order of the input.
+    """Merge the rows of all shares of one request, in the order of the input.
 
     Args:
-        paths: of the shares, in any order.
-        out: the file; readable by the owner alone where a share is.
+        paths: files of the shares, in any order.
+        out: the merged file. If only the owner can read a share, only the owner can read this file.
 
     Returns:
-        How many items the rows are of.
+        The number of items of all shares.
 
     Raises:
-        UsageError: no shares, or the output is one of them.
-        StateError: a share is missing, unfinished, changed, there twice, or of another request.
+        UsageError: no shares are named, or the output is one of them.
+        StateError: a share is missing, unfinished, changed or duplicated, or belongs to another request.
     """
     if not paths:
         raise UsageError("name the files written with --shard")
     if ending(out) not in ("", *(share for share in FORMATS["jsonl"] if not share.endswith(PACKED))):
-        raise UsageError(f"--out {out}: parts are JSON lines, and so are merged rows: name a .jsonl")
+        raise UsageError(f"--out {out}: merged rows are JSON lines; use a name that ends in .jsonl")
     check_outputs({"--out": out}, inputs=paths)
     shares = {path: share_of_file(path) for path in paths}
     first = shares[paths[0]]
@@ -48,8 +48,8 @@ def merge(paths: Sequence[Path], out: Path) -> int:
     by_number = {parse(share.shard)[0]: path for path, share in shares.items()}
     missing = [f"{number}/{count}" for number in range(count) if number not in by_number]
     if missing or len(by_number) != len(shares):
-        reason = f"missing: {', '.join(missing)}" if missing else "one is there twice"
-        raise StateError(f"the shares are not complete ({reason})")
+        reason = f"missing: {', '.join(missing)}" if missing else "a share is named twice"
+        raise StateError(f"the shares cannot be merged ({reason})")
     ordered = [by_number[number] for number in range(count)]
     owner_only = any(path.stat().st_mode & 0o077 == 0 for path in ordered)
     replace_file(out, lambda file: _append_files(ordered, file), mode=0o600 if owner_only else 0o666)
@@ -58,10 +58,10 @@ def merge(paths: Sequence[Path], out: Path) -> int:
 
 
 def share_of_file(out: Path) -> Share:
-    """The description of the share of an output (I of N) that a file holds.
+    """The facts about the share (I of N) in a file.
 
     Raises:
-        StateError: it is no finished share, or has changed since.
+        StateError: the file is not a finished share, or has changed since it was finished.
     """
     try:
         share = from_dict(Share, read_json(out.with_name(out.name + SHARE_SUFFIX)))

@@ -1,4 +1,4 @@
-"""`seqmlm models`: register, list, alias and export trained models, and register them by their cards."""
+"""`seqmlm models`: list, show, alias and export models, and register them again from their cards."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from seqmlm.tokenizers.base import CARD as TOKENIZER_CARD
 from seqmlm.tracking import Tracker
 from seqmlm.workspace import Workspace
 
-# The files of a plain Hugging Face folder, and our card; nothing else in a model folder is exported.
+# Patterns of the files that are exported: the files of a plain Hugging Face folder, and seqmlm's card.
 _HUGGING_FACE = ("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json")
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _VOCABULARY = ("vocab.txt", "vocab.json", "merges.txt", "log_templates.json")
@@ -45,11 +45,11 @@ _DATASET_FACTS = ("fingerprint", "sources", "counts")
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSummary:
-    """One version of a model with what its card says."""
+    """One version of a model, with its card."""
 
     entry: ModelEntry
     card: Mapping[str, Any]
-    """The model folder's own card; empty if the folder is missing."""
+    """The card in the model's folder; empty if the folder is missing."""
 
     @property
     def metrics(self) -> Mapping[str, float]:
@@ -74,10 +74,10 @@ def list_models() -> list[ModelSummary]:
 
 
 def show_model(reference: str) -> dict[str, Any]:
-    """Everything about one model: its origin, its ancestors, its calibrations, its card.
+    """All facts about a model: its origin, ancestors, calibrations and card.
 
     Raises:
-        UsageError: it is a hub model, of which nothing is known here.
+        UsageError: the model is on the hub, so that nothing is known about it.
     """
     home = Workspace.locate()
     resolved = resolve(reference)
@@ -100,13 +100,13 @@ def show_model(reference: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class RescanResult:
-    """The model folders that `rescan_models` registered, and those that it could not.
+    """The result of `rescan_models`.
 
     Args:
-        aside: where the registry is that could not be used; None where it could.
-        added: versions that it lacked.
-        known: how many versions it had.
-        broken: folders that were not registered, or without their calibrations, and why.
+        aside: the new path of an unusable registry; None if the registry was usable.
+        added: the versions that were registered.
+        known: the number of versions that were already registered.
+        broken: the reason for each folder that was not registered, or only without its calibrations.
     """
 
     aside: Path | None
@@ -116,14 +116,15 @@ class RescanResult:
 
 
 def rescan_models() -> RescanResult:
-    """Register the models of the workspace's run folders that the registry lacks, by what their cards say.
+    """Register all models in the workspace's run folders that the registry lacks, from their cards.
 
-    A registry that is damaged, or of an unknown schema, is moved aside before; a server never is. Versions of
-    a name are numbered in the order of their training steps, and the first one becomes its `champion`.
+    A registry file that is damaged, or has an unknown schema, is renamed before. A server database is never
+    moved. Versions of a name are numbered in the order of their training steps. The first version becomes the
+    `champion`.
 
     Raises:
         UnreachableError: the registry is in use, or does not answer.
-        StateError: it cannot be read, moved or written.
+        StateError: the registry cannot be read, moved or written.
     """
     home = Workspace.locate()
     moved_to = set_aside(home.database_url)
@@ -133,7 +134,7 @@ def rescan_models() -> RescanResult:
         registered = {model.path for model in registry.models()}
         missing = {folder: card for folder, card in cards.items() if folder not in registered}
         entries: dict[Path, ModelEntry] = {}
-        for _ in range(2):  # the second time, what a model was trained on from is there
+        for _ in range(2):  # in the second pass, the models that trainings started from are registered
             for folder, card in missing.items():
                 name = card.run_name or folder.parent.name
                 try:
@@ -148,7 +149,7 @@ def rescan_models() -> RescanResult:
 
 
 def _cards(home: Workspace, broken: dict[Path, str]) -> dict[Path, model_folder.Card]:
-    """The card of each model folder, earlier versions first; why one cannot be read goes to `broken`."""
+    """The card of each model folder, by training steps. Reasons why cards cannot be read go to `broken`."""
     cards: dict[Path, model_folder.Card] = {}
     for file in sorted([*home.runs.glob(f"*/model/{CARD}"), *home.runs.glob(f"*/model-*/{CARD}")]):
         try:
@@ -162,10 +163,10 @@ def _cards(home: Workspace, broken: dict[Path, str]) -> dict[Path, model_folder.
 
 
 def alias_model(reference: str, alias: str, warn: Callable[[str], None]) -> ModelEntry:
-    """Point an alias of a model's name at one version, in our registry and, where it answers, in MLflow.
+    """Give a model version an alias, in the registry and, if it answers, in MLflow.
 
     Raises:
-        UsageError: the alias is reserved, or the reference is not of a registered model.
+        UsageError: the alias is reserved, or the reference does not name a registered model.
     """
     home = Workspace.locate()
     resolved = resolve(reference)
@@ -186,22 +187,26 @@ def export_model(
     *,
     format: Literal["plain", "sentence"] = "plain",
 ) -> list[Path]:
-    """Copy a model as a plain Hugging Face folder, with our card beside it; the files of that.
+    """Export a model as a plain Hugging Face folder, with seqmlm's card; return the files of the folder.
 
-    `AutoModelForMaskedLM` and `AutoTokenizer` load it, and so does seqmlm; both give the same probabilities,
-    for what ours excludes has none there either (a folder without our card excludes nothing and is copied as
-    it is). It appears whole or not at all. Counts stay behind, for only seqmlm could read them; so do
-    calibrations that rest on them. A fine-tuned model becomes transformers' own class of its task, without
-    our card: see `plain_classifier`.
+    `AutoModelForMaskedLM`, `AutoTokenizer` and seqmlm can load the folder. All compute the same
+    probabilities: tokens that seqmlm excludes get none in the exported weights either. A folder without a
+    card is copied unchanged. The exported folder is complete or absent.
+
+    Counts are not exported, because only seqmlm can read them. Calibrations that use them are not exported
+    either. A fine-tuned model becomes transformers' own class for its task, without a card: see
+    `plain_classifier`.
 
     Args:
-        notify: told what stays behind.
-        format: "sentence" adds what sentence-transformers reads: its vectors are the mean over all tokens, as
-            those of `seqmlm embed --set pool=tokens`.
+        reference: the model.
+        out: the folder to create.
+        notify: receives a message about files that are not exported.
+        format: "sentence" adds the files for sentence-transformers. Its vectors are means over all tokens,
+            like those of `seqmlm embed --set pool=tokens`.
 
     Raises:
-        UsageError: the model is on the hub already, or transformers would compute it otherwise.
-        StateError: `out` is taken or cannot be written, or the model is incomplete.
+        UsageError: the model is already on the hub, or transformers would compute other values.
+        StateError: `out` exists or cannot be written, or the model is incomplete.
     """
     resolved = resolve(reference)
     if resolved.path is None:
@@ -229,7 +234,7 @@ def export_model(
 
 
 def _exported(folder: Path, card: model_folder.Card | None, notify: Callable[[str], None]) -> list[Path]:
-    """Files of a model folder that are copied as they are."""
+    """The files of a model folder that are copied unchanged."""
     files = _matching(folder, _EXPORTED)
     if card is not None:
         model_folder.check_files(folder, card)
@@ -240,7 +245,9 @@ def _exported(folder: Path, card: model_folder.Card | None, notify: Callable[[st
     ):
         left_behind.append(CALIBRATION)
     if left_behind:
-        notify(f"the plain model, without counts of the training data: {' and '.join(left_behind)} stay here")
+        notify(
+            f"{' and '.join(left_behind)} are not exported: only seqmlm can use counts of the training data"
+        )
     files = [path for path in files if path.name not in left_behind]
     if not any(path.suffix == ".safetensors" for path in files):
         raise StateError(f"{folder} has no weights in safetensors; train or copy the model again")
@@ -249,7 +256,7 @@ def _exported(folder: Path, card: model_folder.Card | None, notify: Callable[[st
 
 
 def _sentence_modules(folder: Path, card: model_folder.Card | None) -> dict[str, Any]:
-    """Files of sentence-transformers, by name: an encoder, and the mean over its tokens."""
+    """The contents of files for sentence-transformers, by name: an encoder, and the mean over its tokens."""
     tokenizer = model_folder.load_tokenizer(folder)
     if not tokenizer.traits.reads("") or (card is not None and (card.channels or card.head)):
         raise UsageError(

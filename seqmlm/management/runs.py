@@ -1,4 +1,4 @@
-"""`seqmlm runs`: list runs, show one, compare several, upload to MLflow what it is missing."""
+"""`seqmlm runs`: list, show and compare runs, and upload missing data to MLflow."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ _HIGHER = ("tokens_per_second", "fill", "accuracy", "auroc")
 _LOWER = ("loss", "bits_per_unit", "perplexity")
 # Properties of the data or the machine, not results of a run.
 _NOT_JUDGED = ("unigram", "system/")
-# Params that decide what an evaluation measures: where they differ, its numbers are not comparable.
+# Params that determine what an evaluation measures. If they differ, its figures are not comparable.
 _YARDSTICK = ("domain", "tokenizer", "vocabulary_size", "data_fingerprint")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Several runs; every list has one item per run, None where a run lacks it."""
+    """A comparison of runs. Every list has one item per run; None if the run has no such value."""
 
     runs: list[RunInfo]
     params: dict[str, list[str | None]]
-    """Only those that differ."""
+    """The params that differ, by name."""
     metrics: dict[str, list[float | None]]
-    """Final values."""
+    """The final values of metrics, by name."""
     best: dict[str, list[bool]]
-    """By metric: which runs have the best value; none if it is not ranked or all are equal."""
+    """Whether each run has the best value, by metric; no run if the metric is not ranked or all are equal."""
     notes: list[str]
-    """Reasons why these numbers may not be comparable."""
+    """Reasons why these figures may not be comparable."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -55,14 +55,18 @@ class Comparison:
 
 
 def list_runs(warn: Warn) -> list[RunInfo]:
-    """All runs of the workspace, newest first; runs whose process died are first marked KILLED."""
+    """All runs of the workspace, newest first. Runs whose process died are set to KILLED before."""
     tracker = Tracker(Workspace.locate(), warn=warn)
     tracker.mark_killed()
     return tracker.runs()
 
 
 def show_run(reference: str, warn: Warn) -> dict[str, Any]:
-    """One run: everything the tracker knows, and its folder; StateError where there is none."""
+    """The facts about a run, and its folder.
+
+    Raises:
+        StateError: there is no such run.
+    """
     home = Workspace.locate()
     tracker = Tracker(home, warn=warn)
     tracker.mark_killed()
@@ -72,29 +76,32 @@ def show_run(reference: str, warn: Warn) -> dict[str, Any]:
 
 
 def compare_runs(references: Sequence[str], warn: Warn) -> Comparison:
-    """Compare runs, by names or ids; what comes twice is taken once.
+    """Compare runs by names or ids. A run that is named twice is used once.
 
     Raises:
-        UsageError: fewer than two runs.
+        UsageError: there are fewer than two runs.
         StateError: there is no such run.
     """
     return compare(_runs_to_compare(references, warn))
 
 
 def compare_predictions(references: Sequence[str], metric: str, warn: Warn) -> dict[str, Any]:
-    """By how much the first of two fine-tunings is better, on the test data of both; see `PairedDifference`.
+    """The difference between two fine-tunings, first minus second, on their test data.
+
+    Returns:
+        The names of the runs, the metric, and the fields of `PairedDifference`.
 
     Raises:
-        UsageError: not two runs, runs with other test data, or no such measure.
-        StateError: there is no such run, or it keeps no predictions.
+        UsageError: there are not two runs, their test data differ, or the metric is unknown.
+        StateError: there is no such run, or it has no predictions.
     """
     runs = _runs_to_compare(references, warn)
     if len(runs) != 2:
-        raise UsageError(f"--metric compares the predictions of two runs, not of {len(runs)}")
+        raise UsageError(f"--metric compares the predictions of exactly two runs, not of {len(runs)}")
     home = Workspace.locate()
     folders = [home.runs / run.name for run in runs]
     first, second = map(read_predictions, folders)
-    # They are for their owner only where an id may be a person's.
+    # Predictions are readable only by their owner if their ids may identify people.
     public = all((folder / PREDICTIONS).stat().st_mode & 0o044 for folder in folders)
     if (why := first.mismatch(second, ids=public)) is not None:
         raise UsageError(
@@ -114,7 +121,11 @@ def compare_predictions(references: Sequence[str], metric: str, warn: Warn) -> d
 
 
 def _runs_to_compare(references: Sequence[str], warn: Warn) -> list[RunInfo]:
-    """At least two runs, none twice."""
+    """The runs with these names or ids, each once.
+
+    Raises:
+        UsageError: there are fewer than two.
+    """
     tracker = Tracker(Workspace.locate(), warn=warn)
     tracker.mark_killed()
     all_runs = tracker.runs()
@@ -129,7 +140,7 @@ def _runs_to_compare(references: Sequence[str], warn: Warn) -> list[RunInfo]:
 
 
 def compare(runs: list[RunInfo]) -> Comparison:
-    """Compare runs: params that differ, final metrics and the best of them."""
+    """Compare runs by their params that differ and their final metrics."""
     params = {
         key: values
         for key, values in _side_by_side([run.params for run in runs]).items()
@@ -150,7 +161,7 @@ def compare(runs: list[RunInfo]) -> Comparison:
 
 
 def better(metric: str) -> Better | None:
-    """Whether lower or higher values of a metric are better; None where neither is.
+    """Whether lower or higher values of a metric are better; None for metrics that are not ranked.
 
     >>> better("eval/loss"), better("tokens_per_second"), better("learning_rate")
     ('lower', 'higher', None)
@@ -163,7 +174,7 @@ def better(metric: str) -> Better | None:
 
 
 def sync_runs(warn: Warn) -> dict[str, int]:
-    """Upload to MLflow what runs recorded while it was unreachable; points by run name."""
+    """Upload data that runs recorded while MLflow was unreachable; the number of points by run name."""
     return Tracker(Workspace.locate(), warn=warn).sync()
 
 

@@ -1,4 +1,4 @@
-"""Our own tables, for what MLflow cannot answer: data sets, tokenizers, models, and what came from what.
+"""Tables of data sets, tokenizers and models, and their lineage, which MLflow does not store.
 
-MLflow owns runs and metrics; rows here carry its run ids and repeat none of its numbers.
+MLflow stores runs and metrics. Rows here contain MLflow's run ids, but none of its numbers.
 """

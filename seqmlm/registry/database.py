@@ -1,4 +1,4 @@
-"""Connections to the registry's database, and its schema brought up to date."""
+"""Connections to the registry's database, and migrations of its schema."""
 
 from __future__ import annotations
 
@@ -28,32 +28,30 @@ _RESCAN = "`seqmlm models rescan` moves it aside and fills a new one from the mo
 _ON_SERVER = (
     "point SEQMLM_DATABASE_URL at an empty database, then run `seqmlm db upgrade` and `seqmlm models rescan`"
 )
-_json = partial(
-    json.dumps, default=plain
-)  # of counts and options, which may hold numbers of numpy, and paths
-# Execution option of connections that will write.
+_json = partial(json.dumps, default=plain)  # counts and options may contain numpy numbers and paths
+# Execution option for connections that will write.
 WRITING = {"seqmlm_writing": True}
 _BUSY_MILLISECONDS = 30_000
 _CONNECT_SECONDS = 10
-# Between attempts to reach a server: a minute in all, which a restart does not need.
+# Seconds between attempts to reach a server. They add up to a minute, more than a restart takes.
 _PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0)
-# Classes of SQLSTATE that say that the server cannot be reached now: connections lost and refused, one that
-# shuts down or starts up, and one with too many connections.
+# Classes of SQLSTATE for a server that cannot be reached now: the connection was lost or refused, the server
+# is shutting down or starting up, or it has too many connections.
 _UNREACHABLE_STATES = ("08", "57P0", "53300")
 
 Result = TypeVar("Result")
 
 
 class UnreachableError(StateError):
-    """A database that cannot be reached, or is locked, now; the same may succeed later."""
+    """The database cannot be reached now, or is locked. A later attempt may succeed."""
 
 
 class UnusableError(StateError):
-    """A database that is damaged, or of a schema that this version of seqmlm does not know."""
+    """The database is damaged, or has a schema that this version of seqmlm does not know."""
 
 
 def engine(url: str) -> Engine:
-    """Make an engine for SQLite (write-ahead log, foreign keys checked) or PostgreSQL; see `parse`."""
+    """Create an engine for SQLite (with write-ahead log and foreign keys) or PostgreSQL; see `parse`."""
     parsed = parse(url)
     if parsed.get_backend_name() == "sqlite":
         if parsed.database:
@@ -67,10 +65,10 @@ def engine(url: str) -> Engine:
 
 
 def parse(url: str) -> URL:
-    """Read a database URL; `postgresql://` means the psycopg 3 driver.
+    """Parse a database URL. `postgresql://` selects the psycopg 3 driver.
 
     Raises:
-        UsageError: it is not a URL of SQLite or PostgreSQL, or the driver is not installed.
+        UsageError: the URL is not for SQLite or PostgreSQL, or the driver is not installed.
     """
     try:
         parsed = make_url(url)
@@ -90,7 +88,7 @@ def parse(url: str) -> URL:
 
 
 def upgrade(bind: Engine, schema: Schema = REGISTRY) -> None:
-    """Run the migrations of a schema that the database has not seen, under a lock."""
+    """Run the pending migrations of a schema, under a lock."""
     from alembic import command
 
     writer = bind.execution_options(**WRITING)
@@ -99,11 +97,11 @@ def upgrade(bind: Engine, schema: Schema = REGISTRY) -> None:
 
 
 def revisions(bind: Engine, schema: Schema = REGISTRY) -> tuple[str | None, str]:
-    """The revision of a schema that the database is at (None: empty), and the one this version needs.
+    """The schema revision of the database (None if it is empty), and the revision that this version needs.
 
     Raises:
-        UnusableError: it is at one that is not known here.
-        StateError: it cannot be reached or read.
+        UnusableError: this version does not know the revision of the database.
+        StateError: the database cannot be reached or read.
     """
     head = schema.head
     if not exists(bind.url):
@@ -123,12 +121,12 @@ def revisions(bind: Engine, schema: Schema = REGISTRY) -> tuple[str | None, str]
 
 
 def exists(url: URL) -> bool:
-    """False where the database is a file that has yet to be made."""
+    """Whether the database exists. Servers always do; an SQLite file may not exist yet."""
     return url.get_backend_name() != "sqlite" or bool(url.database and Path(url.database).exists())
 
 
 def configuration(connection: Any, schema: Schema = REGISTRY) -> Any:
-    """Alembic's configuration for a schema and a connection; there is no ini file."""
+    """Alembic's configuration for a schema and a connection. There is no ini file."""
     from alembic.config import Config
 
     config = Config()
@@ -141,11 +139,12 @@ def configuration(connection: Any, schema: Schema = REGISTRY) -> Any:
 
 @contextmanager
 def reachable(bind: Engine) -> Iterator[None]:
-    """Turn a database's own errors into one sentence with the address and a remedy.
+    """Convert database errors within the context to one sentence with the address and a remedy.
 
     Raises:
-        UnreachableError: a server cannot be reached, or was lost in between.
-        UnusableError: the file is damaged; StateError: anything else.
+        UnreachableError: a server cannot be reached, or the connection was lost.
+        UnusableError: the file is damaged.
+        StateError: any other database error.
     """
     try:
         yield
@@ -155,15 +154,16 @@ def reachable(bind: Engine) -> Iterator[None]:
         if _damaged(error):
             raise UnusableError(f"the registry at {address} is damaged: {reason}; {_RESCAN}") from error
         raise (UnreachableError if _unreachable(bind, error) else StateError)(
-            f"the registry at {address} cannot be used: {reason}; see that it can be reached and written, or "
-            "point SEQMLM_DATABASE_URL elsewhere"
+            f"the registry at {address} cannot be used: {reason}; check that it can be reached and written, "
+            "or point SEQMLM_DATABASE_URL elsewhere"
         ) from error
 
 
 def patiently(operation: Callable[[], Result], pause: Callable[[float], None] = time.sleep) -> Result:
-    """Do something, again while its server cannot be reached: pauses that grow, a minute in all.
+    """Run an operation, and repeat it while its server cannot be reached.
 
-    It may be repeated: a connection that is lost during a commit does not say whether that was done.
+    The pauses grow, and add up to a minute. The operation must be safe to repeat: if the connection is lost
+    during a commit, nobody knows whether the commit succeeded.
     """
     for seconds in _PAUSES:
         try:
@@ -174,7 +174,7 @@ def patiently(operation: Callable[[], Result], pause: Callable[[float], None] = 
 
 
 def _unreachable(bind: Engine, error: Exception) -> bool:
-    """Whether the server was not there, or the file locked, rather than refused what it was asked."""
+    """Whether the server was unreachable or the file locked, as opposed to a refused statement."""
     if not isinstance(error, DBAPIError):
         return False
     if bind.dialect.name == "sqlite":
@@ -186,14 +186,17 @@ def _unreachable(bind: Engine, error: Exception) -> bool:
 
 
 def _damaged(error: BaseException) -> bool:
-    """Whether SQLite says that its file is not what it has written."""
+    """Whether SQLite reports that its file is corrupt or not a database."""
     name = getattr(getattr(error, "orig", error), "sqlite_errorname", "")
     return name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB"))
 
 
 @contextmanager
 def _single_migration(bind: Engine) -> Iterator[None]:
-    """One migration at a time: a lock file beside an SQLite file; servers lock in the migration itself."""
+    """Allow one migration at a time.
+
+    An SQLite file has a lock file next to it. For servers, `migrations/env.py` takes a lock.
+    """
     file = bind.url.database
     if bind.dialect.name == "sqlite" and file and file != ":memory:":
         with first_use(Path(file).with_name(f".{Path(file).name}.lock")):
@@ -204,7 +207,7 @@ def _single_migration(bind: Engine) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Alembic reports every step at level INFO, and MLflow turns that on for the process."""
+    """Hide Alembic's messages: it logs every step at level INFO, which MLflow enables for the process."""
     logger = logging.getLogger("alembic")
     level = logger.level
     logger.setLevel(logging.WARNING)
@@ -215,25 +218,26 @@ def _quiet() -> Iterator[None]:
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:
-    # The driver would begin transactions on its own, and late; we begin them (see below).
+    # The driver would begin transactions by itself, and too late. `_begin_sqlite` begins them.
     connection.isolation_level = None
     for pragma in (f"busy_timeout = {_BUSY_MILLISECONDS}", "journal_mode = WAL", "foreign_keys = ON"):
         connection.execute(f"PRAGMA {pragma}").close()
 
 
 def _begin_sqlite(connection: Any) -> None:
-    # IMMEDIATE: writers queue up. A transaction that reads first and wants to write later would fail at once.
+    # IMMEDIATE makes writers wait. Without it, a transaction that reads before it writes fails at once if
+    # another process is writing.
     writing = connection.get_execution_options().get("seqmlm_writing")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
 
 
 def set_aside(url: str) -> Path | None:
-    """Move a registry that cannot be used out of the way of a new one; None where nothing is wrong with it.
+    """Rename an unusable registry file, so that a new one can be created; None if it is usable.
 
-    A server is left alone: it has means of its own. The file has `.damaged` at its end from now on.
+    The new name ends with `.damaged`. A server database is never moved.
 
     Raises:
-        UnreachableError: another process uses it.
+        UnreachableError: another process uses the file.
         StateError: the file cannot be read or moved.
     """
     bind = engine(url)
@@ -252,7 +256,7 @@ def set_aside(url: str) -> Path | None:
         while target.exists():
             number += 1
             target = path.with_name(f"{path.name}.damaged-{number}")
-        # The file itself goes last: beside a new one, its log would be read as that one's.
+        # The logs are moved before the file: SQLite would apply a remaining log to a new file.
         for end in ("-wal", "-shm", ""):
             if path.with_name(path.name + end).exists():
                 move_into_place(path.with_name(path.name + end), target.with_name(target.name + end))
@@ -260,7 +264,13 @@ def set_aside(url: str) -> Path | None:
 
 
 def _check(path: Path) -> None:
-    """Have SQLite look at all of its file, while nobody else uses it."""
+    """Let SQLite check the whole file, under an exclusive lock.
+
+    Raises:
+        UnreachableError: another process uses the file.
+        UnusableError: the file is damaged.
+        StateError: the file cannot be read.
+    """
     with closing(sqlite3.connect(path, isolation_level=None, timeout=1.0)) as opened:
         try:
             opened.execute("PRAGMA locking_mode = EXCLUSIVE")

@@ -1,4 +1,4 @@
-"""What the registry takes and gives: plain values, free of any database session."""
+"""Input and output values of the registry, independent of any database session."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetEntry:
-    """A data set as it was read."""
+    """A data set, as read with given options."""
 
     fingerprint: str
     domain: str
@@ -42,14 +42,14 @@ class CalibrationEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Where a model comes from."""
+    """The origin of a model: its data, tokenizer, settings and initial model."""
 
     domain: str
     dataset: DatasetEntry
     tokenizer: TokenizerEntry
     masking: Mapping[str, Any]
     init: str | None = None
-    """What its training started from, as a reference, folder or hub id; None from scratch."""
+    """Reference, folder or hub id of the model that training started from; None for a new model."""
     mlflow_run_id: str | None = None
 
 
@@ -61,18 +61,18 @@ class ModelEntry(Origin):
     name: str
     version: int
     path: Path
-    """Absolute; the folder may have gone since."""
+    """Absolute path of the folder. The folder may have been deleted since."""
     parent: str | None
-    """NAME:VERSION of the model it was trained on from, where that is one of ours."""
+    """NAME:VERSION of the registered model that training started from, if there is one."""
     aliases: tuple[str, ...]
     created: datetime
 
     @property
     def reference(self) -> str:
-        """NAME:VERSION."""
+        """The reference NAME:VERSION."""
         return f"{self.name}:{self.version}"
 
     @property
     def present(self) -> bool:
-        """Whether the model's folder is still there."""
+        """Whether the model's folder still exists."""
         return (self.path / "config.json").is_file()

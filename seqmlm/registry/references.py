@@ -1,12 +1,12 @@
-"""What a user writes where a model is asked for, and what it means.
+"""References to models, as users write them, and how they are resolved.
 
-In this order:
+The first form that matches is used:
 
     ./folder  /folder  ~/folder  folder/sub   a model folder, or a run folder with a model in it
     hf:NAME  hf:OWNER/NAME                    a model on the Hugging Face hub
-    NAME:VERSION  NAME@ALIAS  NAME            a registered model; NAME alone is its newest version
+    NAME:VERSION  NAME@ALIAS  NAME            a registered model; NAME means its newest version
     NAME                                      a model folder of that name in the current directory
-    OWNER/NAME                                a model on the Hugging Face hub, where no such folder exists
+    OWNER/NAME                                a model on the Hugging Face hub, if no such folder exists
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ _REGISTERED = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRef:
-    """Where a model is: exactly one of `path` and `hub_id` is set."""
+    """The location of a model: exactly one of `path` and `hub_id` is set."""
 
     path: Path | None = None
     hub_id: str | None = None
     entry: ModelEntry | None = None
-    """The registered version, where the reference named one or its folder belongs to one."""
+    """The registered version, if the reference names one; else None."""
 
     @property
     def location(self) -> str:
-        """The folder or hub id, as transformers takes it."""
+        """The folder or hub id, in the form that transformers accepts."""
         return str(self.path) if self.path is not None else str(self.hub_id)
 
 
 def resolve(reference: str | Path, workspace: Workspace | None = None) -> ModelRef:
-    """Find the model that a user means; see the module's docstring.
+    """Find the model that a reference names; see the module's docstring.
 
     Args:
-        workspace: whose registry is opened, where the reference needs it; None for that which is found here.
+        workspace: the workspace whose registry is opened if needed; None for the current workspace.
 
     Raises:
-        UsageError: the reference is empty or cannot be one.
-        StateError: no such model; the message names the nearest.
+        UsageError: the reference is empty or malformed.
+        StateError: there is no such model. The message names the nearest known name.
     """
     text = str(reference)
     if not text.strip():
@@ -67,7 +67,7 @@ def resolve(reference: str | Path, workspace: Workspace | None = None) -> ModelR
         return ModelRef(hub_id=text)
     match = _REGISTERED.fullmatch(text)
     if match is None:
-        if folder.is_dir():  # named as no registered model can be: "my model"
+        if folder.is_dir():  # its name cannot be that of a registered model: "my model"
             return ModelRef(path=_model_folder(folder))
         raise StateError(
             f"no model {text!r}: there is no such folder, and it is not NAME, NAME@ALIAS or NAME:VERSION"
@@ -76,7 +76,7 @@ def resolve(reference: str | Path, workspace: Workspace | None = None) -> ModelR
 
 
 def _registered(text: str, match: re.Match[str], folder: Path, workspace: Workspace | None) -> ModelRef:
-    from seqmlm.registry.store import Registry  # the database is loaded only where a name must be looked up
+    from seqmlm.registry.store import Registry  # SQLAlchemy is imported only if a name must be looked up
 
     name, version, alias = match["name"], match["version"], match["alias"]
     if version is not None and not version.isdigit():

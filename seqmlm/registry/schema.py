@@ -1,4 +1,4 @@
-"""Schemas: tables with migrations and a version of their own, and the rules that all our tables keep."""
+"""Schemas, i.e. groups of tables with their own migrations and version, and rules for all tables."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ NAMING = {
     "fk": "fk_%(table_name)s_%(column_0_N_name)s",
     "pk": "pk_%(table_name)s",
 }
-"""Names of constraints: a migration can only change a constraint that has a name."""
+"""Names of constraints. A migration can change only a constraint with a name."""
 
 
 class Utc(TypeDecorator[datetime]):
-    """A time in UTC, also from SQLite, which forgets the zone."""
+    """A time in UTC, even from SQLite, which does not store the time zone."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -30,22 +30,29 @@ class Utc(TypeDecorator[datetime]):
 
 
 COLUMN_TYPES: Mapping[Any, Any] = {dict[str, Any]: JSON, list[str]: JSON, datetime: Utc}
-"""The column of each type of Python."""
+"""The column type of each Python type."""
 
 
 def utc_now() -> datetime:
-    """The time that a new row was made."""
+    """The current time in UTC, for new rows."""
     return datetime.now(UTC)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schema:
-    """Tables that are made and changed together."""
+    """Tables that are created and migrated together.
 
-    version_table: str  # holds the revision that a database is at
-    revisions: tuple[str, ...]  # oldest first; to know them thus costs no start of Alembic
-    migrations: Path  # their folder
-    metadata: MetaData  # declares the tables
+    Attributes:
+        version_table: the table that stores the revision of a database.
+        revisions: all revisions, oldest first. They are listed here so that Alembic need not be started.
+        migrations: the folder of the migrations.
+        metadata: the declared tables.
+    """
+
+    version_table: str
+    revisions: tuple[str, ...]
+    migrations: Path
+    metadata: MetaData
 
     @property
     def head(self) -> str:

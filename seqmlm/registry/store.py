@@ -1,4 +1,4 @@
-"""The registry itself: registering models with their origin, finding them again, moving aliases."""
+"""The registry: register models with their origin, find them, and move aliases."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ Row = TypeVar("Row", bound=tables.Base)
 Result = TypeVar("Result")
 
 LATEST = "latest"
-# Processes that register under one name take turns; so many collisions in a row are something else.
+# Processes that register under the same name can collide. More collisions than this have another cause.
 _ATTEMPTS = 20
 
 
 class Registry:
     """The registry of a workspace.
 
-    Our own SQLite file is made and migrated on first use; a server is migrated by `seqmlm db upgrade` alone.
-    Use as a context manager, or call `close`.
+    The SQLite file of a workspace is created and migrated on first use. A server is migrated only by
+    `seqmlm db upgrade`. Use the registry as a context manager, or call `close`.
 
     Raises:
         UsageError: the database URL cannot be used.
-        StateError: the database cannot be reached, or its schema is not this version's.
+        StateError: the database cannot be reached, or its schema has another version.
     """
 
     schemas: ClassVar[tuple[Schema, ...]] = (tables.REGISTRY,)
@@ -54,7 +54,7 @@ class Registry:
 
     @classmethod
     def here(cls) -> Self:
-        """The registry of the workspace that is found here."""
+        """The registry of the current workspace."""
         return cls(Workspace.locate())
 
     def _migrate(self, schema: Schema) -> None:
@@ -69,8 +69,7 @@ class Registry:
             database.upgrade(self.engine, schema)
 
     def patiently(self, operation: Callable[[], Result]) -> Result:
-        """Do something with the database, again while its server cannot be reached; see
-        `database.patiently`."""
+        """Run an operation, and repeat it while the server cannot be reached; see `database.patiently`."""
         return database.patiently(operation)
 
     def close(self) -> None:
@@ -85,13 +84,17 @@ class Registry:
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
-        """A session to ask the database in; what cannot be reached is a `StateError`."""
+        """A session for queries.
+
+        Raises:
+            StateError: the database cannot be reached.
+        """
         with database.reachable(self.engine), self._sessions() as session:
             yield session
 
     @contextmanager
     def writing(self) -> Iterator[Session]:
-        """A session whose changes are kept at its end, all of them or none."""
+        """A session whose changes are committed at its end, all of them or none."""
         with database.reachable(self.engine), self._writing.begin() as session:
             yield session
 
@@ -104,13 +107,14 @@ class Registry:
         parent: ModelEntry | None = None,
         aliases: Sequence[str] = (),
     ) -> ModelEntry:
-        """Make a model folder the next version of `name`.
+        """Register a model folder as the next version of `name`.
 
-        A folder that is registered under the name already keeps its version: a resumed run registers once.
+        If the folder is already registered under this name, it keeps its version. A resumed run therefore
+        does not register a second version.
 
         Raises:
-            UsageError: the name or an alias is unfit.
-            StateError: the folder holds no model.
+            UsageError: the name or an alias is not allowed.
+            StateError: the folder is not a model folder.
         """
         check_name(name, "model")
         for alias in aliases:
@@ -133,13 +137,17 @@ class Registry:
                     session.refresh(row)
                     return self._entry(row)
             except StateError as error:
-                # Another process took the version, or added the same data set, in between: look again.
+                # Meanwhile another process took the version, or added the same data set. Try again.
                 if not isinstance(error.__cause__, IntegrityError):
                     raise
         raise StateError(f"model {name!r} could not be registered: too many others are doing so; try again")
 
     def get(self, name: str, *, version: int | None = None, alias: str | None = None) -> ModelEntry:
-        """One version of a model: by number, by alias, or the newest (also as alias `latest`)."""
+        """One version of a model, by number or alias. The default, and the alias `latest`, is the newest.
+
+        Raises:
+            StateError: there is no such model, version or alias.
+        """
         query = select(tables.Model).where(tables.Model.name == name)
         if version is not None:
             query = query.where(tables.Model.version == version)
@@ -153,7 +161,7 @@ class Registry:
             raise StateError(self._explain(session, name, version, alias))
 
     def models(self, name: str | None = None) -> list[ModelEntry]:
-        """All versions of all models (or of one), newest first."""
+        """All versions of all models, or of the model with this name; newest first."""
         query = select(tables.Model).order_by(tables.Model.created.desc(), tables.Model.id.desc())
         if name is not None:
             query = query.where(tables.Model.name == name)
@@ -166,26 +174,26 @@ class Registry:
             return list(session.scalars(select(tables.Model.name).distinct().order_by(tables.Model.name)))
 
     def set_alias(self, model: ModelEntry, alias: str) -> None:
-        """Point an alias of the model's name at this version, moving it where it was elsewhere."""
+        """Give this version an alias. If another version of the model has the alias, it is moved."""
         _check_alias(alias)
         with self.writing() as session:
             session.merge(tables.Alias(name=model.name, alias=alias, model_id=model.id))
 
     def set_calibrations(self, model: ModelEntry, entries: Sequence[CalibrationEntry]) -> None:
-        """Record the calibrations that a version has now, in place of those it had."""
+        """Replace the recorded calibrations of a version."""
         with self.writing() as session:
             session.execute(delete(tables.Calibration).where(tables.Calibration.model_id == model.id))
             session.add_all(tables.Calibration(model_id=model.id, **asdict(entry)) for entry in entries)
 
     def calibrations(self, model: ModelEntry) -> list[CalibrationEntry]:
-        """The calibrations of a version, by level and mode."""
+        """The calibrations of a version, sorted by level and mode."""
         kind = tables.Calibration
         query = select(kind).where(kind.model_id == model.id).order_by(kind.level, kind.mode)
         with self.reading() as session:
             return [_value(CalibrationEntry, row) for row in session.scalars(query)]
 
     def lineage(self, model: ModelEntry) -> list[ModelEntry]:
-        """The models it was trained on from, nearest first."""
+        """The registered models from which training started, nearest first."""
         entries: list[ModelEntry] = []
         with self.reading() as session:
             row = session.get_one(tables.Model, model.id).parent
@@ -198,12 +206,12 @@ class Registry:
         folder = directory.expanduser().resolve()
         if not (folder / "config.json").is_file():
             raise StateError(f"{folder} is not a model folder: it has no config.json")
-        # A server may serve several workspaces, so there only the whole path says where the folder is.
+        # Several workspaces can share a server. On a server the path is therefore absolute.
         inside_root = self.engine.dialect.name == "sqlite" and folder.is_relative_to(self.root)
         return folder.relative_to(self.root).as_posix() if inside_root else str(folder)
 
     def _of_folder(self, session: Session, name: str, path: str) -> tables.Model:
-        """The version of a name that a folder is; the next one where it is none yet."""
+        """The row of a folder under a name; a new row with the next version if there is none."""
         query = select(tables.Model).where(tables.Model.name == name, tables.Model.path == path)
         newest = select(func.max(tables.Model.version)).where(tables.Model.name == name)
         return session.scalars(query).one_or_none() or tables.Model(
@@ -234,20 +242,20 @@ class Registry:
 
 
 def _value(kind: type[Entry], row: tables.Base, **extra: Any) -> Entry:
-    """The entry that a row's columns of the same names make, but for some others."""
+    """An entry made from the columns of a row with the same names; `extra` replaces some of them."""
     same = {column.name: getattr(row, column.name) for column in fields(kind)}  # type: ignore[arg-type]
     return kind(**{**same, **extra})
 
 
 def _row(session: Session, kind: type[Row], entry: DatasetEntry | TokenizerEntry, key: str) -> Row:
-    """The row of an entry, found by its key; a new one where there is none."""
+    """The row of an entry, found by its key; a new row if there is none."""
     values = asdict(entry)
     query = select(kind).where(getattr(kind, key) == values[key])
     return session.scalars(query).one_or_none() or kind(**values)
 
 
 def _check_alias(alias: str) -> None:
-    # MLflow, where aliases are shown too, reserves latest and v<number>.
+    # Aliases are also shown in MLflow, which reserves latest and v<number>.
     version_like = alias[:1] in "vV" and alias[1:].isdigit()
     if not NAME.fullmatch(alias) or alias.lower() == LATEST or alias.isdigit() or version_like:
         raise UsageError(

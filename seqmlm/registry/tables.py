@@ -1,4 +1,4 @@
-"""The tables. Names begin with `seqmlm_`, so that MLflow may share the database."""
+"""The tables of the registry. Names begin with `seqmlm_`, so that MLflow can share the database."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from seqmlm.registry.schema import COLUMN_TYPES, NAMING, Schema, utc_now
 
 
 class Base(DeclarativeBase):
-    """Base of the tables of models."""
+    """Base class of the tables of the registry."""
 
     metadata = MetaData(naming_convention=NAMING)
     type_annotation_map = COLUMN_TYPES
 
 
 class Dataset(Base):
-    """Data as it was read: the same files, tokenizer and options give the same fingerprint."""
+    """A data set as it was read. The same files, tokenizer and options have the same fingerprint."""
 
     __tablename__ = "seqmlm_datasets"
 
@@ -33,7 +33,7 @@ class Dataset(Base):
 
 
 class Tokenizer(Base):
-    """A tokenizer by the hash of what it does."""
+    """A tokenizer, identified by a hash of everything that determines its ids."""
 
     __tablename__ = "seqmlm_tokenizers"
 
@@ -46,7 +46,7 @@ class Tokenizer(Base):
 
 
 class Model(Base):
-    """One version of a named model: where its folder is and what it came from."""
+    """One version of a named model, with its folder and origin."""
 
     __tablename__ = "seqmlm_models"
     __table_args__ = (UniqueConstraint("name", "version"),)
@@ -55,13 +55,13 @@ class Model(Base):
     name: Mapped[str] = mapped_column(String(100))
     version: Mapped[int] = mapped_column(Integer)
     path: Mapped[str] = mapped_column(String(4096))
-    """Relative to the workspace where it lies inside, so that a workspace can be moved."""
+    """Relative to the workspace if the folder is inside it, so that a workspace can be moved."""
     domain: Mapped[str] = mapped_column(String(100))
     masking: Mapped[dict[str, Any]]
     init: Mapped[str | None] = mapped_column(String(4096))
-    """What training started from, as the user named it; None: from scratch."""
+    """The model that training started from, as the user named it; None for a new model."""
     parent_id: Mapped[int | None] = mapped_column(ForeignKey("seqmlm_models.id"), index=True)
-    """The row of `init`, where that is one of ours."""
+    """The row of `init`, if it is a registered model."""
     dataset_id: Mapped[int] = mapped_column(ForeignKey("seqmlm_datasets.id"), index=True)
     tokenizer_id: Mapped[int] = mapped_column(ForeignKey("seqmlm_tokenizers.id"), index=True)
     mlflow_run_id: Mapped[str | None] = mapped_column(String(64), index=True)
@@ -74,7 +74,7 @@ class Model(Base):
 
 
 class Alias(Base):
-    """A name for one version of a model, such as champion; it can be moved to another."""
+    """A name for one version of a model, such as champion. It can be moved to another version."""
 
     __tablename__ = "seqmlm_aliases"
 
@@ -94,7 +94,7 @@ class Calibration(Base):
     level: Mapped[str] = mapped_column(String(100))
     mode: Mapped[str] = mapped_column(String(100))
     rows: Mapped[int] = mapped_column(Integer)
-    """Normal rows; those of fewer than eleven people are not kept."""
+    """Number of normal rows. It is not stored if it counts fewer than eleven people."""
     source: Mapped[str] = mapped_column(String(128))
     """Fingerprint of the normal data."""
     created: Mapped[datetime] = mapped_column(default=utc_now)

@@ -1,1 +1,1 @@
-"""Where results go and how far they have come, and live input: sinks, cursors, sources."""
+"""Input and output streams: sinks for results, cursors that record progress, and sources of live input."""

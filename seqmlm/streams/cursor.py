@@ -1,4 +1,4 @@
-"""How far a scoring has come: a small file beside the output, replaced as a whole after each commit."""
+"""The progress of a run, in a small file next to the output that is replaced after each commit."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from seqmlm.streams.sinks import write_error
 
 _VERSION = 4
 DEFAULTS = "defaults"
-"""Part of a request: what its settings are where they are not given."""
+"""The key of a request that has the default values of its settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Position:
-    """How far a run has come.
+    """The progress of a run at a commit.
 
     Args:
-        records: of the input that were read and whose rows are committed.
+        records: number of input records that were read and whose rows are committed.
         output: the mark of the sink.
-        counts: what the summary continues to count from.
-        problems: see `Problems.snapshot`; with `quarantined`, the bytes of the quarantine file.
+        counts: the counts of the summary so far.
+        problems: the result of `Problems.snapshot`, with the size of the quarantine file in bytes as
+            `quarantined`.
     """
 
     records: int = 0
@@ -43,9 +44,9 @@ class Cursor:
     """The file `<output>.resume.json`.
 
     Args:
-        out: the output it belongs to.
-        request: what decides the rows: model, inputs, options; values JSON can hold. A scoring is resumed
-            only where all of it is the same.
+        out: the output that the file belongs to.
+        request: everything that determines the rows (model, inputs, options), as JSON values. A run is
+            resumed only if the whole request is unchanged.
     """
 
     def __init__(self, out: Path, request: Mapping[str, Any]) -> None:
@@ -54,24 +55,27 @@ class Cursor:
         self._request = json.loads(json.dumps(request, default=str))
 
     def load(self) -> Position | None:
-        """Where the unfinished scoring of this output stands; None where there is none.
+        """The progress of the unfinished run with this output; None if there is none.
 
         Raises:
-            StateError: it is of another request (the sentence names what differs), or cannot be read.
+            StateError: the file belongs to another request, and the message lists the differences; or it
+                cannot be read.
         """
         if (stored := self._content()) is None:
             return None
         if differing := differences(stored["request"], self._request):
             raise StateError(
-                f"cannot continue {self._out}: {'; '.join(differing)}; give what was given before, or "
-                "run the command again without --resume"
+                f"cannot continue {self._out}: {'; '.join(differing)}; use the earlier settings and inputs, "
+                "or run the command again without --resume"
             )
         position: Position = stored["position"]
         return position
 
     def unfinished(self) -> tuple[Position | None, Mapping[str, Any]]:
-        """Where an unfinished scoring of this output stands, whatever was asked, and what was; None and
-        nothing where there is none that can be read."""
+        """The progress of the unfinished run with this output, and its request, whatever the request is.
+
+        The result is None and an empty request if there is no cursor that can be read.
+        """
         with suppress(StateError):
             if (stored := self._content()) is not None:
                 return stored["position"], stored["request"]
@@ -85,15 +89,18 @@ class Cursor:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            pass  # damaged, or no file of ours
+            pass  # damaged, or not written by seqmlm
         raise StateError(
-            f"cannot continue {self._out}: {self.path} is not a cursor this version can read; run the "
-            "command again without --resume"
+            f"cannot continue {self._out}: this version cannot read {self.path}; run the command again "
+            "without --resume"
         )
 
     def save(self, position: Position) -> None:
-        """Replace the file; after a power cut there is the old one or the new one; StateError: it cannot be
-        written, and the old one is still there."""
+        """Replace the file atomically. After a power failure it has the old or the new content.
+
+        Raises:
+            StateError: the file cannot be written. The old file is unchanged.
+        """
         content = {"version": _VERSION, "request": self._request, "position": asdict(position)}
         text = json.dumps({**content, "sha256": _digest(content)})
         try:
@@ -103,7 +110,7 @@ class Cursor:
             raise write_error(self.path, error) from None
 
     def remove(self) -> None:
-        """The scoring is finished."""
+        """Delete the file, because the run is finished."""
         self.path.unlink(missing_ok=True)
 
 
@@ -112,12 +119,14 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 
 def file_facts(paths: Iterable[str | Path]) -> dict[str, str]:
-    """Path to the SHA-256 of the content, of every file: what a changed file differs in; DataError: a file
-    cannot be read.
+    """The SHA-256 of each file, by path, to detect changed inputs.
 
-    All bytes count, so that a change that keeps size and time is seen, and a copy with another time goes on;
-    reading them takes far less than scoring them. A data set (hf:NAME@COMMIT) differs in its name, and what
-    can be read only once (a pipe) in nothing.
+    The hash covers all bytes. It therefore detects a change that keeps size and time, and accepts a copy with
+    another time. Reading the bytes takes far less time than scoring them. The value is "" for a data set
+    (hf:NAME@COMMIT), whose name identifies it, and for a pipe, which can be read only once.
+
+    Raises:
+        DataError: a file cannot be read.
     """
     digests = dict.fromkeys(map(str, paths), "")
     for path in digests:
@@ -131,12 +140,12 @@ def file_facts(paths: Iterable[str | Path]) -> dict[str, str]:
 
 
 def with_defaults(request: Mapping[str, Any], config: Any) -> dict[str, Any]:
-    """A request with the default of each setting, so that versions with other settings can go on with it.
+    """A request with the default of each setting, so that a version with other settings can continue it.
 
     Args:
-        request: what decides the rows. A value may be made of a setting that was left at its default, as the
-            mode of a scoring is.
-        config: the dataclass that the request is made of.
+        request: everything that determines the rows. A value may be computed although its setting has the
+            default value, such as the mode of a scoring.
+        config: the dataclass from which the request was made.
     """
     defaults = {}
     for setting in fields(config):
@@ -148,10 +157,10 @@ def with_defaults(request: Mapping[str, Any], config: Any) -> dict[str, Any]:
 
 
 def differences(stored: Mapping[str, Any], request: Mapping[str, Any]) -> list[str]:
-    """A phrase for each part of a request that is not what it was.
+    """A phrase for each part of a request that has changed.
 
-    A setting that only one of both has is as its default in the other one. An earlier version did not store
-    defaults: a setting of it that was empty was not given.
+    If only one of the two requests has a setting, it has its default in the other request. Earlier versions
+    did not store defaults. An empty setting of theirs counts as not given.
     """
     earlier, earlier_default = _settings(stored)
     later, later_default = _settings(request)
@@ -161,7 +170,7 @@ def differences(stored: Mapping[str, Any], request: Mapping[str, Any]) -> list[s
             earlier.get(name, later_default.get(name)),
             later.get(name, earlier_default.get(name)),
         )
-        if json.dumps(was) == json.dumps(now_is):  # with the order of the inputs
+        if json.dumps(was) == json.dumps(now_is):  # compares the order of the inputs, too
             continue
         if name not in later and not was and DEFAULTS not in stored:
             continue
@@ -183,6 +192,6 @@ def _settings(request: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, 
 
 
 def _setting_text(value: Any) -> str:
-    if isinstance(value, dict):  # digests of files say nothing to a person
+    if isinstance(value, dict):  # hashes of files are useless to a person
         return "given"
     return "not given" if value is None else str(value)

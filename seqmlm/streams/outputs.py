@@ -1,7 +1,7 @@
-"""Which files and folders a command may write: regular files, each once, none that is read; and new folders.
+"""Checks of output files before a command starts, and creation of output folders.
 
-A command asks before any work. What happens between that and the writing is guarded once more where files
-are written: `seqmlm.engine.durable` replaces regular files only.
+An output must be a regular file, must not be an input, and must not be named twice. Files can change between
+this check and the writing. Therefore `seqmlm.engine.durable` checks again, and replaces only regular files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ENDINGS = {
     "--sarif": (".sarif", ".json"),
     "publish": (".tsv",),
 }
-"""What names an output that has one format: the endings of its file, which may also have none."""
+"""Endings of the outputs with a fixed format, by option. A name without an ending is allowed, too."""
 
 
 def check_outputs(
@@ -35,19 +35,19 @@ def check_outputs(
     folder: str | Path | None = None,
     streams: bool = False,
 ) -> None:
-    """Refuse output files that are no regular files, the same file twice, an input, or not written by seqmlm.
+    """Refuse output files that must not be written.
 
     Args:
-        outputs: what names each ("--out") to the path; None where it is not wanted.
-        inputs: files that are read; "-" and data sets (hf:NAME) may be among them.
-        folder: of the model, in which nothing else is written; a reference to one elsewhere is passed over.
-        streams: without "--out" rows go to standard output, for the message.
+        outputs: the path of each option ("--out"); None if the option is not used.
+        inputs: files that are read. "-" and data sets (hf:NAME) are ignored.
+        folder: the model's folder. It is ignored if it does not exist, such as a hub id.
+        streams: whether rows go to standard output without "--out"; the message then mentions it.
 
     Raises:
-        UsageError: a folder, link, pipe or device; the same file twice, however it is spelled; one of the
-            inputs, also where a file that a scoring keeps beside "--out" would be it; a file of the model's,
-            or in its folder; a name with an ending of another format.
-        StateError: a file that seqmlm has not written.
+        UsageError: an output is not a regular file, or two outputs are the same file. An output, or a file
+            that a run keeps next to "--out", is an input. An output is in the folder of the model. Its ending
+            belongs to another format.
+        StateError: an output exists and was not written by seqmlm.
     """
     paths = (Path(path) for path in inputs if str(path) != "-" and not is_reference(path))
     inputs_by_identity = {key: path for path in paths for key in _identity(path)}
@@ -72,7 +72,7 @@ def check_outputs(
         if home is not None and (os.path.commonpath([home, above]) == home or of_model & {*_identity(path)}):
             raise UsageError(f"{name} {path} is in the folder of the model; choose another place")
         for file in (path.with_name(path.name + suffix) for suffix in suffixes):
-            refuse_foreign(file, name if file == path else f"{name} {path} needs a file beside it, and")
+            refuse_foreign(file, name if file == path else f"{name} {path} needs a second file:")
 
 
 def _check_regular(name: str, path: Path, *, streams: bool) -> None:
@@ -82,26 +82,26 @@ def _check_regular(name: str, path: Path, *, streams: bool) -> None:
         raise UsageError(f"{name} {path}: {error.strerror}; name another file") from None
     if kind is not None:
         raise UsageError(
-            f"{name} {path} is {kind}, and only a regular file is written; name another file"
+            f"{name} {path} is {kind}, but must be a regular file; name another file"
             + (", or leave out --out: rows go to standard output" if streams else "")
         )
 
 
 def check_ending(name: str, path: Path, endings: Sequence[str]) -> None:
-    """Refuse a file of one format whose name has the ending of another; it may also have none.
+    """Refuse a file name whose ending is not one of `endings`. A name without an ending is allowed.
 
     Raises:
-        UsageError: another ending; the message names those that are known.
+        UsageError: the ending is another one. The message lists the allowed ones.
     """
     if path.suffix and path.suffix.lower() not in endings:
         raise UsageError(
-            f"{name} {path}: this file is not written as {path.suffix}; name one that ends in "
+            f"{name} {path}: this output cannot be a {path.suffix} file; use a name that ends in "
             f"{' or '.join(endings)}"
         )
 
 
 def _identity(path: Path) -> list[object]:
-    """Keys that paths to one file share: where the path leads, and the node of a file that exists."""
+    """Keys that all paths to a file have in common: its resolved path, and its device and inode."""
     try:
         about = os.stat(path)
     except OSError:
@@ -110,7 +110,11 @@ def _identity(path: Path) -> list[object]:
 
 
 def output_lock(path: Path) -> FileLock:
-    """The lock that keeps other runs from a file of rows; StateError: its folder is a file."""
+    """A lock that keeps other runs from writing the same file of rows.
+
+    Raises:
+        StateError: a folder in the path is a file.
+    """
     for above in path.parents:
         if above.exists() and not above.is_dir():
             raise StateError(f"cannot write {path}: {above} is a file; name another --out")
@@ -124,28 +128,29 @@ def _lock(out: Path, name: str) -> FileLock:
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """A folder beside `out` to write in, which becomes `out` at the end: that is whole or not there.
+    """A temporary folder next to `out`, which is renamed to `out` at the end of the context.
 
-    What a killed process left of it is removed by the next that writes the same folder.
+    `out` is therefore complete or absent. The next process that writes the same folder removes the temporary
+    folder of a killed process.
 
     Args:
-        out: nothing, or an empty folder.
+        out: a path that does not exist, or an empty folder.
 
     Raises:
-        UsageError: it cannot be replaced by a new folder, as "." and "/" cannot.
-        StateError: something is there, another process writes it, or an operation of the system fails while
-            the context lasts.
+        UsageError: the path cannot be replaced by a new folder, such as "." and "/".
+        StateError: the path exists, another process writes it, or the system reports an error within the
+            context.
     """
     if not out.name or out.name == "..":
-        raise UsageError(f"--out {out} cannot be replaced by a new folder; name one in it")
+        raise UsageError(f"--out {out} cannot be replaced by a new folder; name a folder inside it")
     if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
-        raise StateError(f"{out} is there already; choose another folder, or remove it")
+        raise StateError(f"{out} already exists; choose another folder, or remove it")
     building = out.with_name(f".{out.name}.{secrets.token_hex(4)}.building")
     left_behind = re.compile(rf"\.{re.escape(out.name)}\.[0-9a-f]{{8}}\.building")
     with _lock(out, f".{out.name}.lock"):
         try:
             for path in out.parent.iterdir():
-                if left_behind.fullmatch(path.name):  # by a process that died: we hold the lock
+                if left_behind.fullmatch(path.name):  # its process died, because this process has the lock
                     shutil.rmtree(path, ignore_errors=True)
             building.mkdir()
             yield building

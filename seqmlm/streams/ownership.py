@@ -1,8 +1,8 @@
-"""Which files an output may take the place of: those that seqmlm wrote, and empty ones.
+"""Check which files an output may replace: files that seqmlm wrote, and empty files.
 
-A file is an output of seqmlm if it begins as one, or if its SHA-256 is in the workspace's list of outputs.
-The list is for formats that say nothing of their origin, such as lines of text. The price is that such an
-output is not recognised after a change of the file, or from another workspace: a person must move it away.
+A file is recognised as an output of seqmlm by its first bytes, or by its SHA-256 in the workspace's list of
+outputs. The list is for formats without a recognisable beginning, such as lines of text. The price: after a
+change, or from another workspace, such an output is not recognised. The user must then move it away.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from seqmlm.streams.cursor import Cursor
 from seqmlm.streams.sinks import PARTIAL, is_at_mark
 from seqmlm.workspace import Workspace
 
-_HEAD = 1 << 20  # bytes at the beginning of a file by which it is recognised
+_HEAD = 1 << 20  # number of bytes at the beginning of a file that are searched for signatures
 
 _TEXT = r'(?:null|"(?:[^"\\]|\\.)*")'
 _SIGNATURES = [
     re.compile(pattern.encode())
     for pattern in (
-        # Rows as JSON lines, CSV and TSV: of records, generated sequences, ranked lists and risks.
+        # Rows as JSON lines, CSV and TSV, for records, generated sequences, ranked lists and risks.
         rf'\{{(?:"assay": {_TEXT}, )?"id": {_TEXT}, "source": {_TEXT}, "line": (?:null|\d+)[,}}]',
         r'\{"id": "generated-\d+", "text": ',
         rf'\{{"id": {_TEXT}, "ref": {_TEXT}, "weight": [^,]+, "best": ',
@@ -36,7 +36,7 @@ _SIGNATURES = [
         r'"id","ref","weight","best"',
         r'"subject_id","prediction_time","boolean_value","predicted_boolean_value"',
         r"id\ttext\tfilled[\t\r\n]",
-        # What lies beside rows: quarantined records, the cursor, the facts of a share and of vectors.
+        # Files next to rows: quarantined records, the cursor, the facts of a share and of vectors.
         rf'\{{"source": {_TEXT}, "line": (?:null|\d+), "field": {_TEXT}, "reason": ',
         r'\{"version": \d+, "request": \{',
         r'\{"shard": "\d+/\d+", "request": "',
@@ -53,27 +53,27 @@ _COLUMNS = (
     ["id", "text", "filled"],
     ["id", "ref", "weight"],
 )
-"""First columns of rows in Parquet."""
+"""The first columns of rows in Parquet files."""
 
 
 def refuse_foreign(path: Path, option: str = "--out") -> None:
-    """Refuse to overwrite a file that is no output of seqmlm; a path without a file passes.
+    """Refuse to overwrite a file that seqmlm did not write. A path without a file is accepted.
 
     Args:
-        path: where an output will be written.
-        option: names the output, for the message.
+        path: the path of an output.
+        option: the option that names it, for the message.
 
     Raises:
-        StateError: the file holds something else, or cannot be read.
+        StateError: seqmlm did not write the file, or it cannot be read.
     """
     if path.is_file() and not is_output(path):
         raise StateError(
-            f"{option} {path} is there, and seqmlm has not written it: name another file, or move it away"
+            f"{option} {path} exists, and seqmlm did not write it: name another file, or move it away"
         )
 
 
 def is_output(path: Path) -> bool:
-    """Whether a file is empty, or an output of seqmlm."""
+    """Whether a file is empty or an output of seqmlm."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -99,7 +99,7 @@ def is_output(path: Path) -> bool:
 
 
 def remember(path: Path) -> None:
-    """Put a finished output into the workspace's list, where its format does not say that it is one."""
+    """Add a finished output to the workspace's list, unless it is recognised by its format."""
     if is_output(path):
         return
     line = _line(path)
@@ -114,10 +114,10 @@ def remember(path: Path) -> None:
 
 
 def _is_begun(path: Path) -> bool:
-    """Whether a file is that of an unfinished run, whose cursor lies next to it.
+    """Whether a file belongs to an unfinished run, whose cursor is next to it.
 
-    A file of partial rows is one as long as the cursor is there: a run that was killed before its first
-    commit may have written any part of a row.
+    For a file of partial rows, the cursor is enough. A run that was killed before its first commit may have
+    written any part of a row. Any other file must also match the mark in the cursor.
     """
     position, _ = Cursor(path.with_name(path.name.removesuffix(PARTIAL)), {}).unfinished()
     if position is None or path.name.endswith(PARTIAL):
@@ -130,13 +130,13 @@ def _list() -> Path:
 
 
 def _line(path: Path) -> str:
-    """Size and SHA-256 of a file."""
+    """The line of a file in the list: its size and SHA-256."""
     entry = entry_of(path)
     return f"{entry['size']} {entry['sha256']}"
 
 
 def _listed(size: int) -> set[str]:
-    """Lines of the workspace's list that are of files of a size in bytes."""
+    """The lines of the workspace's list for files of this size in bytes."""
     try:
         lines = _list().read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:

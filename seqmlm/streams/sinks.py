@@ -1,9 +1,8 @@
-"""Where rows of results go: files of JSON lines that survive a crash, streams, and tables made of the lines.
+"""Sinks for rows: files of JSON lines that survive a crash, streams, and tables made from the lines.
 
-A file of lines can be cut back to its last commit, so that a run that is killed and resumed loses no row and
-doubles none. CSV, TSV and Parquet are made, once all rows are there, from such a file beside them,
-`OUT.partial.jsonl`. The price is that the rows are on the disk twice for a moment, and that a table is not
-there before it is complete.
+A file of lines can be cut back to its last commit. A run that is killed and resumed therefore loses no row
+and repeats none. CSV, TSV and Parquet are made from such a file, `OUT.partial.jsonl`, when all rows are
+written. The price: the rows are on disk twice for a moment, and a table does not exist before it is complete.
 """
 
 from __future__ import annotations
@@ -31,17 +30,22 @@ from seqmlm.engine.durable import DISK, is_owner_only, refuse_irregular, replace
 from seqmlm.errors import StateError, UsageError, nearest
 
 Fields = Mapping[str, Any]
-"""A row of results as it is written: its fields by name."""
+"""A row of results: the values of its fields by name."""
 
 Mark = Mapping[str, int]
-"""Where a sink stands; given back to continue from there."""
+"""A position in a sink, from which writing can continue."""
 
 Kind = Literal["text", "integer", "number", "flag", "p_values", "units", "vector", "json"]
-"""Of a column. "p_values" maps statistics to their p-values, "units" is a list of units with their spans and
-surprisals, "vector" numbers of equal count (see `packed`), "json" anything else."""
+"""The kind of a column.
+
+* `p_values` maps statistics to their p-values.
+* `units` is a list of units with their spans and surprisals.
+* `vector` is a list of numbers with the same length in every row (see `packed`).
+* `json` is anything else.
+"""
 
 EXTRA = "extra"
-"""The column of a table that holds, as JSON, every field of a row that the schema does not name."""
+"""The column of a table with all fields of a row that the schema does not list, as JSON."""
 
 FORMATS: Mapping[str, tuple[str, ...]] = {
     "jsonl": (".jsonl", ".ndjson", ".json", ".jsonl.gz", ".ndjson.gz"),
@@ -50,37 +54,37 @@ FORMATS: Mapping[str, tuple[str, ...]] = {
     "parquet": (".parquet", ".pq"),
     "npy": (".npy",),
 }
-"""Format to the endings that mean it, those that are compressed by gzip last; the first format is that of a
-name without an ending."""
+"""The endings of each format, with endings for gzip last. The first format is used without an ending."""
 
 ROWS = {name: endings for name, endings in FORMATS.items() if name != "npy"}
-"""Formats of any rows: an array holds vectors alone."""
+"""The formats for all kinds of rows. An array (npy) can store only vectors."""
 
-_INDEXED = {".bedgraph": "bed", ".bg": "bed", ".bed": "bed", ".vcf": "vcf"}  # ending -> preset of tabix
+_INDEXED = {".bedgraph": "bed", ".bg": "bed", ".bed": "bed", ".vcf": "vcf"}  # tabix preset by ending
 
 SPREADSHEETS = (".xlsx", ".xls", ".ods")
 ELSEWHERE = {".sarif": "seqmlm review --sarif", ".html": "--report", ".htm": "--report"}
 PARTIAL = ".partial.jsonl"
-"""Added to the name of a table: the file of JSON lines that it is made from."""
+"""The suffix, after the name of a table, of the file of JSON lines from which the table is made."""
 
-_BUFFER = 1 << 18  # bytes that wait for the next write
-_TAIL = 4096  # bytes before a mark by which a file is recognised
-_BATCH_BYTES = 4 << 20  # of JSON lines that are converted together: a row group of Parquet
+_BUFFER = 1 << 18  # bytes that are collected before a write
+_TAIL = 4096  # bytes before a mark whose checksum identifies the file
+_BATCH_BYTES = 4 << 20  # bytes of JSON lines that are converted together, as one row group of Parquet
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schema:
-    """The columns of a table of results, declared before the first row comes.
+    """The columns of a table of results, declared before the first row.
 
     Args:
-        columns: name to kind, in order.
-        statistics: their names; in a table the p-value of each has a column, `p_<name>`.
-        closed: rows have no other fields, so that a table has no column for them.
-        width, half: numbers of a vector, and whether they are float16, else float32.
-        facts: what else is said of the rows, where a format has a place for it.
+        columns: the kind of each column by name, in order.
+        statistics: names of the statistics. The p-value of each becomes a column `p_<name>`.
+        closed: whether rows have no other fields. The table then has no column "extra".
+        width: length of the vectors.
+        half: whether vectors are float16; otherwise they are float32.
+        facts: more facts about the rows, for formats that can store them.
 
     Raises:
-        UsageError: a column and a statistic whose names in a table are the same.
+        UsageError: a column and the p-value of a statistic have the same name.
     """
 
     columns: Mapping[str, Kind]
@@ -97,7 +101,7 @@ class Schema:
 
     @cached_property
     def flat_columns(self) -> dict[str, Kind]:
-        """Name to kind of the columns of a table: p-values are columns of their own."""
+        """The kind of each column of a table by name. Each p-value has its own column."""
         flat: dict[str, Kind] = {}
         for name, kind in self.columns.items():
             if kind == "p_values":
@@ -107,8 +111,14 @@ class Schema:
         return flat if self.closed else {**flat, EXTRA: "json"}
 
     def cells(self, row: Fields, *, nested: bool) -> dict[str, Any]:
-        """A row, whose numbers are finite, as the cells of a table by column, what the schema does not name
-        under "extra"; lists of units and vectors are lists where they may be `nested`, else JSON text."""
+        """The cells of a row by column.
+
+        Fields that the schema does not list are in "extra".
+
+        Args:
+            row: a row whose numbers are finite.
+            nested: whether cells can be lists. Otherwise lists of units and vectors become JSON text.
+        """
         deep = ("json",) if nested else ("json", "units", "vector")
         extras = {name: value for name, value in row.items() if name not in self.columns}
         fields = {**row, EXTRA: extras or None}
@@ -124,7 +134,7 @@ class Schema:
                     value = json.dumps(value)
                 elif kind == "number" and isinstance(value, int):
                     value = float(value)
-                elif isinstance(value, str) and not nested:  # spreadsheets open what is no Parquet
+                elif isinstance(value, str) and not nested:  # spreadsheets open CSV and TSV files
                     value = harmless(value)
             cells[name] = value
         return cells
@@ -137,17 +147,18 @@ def format_of(
     extra_formats: Mapping[str, Sequence[str]] = MappingProxyType({}),
     writable: Callable[[], Mapping[str, Sequence[str]]] | None = None,
 ) -> str:
-    """The format of an output: as requested, else by the ending of its name; JSON lines without an ending.
+    """The format of an output: the requested one, else by the ending of its name, else JSON lines.
 
     Args:
         path: the file, or None for standard output.
         requested: name of a format.
-        extra_formats: formats of the command beside `FORMATS`, and their endings.
-        writable: called for the formats that the message about an unknown ending lists; default: the formats
-            of rows and `extra_formats`.
+        extra_formats: endings of the command's own formats, in addition to `FORMATS`.
+        writable: returns the formats that the message about an unknown ending lists. The default is the
+            formats of rows and `extra_formats`.
 
     Raises:
-        UsageError: an unknown format or ending, a spreadsheet, or Parquet on standard output.
+        UsageError: the format or ending is unknown, the file is a spreadsheet, or the format cannot be
+            written to standard output.
     """
     all_formats = {**extra_formats, **FORMATS}
     if requested is not None and requested not in all_formats:
@@ -155,10 +166,10 @@ def format_of(
     suffix = ending(path) if path is not None else ""
     by_name = next((name for name, suffixes in all_formats.items() if suffix in suffixes), None)
     if requested is None and suffix in SPREADSHEETS:
-        raise UsageError(f"{path}: no spreadsheet is written; name a .csv file, which opens as one")
+        raise UsageError(f"{path}: spreadsheets cannot be written; name a .csv file, which opens as one")
     if requested is None and suffix in ELSEWHERE:
         raise UsageError(
-            f"{path}: rows are not written as {suffix}; {ELSEWHERE[suffix]} FILE writes such a file"
+            f"{path}: rows cannot be written as {suffix}; {ELSEWHERE[suffix]} FILE writes this format"
         )
     if requested is None and by_name is None and suffix:
         listed = writable() if writable is not None else {**extra_formats, **ROWS}
@@ -166,17 +177,17 @@ def format_of(
         accepted = ", ".join(name for name in endings if not name.endswith(PACKED)) + "; packed: "
         accepted += ", ".join(name for name in endings if name.endswith(PACKED))
         raise UsageError(
-            f"--out {path}: no file that ends in {suffix} is written; known endings are {accepted}; a name "
-            "without an ending gets JSON lines"
+            f"--out {path}: the ending {suffix} is unknown; known endings are {accepted}; a name without an "
+            "ending means JSON lines"
         )
     chosen = requested or by_name or "jsonl"
     if chosen in ("parquet", "npy") and path is None:
-        raise UsageError(f"a {chosen} file cannot go to standard output; name a file with --out")
+        raise UsageError(f"{chosen} cannot go to standard output; name a file with --out")
     return chosen
 
 
 def index_command(path: Path) -> str | None:
-    """The command that makes an index of a file packed by bgzip; None for other files."""
+    """The shell command that indexes a file packed by bgzip; None for other files."""
     name = ending(path)
     preset = next(
         (preset for stem, preset in _INDEXED.items() if name in (f"{stem}.gz", f"{stem}.bgz")), None
@@ -188,11 +199,12 @@ class LinesSink:
     """A file of JSON lines.
 
     Args:
-        path: replaced when the first row or commit comes.
-        mark: {"bytes", "tail"}: the length to cut the file back to, and a checksum of what stands before it.
+        path: the file. It is replaced by the first row or commit.
+        mark: continue from here: the length to which the file is cut ("bytes"), and a checksum of the bytes
+            before that ("tail").
 
     Raises:
-        StateError: the file is not the one of the mark.
+        StateError: the file does not match the mark.
     """
 
     def __init__(self, path: Path, *, mark: Mark | None = None) -> None:
@@ -227,14 +239,17 @@ class LinesSink:
                 flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
                 self._handle = os.open(self._path, flags, 0o666)
                 if is_owner_only():
-                    os.fchmod(self._handle, 0o600)  # the umask does not change a file that was there before
+                    os.fchmod(self._handle, 0o600)  # the umask does not apply to a file that existed before
             except OSError as error:
                 raise write_error(self._path, error) from None
         return self._handle
 
     def write_lines(self, data: bytes) -> None:
-        """Take rows as whole lines of JSON; those since the last commit may be lost when the process dies.
-        Here and below StateError: they cannot be written; what was committed is still there."""
+        """Add rows as whole lines of JSON. If the process dies, rows since the last commit may be lost.
+
+        Raises:
+            StateError: the rows cannot be written. The committed rows are unchanged.
+        """
         self._open()
         self._held.append(data)
         self._waiting += len(data)
@@ -242,7 +257,11 @@ class LinesSink:
             self.flush()
 
     def flush(self) -> None:
-        """Hand what waits to the system; after an error the file ends with the last whole flush."""
+        """Write the collected rows to the file.
+
+        Raises:
+            StateError: they cannot be written. The file then ends with the last complete flush.
+        """
         handle = self._open()
         data, self._held, self._waiting = b"".join(self._held), [], 0
         unwritten = memoryview(data)
@@ -256,7 +275,11 @@ class LinesSink:
         self._size += len(data)
 
     def commit(self) -> Mark:
-        """Put everything written so far on the disk, and say where that is."""
+        """Sync all rows to disk, and return the mark of this position.
+
+        Raises:
+            StateError: they cannot be written. The rows of earlier commits are unchanged.
+        """
         self.flush()
         try:
             DISK.sync(self._path)
@@ -265,30 +288,30 @@ class LinesSink:
         return {"bytes": self._size, "tail": _tail(self._open(), self._size)}
 
     def close(self) -> None:
-        """Close the file; what was committed stays."""
+        """Close the file. Committed rows stay."""
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
 
 
 def is_at_mark(path: Path, mark: Mark) -> bool:
-    """Whether a file of lines is what it was at a commit, perhaps with more behind that."""
+    """Whether a file of lines has its content from a commit, perhaps followed by more lines."""
     with path.open("rb") as file:
         handle = file.fileno()
         return os.fstat(handle).st_size >= mark["bytes"] and _tail(handle, mark["bytes"]) == mark["tail"]
 
 
 def partial_of(path: Path) -> Path:
-    """The file of JSON lines that an output is made from."""
+    """The path of the file of JSON lines from which an output is made."""
     return path.with_name(path.name + PARTIAL)
 
 
 class StreamSink:
-    """A stream of lines, such as standard output: every write is flushed, nothing can be taken back.
+    """A stream of lines, such as standard output. Every write is flushed and cannot be undone.
 
     Args:
-        stream: written to.
-        encode: rows to lines; the first call also gives what a table begins with.
+        stream: the stream.
+        encode: converts rows to lines. The first call also returns the header of a table.
     """
 
     def __init__(self, stream: TextIO, encode: Callable[[Sequence[Fields]], bytes]) -> None:
@@ -296,35 +319,40 @@ class StreamSink:
         self._begun = False
 
     def write(self, rows: Sequence[Fields]) -> None:
-        """Take rows; a reader that is slow is waited for; StateError: they cannot be written."""
+        """Write rows. This waits for a slow reader.
+
+        Raises:
+            StateError: the rows cannot be written.
+            BrokenPipeError: the reader has closed the stream.
+        """
         self.write_lines(self._encode(rows))
 
     def write_lines(self, data: bytes) -> None:
-        """Take whole lines; as `write`."""
+        """Write whole lines, like `write`."""
         self._begun = True
         try:
             self._stream.write(data.decode())
             self._stream.flush()
         except BrokenPipeError:
-            raise  # the reader has gone: no error of ours
+            raise  # the reader has closed the stream, which is not an error
         except OSError as error:
             raise write_error(None, error) from None
 
     def commit(self) -> Mark:
-        """Nothing: what was written has gone."""
+        """Do nothing: the rows have already been sent."""
         return {}
 
     def finish(self) -> None:
-        """Nothing more comes: of a table without rows the columns are written."""
+        """End the output. For a table without rows, this writes the header."""
         if not self._begun:
             self.write([])
 
     def close(self) -> None:
-        """The stream is whoever opened it's to close."""
+        """Do nothing: the code that opened the stream closes it."""
 
 
 def json_lines(rows: Sequence[Fields]) -> bytes:
-    """Rows as lines of JSON; numbers that are not finite become null."""
+    """Rows as lines of JSON. Numbers that are not finite become null."""
     return "".join(map(_line, rows)).encode()
 
 
@@ -336,7 +364,7 @@ def _line(row: Fields) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """The value with None for every number that is not finite: JSON has none of those."""
+    """The value with None for every number that is not finite, which JSON cannot represent."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -347,17 +375,17 @@ def _finite(value: Any) -> Any:
 
 
 def convert(lines: Path, path: Path, schema: Schema, *, format: str) -> None:
-    """Make a table from a file of JSON lines; memory holds a few megabytes of them at a time.
+    """Make a table from a file of JSON lines, with a few megabytes in memory at a time.
 
     Args:
-        lines: an object a line, as `json_lines` writes them.
-        path: of the table; the old file is there until the new one is complete.
-        schema: its columns. Lists of units are nested lists in Parquet and JSON text in CSV and TSV.
-        format: "csv", "tsv", "parquet" or "npy": an array of vectors, which can be mapped to memory, beside
-            the other columns as NAME.ids.tsv and the facts as NAME.facts.json.
+        lines: a file with one object per line, as written by `json_lines`.
+        path: the table. An old file is kept until the new one is complete.
+        schema: the columns. Lists of units are nested lists in Parquet, and JSON text in CSV and TSV.
+        format: "csv", "tsv", "parquet" or "npy". The last is an array of vectors that can be memory-mapped.
+            The other columns are written to NAME.ids.tsv, and the facts to NAME.facts.json.
 
     Raises:
-        OSError: it cannot be written; an old file is still there.
+        OSError: the table cannot be written. An old file is unchanged.
         StateError: a line does not fit the schema.
     """
 
@@ -384,12 +412,12 @@ def convert(lines: Path, path: Path, schema: Schema, *, format: str) -> None:
 
 
 def companion_files(path: Path) -> tuple[Path, Path]:
-    """The files beside an array of vectors: the other columns, and the facts."""
+    """The paths of the two files next to an array of vectors: the other columns, and the facts."""
     return path.with_suffix(".ids.tsv"), path.with_suffix(".facts.json")
 
 
 def _fill_array(lines: Path, file: IO[bytes], schema: Schema) -> None:
-    """Write the vectors of rows as numpy has arrays."""
+    """Write the vectors of rows to a file in numpy's format."""
     import numpy as np
 
     with lines.open("rb") as opened:
@@ -403,12 +431,12 @@ def _fill_array(lines: Path, file: IO[bytes], schema: Schema) -> None:
 
 
 def packed(vector: Any) -> str:
-    """A vector of float32 as text of JSON lines that a table is made of: a fifth of its numbers' digits."""
+    """A float32 vector as base64 text for JSON lines. It takes a fifth of the space of decimal numbers."""
     return b64encode(vector.astype("<f4").tobytes()).decode()
 
 
 def unpacked(value: Any) -> Any:
-    """The vector of a row, (H,) float32, whichever way it is written."""
+    """The vector of a row, (H,) float32, from base64 text or a list of numbers."""
     import numpy as np
 
     if isinstance(value, str):
@@ -417,14 +445,14 @@ def unpacked(value: Any) -> Any:
 
 
 def committed_rows(lines: Path) -> Iterator[list[dict[str, Any]]]:
-    """The rows of JSON lines, in batches cut by bytes: the same lines always give the same table."""
+    """The rows of a file of JSON lines, in batches of about 4 MiB. The same lines give the same batches."""
     with lines.open("rb") as file:
         while lines_read := file.readlines(_BATCH_BYTES):
             yield [json.loads(line) for line in lines_read]
 
 
 def table_lines(schema: Schema, format: str) -> Callable[[Sequence[Fields]], bytes]:
-    """An encoder of rows as lines of CSV or TSV; its first lines begin with the names of the columns."""
+    """A function that encodes rows as lines of CSV or TSV. Its first result begins with the header."""
     if format == "tsv":
         return _tsv_encoder(schema)
     import pyarrow.csv as pa_csv
@@ -442,7 +470,7 @@ def table_lines(schema: Schema, format: str) -> Callable[[Sequence[Fields]], byt
 
 
 def _tsv_encoder(schema: Schema) -> Callable[[Sequence[Fields]], bytes]:
-    """An encoder of rows as lines of TSV; without Arrow, which loads pandas: 65 MB."""
+    """A function that encodes rows as lines of TSV, without Arrow: that loads pandas, which takes 65 MB."""
     header = "\t".join(schema.flat_columns) + "\n"
 
     def encode(rows: Sequence[Fields]) -> bytes:
@@ -458,17 +486,22 @@ _BREAKS = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
 def _tabbed(value: Any) -> str:
-    """A cell of a TSV file, which nothing quotes: what would end it is an escape."""
+    """A cell of a TSV file. Cells are not quoted, so tabs and line ends are escaped."""
     if isinstance(value, str):
         return value.translate(_BREAKS)
     return "" if value is None else json.dumps(value)
 
 
 class _Table:
-    """Rows as record batches of a declared Arrow schema; `nested` as of `Schema.cells`."""
+    """A converter of rows to record batches with a declared Arrow schema.
+
+    Args:
+        schema: the columns.
+        nested: see `Schema.cells`.
+    """
 
     def __init__(self, schema: Schema, *, nested: bool) -> None:
-        import pyarrow as pa  # only where a table is asked for: it takes time to load
+        import pyarrow as pa  # imported only for tables: it takes time to load
 
         self._cells, self._arrow = partial(schema.cells, nested=nested), pa
         text, integer, number = pa.string(), pa.int64(), pa.float64()
@@ -485,8 +518,11 @@ class _Table:
         self.schema = pa.schema(columns, metadata=facts)
 
     def batch(self, rows: Sequence[Fields]) -> Any:
-        """The rows, whose numbers are finite, as a `pyarrow.RecordBatch`; StateError: a value that its column
-        cannot hold."""
+        """Rows with finite numbers as a `pyarrow.RecordBatch`.
+
+        Raises:
+            StateError: a value does not fit the type of its column.
+        """
         flat = list(map(self._cells, rows))
         try:
             try:
@@ -497,23 +533,23 @@ class _Table:
             raise self._unfit(flat) from None
 
     def _unfit(self, flat: Sequence[Fields]) -> StateError:
-        """The error for rows of which a value does not fit its column; the value is not told."""
+        """The error for rows with a value that does not fit its column. The message omits the value."""
         for column in self.schema:
             try:
                 self._arrow.array(encodable([row[column.name] for row in flat]), type=column.type)
             except (self._arrow.ArrowException, OverflowError, TypeError, ValueError):
                 return StateError(
-                    f"a value of the column {column.name!r} is no {column.type}, as the table has it: write "
-                    "JSON lines (a name that ends in .jsonl), which take any value"
+                    f"a value in the column {column.name!r} does not have its type, {column.type}: write "
+                    "JSON lines instead (a name that ends in .jsonl)"
                 )
         return StateError("rows do not fit the table: write JSON lines (a name that ends in .jsonl)")
 
 
-_FORMULA = re.compile("'*[=+@\\t\\r-].", re.DOTALL)  # "-" alone, as standard input is called, is none
+_FORMULA = re.compile("'*[=+@\\t\\r-].", re.DOTALL)  # a single "-", the name of standard input, is allowed
 
 
 def harmless(text: str) -> str:
-    """A text as a cell of a CSV file that no spreadsheet takes for a formula; `unescaped` gives it back.
+    """A text as a cell of a CSV file that no spreadsheet treats as a formula. `unescaped` reverses it.
 
     >>> harmless("=1+1"), harmless("a=1"), harmless("'-x")
     ("'=1+1", 'a=1', "''-x")
@@ -522,15 +558,15 @@ def harmless(text: str) -> str:
 
 
 def unescaped(cell: str) -> str:
-    """The text that `harmless` made a cell of."""
+    """The original text of a cell that `harmless` made."""
     return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
 
 
 class UnwritableError(StateError):
-    """Output that the system refuses.
+    """The system refuses to write an output.
 
     Attributes:
-        reason: what happened, without what to do about it: that depends on the command.
+        reason: the first part of the message, without the remedy, which depends on the command.
     """
 
     def __init__(self, reason: str, remedy: str) -> None:
@@ -542,7 +578,7 @@ FREE_SPACE = "free space there, or make it writable; then run the same command"
 
 
 def write_error(path: Path | None, error: OSError) -> UnwritableError:
-    """The error for output (None: standard output) that the system refuses."""
+    """The exception for an output that the system refuses; None means standard output."""
     why = error.strerror or error
     if path is None:
         return UnwritableError(f"cannot write to standard output: {why}", "name a file for it")
@@ -550,14 +586,14 @@ def write_error(path: Path | None, error: OSError) -> UnwritableError:
 
 
 def changed_output_error(path: Path) -> StateError:
-    """The error for output that is not what the cursor remembers."""
+    """The exception for an output that does not match its cursor."""
     return StateError(
-        f"cannot continue {path}: it is not what the unfinished scoring has written; put it back, or score "
+        f"cannot continue {path}: it has changed since the interrupted run; restore it, or run the command "
         "again without --resume"
     )
 
 
 def _tail(handle: int, size: int) -> int:
-    """Checksum of the last bytes before `size`."""
+    """The checksum of the last bytes before `size`."""
     start = max(0, size - _TAIL)
     return zlib.crc32(os.pread(handle, size - start, start))

@@ -1,4 +1,4 @@
-"""Input that others still write to: readers that are given it piece by piece, and a pipe as it comes."""
+"""Live input: readers that receive their input piece by piece, and pipes that are still being written."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from seqmlm.errors import SeqmlmError
 
 T = TypeVar("T")
 
-_MOMENT = 0.05  # seconds between two looks at whether something else has happened
-_MOST = 1 << 18  # bytes that are read before what came of them is dealt with
+_MOMENT = 0.05  # longest time in seconds between two checks of `stopping`
+_MOST = 1 << 18  # bytes that are read before their records are processed
 
 
 class Fed(Generic[T]):
-    """A reader that is given its input piece by piece, and gives back the records it makes of each.
+    """A reader that receives its input piece by piece, and returns the records of each piece.
 
-    Readers ask for bytes; here one runs in a thread of its own, which waits whenever it asks: at any time
-    either the reader runs or whoever feeds it.
+    Readers pull bytes. Here the reader runs in its own thread, which waits whenever it requests bytes. At any
+    time either the reader or the caller of `feed` runs, never both.
 
     Args:
-        path: what the reader is to call its input.
-        reader: begins to read it.
-        memory: what the reader is to keep, if anything.
+        path: the name of the input for the reader.
+        reader: a function that reads a source and yields records.
+        memory: the state that the reader keeps between runs, if any.
 
     Attributes:
-        records: those that were made and not given back, where the reader has failed.
-        stopped: the end was asked for, so that what came last may be torn.
+        records: after a failure of the reader, the records that `feed` has not returned.
+        stopped: whether the end was requested, so that the last record may be incomplete.
     """
 
     stopped = _given_up = _over = False
@@ -48,8 +48,14 @@ class Fed(Generic[T]):
         self._thread = threading.Thread(target=self._run, args=arguments, name="fed-reader", daemon=True)
 
     def feed(self, block: bytes | None) -> list[T]:
-        """Hand on some bytes, None for a pause, or b"" at the end; the records that are whole with them. What
-        the reader raises is raised; then it has ended."""
+        """Pass a block of bytes to the reader, and return the records that are now complete.
+
+        Args:
+            block: bytes, None for a pause, or b"" at the end of the input.
+
+        Raises:
+            BaseException: any exception of the reader. The reader has then ended.
+        """
         if self._thread.ident is None:
             self._thread.start()
             self._asks.acquire()
@@ -63,15 +69,15 @@ class Fed(Generic[T]):
         return records
 
     def read(self, size: int) -> bytes | None:
-        """The next block, for which the reader waits; None at a pause."""
+        """Wait for the next block and return it; None at a pause. The reader calls this."""
         self._asks.release()
         self._given.acquire()
         if self._given_up:
-            raise GeneratorExit  # which no reader handles
+            raise GeneratorExit  # no reader catches this exception
         return self._block
 
     def close(self) -> None:
-        """Give the reader up; what it keeps is forgotten."""
+        """Stop the reader. Its incomplete records are dropped."""
         if self._thread.ident is not None and not self._given_up:
             self._given_up = True
             self._given.release()
@@ -95,19 +101,23 @@ def live(
     stopping: Callable[[], bool],
     descriptor: int | None = None,
 ) -> Iterator[list[T]]:
-    """Records that a reader makes of a pipe that others still write to, as soon as there are any.
+    """Yield the records of a pipe that is still being written, as soon as they are complete.
 
-    What the pipe holds is handed on before more comes. When it has held nothing for a moment, and the last
-    pause is at least `tick` seconds ago, the reader is told of a pause, upon which it hands on what it keeps;
-    under load, when there is always more to read, only after twice that.
+    All bytes in the pipe are passed to the reader at once. If the pipe is empty and the last pause was at
+    least `tick` seconds ago, the reader gets a pause. It then returns the records that it holds back. If the
+    pipe is never empty, the reader gets a pause after twice that time.
 
     Args:
-        tick: seconds, above 0.
-        stopping: asked again and again, also while nothing comes; once it is true, that is the end.
-        descriptor: of the pipe; that of standard input if None.
+        reader: a function that reads a source and yields records.
+        tick: time between pauses in seconds, above 0.
+        stopping: called repeatedly, even without input. If it returns True, the input ends.
+        descriptor: file descriptor of the pipe; None for standard input.
+
+    Yields:
+        Lists of records.
 
     Raises:
-        SeqmlmError: as the reader does, after the records before it.
+        SeqmlmError: an error of the reader, after the records before it.
     """
     fed = Fed("-", reader)
     try:
@@ -126,13 +136,13 @@ def live(
 
 
 def _pieces(pipe: int, tick: float, stopping: Callable[[], bool]) -> Iterator[bytes | None]:
-    """Blocks of bytes that a pipe holds, as they come, and None at a pause."""
+    """Yield the bytes that arrive in a pipe, in blocks, and None at a pause."""
     paused = time.monotonic()
     while not stopping():
         late = time.monotonic() - paused
         ready = select.select([pipe], [], [], min(_MOMENT, max(0.0, tick - late)))[0]
         late = time.monotonic() - paused
-        if ready:  # also where a pause is due: what came while records were dealt with stays together
+        if ready:  # even if a pause is due: bytes that arrived during processing are kept together
             block = piece = os.read(pipe, _MOST)
             while block and len(piece) < _MOST and select.select([pipe], [], [], 0)[0]:
                 block = os.read(pipe, _MOST)

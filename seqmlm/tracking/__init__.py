@@ -1,12 +1,12 @@
-"""Runs, metrics, artifacts and registered models in MLflow; nothing else in the package touches MLflow.
+"""Runs, metrics, artifacts and registered models in MLflow. No other package uses MLflow for these.
 
-    push.py    what a run's folder holds, and the idempotent `push` that sends it to MLflow
+    push.py    the files of a run's folder, and `push`, which sends them to MLflow and is safe to repeat
     run.py     a run while it is tracked, and the tracker that starts, resumes, synchronises and lists runs
-    store.py   the connection to MLflow and the calls that are made to it
+    store.py   the connection to MLflow, and all calls to it
 
-A run's folder is complete in itself. MLflow is a copy that may be late: an unreachable tracking server costs
-a training one warning, and MLflow is synchronised once it is reachable (during the run, at its end, when it
-is resumed, or by `Tracker.sync`).
+A run's folder is complete. MLflow is a copy that can be late. If the tracking server is unreachable, a
+training prints one warning and continues. MLflow is synchronised once it is reachable: during the run, at its
+end, when it is resumed, or by `Tracker.sync`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What a run's folder holds, and `push`, which brings MLflow up to it and may be repeated at any time.
+"""The files of a run's folder, and `push`, which copies them to MLflow and is safe to repeat.
 
-`metrics.jsonl` has a line for each optimizer step and evaluation, with its time; `tracking.json`, the ledger,
-has everything else: params, tags, artifacts, data sets, models, the status, and what MLflow has of them. Of
-`metrics.jsonl` that is a single number, the offset up to which it was sent.
+`metrics.jsonl` has a line for each optimizer step and evaluation, with its time. `tracking.json`, the ledger,
+has everything else: params, tags, artifacts, data sets, models and the status. The ledger also stores which
+of these MLflow has. For `metrics.jsonl` it stores the offset up to which the file was sent.
 
-MLflow keeps one point for the same metric, step, time and value, however often it is sent. So nothing has to
-be looked up there and nothing is sent live: a push sends what is behind the offset, and a process that dies
-between sending and storing the offset sends the same points again, which changes nothing.
+MLflow keeps one point per metric, step, time and value, even if the point is sent twice. A push sends
+everything after the offset, then stores the new offset. If the process dies in between, the next push sends
+the same points again, which changes nothing. Therefore a push does not need to query MLflow.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ LEDGER = "tracking.json"
 METRICS = "metrics.jsonl"
 SYSTEM = "system/"
 
-# Points that are sent at once and taken off the file before the next are read.
+# Points that are read and sent at once.
 _POINTS = 10_000
-# Of a line of metrics.jsonl, what is not a metric.
+# Keys in a line of metrics.jsonl that are not metrics.
 _NOT_METRICS = {"step", "time"}
-# What differs when a step is run again and computes the same.
+# Keys whose values differ if a step is run again with the same result.
 _WALL_CLOCK = {"time", "seconds", "tokens_per_second"}
 
 
-# What a ledger's fields hold at their top; a damaged one is refused before it is used.
+# Types of the ledger's fields. A ledger with other types is damaged, and is refused before it is used.
 _KINDS: dict[str, type] = {
     **dict.fromkeys(("name", "experiment", "tracking_uri", "status"), str),
     **dict.fromkeys(("params", "tags", "tags_sent"), dict),
@@ -50,9 +50,9 @@ _KINDS: dict[str, type] = {
 
 @dataclass(kw_only=True)
 class Ledger:
-    """One run as its folder knows it, and what MLflow has of it.
+    """The facts about a run that its folder stores, and which of them MLflow has.
 
-    Times are milliseconds since 1970. The owner of the run's lock is the only writer.
+    Times are milliseconds since 1970. Only the owner of the run's lock writes the ledger.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Ledger:
     run_id: str | None = None
     """MLflow's id; None until MLflow has answered for the first time."""
     key: str | None = None
-    """Our own id of the run, there before MLflow is asked to create it; None as long as it was not asked."""
+    """Our own id of the run. It is saved before the run is created in MLflow; None before that."""
     status: str = "RUNNING"
     """RUNNING, FINISHED, FAILED or KILLED."""
     started: int = 0
@@ -70,9 +70,9 @@ class Ledger:
     tags: dict[str, str] = field(default_factory=dict)
     tags_sent: dict[str, str] = field(default_factory=dict)
     metric_keys: list[str] = field(default_factory=list)
-    """Which numbers of metrics.jsonl go to MLflow."""
+    """The keys in metrics.jsonl that are sent to MLflow."""
     offset: int = 0
-    """Bytes of metrics.jsonl that MLflow has."""
+    """Number of bytes of metrics.jsonl that were sent to MLflow."""
     datasets: list[dict[str, Any]] = field(default_factory=list)
     inputs: list[dict[str, Any]] = field(default_factory=list)
     """Registered models that the run reads."""
@@ -83,7 +83,11 @@ class Ledger:
 
     @classmethod
     def read(cls, directory: Path) -> Ledger:
-        """Read the ledger of a run folder; StateError where there is none or it is damaged."""
+        """Read the ledger of a run folder.
+
+        Raises:
+            StateError: there is no ledger, or it is damaged.
+        """
         path = directory / LEDGER
         try:
             values = read_json(path)
@@ -97,23 +101,23 @@ class Ledger:
             raise StateError(f"{path} is damaged ({error}); remove it and start the run again") from None
 
     def write(self, directory: Path) -> None:
-        """Replace the ledger file, so that a kill leaves the old one or the new one."""
+        """Replace the ledger file atomically: a kill leaves the old file or the new one."""
         text = json.dumps(asdict(self), indent=1, default=plain) + "\n"
         with _disk_errors(directory / LEDGER):
             replace_file(directory / LEDGER, text.encode())
 
     def note(self, entries: list[dict[str, Any]], entry: Mapping[str, Any], *same: str) -> None:
-        """Keep a data set, an artifact or a model to be sent, in place of one with the same keys `same`."""
+        """Record a data set, artifact or model to be sent. It replaces entries with equal `same` values."""
         added = {"time": now(), **entry, "sent": False}
         for earlier in [earlier for earlier in entries if all(earlier[key] == entry[key] for key in same)]:
             entries.remove(earlier)
             if "model_id" in earlier:
-                # A version of a model is registered once; after that only its numbers are sent again.
+                # A version of a model is registered once. Later, only its metrics are sent again.
                 added["model_id"] = earlier["model_id"]
         entries.append(added)
 
     def forget_sent(self) -> None:
-        """Mark everything as unsent: the tracker no longer has the run."""
+        """Mark everything as unsent, because MLflow no longer has the run."""
         self.run_id, self.key, self.offset, self.tags_sent, self.complete = None, None, 0, {}, False
         for entry in [*self.datasets, *self.inputs, *self.artifacts, *self.models]:
             entry["sent"] = False
@@ -132,7 +136,7 @@ class Ledger:
         ]
 
     def info(self, directory: Path) -> RunInfo:
-        """The run as its folder knows it."""
+        """The run, as its folder stores it."""
         points = (point for _, line in read_lines(directory / METRICS) for point in self.points(line))
         return RunInfo(
             name=self.name,
@@ -149,15 +153,15 @@ class Ledger:
 
 
 def read_lines(path: Path, offset: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The lines of a metrics.jsonl file that are whole; see `_lines`."""
+    """The undamaged lines of a metrics.jsonl file, each with the offset of its end; see `_lines`."""
     return ((end, line) for end, line in _lines(path, offset) if line is not None)
 
 
 def _lines(path: Path, offset: int = 0) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """The lines of a metrics.jsonl file from an offset on, each with the offset in bytes where it ends.
+    """The lines of a metrics.jsonl file after an offset, each with the offset in bytes of its end.
 
-    Nothing where the file is missing; it ends before a line torn by a kill, and a line that was damaged
-    otherwise is None.
+    A missing file has no lines. A last line that was truncated by a kill is left out. Any other damaged line
+    is None.
     """
     if not path.is_file():
         return
@@ -180,23 +184,25 @@ def _line(text: bytes) -> dict[str, Any] | None:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """All lines of a metrics.jsonl file, in order; none where it is missing."""
+    """All undamaged lines of a metrics.jsonl file, in order; empty if the file is missing."""
     return [line for _, line in read_lines(path)]
 
 
 class MetricsFile:
-    """`metrics.jsonl`: a line for each optimizer step and evaluation, on disk before anything is sent.
+    """`metrics.jsonl`, with a line for each optimizer step and evaluation, written before anything is sent.
 
-    A resumed training repeats the steps behind its checkpoint. A line that comes again with the same values
-    stays as it was, time included, so that MLflow, which may have it, keeps one point; with other values it
-    is a new line with a new time, and MLflow shows both. Lines that wait for that are in a file beside it,
-    `metrics.cut.jsonl`: the process may be killed once more before it has come to them.
+    A resumed training repeats the steps after its checkpoint. If a repeated line has the same values, the
+    earlier line is written again with its old time. MLflow then keeps one point. If the values differ, the
+    new line gets a new time, and MLflow shows both points.
+
+    The lines after the checkpoint wait in `metrics.cut.jsonl` until their steps are repeated. The process may
+    be killed again before that.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.nonfinite = 0
-        """Values in it that were NaN or infinite."""
+        """Number of values that were NaN or infinite."""
         self._latest = 0
         self._kept: list[dict[str, Any]] = []
         self._cut: dict[int, list[dict[str, Any]]] = {}
@@ -207,47 +213,50 @@ class MetricsFile:
 
     @property
     def size(self) -> int:
-        """Its length in bytes."""
+        """The length of the file in bytes."""
         return self.path.stat().st_size if self.path.is_file() else 0
 
     def cut_after(self, step: int | None) -> None:
-        """Drop the lines from the first of a later step on (they are run again), and one torn by a kill."""
+        """Cut the file at the first line of a step after `step`, because these steps are run again.
+
+        A last line that was truncated by a kill is removed, too. None removes only that line.
+        """
         if not self.path.is_file():
             return
         end, lines_before, later, damaged = 0, list[dict[str, Any]](), False, 0
         for line_end, line in _lines(self.path):
-            if line is None:  # it stays in the file, where a person may still read it
+            if line is None:  # it stays in the file, so that a person can still read it
                 damaged, end = damaged + 1, end if later else line_end
                 continue
             later = later or (step is not None and line["step"] > step)
             if later:
                 same_step = self._cut.setdefault(line["step"], [])
-                if line not in same_step:  # one that came again after an earlier cut
+                if line not in same_step:  # else it was repeated after an earlier cut
                     same_step.append(line)
             else:
                 lines_before.append(line)
                 end = line_end
         if damaged:
-            logging.getLogger("seqmlm").warning(f"{self.path}: {damaged} damaged line(s) are not read")
+            logging.getLogger("seqmlm").warning(f"{self.path}: {damaged} damaged line(s) are ignored")
         if later:
             self._keep_cut(lines_before[-1]["step"] if lines_before else 0)
         with _disk_errors(self.path):
             os.truncate(self.path, end)
-        # An evaluation at the step of the checkpoint may be repeated too.
+        # An evaluation at the step of the checkpoint may be repeated, too.
         self._kept = [line for line in lines_before if line["step"] == lines_before[-1]["step"]]
         self._latest = max((line["time"] for line in lines_before), default=0)
         self.nonfinite = max((int(line.get("nonfinite_values", 0)) for line in lines_before), default=0)
 
     def _keep_cut(self, first: int) -> None:
-        """Write what was cut, of steps from `first` on, before it leaves the file."""
+        """Save the cut lines of steps from `first` on, before they are removed from the file."""
         self._cut = {step: lines for step, lines in self._cut.items() if step >= first}
         text = "".join(json.dumps(line) + "\n" for lines in self._cut.values() for line in lines)
         with _disk_errors(self._cut_path):
             replace_file(self._cut_path, text.encode())
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
-        """Append one line; numbers that are not finite become null."""
-        # Of two values at one step and time MLflow would take the larger for the last: no time comes twice.
+        """Append one line. Values that are not finite become null."""
+        # Every line gets a new time: for equal steps and times MLflow shows the larger value as the last one.
         line: dict[str, Any] = {"step": step, "time": max(now(), self._latest + 1)}
         for key, value in values.items():
             line[key] = None if isinstance(value, float) and not math.isfinite(value) else value
@@ -260,7 +269,7 @@ class MetricsFile:
 
 
 def _take(lines: list[dict[str, Any]], facts: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Remove and return the line that says the same as `wanted`, apart from how long it took."""
+    """Remove and return the line with the same values as `facts`, apart from durations; None if none has."""
     for number, line in enumerate(lines):
         if _computed(line) == _computed(facts):
             return lines.pop(number)
@@ -280,11 +289,11 @@ def _disk_errors(path: Path) -> Iterator[None]:
 
 
 def open_run(store: Store, ledger: Ledger, save: Callable[[], None]) -> None:
-    """Create the run in MLflow, or reopen it, or create it anew where it was deleted there.
+    """Create the run in MLflow or reopen it. A run that was deleted in MLflow is created again.
 
-    A process may die, or an answer be lost, after MLflow has created the run and before the ledger knows its
-    id. So our own key is on the disk first (`save` writes the ledger; where it raises nothing is created),
-    and the run that has it is looked for before one is created.
+    The process may die, or an answer may be lost, after MLflow created the run and before the ledger has its
+    id. Therefore the key of the run is saved first: `save` writes the ledger, and if it raises, no run is
+    created. The next attempt then finds the run by its key.
     """
     if ledger.run_id is not None and not store.reopen(ledger.run_id):
         ledger.forget_sent()
@@ -301,15 +310,16 @@ def open_run(store: Store, ledger: Ledger, save: Callable[[], None]) -> None:
 
 
 def push(store: Store, ledger: Ledger, directory: Path) -> int:
-    """Send MLflow what it lacks of an opened run, and note that in the ledger, which the caller writes.
+    """Send everything that MLflow lacks from an opened run, and mark it as sent in the ledger.
 
-    It may be interrupted anywhere and repeated; what the store raises passes through. Another thread may go
-    on recording, and writing the ledger: here no dict of it grows, only values are exchanged.
+    The caller writes the ledger. A push can be interrupted anywhere and repeated. Exceptions of the store are
+    not caught. Another thread may record, and write the ledger, at the same time. Therefore this function
+    replaces values of the ledger, but never adds keys to its dicts.
 
     Returns:
-        How many points of metrics.jsonl were sent.
+        The number of points from metrics.jsonl that were sent.
     """
-    # Read first: a run that ends while this sends may have recorded more, which the next push sends.
+    # The status is read first. If the run ends during this push, the next push sends the rest.
     status, run_id = ledger.status, ledger.run_id
     assert run_id is not None, "open_run comes first"
     tags = {key: value for key, value in dict(ledger.tags).items() if ledger.tags_sent.get(key) != value}
@@ -347,7 +357,7 @@ def _push_points(store: Store, ledger: Ledger, run_id: str, path: Path) -> int:
 
 def _push_model(store: Store, ledger: Ledger, run_id: str, entry: dict[str, Any], path: Path) -> None:
     if entry["model_id"] is not None:
-        # The run went on after its model was registered: the same version, with other weights and numbers.
+        # The run continued after its model was registered: the same version has new weights and metrics.
         points = _model_points(ledger, entry, path)
         store.log_points(run_id, points, entry["model_id"], **entry["dataset"])
     elif store.find_version(entry["name"], entry["version"]) is None and Path(entry["directory"]).is_dir():
@@ -355,10 +365,10 @@ def _push_model(store: Store, ledger: Ledger, run_id: str, entry: dict[str, Any]
 
 
 def _model_points(ledger: Ledger, entry: Mapping[str, Any], path: Path) -> list[Point]:
-    """A model's metrics as points of its run, which MLflow keeps them among.
+    """A model's metrics as points of its run, because MLflow stores them with the run.
 
-    A value the run has is the same point again, which adds none there; another one is a point at the last
-    step of its metric.
+    If the run has a point with the same value, that point is sent again, which adds nothing. Any other value
+    becomes a point at the last step of its metric.
     """
     last: dict[str, Point] = {}
     same: dict[str, Point] = {}

@@ -1,4 +1,4 @@
-"""A run while it is tracked, and the tracker of a workspace, which starts, synchronises and lists runs."""
+"""A tracked run, and the tracker of a workspace, which starts, synchronises and lists runs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Status = Literal["FINISHED", "FAILED", "KILLED"]
 _LOG = logging.getLogger("seqmlm.tracking")
 MAX_PARAMS = 59
 LOCK = ".lock"
-# A loader worker of a killed run may hold files for a few seconds; the lock itself goes with the process.
+# A loader worker of a killed run may keep files open for a few seconds. The lock ends with the process.
 _LOCK_SECONDS = 2.0
 _PUSH_SECONDS = 5.0
 _SYSTEM_SECONDS = 5.0
@@ -55,9 +55,9 @@ _SIGNAL_EXITS = {128 + signal.SIGINT, 128 + signal.SIGTERM}
 
 
 def _system_metrics() -> dict[str, float]:
-    """CPU, memory and GPU memory in use, under the names MLflow shows in its "System metrics" tab.
+    """Use of CPU, memory and GPU memory, under the names that MLflow shows in its "System metrics" tab.
 
-    Percentages are of the whole machine since the last call, megabytes of this process.
+    Percentages are for the whole machine since the last call. Megabytes are for this process.
     """
     values = {
         "cpu_utilization_percentage": psutil.cpu_percent(),
@@ -71,14 +71,14 @@ def _system_metrics() -> dict[str, float]:
 
 
 class TrackedRun:
-    """A run that is being tracked; a context manager that gives it its true end.
+    """A run that is being tracked; a context manager that records how the run ended.
 
-    What happens to it is written to its folder, and a thread sends that to MLflow every few seconds, so that
-    a training never waits for MLflow. No method raises because MLflow is unreachable: that is one warning,
-    then a new attempt every minute and at the end.
+    Everything is written to the run's folder. A thread sends it to MLflow every few seconds, so that a
+    training never waits for MLflow. No method raises if MLflow is unreachable. There is one warning, then a
+    new attempt every minute and at the end.
 
-    An exception ends the run as FAILED, Ctrl-C and exits by signal as KILLED, `end("KILLED")` says so
-    explicitly, and anything else is FINISHED. Use from one process (rank 0) and one thread.
+    An exception ends the run as FAILED. Ctrl-C, an exit by signal and `end("KILLED")` end it as KILLED. Any
+    other end is FINISHED. Use a run from one process (rank 0) and one thread.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class TrackedRun:
         self._ledger, self._lock, self._connect, self._warn = ledger, lock, connect, warn
         self._metrics = MetricsFile(directory / METRICS)
         self._sampled = time.monotonic()
-        psutil.cpu_percent()  # the start of the first interval
+        psutil.cpu_percent()  # begins the first interval
         self._store: Store | None = None
         self._warned = False
         self._pause = _PUSH_SECONDS
@@ -102,16 +102,16 @@ class TrackedRun:
 
     @property
     def run_id(self) -> str | None:
-        """MLflow's id of the run; None as long as MLflow has never answered."""
+        """MLflow's id of the run; None until MLflow has answered for the first time."""
         return self._ledger.run_id
 
     @property
     def offline(self) -> bool:
-        """Whether MLflow could not be reached when it was last tried."""
+        """Whether MLflow could not be reached at the last attempt."""
         return self._store is None
 
     def open(self) -> TrackedRun:
-        """Connect to MLflow and set the run RUNNING there; called by `Tracker.start`."""
+        """Connect to MLflow, and set the run to RUNNING there. `Tracker.start` calls this."""
         self._forget_cut()
         self.flush(connect_only=True)
         return self
@@ -119,10 +119,15 @@ class TrackedRun:
     def log_metrics(
         self, step: int, values: Mapping[str, float], details: Mapping[str, Any] | None = None
     ) -> None:
-        """Write the metrics of a step (at least 0) to `metrics.jsonl`, from which they are sent to MLflow.
+        """Write the metrics of a step to `metrics.jsonl`, from which they are sent to MLflow.
 
-        A value that is not finite is null there and not sent (MLflow would draw infinity as 1.8e308): it
-        raises the metric `nonfinite_values` and sets the tag `seqmlm.nonfinite`. `details` stay in the file.
+        A value that is not finite becomes null, and is not sent: MLflow would draw infinity as 1.8e308. It
+        increases the metric `nonfinite_values` and sets the tag `seqmlm.nonfinite`.
+
+        Args:
+            step: number of the optimizer step, 0 or more.
+            values: metrics by name.
+            details: more values for the file, which are not sent to MLflow.
 
         Raises:
             StateError: the disk is full.
@@ -134,27 +139,31 @@ class TrackedRun:
         if bad:
             extra["nonfinite_values"] = self._count_nonfinite(step, bad)
         if not {*values, *extra} <= set(self._ledger.metric_keys):
-            # Before the line is there: a push passes over numbers that it does not know for metrics.
+            # The ledger is updated before the line is written: a push skips numbers not listed as metrics.
             with self._ledger_changes() as ledger:
                 ledger.metric_keys = sorted({*ledger.metric_keys, *values, *extra})
         self._metrics.write(step, {**values, **(details or {}), **extra})
         if self._thread is None:
-            # Not before there is something to send in the background: reading ahead forks, which is safe in
-            # a process with a single thread.
+            # The thread starts only when there is something to send. Before, the process has one thread, so
+            # that reading ahead can fork safely.
             self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)
             self._thread.start()
 
     def cut_metrics(self, step: int) -> None:
-        """Take the metrics of later steps out of `metrics.jsonl`: a resumed training runs these steps again.
+        """Remove the metrics of later steps from `metrics.jsonl`: a resumed training runs these steps again.
 
-        Where they are computed again with the same values, MLflow shows them once; else it shows both.
+        If a repeated step has the same values, MLflow shows them once. Otherwise it shows both.
         """
         with self._pushing:
             self._metrics.cut_after(step)
             self._forget_cut()
 
     def flush(self, *, connect_only: bool = False) -> None:
-        """Send now what MLflow lacks; whatever goes wrong with that must not end the training."""
+        """Send everything that MLflow lacks. No error in MLflow may end the training.
+
+        Args:
+            connect_only: only connect, and create or reopen the run.
+        """
         with self._pushing:
             try:
                 with quiet():
@@ -167,7 +176,8 @@ class TrackedRun:
                 self._pause = _PUSH_SECONDS
             except Exception as error:
                 self._lost(error)
-            # What is not noted as sent is sent again; of a full disk the training hears from its own writing.
+            # If the ledger cannot be saved, the same data are sent again. The training itself reports a full
+            # disk when it writes.
             with suppress(StateError):
                 self._save()
 
@@ -177,17 +187,18 @@ class TrackedRun:
             ledger.tags[key] = value
 
     def set_numbers(self, values: Mapping[str, float]) -> None:
-        """Set tags of numbers: as a metric, each would be a chart with one point."""
+        """Set numbers as tags. As metrics, each would be a chart with one point."""
         with self._ledger_changes() as ledger:
             ledger.tags |= {key: decimal(value) for key, value in values.items()}
 
     def artifact(self, path: str | Path, *, of_records: bool = False) -> None:
-        """Keep a file, or the contents of a folder, with the run.
+        """Upload a file, or the contents of a folder, to MLflow with the run.
 
-        It must stay where it is until the run has ended and MLflow has it.
+        The file must not be moved until the run has ended and MLflow has the file.
 
         Args:
-            of_records: it is about single records; those of sensitive data stay out of MLflow.
+            path: the file or folder.
+            of_records: whether it is about single records. For sensitive data it is then not uploaded.
         """
         if of_records and sensitive_data():
             return
@@ -203,12 +214,14 @@ class TrackedRun:
         *,
         context: Literal["training", "validation", "scoring"] = "training",
     ) -> None:
-        """Record the data the run reads as an MLflow input; nothing is copied.
+        """Record the data that the run reads as an MLflow input. No data are copied.
 
         Args:
-            source: a path or address; MLflow does not get that of sensitive data.
-            digest: our fingerprint, of which MLflow keeps 36 characters.
-            profile: counts, as JSON can hold.
+            name: a name for the data.
+            source: a path or address. It is withheld for sensitive data.
+            digest: our fingerprint. MLflow stores its first 36 characters.
+            profile: counts, as JSON values.
+            context: the purpose of the data.
         """
         source = "withheld" if sensitive_data() else source
         entry = {"name": name, "source": source, "digest": digest[:36], "context": context}
@@ -218,7 +231,9 @@ class TrackedRun:
     def uses(self, name: str, version: int) -> None:
         """Link the run to a registered model that it reads, as an MLflow input.
 
-        The version is our registry's; where MLflow does not have it, there is no link.
+        Args:
+            name: name of the model.
+            version: version in our registry. If MLflow does not have it, no link is made.
         """
         with self._ledger_changes() as ledger:
             ledger.note(ledger.inputs, {"name": name, "version": version}, "name", "version")
@@ -235,13 +250,17 @@ class TrackedRun:
         aliases: Sequence[str] = (),
         withheld: Sequence[str] = (),
     ) -> None:
-        """Make a model folder, which stays where it is, a version of a registered model in MLflow.
+        """Register a model folder as a version of a model in MLflow. The folder is not moved.
 
         Args:
-            version: our registry's, kept as the tag `seqmlm.version`; MLflow counts its own.
-            metrics, dataset: final metrics, and the data set (see `dataset`) they were measured on.
-            params: what the model is: domain, tokenizer, masker.
-            aliases: that point at it from now on. withheld: names of files that MLflow is not given.
+            name: name of the registered model.
+            directory: the model folder.
+            version: version in our registry, stored as the tag `seqmlm.version`. MLflow has its own numbers.
+            metrics: final metrics.
+            dataset: name of the data set (see `dataset`) that the metrics were measured on.
+            params: facts about the model: domain, tokenizer, masker.
+            aliases: aliases that the version gets.
+            withheld: names of files that are not uploaded.
         """
         with self._ledger_changes() as ledger:
             used = next((entry for entry in ledger.datasets if entry["name"] == dataset), None)
@@ -260,14 +279,14 @@ class TrackedRun:
             ledger.note(ledger.models, entry, "name", "version")
 
     def end(self, status: Status = "FINISHED") -> None:
-        """End the run and send the rest to MLflow; the first call decides, later ones do nothing."""
+        """End the run, and send the rest to MLflow. Only the first call has an effect."""
         if self._ledger.status != "RUNNING":
             return
         try:
             with self._ledger_changes() as ledger:
                 ledger.status, ledger.ended = status, now()
         finally:
-            # Also on a full disk, where the ledger could not be written, MLflow is told how the run ended.
+            # MLflow gets the status even if the disk is full and the ledger could not be written.
             self._stop.set()
             if self._thread is not None:
                 self._thread.join()
@@ -302,7 +321,7 @@ class TrackedRun:
 
     @contextmanager
     def _ledger_changes(self) -> Iterator[Ledger]:
-        """The ledger, to be changed here and then written with what the other thread has changed in it."""
+        """The ledger, to be changed within the context. It is written at the end, under a lock."""
         with self._writing:
             yield self._ledger
             self._ledger.write(self.directory)
@@ -312,7 +331,7 @@ class TrackedRun:
             pass
 
     def _forget_cut(self) -> None:
-        """Set the offset of MLflow back to the end of a file that was cut; the lines after it come again."""
+        """Set MLflow's offset back to the end of a file that was cut, so that later lines are sent again."""
         if self._ledger.offset > self._metrics.size:
             with self._ledger_changes() as ledger:
                 ledger.offset = self._metrics.size
@@ -327,13 +346,18 @@ class TrackedRun:
             self._warned = True
             cause = "" if isinstance(error, TrackerDown) else "MLflow failed: "
             self._warn(
-                f"{cause}{first_line(error)}; the run continues, its metrics are kept in "
-                f"{self.directory / METRICS}, and MLflow is synchronised once it is reachable"
+                f"{cause}{first_line(error)}; the run continues and stores its metrics in "
+                f"{self.directory / METRICS}. MLflow is synchronised once it is reachable"
             )
 
 
 class Tracker:
-    """Tracks the runs of a workspace; `warn` hears when MLflow is away, also from another thread."""
+    """The tracker of a workspace: starts, resumes, synchronises and lists its runs.
+
+    Args:
+        workspace: the workspace.
+        warn: receives warnings, such as an unreachable MLflow; also called from another thread.
+    """
 
     def __init__(self, workspace: Workspace, warn: Callable[[str], None] = _LOG.warning) -> None:
         self.workspace, self._warn = workspace, warn
@@ -348,21 +372,23 @@ class Tracker:
         resume: bool = False,
         spent: float = 0.0,
     ) -> TrackedRun:
-        """Start a run, or resume the one of that name.
+        """Start a run, or resume the run with this name.
 
         Args:
-            params: what users compare runs by; flat, at most 59.
-            tags: more facts, searchable.
-            resume: continue under the same run id; params that changed go to the tag seqmlm.param_drift.
-            spent: seconds that a new run has taken already.
+            name: name of the run, and of its folder.
+            experiment: name of the MLflow experiment.
+            params: settings by which users compare runs; flat, at most 59.
+            tags: more facts, which can be searched.
+            resume: continue with the same run id. Changed params are stored in the tag seqmlm.param_drift.
+            spent: seconds that a new run has already taken.
 
         Raises:
-            StateError: the name is taken (without `resume`), there is no such run (with it), or another
-                process is using it.
-            UsageError: the name is not fit for a run.
+            StateError: the name is taken (without `resume`), there is no such run (with `resume`), or another
+                process uses the run.
+            UsageError: the name is not allowed.
         """
         if len(params) > MAX_PARAMS:
-            raise ValueError(f"{len(params)} params: log at most {MAX_PARAMS}, those that users compare")
+            raise ValueError(f"{len(params)} params: log at most {MAX_PARAMS}, the ones that users compare")
         directory = self.workspace.run_dir(name)
         exists = (directory / LEDGER).exists()
         if exists and not resume:
@@ -388,17 +414,26 @@ class Tracker:
             raise
 
     def connect(self) -> Store:
-        """Open MLflow; TrackerDown where it does not answer."""
+        """Connect to MLflow.
+
+        Raises:
+            TrackerDown: MLflow does not answer.
+        """
         return connect(self.workspace)
 
     def sync(self, *, dead_only: bool = False) -> dict[str, int]:
-        """Complete in MLflow the runs that are not being trained now; returns points uploaded by run name.
+        """Upload everything that MLflow lacks, for all runs that are not running now.
 
-        A run whose process is gone without a word (kill -9, power) becomes KILLED; with `dead_only` no other
-        is looked at.
+        A run whose process died without recording its end (kill -9, power failure) becomes KILLED.
+
+        Args:
+            dead_only: only consider runs whose process died.
+
+        Returns:
+            The number of uploaded points by run name.
 
         Raises:
-            StateError: MLflow does not answer, or no longer; the runs became KILLED nevertheless.
+            StateError: MLflow does not answer. The status KILLED is recorded nevertheless.
         """
         uploaded: dict[str, int] = {}
         failure: StateError | None = None
@@ -408,7 +443,7 @@ class Tracker:
             if ledger.complete or (dead_only and ledger.status != "RUNNING"):
                 continue
             with suppress(InUseError), FileLock(directory / LOCK, wait=0):
-                # Only now, under the lock, is the ledger ours to change.
+                # The ledger may be changed only under the lock, so it is read again here.
                 ledger = Ledger.read(directory)
                 _note_death(ledger, directory)
                 try:
@@ -423,7 +458,11 @@ class Tracker:
         return uploaded
 
     def mark_killed(self) -> list[str]:
-        """End the runs whose process is gone as KILLED, here and, if it can be, in MLflow; their names."""
+        """Set the runs whose process died to KILLED, in their folders and, if possible, in MLflow.
+
+        Returns:
+            The names of these runs; empty, with a warning, if MLflow failed.
+        """
         try:
             return list(self.sync(dead_only=True))
         except StateError as error:
@@ -431,11 +470,11 @@ class Tracker:
             return []
 
     def runs(self) -> list[RunInfo]:
-        """All runs, newest first: those of run folders and, of an MLflow that others may share, its own.
+        """All runs, newest first: from the run folders, and from MLflow if it may be shared.
 
-        What MLflow has is taken from there. Where it is unreachable, all come from the folders, with a
-        warning. The workspace's own database is not opened: what other workspaces, or folders that are
-        deleted, have left there is seen in MLflow alone.
+        For runs that a shared MLflow has, its values are used. If it is unreachable, all runs come from the
+        folders, with a warning. The workspace's own database is not opened. Runs of deleted folders in it are
+        therefore visible only in MLflow.
         """
         matching = list[RunInfo]()
         for ledger in map(Ledger.read, self._folders()):
@@ -447,7 +486,7 @@ class Tracker:
                 with quiet():
                     tracked = self.connect().runs()
             except TrackerDown as error:
-                self._warn(f"{error}; showing what the run folders know")
+                self._warn(f"{error}; showing only the run folders")
             else:
                 ids = {run.run_id for run in tracked}
                 lost = (run for run in matching if run.run_id is None or run.run_id not in ids)
@@ -455,12 +494,14 @@ class Tracker:
         return sorted(matching, key=lambda run: run.started, reverse=True)
 
     def find(self, reference: str, runs: list[RunInfo] | None = None) -> RunInfo:
-        """The run called `reference`, or with that id (or its beginning, at least 6 characters).
+        """The run with a name or id. A run of this workspace precedes runs with the same name in MLflow.
 
-        A run of this workspace goes before others of its name in MLflow; `runs` is what `runs()` gave.
+        Args:
+            reference: name, id, or the first 6 or more characters of an id.
+            runs: the result of `runs()`; None calls it.
 
         Raises:
-            StateError: there is none, naming the nearest, or there are several.
+            StateError: there is no such run, and the message names the nearest; or there are several.
         """
         runs = self.runs() if runs is None else runs
         directory = self.workspace.runs / reference
@@ -473,33 +514,37 @@ class Tracker:
             matches = [run for run in runs if run.run_id and run.run_id.startswith(reference)]
         if len(matches) > 1:
             ids = ", ".join(str(run.run_id) for run in matches)
-            raise StateError(f"{reference!r} names {len(matches)} runs; give one of their ids: {ids}")
+            raise StateError(f"{len(matches)} runs are named {reference!r}; give one of their ids: {ids}")
         if not matches:
             hint = nearest(reference, (run.name for run in runs[:20]))
             raise StateError(f"no run {reference!r}{hint if runs else '; there are no runs here yet'}")
         return matches[0]
 
     def ensure(self) -> Store:
-        """Open MLflow's store, making it where it is missing; StateError where it does not answer."""
+        """Connect to MLflow's store, which is created if it is missing.
+
+        Raises:
+            StateError: MLflow does not answer.
+        """
         try:
             return self.connect()
         except TrackerDown as error:
             raise StateError(f"{error}; start it, or correct MLFLOW_TRACKING_URI") from error
 
     def newest_experiment(self) -> tuple[str, str] | None:
-        """MLflow's id of the experiment of the newest run, and its name; None where there are no runs."""
+        """MLflow's id of the newest run's experiment, and its name; None if there are no runs."""
         store = self.ensure()
         with self._explained("MLflow's experiments cannot be listed ({})"):
             return store.newest_experiment()
 
     def incomplete(self) -> list[str]:
-        """Names of ended runs of which MLflow lacks something."""
+        """Names of the ended runs that are not complete in MLflow."""
         ledgers = [Ledger.read(directory) for directory in self._folders()]
         return [ledger.name for ledger in ledgers if ledger.status != "RUNNING" and not ledger.complete]
 
     @property
     def has_store(self) -> bool:
-        """False where MLflow's store is a database file yet to be made, which takes MLflow seconds."""
+        """Whether MLflow's store exists. Creating a new database file takes MLflow seconds."""
         path = self.workspace.tracking_uri.removeprefix("sqlite:///")
         return path == self.workspace.tracking_uri or Path(path).exists()
 
@@ -509,7 +554,7 @@ class Tracker:
         return public(self.workspace.tracking_uri)
 
     def set_alias(self, name: str, version: int, alias: str) -> bool:
-        """Show an alias of our registry in MLflow too; False (and a warning) where that was not possible."""
+        """Set an alias of our registry in MLflow, too; False, with a warning, if that fails."""
         try:
             store = self.connect()
             with quiet():
@@ -533,7 +578,7 @@ class Tracker:
 
     @contextmanager
     def _explained(self, sentence: str) -> Iterator[None]:
-        """Ask MLflow; whatever goes wrong is a StateError, with its reason in the sentence."""
+        """Convert any error within the context to a StateError: `sentence`, with the reason inserted."""
         try:
             with quiet():
                 yield
@@ -546,7 +591,7 @@ class Tracker:
 
 
 def _set_params(ledger: Ledger, params: Mapping[str, object]) -> None:
-    """Put params into a ledger, and those that differ from the first ones, which MLflow keeps, into a tag."""
+    """Set the params of a ledger. MLflow keeps the first values, so changed ones are also stored in a tag."""
     texts = {key: "" if value is None else str(value) for key, value in params.items()}
     earlier_drift = json.loads(ledger.tags.pop(DRIFT_TAG, "{}"))
     first = ledger.params | {key: values[0] for key, values in earlier_drift.items()}
@@ -557,7 +602,10 @@ def _set_params(ledger: Ledger, params: Mapping[str, object]) -> None:
 
 
 def _note_death(ledger: Ledger, directory: Path) -> None:
-    """A run whose lock is free but whose ledger says RUNNING was killed when it last wrote anything."""
+    """Set a run to KILLED if its ledger has the status RUNNING although nobody has its lock.
+
+    The end time is the last change of a file in its folder.
+    """
     if ledger.status == "RUNNING":
         last = max(path.stat().st_mtime for path in directory.iterdir())
         ledger.status, ledger.ended = "KILLED", int(last * 1000)
@@ -566,7 +614,7 @@ def _note_death(ledger: Ledger, directory: Path) -> None:
 def _standard_tags(name: str) -> dict[str, str]:
     tags = {NAME_TAG: name, "seqmlm.version": version("seqmlm")}
     tags |= {"mlflow.source.name": "seqmlm", "mlflow.source.type": "LOCAL"}
-    # A container's user may have no name.
+    # The user of a container may have no name.
     with suppress(KeyError, OSError):
         tags["mlflow.user"] = getpass.getuser()
     commit = _commit()
@@ -574,7 +622,7 @@ def _standard_tags(name: str) -> dict[str, str]:
 
 
 def _commit() -> str | None:
-    """The git commit seqmlm runs from, where it runs from a checkout."""
+    """The git commit of the checkout that seqmlm runs from; None if it does not run from one."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None

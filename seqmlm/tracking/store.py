@@ -1,4 +1,4 @@
-"""The connection to MLflow, quiet and quick to fail, and the calls that are made to it."""
+"""The connection to MLflow, which is quiet and fails fast, and all calls to MLflow."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ NAME_TAG = "seqmlm.name"
 KEY_TAG = "seqmlm.key"
 DRIFT_TAG = "seqmlm.param_drift"
 DESCRIPTION = "mlflow.note.content"
-"""Tag that the UI shows as the description of a run, in Markdown."""
+"""The tag that the UI shows as the description of a run, in Markdown."""
 _OURS = f"tags.`{NAME_TAG}` != ''"
 
-# MLflow retries HTTP for minutes and databases for 100 s; a run waits for neither. Users' settings win.
+# By default MLflow retries HTTP for minutes and databases for 100 s. These values shorten that. The user's
+# own environment variables take precedence.
 _DEFAULTS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
@@ -37,12 +38,12 @@ _DEFAULTS = {
     "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
 }
 _CONNECT_SECONDS = 5
-_EXACT = 2**53  # up to which floats are whole numbers one by one
+_EXACT = 2**53  # up to this number, floats represent every integer
 _LOUD = ("mlflow", "alembic", "urllib3", "sqlalchemy")
-# Without this the UI takes every experiment for one of prompts and agents, and hides curves and models.
+# Without this tag the UI treats every experiment as one for prompts and agents, and hides curves and models.
 _EXPERIMENT_TAGS = {
     "mlflow.experimentKind": "custom_model_development",
-    "mlflow.note.content": "Trainings alone: `tags.kind = 'training'`. Scorings: `tags.task = 'score'`.",
+    "mlflow.note.content": "Only trainings: `tags.kind = 'training'`. Only scoring: `tags.task = 'score'`.",
 }
 # The UI finds the versions of a logged model through this tag.
 _VERSIONS_TAG = "mlflow.modelVersions"
@@ -50,16 +51,16 @@ _BATCH = 1000
 _PARAM_CHARACTERS = 6000
 _TEXT_LIMIT = 4 * 2**20
 
-# Levels of loggers belong to the whole process: two threads would restore each other's.
+# The levels of loggers apply to the whole process. Without a lock, two threads would restore each other's.
 _SILENCE = threading.RLock()
 
 
 class TrackerDown(Exception):
-    """MLflow cannot be reached; the message says why."""
+    """MLflow cannot be reached. The message contains the reason."""
 
 
 class Point(NamedTuple):
-    """One value of one metric; `time` is in milliseconds since 1970."""
+    """One value of a metric at a step. `time` is in milliseconds since 1970."""
 
     key: str
     value: float
@@ -69,7 +70,7 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class RunInfo:
-    """One run as it stands; times are milliseconds since 1970, metrics the last value of each."""
+    """The current state of a run. Times are milliseconds since 1970. Metrics are their last values."""
 
     name: str
     run_id: str | None
@@ -81,20 +82,23 @@ class RunInfo:
     tags: dict[str, str]
     metrics: dict[str, float]
     tracked: bool
-    """Whether MLflow has it, as far as it has come."""
+    """Whether MLflow has everything that the run has recorded so far."""
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence MLflow and what it uses: what goes wrong arrives as an exception. One thread at a time."""
+    """Silence the loggers of MLflow and its libraries within the context. Errors still raise.
+
+    Only one thread at a time can be in the context.
+    """
     with _SILENCE:
-        # Its import sets the levels of its loggers, so it must come before ours.
+        # The import sets the levels of MLflow's loggers, so it must precede the change below.
         import mlflow  # noqa: F401
 
         loggers = [logging.getLogger(name) for name in _LOUD]
         levels = [logger.level for logger in loggers]
         for logger in loggers:
-            # Not `catch_warnings`: in the background it could undo filters that the main thread sets.
+            # `catch_warnings` in a background thread could undo filters that the main thread sets.
             warnings.filterwarnings("ignore", module=logger.name)
             logger.setLevel(logging.CRITICAL + 1)
         try:
@@ -105,10 +109,10 @@ def quiet() -> Iterator[None]:
 
 
 def connect(workspace: Workspace) -> Store:
-    """Open MLflow's store, creating the workspace's own database on first use.
+    """Connect to MLflow's store. The workspace's own database is created on first use.
 
     Raises:
-        TrackerDown: it does not answer within seconds.
+        TrackerDown: MLflow does not answer within seconds.
     """
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
@@ -126,7 +130,7 @@ def connect(workspace: Workspace) -> Store:
 
 
 def _probe(uri: str) -> None:
-    """Open the database once with a short timeout, since MLflow would retry a dead one for 100 seconds."""
+    """Connect to the database once with a short timeout. MLflow would retry a dead one for 100 seconds."""
     import sqlalchemy
 
     if uri.startswith("file:") or "://" not in uri:
@@ -144,12 +148,12 @@ def _probe(uri: str) -> None:
 
 
 def public(uri: str) -> str:
-    """The address without its password."""
+    """An address without its password."""
     return hide_password(uri, uri)
 
 
 def hide_password(text: str, uri: str) -> str:
-    """Some text that may quote an address, without the password of that address."""
+    """A text in which the password of an address is replaced by asterisks."""
     try:
         secret = urlsplit(uri).password
     except ValueError:
@@ -158,14 +162,16 @@ def hide_password(text: str, uri: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its type where it has none."""
+    """The first line of an error's message, at most 300 characters; the type's name if it is empty."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 class Store:
-    """An MLflow store that answered when it was opened; any call may raise when it no longer does.
+    """An MLflow store that answered when it was opened. Any call raises if it no longer answers.
 
-    `artifacts` is the folder for files of new experiments; None where a server keeps them.
+    Args:
+        uri: the tracking address.
+        artifacts: folder for the files of new experiments; None if a server stores them.
     """
 
     def __init__(self, uri: str, artifacts: Path | None) -> None:
@@ -173,11 +179,14 @@ class Store:
 
         self.uri, self.artifacts = uri, artifacts
         self.client = MlflowClient(tracking_uri=uri, registry_uri=uri)
-        # The client is lazy about servers: ask something small, so that a dead one is known here.
+        # The client connects lazily. This small query fails here if the server is down.
         self.client.search_experiments(max_results=1)
 
     def experiment(self, name: str) -> str:
-        """Id of the experiment, made or restored where needed; two processes may ask at once."""
+        """The id of an experiment. It is created or restored if needed.
+
+        Two processes may call this at the same time.
+        """
         from mlflow.exceptions import MlflowException
 
         stored = self.client.get_experiment_by_name(name)
@@ -204,13 +213,13 @@ class Store:
         return str(run.info.run_id)
 
     def find_run(self, experiment: str, key: str) -> str | None:
-        """Id of the run of an experiment that was created with our key; None where there is none."""
+        """The id of the run with our key in an experiment; None if there is none. The run is reopened."""
         matches = self.client.search_runs([self.experiment(experiment)], f"tags.`{KEY_TAG}` = '{key}'")
-        # One that was closed by hand meanwhile goes on like any other.
+        # A run that a user has closed in the meantime is reopened like any other.
         return next((str(run.info.run_id) for run in matches if self.reopen(run.info.run_id)), None)
 
     def reopen(self, run_id: str) -> bool:
-        """Set a run RUNNING again; False where it is gone or was deleted."""
+        """Set a run to RUNNING again; False if it does not exist or was deleted."""
         from mlflow.exceptions import MlflowException
 
         try:
@@ -230,9 +239,9 @@ class Store:
         self.client.set_terminated(run_id, status=status, end_time=ended or now())
 
     def set_params(self, run_id: str, params: Mapping[str, str]) -> None:
-        """Log the params the run does not have yet; those that changed go to the tag seqmlm.param_drift.
+        """Log the params that the run does not have yet. Changed params go to the tag seqmlm.param_drift.
 
-        MLflow's params are fixed once written, so a changed value cannot be shown there.
+        MLflow's params cannot be changed once they are written.
         """
         from mlflow.entities import Param
 
@@ -261,11 +270,13 @@ class Store:
     def log_points(
         self, run_id: str, points: Sequence[Point], model_id: str | None = None, **dataset: str
     ) -> None:
-        """Log any number of metric values; the same one at the same step and time is kept once.
+        """Log any number of metric values. Equal values at the same step and time are stored once.
 
         Args:
-            model_id, dataset: the logged model they are of, and `dataset_name` and `dataset_digest` of the
-                data they were measured on.
+            run_id: the run.
+            points: the values.
+            model_id: the logged model that the values belong to, if any.
+            dataset: `dataset_name` and `dataset_digest` of the data that the values were measured on.
         """
         from mlflow.entities import Metric
 
@@ -277,7 +288,7 @@ class Store:
             self.client.log_batch(run_id, metrics=chunk)
 
     def log_dataset(self, run_id: str, entry: Mapping[str, Any]) -> None:
-        """Record what a run read: name, digest, source and profile; no data is copied."""
+        """Record the name, digest, source and profile of data that a run read. No data are copied."""
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         dataset = Dataset(
@@ -291,7 +302,7 @@ class Store:
         self.client.log_inputs(run_id, datasets=[DatasetInput(dataset, tags)])
 
     def log_model(self, run_id: str, name: str, version: int) -> None:
-        """Record that a run reads our version of a model; nothing where MLflow does not have it."""
+        """Record that a run reads a version of a model. Nothing happens if MLflow does not have it."""
         from mlflow.entities import LoggedModelInput
 
         logged = self._logged_model(name, version)
@@ -299,9 +310,10 @@ class Store:
             self.client.log_inputs(run_id, models=[LoggedModelInput(logged)])
 
     def _logged_model(self, name: str, version: int) -> str | None:
-        """Id of the logged model behind our version of a model; None where either is not in MLflow.
+        """The id of the logged model of a version in our registry; None if MLflow does not have both.
 
-        A version that points at a folder does not keep its logged model; that one keeps its versions.
+        A version that points at a folder does not store its logged model. The logged model stores its
+        versions.
         """
         from mlflow.exceptions import MlflowException
 
@@ -314,23 +326,26 @@ class Store:
                 if {"name": name, "version": registered.version} in json.loads(tags.get(_VERSIONS_TAG, "[]")):
                     return str(output.model_id)
         except MlflowException as error:
-            if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # it was deleted there
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # this code: it was deleted in MLflow
                 raise
         return None
 
     def log_artifact(self, run_id: str, path: str) -> None:
-        """Upload a file, or the contents of a folder, if it is still there."""
+        """Upload a file, or the contents of a folder, if it still exists."""
         if Path(path).is_dir():
             self.client.log_artifacts(run_id, path)
         elif Path(path).exists():
             self.client.log_artifact(run_id, path)
 
     def register(self, run_id: str, entry: Mapping[str, Any], points: Sequence[Point]) -> str:
-        """Make a logged model with its metrics, and a version of a registered model; MLflow's model id.
+        """Create a logged model with its metrics, and a version of a registered model.
 
-        Where MLflow's store is a local database the version points at the model's own folder, and only its
-        small text files are copied, to be seen in the UI. A server cannot see our disk: it gets the folder,
-        without what the entry withholds.
+        If MLflow's store is a local database, the version points at the model's folder. Only its small text
+        files are copied, so that the UI shows them. A server cannot read our disk. It gets all files of the
+        folder except the withheld ones.
+
+        Returns:
+            MLflow's id of the logged model.
         """
         from mlflow.entities import LoggedModelOutput
 
@@ -357,7 +372,7 @@ class Store:
         directory = Path(entry["directory"])
         model = self.client.create_logged_model(
             self.client.get_run(run_id).info.experiment_id,
-            name=entry["name"].replace(".", "-"),  # MLflow takes dots in names of registered models alone
+            name=entry["name"].replace(".", "-"),  # MLflow allows dots only in names of registered models
             source_run_id=run_id,
             tags={"seqmlm.path": str(directory), **entry["tags"]},
             params=entry["params"],
@@ -380,11 +395,14 @@ class Store:
                 raise
 
     def set_alias(self, name: str, alias: str, version: int) -> None:
-        """Point an alias of a registered model at one of its versions."""
+        """Give one version of a registered model an alias."""
         self.client.set_registered_model_alias(name, alias, str(version))
 
     def find_version(self, name: str, version: int) -> Any:
-        """MLflow's entry of our version of a model, or None; numbers differ where that was offline."""
+        """MLflow's entry for a version in our registry, or None.
+
+        MLflow's version numbers differ from ours if it was unreachable at some time.
+        """
         from mlflow.exceptions import MlflowException
 
         try:
@@ -395,13 +413,13 @@ class Store:
         return next(ours, None)
 
     def _experiments(self) -> dict[str, str]:
-        """Ids of all experiments to their names."""
+        """The names of all experiments, by id."""
         return {
             experiment.experiment_id: experiment.name for experiment in _pages(self.client.search_experiments)
         }
 
     def newest_experiment(self) -> tuple[str, str] | None:
-        """Id and name of the experiment of our newest run; None where there is no run of ours."""
+        """The id and name of the experiment with the newest run of seqmlm; None if there is no such run."""
         experiments = self._experiments()
         if not experiments:
             return None
@@ -411,7 +429,7 @@ class Store:
         return (ids[0], experiments[ids[0]]) if ids else None
 
     def runs(self) -> list[RunInfo]:
-        """All runs of ours, newest first."""
+        """All runs of seqmlm, newest first."""
         experiments = self._experiments()
         runs = _pages(partial(self.client.search_runs, list(experiments), _OURS))
         infos = [_info(run, experiments[run.info.experiment_id]) for run in runs]
@@ -419,7 +437,7 @@ class Store:
 
 
 def _pages(search: Callable[..., Any]) -> Iterator[Any]:
-    """All that a search of MLflow's client finds, page after page."""
+    """All results of a search with MLflow's client, page after page."""
     token: str | None = None
     while True:
         page = search(max_results=1000, page_token=token)
@@ -445,12 +463,12 @@ def _info(run: Any, experiment: str) -> RunInfo:
 
 
 def of_seqmlm(tags: Mapping[str, str]) -> dict[str, str]:
-    """Tags but those that MLflow's UI is told by."""
+    """The tags, except those for MLflow's UI."""
     return {key: value for key, value in tags.items() if not key.startswith("mlflow.")}
 
 
 def _description(entry: Mapping[str, Any]) -> str:
-    """The text of the UI's page of a version: MLflow shows neither metrics nor folder there."""
+    """The description of a version in the UI, with the metrics and the folder that MLflow does not show."""
     metrics = "\n".join(f"| {key} | {value:.6g} |" for key, value in sorted(entry["metrics"].items()))
     facts = ", ".join(f"{key} {value}" for key, value in entry["params"].items())
     table = f"\n\n| metric | value |\n| --- | --- |\n{metrics}" if metrics else ""
@@ -462,7 +480,7 @@ def _is_small_text(path: Path) -> bool:
 
 
 def decimal(value: float) -> str:
-    """A number as params and tags have it: a count whole, others to six digits.
+    """A number as text for params and tags: integers in full, other numbers with six digits.
 
     >>> decimal(1234567), decimal(1234567.0), decimal(2 / 3), decimal(float("inf"))
     ('1234567', '1234567', '0.666667', 'inf')
@@ -471,10 +489,10 @@ def decimal(value: float) -> str:
 
 
 def now() -> int:
-    """Milliseconds since 1970."""
+    """The current time in milliseconds since 1970."""
     return int(time.time() * 1000)
 
 
 def _encodable(text: str) -> str:
-    """The text with escapes for bytes of a file name that are not UTF-8, which no database takes."""
+    """The text with escapes for bytes that are not UTF-8. File names may have them; databases refuse them."""
     return text.encode("utf-8", "backslashreplace").decode()

@@ -1,7 +1,14 @@
-"""Watching files that others still write to: tail -> score -> rows -> incidents, and whoever is to be told.
+"""`seqmlm watch`: follow growing files, score their lines, group alarms into incidents, and notify webhooks.
 
-No other part imports it. `config` and `request` have its settings; `follower` and `generations` read, and
-`silence` notices that a log has stopped; `grouping` makes incidents of alarms; `outbox` commits what a turn
-did to the database of `store` and `tables`, so that it survives whatever ends the process. `scoring` runs
-all of it, `webhooks` and `metrics` report it; `incidents` and `timeline` show it to a person afterwards.
+Only the command line imports this package. Its modules are:
+
+    config.py, request.py         the settings, and whether an earlier stream can be continued
+    follower.py, generations.py   read files that grow and are rotated
+    silence.py                    raises an alarm if a log has stopped
+    grouping.py                   groups alarms into incidents
+    outbox.py                     commits each turn to the database, so that it survives a crash
+    store.py, tables.py           the database
+    scoring.py                    runs all of this
+    webhooks.py, metrics.py       report incidents and counters while it runs
+    incidents.py, timeline.py     show incidents and reports afterwards
 """

@@ -1,4 +1,4 @@
-"""The settings of a watch; a request that makes no sense is refused before anything is read."""
+"""The settings of `seqmlm watch`. Impossible requests are refused before anything is read."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class WatchConfig(ScoringRequest):
     """The settings of `seqmlm watch`.
 
     Args:
-        paths: files to watch, or patterns of files in quotes.
+        paths: files to watch, or quoted patterns of files.
         out: write the rows to this file of JSON lines instead of stdout.
         max_latency: DURATION: write each row at most this long after its line, such as 0.5s.
-        ignore: file of regular expressions, one a line: alarms whose least expected line or template fits one
-            make no incident.
-        quiet: DURATION: an incident is over when its file raised no alarm for so long, such as 10m.
-        webhook: URL: post each incident to this address until it is taken. Its token is read from
+        ignore: file with one regular expression per line; alarms whose least expected line or template
+            matches one open no incident.
+        quiet: DURATION: an incident is over if its file raises no alarm for this time, such as 10m.
+        webhook: URL: post each incident to this address until it is accepted; the token is read from
             SEQMLM_WEBHOOK_TOKEN.
-        webhook_format: FORMAT: format of what is posted: plain or alertmanager (its API v2).
-        metrics_port: PORT: serve counters on this port, as /metrics (Prometheus) and /metrics.json; 0 for any
-            that is free.
-        metrics_host: ADDRESS: address of this machine that --metrics-port is on. Default: 127.0.0.1.
+        webhook_format: FORMAT: format of the posts: plain or alertmanager (its API v2).
+        metrics_port: PORT: serve counters on this port, as /metrics (Prometheus) and /metrics.json; 0 selects
+            a free port.
+        metrics_host: ADDRESS: address of this machine for --metrics-port. Default: 127.0.0.1.
     """
 
     option_fields: ClassVar[tuple[str, ...]] = (
@@ -43,7 +43,7 @@ class WatchConfig(ScoringRequest):
     )
 
     on_error: ClassVar[Literal["skip"]] = "skip"  # type: ignore[misc]
-    """No setting: a line that cannot be read is an event of its own, and other bytes are a row with `gap`."""
+    """Not a setting: an unreadable line is an event, and other unreadable bytes are a row with `gap`."""
 
     max_latency: str = "1s"
     ignore: Path | None = None
@@ -55,17 +55,17 @@ class WatchConfig(ScoringRequest):
 
     @property
     def latency(self) -> float:
-        """Seconds within which a row follows its line."""
+        """The largest time between a line and its row, in seconds."""
         return self._seconds("max_latency", "--max-latency is a duration such as 1s or 0.5s")
 
     @property
     def quiet_seconds(self) -> float:
-        """Seconds without an alarm after which an incident is over."""
+        """The time without an alarm after which an incident is over, in seconds."""
         return self._seconds("quiet", "quiet is a duration such as 5m or 30s")
 
     @property
     def webhook_url(self) -> str | None:
-        """The address that incidents are posted to."""
+        """The address to which incidents are posted; None if there is no webhook."""
         return self.webhook[0] if self.webhook else None
 
     def _seconds(self, name: str, rule: str) -> float:
@@ -86,23 +86,25 @@ class WatchConfig(ScoringRequest):
             raise UsageError("nothing to watch: name files, or a pattern in quotes such as 'logs/*.log'")
         plain = ("", *(ending for ending in FORMATS["jsonl"] if ending.count(".") == 1))
         if self.out is not None and self.out.suffix.lower() not in plain:
-            raise UsageError("rows of what is watched are JSON lines: name a file such as a.jsonl with --out")
+            raise UsageError("`watch` writes JSON lines: use a name such as a.jsonl for --out")
         if "-" in self.sources:
             raise UsageError(
-                "files are watched; standard input is read live by 'seqmlm score MODEL - --max-latency 1s'"
+                "`watch` reads files only; for live standard input: 'seqmlm score MODEL - --max-latency 1s'"
             )
         if folder := next(filter(os.path.isdir, self.sources), None):
-            raise UsageError(f"a folder is not watched; name files or a pattern: '{Path(folder) / '*.log'}'")
+            raise UsageError(
+                f"{folder} is a folder; name files or a pattern instead: '{Path(folder) / '*.log'}'"
+            )
 
     def _check_notices(self) -> None:
         if self.metrics_host != LOOPBACK and self.metrics_port is None:
-            raise UsageError("metrics_host is the address of --metrics-port, which is not given")
+            raise UsageError("metrics_host needs --metrics-port, which is not given")
         if self.webhook_format != "plain" and not self.webhook:
-            raise UsageError("--webhook-format is that of --webhook, which is not given")
+            raise UsageError("--webhook-format needs --webhook, which is not given")
         if len(self.webhook) > 1:
             raise UsageError(
-                "there is one --webhook: let its receiver pass incidents on, as Alertmanager does, or start "
-                "a second watch with another --out"
+                "only one --webhook is possible: let its receiver forward incidents, like Alertmanager, or "
+                "start a second watch with another --out"
             )
         if self.webhook and self.rate_option is None:
-            raise UsageError("--webhook is told of alarms: say how many are wanted with --fpr, such as 0.001")
+            raise UsageError("--webhook needs alarms: set a false positive rate with --fpr, such as 0.001")

@@ -1,4 +1,4 @@
-"""One generation of a followed file: its content, wherever that is by now, and the reader that takes it."""
+"""One generation of a followed file: its content, wherever the file is now, and its reader."""
 
 from __future__ import annotations
 
@@ -16,68 +16,95 @@ from seqmlm.errors import DataError, number_of
 from seqmlm.streams.sources import Fed
 
 PREFIX = 1024
-"""Bytes at the beginning, and before the place that was reached, by which a content is recognised."""
+"""Number of bytes at the beginning, and before the read position, by which a content is recognised."""
 
 FILE_BYTES = 1 << 17
-"""Bytes that are read of a file before others have their turn."""
+"""Number of bytes that are read from a file before other files have their turn."""
 
 LONGEST_LINE = 1 << 23
-"""Bytes of a line that are waited for; of a longer one the beginning is handed on."""
+"""Longest line in bytes. If a line is longer, its beginning is passed to the reader."""
 
-_HEAD_LINES = 4096  # lines by which readers tell the format, at most
+_HEAD_LINES = 4096  # largest number of lines by which readers detect the format
 
 
 @dataclass(kw_only=True)
 class FileState:
-    """How far one generation of a file has been read; JSON can hold all of it."""
+    """The read position in one generation of a file, as JSON values.
 
-    number: int  # of the generation, from 1, in the order they were met
-    path: str  # absolute; what it was called first
-    device: int = 0  # of the file it was last read in
+    Attributes:
+        number: number of the generation, from 1, in the order of discovery.
+        path: its first path, absolute.
+        device: device of the file in which it was last read.
+        inode: inode of this file.
+        prefix: hash of its first `PREFIX` bytes, or of all bytes before `offset` if there are fewer.
+        tail: hash of the last `PREFIX` bytes before `offset`.
+        offset: number of bytes that were passed to the reader; always whole lines.
+        line: number of these lines.
+        size: largest size in bytes that was seen.
+        taken: `Memory.last_line` of the reader.
+        held: lines that wait for more lines of their record, see `Memory`.
+        begin: offset from which a new reader must read again.
+        begin_line: number of lines before `begin`.
+        head: size in bytes of the first lines, which every reader gets; 0 until they are complete.
+        pauses: offsets at which the reader got a pause.
+        done: whether it was read to its end, or no longer exists.
+    """
+
+    number: int
+    path: str
+    device: int = 0
     inode: int = 0
-    prefix: str = ""  # hashes of its first, and its last `PREFIX` bytes before `offset`
+    prefix: str = ""
     tail: str = ""
-    offset: int = 0  # bytes that were handed to the reader: whole lines
-    line: int = 0  # number of these lines
-    size: int = 0  # bytes that were seen
-    taken: int = 0  # `Memory.last_line`
-    held: dict[str, list[int]] = field(default_factory=dict)  # lines that wait, see `Memory`
-    begin: int = 0  # bytes and lines before those that a new reader has to be given
+    offset: int = 0
+    line: int = 0
+    size: int = 0
+    taken: int = 0
+    held: dict[str, list[int]] = field(default_factory=dict)
+    begin: int = 0
     begin_line: int = 0
-    head: int = 0  # bytes of the first lines, which every reader is given; 0 until these are there
-    pauses: list[int] = field(default_factory=list)  # offsets where the reader handed on what it kept
-    done: bool = False  # it has been read to its end, or is gone
+    head: int = 0
+    pauses: list[int] = field(default_factory=list)
+    done: bool = False
 
 
-DESTROYED = "the file was cut off or removed, and no copy of it was found"
-HOLE = (
-    "a program that goes on where it was, behind the new end of a file that was cut off, leaves such a hole"
-)
-DAMAGED = "the compressed data are damaged or cut off"
+DESTROYED = "the file was truncated or removed, and no copy of it was found"
+HOLE = "a program that continues at its old position after a truncation leaves such a hole"
+DAMAGED = "the compressed data are damaged or truncated"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """Bytes that could not be read."""
+    """Bytes that could not be read.
+
+    Args:
+        path: the file.
+        line: number of the first missing line in its generation.
+        offset: offset of the first missing byte.
+        size: number of bytes that are known to be missing; 0 if unknown.
+        fate: the predicate of the sentence in `reason`.
+        cause: the cause.
+        missing: a description of the missing part, if it is known better than by its size.
+    """
 
     path: str
-    line: int  # the first one that is missing, in its generation
+    line: int
     offset: int
-    size: int  # bytes that are known to be missing; 0 where that is not known
+    size: int
     fate: str = "was destroyed before it could be read"
     cause: str = DESTROYED
-    missing: str = ""  # what is missing, where that is known better than by bytes
+    missing: str = ""
 
     @property
     def reason(self) -> str:
-        """The missing bytes and the cause, in a sentence."""
+        """A sentence with the missing bytes and the cause."""
         bound = "" if self.cause == HOLE else "at least "
-        size = f"{bound}{number_of(self.size, 'byte')}" if self.size else "what was written"
+        size = f"{bound}{number_of(self.size, 'byte')}" if self.size else "an unknown number of bytes"
         return f"{self.missing or f'{size} from here on'} {self.fate}: {self.cause}"
 
 
 class Plain:
-    """The bytes of a file as they lie on the disk."""
+    """The bytes of an uncompressed file."""
 
     packed = False
 
@@ -95,13 +122,13 @@ class Plain:
 
 
 def packed_prefix(path: str) -> str:
-    """A hash of the first bytes of a compressed file, as they lie on the disk."""
+    """A hash of the first bytes of a compressed file, without decompression."""
     with open(path, "rb") as file:
         return _hash(file.read(PREFIX))
 
 
 class Packed:
-    """The content that a compressed file expands to; it is not expected to grow."""
+    """The decompressed content of a compressed file. It is not expected to grow."""
 
     packed = True
 
@@ -110,13 +137,16 @@ class Packed:
         self.restart()
 
     def restart(self) -> None:
-        """Read the file from its beginning, as it is now."""
+        """Read the file from its beginning again, because it may have changed."""
         self._blocks: Iterator[bytes] = blocks(self.path)
         self._buffer, self._at = b"", 0
 
     def read(self, offset: int, size: int) -> bytes:
-        """Some bytes, fewer only at the end; fast where the next ones are asked for; DataError: the
-        compressed data are damaged or not all there."""
+        """Read bytes at an offset; fewer than `size` only at the end. Sequential reading is fast.
+
+        Raises:
+            DataError: the compressed data are damaged or incomplete.
+        """
         if offset < self._at:
             self.restart()
         while self.size() < offset + size and (block := self._next()):
@@ -128,7 +158,7 @@ class Packed:
         try:
             return next(self._blocks, b"")
         except DataError:
-            self.restart()  # a generator that has raised would seem to be at its end
+            self.restart()  # a generator that has raised would look like one at its end
             raise
 
     def size(self) -> int:
@@ -142,15 +172,20 @@ Content = Plain | Packed
 
 
 ARCHIVE = re.compile(rb"BZh[1-9]1AY&SY|\xfd7zXZ\0|7z\xbc\xaf\x27\x1c|PK\x03\x04[\n-?]\0")
-"""What a copy in a format begins with that cannot be unpacked here."""
+"""The first bytes of archive formats that cannot be decompressed here."""
 
 
 class NoFile(Exception):
-    """A path leads to something that cannot be followed: the reason."""
+    """A path does not lead to a file that can be followed. The message contains the reason."""
 
 
 def opened(path: str) -> Content:
-    """The content under a path; OSError: it cannot be opened; NoFile: it is no file."""
+    """Open the content of a path.
+
+    Raises:
+        OSError: it cannot be opened.
+        NoFile: it is not a file that can be followed.
+    """
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     about = os.fstat(handle)
     node = about.st_dev, about.st_ino
@@ -160,11 +195,11 @@ def opened(path: str) -> Content:
         return Plain(handle, node)
     os.close(handle)
     if foreign is not None:
-        raise NoFile(f"{foreign[0]}, which is not followed: {foreign[1]}")
+        raise NoFile(f"{foreign[0]}, which cannot be followed: {foreign[1]}")
     if stat.S_ISREG(about.st_mode):
         return Packed(path, node)
     raise NoFile(
-        "a pipe, socket or device, which has no durability: read it with "
+        "a pipe, socket or device, which cannot be read twice: read it with "
         f"'cat {path} | seqmlm score MODEL - --max-latency 1s'"
     )
 
@@ -174,7 +209,7 @@ def _hash(data: bytes) -> str:
 
 
 def is_of(content: Content, state: FileState) -> bool:
-    """Whether this content is that of a generation, as far as that was read."""
+    """Whether a content belongs to a generation: the bytes that were read are still the same."""
     near = min(PREFIX, state.offset)
     return (
         state.offset > 0
@@ -185,9 +220,9 @@ def is_of(content: Content, state: FileState) -> bool:
 
 
 def begin_alike(content: Content, copy: Content) -> bool:
-    """Whether two contents have the same first bytes, a whole line among them, as far as both go.
+    """Whether two contents have the same first bytes, up to the shorter one and with a whole line at least.
 
-    A hole of NUL bytes is compared by its length: all holes begin alike.
+    Holes of NUL bytes at the beginning are compared by their lengths.
     """
     first_hole, first = _beginning(content)
     second_hole, second = _beginning(copy)
@@ -197,7 +232,7 @@ def begin_alike(content: Content, copy: Content) -> bool:
 
 
 def _beginning(content: Content) -> tuple[int, bytes]:
-    """The number of NUL bytes that a content begins with, and the `PREFIX` bytes behind them."""
+    """The number of NUL bytes at the beginning of a content, and the next `PREFIX` bytes."""
     at = 0
     while block := content.read(at, FILE_BYTES if at else PREFIX):
         if text := block.lstrip(b"\0"):
@@ -208,20 +243,23 @@ def _beginning(content: Content) -> tuple[int, bytes]:
 
 
 def goes_on(content: Content, state: FileState) -> bool:
-    """Whether a content continues a generation that was read to its end; few bytes alone do not tell that."""
+    """Whether a content continues a generation that was read to its end.
+
+    Fewer than `PREFIX` bytes are not enough to decide this. The file must then also have the same inode.
+    """
     sure = state.offset >= PREFIX or content.node == (state.device, state.inode)
     return sure and is_of(content, state)
 
 
 class Destroyed(Exception):
-    """The bytes that were read are no longer those of the file: it was cut off, and perhaps written anew."""
+    """The bytes that were read are no longer in the file: it was truncated, and perhaps rewritten."""
 
 
 _NULS = re.compile(rb"^\0+", re.MULTILINE)
 
 
 class Hole(NamedTuple):
-    """A run of NUL bytes: the line and the offset it begins at, and its size."""
+    """A run of NUL bytes: its first line, its offset and its size in bytes."""
 
     line: int
     offset: int
@@ -229,15 +267,21 @@ class Hole(NamedTuple):
 
 
 class Holes:
-    """Leaves out runs of NUL bytes where a line begins, in blocks that follow each other."""
+    """A filter that removes runs of NUL bytes at the beginnings of lines from successive blocks."""
 
     def __init__(self) -> None:
-        self._bare = True  # whether the line has had no other byte yet
+        self._bare = True  # whether the current line has only NUL bytes so far
         self._runs: list[Hole] = []
-        self._at = 0  # the offset that was reached
+        self._at = 0  # the current offset
 
     def left_out(self, block: bytes, line: int = 0, offset: int = 0) -> bytes:
-        """A block without them, which begins in this line of its file, at this offset."""
+        """A block without runs of NUL bytes.
+
+        Args:
+            block: the next bytes of the file.
+            line: number of its first line in the file.
+            offset: offset of the block in the file.
+        """
         bare, end = self._bare, block.rfind(b"\n") + 1
         self._bare, self._at = (bare or end > 0) and not block[end:].strip(b"\0"), offset + len(block)
         if b"\0" not in block:
@@ -259,44 +303,76 @@ class Holes:
             self._runs.append(hole)
 
     def ended(self, *, last: bool = False) -> list[Hole]:
-        """The runs that are over, each once; more may come of the last one, unless nothing does."""
+        """The runs that have ended, each once.
+
+        Args:
+            last: no more blocks follow, so that a run at the end has ended, too.
+        """
         growing = not last and bool(self._runs) and sum(self._runs[-1][1:]) == self._at
         over, self._runs = (self._runs[:-1], self._runs[-1:]) if growing else (self._runs, [])
         return over
 
 
 class Generation:
-    """A generation that is being followed."""
+    """A generation that is being followed.
 
-    content: Content | None = None  # while it cannot be found
+    Args:
+        state: its read position.
+        reader: a function that reads a source and yields records.
+        now: the current time in seconds.
+
+    Attributes:
+        content: its content; None while the content cannot be found.
+        fed: its reader.
+        in_place: whether its path leads to this content, so that it may grow.
+        at_end: whether its end was reached at the last read.
+        partial: number of bytes of an incomplete last line.
+        unpaused: time of the first byte after the last pause.
+        changed: whether its state has changed since it was last saved.
+        since: time of its last bytes, or the time since when it cannot be found.
+        memory: the memory of the reader.
+        marks: number of lines and offset of positions from which a new reader could start.
+        gaps: gaps that were found and not yet collected.
+        refused: files that are not copies of it.
+    """
+
+    content: Content | None = None
     fed: Fed[Record] | None = None
-    in_place = True  # it is what its path leads to, so that it may grow
-    at_end = False  # at the last look its end was reached; a line without an end waits for it
-    partial = 0  # bytes of that line
-    unpaused: float | None = None  # when the first byte behind the last pause came
+    in_place = True
+    at_end = False
+    partial = 0
+    unpaused: float | None = None
     changed = False
-    _first = _last = b""  # bytes that its hashes are of
+    _first = _last = b""  # the bytes whose hashes are in the state
     _at_line_start = True
     _failed = False  # its reader has ended with an error
 
     def __init__(self, state: FileState, reader: Callable[[Source], Iterator[Record]], now: float) -> None:
         self.state, self._read = state, reader
-        self.since = now  # of the last bytes, or since when it cannot be found
-        self.memory = Memory()  # of the reader
+        self.since = now
+        self.memory = Memory()
         self.marks = [(state.begin_line, state.begin)]
-        self.gaps: list[Gap] = []  # that were found since somebody took them
+        self.gaps: list[Gap] = []
         self._holes = Holes()
-        self.refused: set[tuple[int, ...]] = set()  # files that are not its copies
+        self.refused: set[tuple[int, ...]] = set()
 
     @property
     def waits(self) -> bool:
-        """Whether lines wait for others of their record, as far as the state of an earlier process says: none
-        do behind a pause, unless it names them."""
+        """Whether lines may wait for more lines of their record, by the state of an earlier process.
+
+        After a pause, only the lines in `held` wait.
+        """
         return bool(self.state.held) or self.state.offset not in self.state.pauses
 
     def restored(self) -> list[Record]:
-        """Give a new reader what it needs to go on; no record comes of it, unless a limit has changed;
-        Destroyed: the bytes are not there."""
+        """Start a new reader, and pass it the lines that it needs to continue.
+
+        Returns:
+            Records, which occur only if a limit of the reader has changed.
+
+        Raises:
+            Destroyed: the bytes no longer exist.
+        """
         state = self.state
         assert self.content is not None
         near = min(PREFIX, state.offset)
@@ -306,14 +382,14 @@ class Generation:
         self.fed, self._holes = Fed(state.path, self._read, self.memory), Holes()
         try:
             records = list(self._given_again(self.content, self.fed))
-        except Destroyed:  # a reader that was given a part must not go on with what comes after it
+        except Destroyed:  # a reader with incomplete input must not be used any more
             self.fed.close()
             self.fed = None
             raise
         except DataError as error:
             self._begin_anew(error)
             return []
-        self._holes.ended()  # they were told, but for one that goes on where the reading stopped
+        self._holes.ended()  # drops holes that were reported before; one at the read position may grow
         return records
 
     def _given_again(self, content: Content, fed: Fed[Record]) -> Iterator[Record]:
@@ -340,8 +416,16 @@ class Generation:
         yield from reread(state.offset)
 
     def read(self, size: int, now: float, *, final: bool = False) -> list[Record]:
-        """Hand on the next whole lines, of about so many bytes; at the very end also a line without its end;
-        Destroyed: what was read is not there any more."""
+        """Pass the next whole lines to the reader, and return the records that are complete.
+
+        Args:
+            size: number of bytes to read, approximately.
+            now: the current time in seconds.
+            final: whether the content has ended, so that an incomplete last line is passed, too.
+
+        Raises:
+            Destroyed: the bytes that were read before no longer exist.
+        """
         assert self.content is not None
         state = self.state
         block = self.content.read(state.offset, size)
@@ -376,7 +460,7 @@ class Generation:
         return records
 
     def _feed(self, block: bytes | None) -> list[Record]:
-        """The records that are whole with a block; where the reader fails, those that it made before."""
+        """The records that are complete after a block. If the reader fails, the records before that."""
         if self._failed:
             self._begin_anew()
         assert self.fed is not None
@@ -391,7 +475,7 @@ class Generation:
             return records
 
     def _begin_anew(self, error: DataError | None = None) -> None:
-        """A new reader for what comes next, in place of one that has failed."""
+        """Replace a failed reader by a new one, which begins at the current position."""
         state = self.state
         if error is not None:
             waiting = [min(lines) for lines in state.held.values()]
@@ -415,7 +499,7 @@ class Generation:
             self.gaps.append(replace(gap, fate="held nothing but NUL bytes"))
 
     def pause(self) -> list[Record]:
-        """Let the reader hand on what it keeps."""
+        """Give the reader a pause, and return the records that it held back."""
         state = self.state
         state.head = state.head or state.offset
         if state.offset > max(state.pauses, default=state.begin):
@@ -424,7 +508,7 @@ class Generation:
         return self._feed(None)
 
     def end(self) -> list[Record]:
-        """No more will come."""
+        """End the generation, and return its last records."""
         records = [] if self.fed is None else self._feed(b"")
         self._tell_holes(last=True)
         self.close()
@@ -433,7 +517,7 @@ class Generation:
         return records
 
     def snapshot(self) -> FileState:
-        """How far it is, now that the reader waits; what no new reader would need is dropped."""
+        """The current state, without positions that no new reader needs. Call it while the reader waits."""
         state = self.state
         if self._failed and not state.done:
             self._begin_anew()

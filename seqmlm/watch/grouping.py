@@ -1,6 +1,6 @@
-"""Grouping: the alarms of followed files become incidents, by place and time; some silence others.
+"""Grouping: alarms of followed files become incidents, by place and time. Some alarms are silenced.
 
-A fold over rows: each alarm is an incident of its own, which is joined to one that stands, or is silenced.
+Each alarm begins as a new incident. It is then merged into an existing incident, silenced, or kept as new.
 """
 
 from __future__ import annotations
@@ -19,22 +19,25 @@ from seqmlm.streams.sinks import Fields
 from seqmlm.watch.store import Change, Incident
 
 QUIET = 300.0
-"""Seconds: an alarm that follows an incident of its file so soon belongs to it, and an incident without one
-for so long is over."""
+"""Time in seconds. An alarm within this time after an incident of the same file belongs to the incident. An
+incident without an alarm for this time is over."""
 
 MutePattern = tuple[re.Pattern[str], str]
-"""A pattern, and its place: "FILE:LINE"."""
+"""A regular expression, and its place: "FILE:LINE"."""
 
 TOLD, LIKES = 8, 64
-"""How much is kept of an incident that goes on and on."""
+"""Largest numbers of new values, and of digests of alarms, that an incident stores."""
 
 _LONGEST = 120  # characters of a new value
 _OF_SPEAKER = ("what", "reason", "template", "expected", "host", "service")
 
 
 def mute_patterns(path: Path) -> list[MutePattern]:
-    """The regular expressions of a mute file, one a line, without empty lines and those that begin with #;
-    DataError: the file cannot be read, or a line is no regular expression."""
+    """The regular expressions of a mute file, one per line. Empty lines and lines with # are skipped.
+
+    Raises:
+        DataError: the file cannot be read, or a line is not a regular expression.
+    """
     try:
         lines = path.expanduser().read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
@@ -50,42 +53,55 @@ def mute_patterns(path: Path) -> list[MutePattern]:
                     f"{line!r} is not a regular expression: {error}",
                     source=str(path),
                     line=number,
-                    remedy="a backslash in front of a character such as ( or [ or * means that character",
+                    remedy="write a backslash before characters such as ( or [ or * to match them literally",
                 ) from None
     return patterns
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grouping:
-    """Groups the alarms of a stream to incidents."""
+    """The rules that group the alarms of a stream into incidents.
 
-    model: str  # reference of the one that judges
+    Args:
+        model: reference of the model that scores the rows.
+        quiet: seconds without an alarm after which an incident is over.
+        muted: patterns. An alarm whose message or template matches one opens no incident.
+    """
+
+    model: str
     quiet: float = QUIET
-    muted: Sequence[MutePattern] = ()  # alarms whose message or template one of these fits make no incident
+    muted: Sequence[MutePattern] = ()
 
     def over(self, incident: Incident, now: float) -> bool:
-        """Whether nothing has come for the quiet time; or the clock was set back by as much."""
+        """Whether no alarm has come for the quiet time, or the clock was set back by this time."""
         return abs(now - incident.updated.timestamp()) >= self.quiet
 
     def judge(
         self, rows: Sequence[tuple[int, Fields]], standing: Sequence[Incident], now: float
     ) -> tuple[list[tuple[int, Fields]], list[Change], dict[int, int]]:
-        """Add rows, each with its number, at a time in seconds since 1970-01-01 UTC to the incidents of their
-        stream that are `standing`: not resolved, or their likes are silenced.
+        """Add rows to the incidents of their stream.
+
+        Args:
+            rows: rows with their numbers.
+            standing: incidents that are not resolved, or silence similar alarms.
+            now: the current time in seconds since 1970-01-01 UTC.
 
         Returns:
-            The rows, those that are silenced with `muted`, by what; the changes, at most two of an incident;
-            and numbers of rows to the row that opened the incident each belongs to.
+            The rows, in which silenced alarms have the field `muted`. The changes, at most two per incident.
+            For each row in an incident, the number of the row that opened it.
         """
         fold = _Fold(self, now, standing)
         marked = [(number, fold.take(number, row) if row.get("alarm") else row) for number, row in rows]
         return marked, list(fold.changes.values()), fold.belongs
 
     def incident(self, number: int, row: Fields, now: float) -> Incident:
-        """The incident that a row opens; its texts are `printable`: a log may hold what no database takes."""
+        """The incident that a row opens.
+
+        Its texts are `printable`, because a log may have characters that databases refuse.
+        """
         time, line = datetime.fromtimestamp(now, UTC), int(row["line"])
         texts: dict[str, Any] = {"template": "", "new": (), "reason": "", "what": "unusual lines"}
-        if not row.get("sensitive"):  # else incidents say nothing of what is in the data
+        if not row.get("sensitive"):  # incidents in sensitive data quote no data
             texts = {
                 "template": printable(row.get("template", "")),
                 "new": tuple(map(_short, _news(row)))[:TOLD],
@@ -115,7 +131,10 @@ class Grouping:
 
 
 class _Fold:
-    """Incidents to which rows are added; those that had none for long are over."""
+    """The incidents of a stream while rows are added.
+
+    At the start, incidents without an alarm for the quiet time are resolved.
+    """
 
     def __init__(self, grouping: Grouping, now: float, standing: Sequence[Incident]) -> None:
         self._grouping, self._now = grouping, now
@@ -133,7 +152,7 @@ class _Fold:
         self._likes = {row: frozenset(incident.likes) for row, incident in self._silent.items()}
 
     def take(self, number: int, row: Fields) -> Fields:
-        """Take an alarm; returns it, marked where it is silenced."""
+        """Add an alarm, and return its row. A silenced alarm has the field `muted`."""
         texts = [str(row[name]) for name in ("message", "template") if name in row]
         for pattern, where in self._grouping.muted:
             if any(map(pattern.search, texts)):
@@ -144,12 +163,12 @@ class _Fold:
             for incident in self._silent.values()
             if self._likes[incident.row].issuperset(alarm.likes)
         ]
-        if "silence" in row:  # one that somebody knows of goes on, however long it gets
+        if "silence" in row:  # an acknowledged pause continues, whatever its length
             pauses = (
                 incident for incident in self._silent.values() if not (incident.lines or incident.muted)
             )
             silent += [incident for incident in pauses if incident.place == alarm.place]
-        if silent:  # first one that goes on
+        if silent:  # incidents that are not resolved come first
             incident = min(silent, key=lambda incident: (incident.state == "resolved", incident.row))
             self.belongs[number] = incident.row
             if incident.state != "resolved":
@@ -176,9 +195,9 @@ class _Fold:
 
 
 def _merge(incident: Incident, alarm: Incident) -> Incident:
-    """Merge another row into an incident; the row comes as the incident that it alone would be."""
+    """Merge the incident of a single row into an existing incident."""
     speaks = (alarm.new_lines > 0, -alarm.p_value) > (incident.new_lines > 0, -incident.p_value)
-    # A silenced alarm may be of another place.
+    # A silenced alarm may come from another place.
     near = [incident, alarm] if alarm.place == incident.place else [incident]
     times = (incident.first_time, incident.last_time, alarm.first_time, alarm.last_time)
     present = [time for time in times if time is not None]
@@ -205,7 +224,7 @@ def _short(text: object) -> str:
 
 
 def _name_and_count(row: Fields, name: str) -> str | None:
-    """The host or service that most lines of a row name, and how many others there are."""
+    """The most frequent host or service in the lines of a row, and the number of others."""
     if name not in row:
         return None
     count = int(row.get(f"{name}s", 1)) - 1
@@ -213,25 +232,27 @@ def _name_and_count(row: Fields, name: str) -> str | None:
 
 
 def _news(row: Fields) -> Sequence[str]:
-    """Values by name that training never had, or else kinds of lines."""
+    """Values that do not occur in the training data, or else kinds of lines that do not."""
     return row.get("never_seen") or row.get("new_kinds") or ()
 
 
 def _likes(row: Fields) -> tuple[str, ...]:
-    """Digests by which alarms are recognised: all that was never seen, or else what is wrong, which names a
-    template, or a pause, which has the order of its length: a short one that is normal makes no outage
-    normal.
+    """Digests by which similar alarms are recognised.
 
-    Digests, for what the lines say may not be shown.
+    They identify all values and kinds of lines that were never seen. If there are none, they identify the
+    fault, such as a template. The fault of a pause includes the magnitude of its length: a normal short pause
+    must not silence an outage. Digests are used because the lines may be confidential.
     """
-    wrong = f"what {row.get('what')} {row['scale']}" if "scale" in row else f"what {row.get('what')}"
+    wrong = f"what {row.get('what')}" + (f" {row['scale']}" if "scale" in row else "")
     texts = [f"new {text}" for text in _news(row)] or [wrong]
     return tuple(sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16] for text in texts)
 
 
 def _meets(incident: Incident, alarm: Incident, quiet: float) -> bool:
-    """Whether a row joins an incident: it touches it, or follows it soon, by the times of their lines where
-    both have them, else by when they were judged."""
+    """Whether an alarm joins an incident: their lines touch, or they are less than `quiet` seconds apart.
+
+    The times in the lines are compared if both have them. Otherwise the times of scoring are compared.
+    """
     if alarm.start <= incident.end and alarm.end >= incident.start:
         return True
     times = (incident.first_time, incident.last_time, alarm.first_time, alarm.last_time)

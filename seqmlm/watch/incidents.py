@@ -1,4 +1,4 @@
-"""Incidents and their streams for a person: lists, marks, and old rows that are pruned."""
+"""Incidents and their streams for users: list, show and mark incidents, and prune old rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BEGIN = "to begin one: seqmlm watch {} 'logs/*.log' --fpr 0.001 --out OUT"
 
 
 def facts(incident: Incident, stream: StreamEntry | None = None) -> dict[str, Any]:
-    """An incident for JSON; with `stream`, whether that runs and when it last judged a row."""
+    """An incident as JSON values; with `stream`, also whether that runs and when it last scored a row."""
     values = {name: getattr(incident, name) for name in _FACTS}
     if stream is not None:
         values |= {"stream_running": stream.running, "stream_judged": stream.judged}
@@ -33,7 +33,7 @@ def facts(incident: Incident, stream: StreamEntry | None = None) -> dict[str, An
 
 
 def columns(incident: Incident, format_time: Callable[[datetime], str]) -> dict[str, Any]:
-    """An incident for people; unknown facts are None or ""."""
+    """An incident as named facts for people. Unknown facts are None or ""."""
     places = {
         "first line": (incident.first_line, incident.first_time),
         "last line": (incident.last_line, incident.last_time),
@@ -62,9 +62,20 @@ def where(row: Mapping[str, Any]) -> str:
 def list_incidents(
     *, state: str | None = None, since: str | None = None, stream: Path | None = None
 ) -> tuple[list[Incident], dict[str, StreamEntry]]:
-    """The incidents of this workspace, the newest first, perhaps those alone of a `state`, with an alarm
-    `since` so long ("24h") or of the scoring that writes `stream`; and all its streams, by the file of their
-    rows; UsageError: no such state, or no duration; StateError: no scoring follows files for this output."""
+    """The incidents of this workspace, newest first, and its streams.
+
+    Args:
+        state: only incidents in this state.
+        since: only incidents with an alarm within this duration ("24h").
+        stream: only incidents of the stream that writes this file.
+
+    Returns:
+        The incidents, and all streams by the file of their rows.
+
+    Raises:
+        UsageError: the state or the duration is invalid.
+        StateError: no stream writes this file.
+    """
     if state is not None and state not in STATES:
         raise UsageError(f"--state: no state {state!r}{nearest(state, STATES)}")
     begin = None if since is None else datetime.now(UTC) - since_of(since)
@@ -75,15 +86,18 @@ def list_incidents(
 
 
 def show_incident(incident: int, limit: int) -> tuple[Incident, StreamEntry, int, list[Mapping[str, Any]]]:
-    """An incident with its stream, the number of its rows, those that it silenced included, and the first;
-    StateError: there is none of this id."""
+    """An incident, its stream, the number of its rows including silenced ones, and its first rows.
+
+    Raises:
+        StateError: there is no such incident.
+    """
     with Streams.here() as registry:
         entry = registry.incident(incident)
         return entry, stream_of(registry, Path(entry.output)), *first_rows(registry, entry, limit)
 
 
 def first_rows(registry: Streams, incident: Incident, limit: int) -> tuple[int, list[Mapping[str, Any]]]:
-    """The number of rows of an incident, and the first of them; of sensitive data their places alone."""
+    """The number of rows of an incident, and its first rows. For sensitive data, rows have only places."""
     number, lines = registry.incident_rows(incident, limit)
     rows = map(json.loads, lines)
     return number, [{n: row[n] for n in _PLACE if n in row} if row.get("sensitive") else row for row in rows]
@@ -97,13 +111,21 @@ def mark_incident(
     muted: bool | None = None,
     note: str | None = None,
 ) -> Incident:
-    """Say what an incident is to a person; what is None stays as it is; StateError: there is none of this id,
-    or what is to be taken back was not said.
+    """Change the marks of an incident. Marks that are None stay unchanged.
 
     Args:
-        acknowledged: it is a fault that somebody knows of. False takes back whatever was said of it.
-        normal: it was a false alarm: that is acknowledged, and muted. False takes that back, and no more.
-        muted: its likes are silenced for good.
+        incident: its id.
+        acknowledged: True if it is a known fault. False removes any verdict.
+        normal: True if it was a false alarm: it is then acknowledged and muted. False removes only this
+            verdict.
+        muted: whether similar alarms are silenced for good.
+        note: a note to store.
+
+    Returns:
+        The changed incident.
+
+    Raises:
+        StateError: there is no such incident, or a verdict to be removed does not exist.
     """
     decided = acknowledged if normal is None else normal
     state = None if decided is None else "acknowledged" if decided else "open"
@@ -113,8 +135,8 @@ def mark_incident(
     with Streams.here() as registry:
         if normal is False and registry.incident(incident).verdict != "normal":
             raise StateError(
-                f"incident {incident} is not marked as normal; that it was acknowledged as a fault is taken "
-                f"back by 'seqmlm incidents ack {incident} --undo'"
+                f"incident {incident} is not marked as normal; to withdraw an acknowledgement as a fault: "
+                f"seqmlm incidents ack {incident} --undo"
             )
         return registry.mark_incident(
             incident, **{name: mark for name, mark in marks.items() if mark is not None}
@@ -122,23 +144,30 @@ def mark_incident(
 
 
 def stream_of(registry: Streams, output: Path) -> StreamEntry:
-    """The stream whose rows go to a file; StateError: there is none in this workspace."""
+    """The stream that writes its rows to a file.
+
+    Raises:
+        StateError: there is no such stream in this workspace.
+    """
     stream = registry.stream(str(output.expanduser().resolve()))
     if stream is None:
-        raise StateError(f"no scoring of this workspace follows files and writes {output}")
+        raise StateError(f"no stream of this workspace writes {output}")
     return stream
 
 
 def streams_of(registry: Streams, model: str | None) -> list[StreamEntry]:
-    """The streams that a model judged, whichever version of it where none is named; None: all.
+    """The streams that a model scored.
 
-    `model` is NAME, NAME:VERSION, NAME@ALIAS or a folder. StateError: no such alias, or no stream that the
-    model judged.
+    Args:
+        model: NAME for any version, NAME:VERSION, NAME@ALIAS or a folder; None for all streams.
+
+    Raises:
+        StateError: there is no such alias or no such stream.
     """
     streams = registry.streams()
     if model is None:
         if not streams:
-            raise StateError(f"no scoring of this workspace follows files; {_BEGIN.format('MODEL')}")
+            raise StateError(f"this workspace has no streams; {_BEGIN.format('MODEL')}")
         return streams
     name, _, alias = model.partition("@")
     reference = registry.get(name, alias=alias).reference if alias else model
@@ -148,28 +177,43 @@ def streams_of(registry: Streams, model: str | None) -> list[StreamEntry]:
     paths = {os.path.realpath(folder) for folder in folders}
     judged = [stream for stream in streams if judged_by(stream.request, {model, reference}, paths)]
     if not judged:
-        raise StateError(f"no scoring of this workspace follows files with {model}; {_BEGIN.format(model)}")
+        raise StateError(f"no stream of this workspace uses {model}; {_BEGIN.format(model)}")
     return judged
 
 
 def since_of(text: str, option: str = "--since") -> timedelta:
-    """The duration that an option asks for; UsageError: it is none."""
+    """The duration in the value of an option.
+
+    Raises:
+        UsageError: the text is not a duration, or the duration is too long.
+    """
     seconds = duration(text)
     if not seconds:
         raise UsageError(f"{option} is a duration such as 24h or 30m; got {text!r}")
     try:
         datetime.now(UTC) - timedelta(seconds=seconds)
     except OverflowError:
-        raise UsageError(f"{option} {text} is before all calendars; give a shorter duration") from None
+        raise UsageError(f"{option} {text} is too long; give a shorter duration") from None
     return timedelta(seconds=seconds)
 
 
 def prune_streams(
     older_than: str, *, stream: Path | None = None, pretend: bool = False
 ) -> list[tuple[StreamEntry, Pruned]]:
-    """Delete what is older than a duration ("30d") and no longer needed, of all scorings or of the one that
-    writes `stream`, or `pretend` to; of each how it stood, and what was deleted of it; UsageError: no
-    duration; StateError: no scoring follows files for this output."""
+    """Delete rows and incidents that are older than a duration and no longer needed.
+
+    Args:
+        older_than: a duration such as "30d".
+        stream: only for the stream that writes this file; None for all streams.
+        pretend: delete nothing.
+
+    Returns:
+        Each stream before the deletion, and the rows and incidents that were (or would be) deleted.
+
+    Raises:
+        UsageError: the duration is invalid.
+        StateError: no stream writes this file.
+    """
     until = datetime.now(UTC) - since_of(older_than, "--older-than")
     with Streams.here() as registry:
         streams = registry.streams() if stream is None else [stream_of(registry, stream)]

@@ -1,7 +1,7 @@
-"""Counters of a watch that runs, as JSON and as Prometheus reads them, on a port.
+"""Counters of a running watch, served on a port as JSON and in the format of Prometheus.
 
-Each answer has the numbers of that moment; nothing is computed for it before. There is no password: the
-port is on the loopback address unless somebody asks for another.
+The counters are computed when they are requested. There is no password. The port is on the loopback address
+unless the user sets another one.
 """
 
 from __future__ import annotations
@@ -19,34 +19,41 @@ from prometheus_client.registry import Collector
 from seqmlm.errors import StateError, UsageError
 
 Values = Mapping[str, Any]
-"""Counters by the names of `_METRICS`: a number, numbers by name, or None for an unknown one."""
+"""Counters by the names in `_METRICS`: a number, a mapping of numbers, or None if unknown."""
 
 _LOOK = 0.2  # seconds between two samples
 _SAMPLES = 4096
 
-# Key of the values -> name and meaning of the metric, and its labels; counters end in "_total".
+# The name, help text and labels of each metric, by key of the values. Names of counters end in "_total".
 _METRICS = {
     "lines": ("lines_total", "Lines read."),
-    "alarms": ("alarms_total", "Rows that alarmed."),
+    "alarms": ("alarms_total", "Rows with an alarm."),
     "gaps": ("gaps_total", "Places where bytes could not be read."),
-    "lag_bytes": ("lag_bytes", "Bytes of whole lines that are there and were not read."),
-    "lag_seconds": ("lag_seconds", "For how long the oldest of them has been there, at most."),
+    "lag_bytes": ("lag_bytes", "Bytes of complete lines that are not read yet."),
+    "lag_seconds": ("lag_seconds", "Upper limit of the age of the oldest of these bytes, in seconds."),
     "incidents": ("incidents", "Incidents that are not resolved.", "state"),
-    "webhooks": ("notices", "Notices for webhooks, by what became of them.", "webhook", "state"),
+    "webhooks": ("notices", "Notices for webhooks, by state of delivery.", "webhook", "state"),
 }
 
 
 class Lag:
-    """The distance of a reader from the end of its files: `bytes` that were not read, and for how long."""
+    """The lag of a reader behind the end of its files.
+
+    Attributes:
+        bytes: number of bytes that were not read at the last sample.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._samples: list[tuple[float, int]] = []  # time, and bytes that were there then, read or not
+        self._samples: list[tuple[float, int]] = []  # time, and total bytes at that time, read or not
         self.bytes = 0
 
     def look(self, measure: Callable[[], tuple[int, int]]) -> None:
-        """Take a sample, if the last one is some time ago, of the bytes that were read and those that were
-        not."""
+        """Take a sample, unless the last one is less than 0.2 s old.
+
+        Args:
+            measure: returns the number of bytes that were read, and that were not read.
+        """
         time = self._clock()
         if self._samples and time - self._samples[-1][0] < _LOOK:
             return
@@ -58,15 +65,18 @@ class Lag:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the oldest of them came, at most; of a backlog at the beginning, since then."""
+        """An upper limit of the age of the oldest unread byte, in seconds.
+
+        For bytes that existed at the start, the age counts from the start.
+        """
         return self._clock() - self._samples[0][0] if self._samples and self.bytes else 0.0
 
 
 def counters(watching: Any) -> Values:
-    """The counters of the whole stream of a `watch.scoring.Watching`, at any time, in any thread.
+    """The counters of the whole stream of a `watch.scoring.Watching`; can be called from any thread.
 
-    Incidents are None where the model may not show their number, and so are the counters that only the
-    database has while that cannot be used.
+    The number of incidents is None if the model may not show it. Counters from the database are None while
+    the database cannot be used.
     """
     outbox, model, registry = watching.outbox, watching.model, watching.registry
     values: dict[str, Any] = {
@@ -88,7 +98,7 @@ def counters(watching: Any) -> Values:
 
 
 class Families(Collector):
-    """Counters as the library takes them."""
+    """Counters in the form that `prometheus_client` accepts."""
 
     def __init__(self, values: Values) -> None:
         self._values = values
@@ -105,7 +115,7 @@ class Families(Collector):
 
 
 def _flat(value: Any, names: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Numbers by name, by name, each with its names."""
+    """The numbers in nested mappings, each with its keys."""
     if not isinstance(value, Mapping):
         yield names, value
         return
@@ -114,15 +124,23 @@ def _flat(value: Any, names: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
 
 
 def prometheus(values: Values) -> str:
-    """Counters in the text format of Prometheus."""
+    """The counters in the text format of Prometheus."""
     return generate_latest(Families(values)).decode()
 
 
 class MetricsServer:
-    """Answers on a port (`address`) from the moment it is made until it is closed; use as a context manager.
+    """An HTTP server for counters. It starts when it is created, and stops at the end of its context.
 
-    `values` gives the counters, in another thread; None before there are any. UsageError: the port is taken,
-    or the address is none of this machine's.
+    Args:
+        host: address to listen on.
+        port: port to listen on; 0 selects a free port.
+
+    Attributes:
+        values: returns the counters, in another thread; None while the model is being loaded.
+        address: the URL of the server.
+
+    Raises:
+        UsageError: the port is in use, or the address does not belong to this machine.
     """
 
     values: Callable[[], Values] | None = None
@@ -133,10 +151,10 @@ class MetricsServer:
         except (OSError, OverflowError) as error:
             raise UsageError(
                 f"--metrics-port {port} of {host} cannot be used: "
-                f"{getattr(error, 'strerror', None) or error}; choose another port, or 0 for one that is free"
+                f"{getattr(error, 'strerror', None) or error}; choose another port, or 0 for any free port"
             ) from None
         self._server.set_app(self._answer)
-        # Of a connection alone: whoever asked has gone. What fails in an answer is told elsewhere.
+        # Ignores errors of connections: the client has gone. Errors in an answer are reported elsewhere.
         self._server.handle_error = lambda request, address: None  # type: ignore[assignment,method-assign]
         self.address = f"http://{f'[{host}]' if ':' in host else host}:{self._server.server_port}"
 

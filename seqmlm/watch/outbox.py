@@ -1,11 +1,13 @@
-"""A run over files that are followed: turns of reading, each committed with its rows in one transaction.
+"""Turns of reading followed files, each committed with its rows in one transaction.
 
-The database is the truth. What a turn has read (`watch.generations.FileState`), the rows that came of it,
-what these did to incidents and the counts are committed together, or not at all; so after a kill the next
-process begins where the last commit left it, and no row is lost or doubled. The file of rows comes after
-that: its length, with the number of its last row, is in the next commit, and whoever continues cuts it back
-to that and fills it again from the database. The trade-off: the rows are in the database as well as in the
-file. Standard output cannot be cut back: rows after the last commit before a kill are given twice.
+A turn commits together: the read positions (`watch.generations.FileState`), the rows, the changes of
+incidents, and the counts. After a kill, the next process continues from the last commit. No row is lost or
+repeated.
+
+The output file is written after the commit. Its length and the number of its last row are part of the next
+commit. A later process cuts the file to that length and appends the missing rows from the database. The
+trade-off: the rows are stored in both the database and the file. Standard output cannot be cut, so that rows
+after the last commit are printed twice.
 """
 
 from __future__ import annotations
@@ -30,30 +32,33 @@ from seqmlm.watch.request import continued
 from seqmlm.watch.store import ALIVE, Change, Incident, Notice, StreamEntry, Streams, Turn
 
 COMMIT_SECONDS = 5.0
-"""Between commits of how far files were read, where no row came of it."""
+"""Seconds between commits of read positions, if there are no rows."""
 
-_MOMENT = 0.05  # seconds between two looks at files that do not grow
-_REFILLED = 1000  # rows that are fetched at a time to fill the output again
+_MOMENT = 0.05  # seconds between two checks of files that do not grow
+_REFILLED = 1000  # rows that are fetched at a time to restore the output
 
 
 class Outbox:
-    """The rows of files that are followed on their way to the database, and from there to a file.
+    """The queue that commits the rows of followed files to the database, then writes them to a file.
 
     Args:
-        path: of the JSON lines; with `stdout` nothing is there, and what is kept beside it has its name.
-        request: what decides the rows; see `watch.request`.
+        path: the file of JSON lines. With `stdout` it is not written, but names the stream and its lock.
+        registry: the database.
+        request: everything that determines the rows; see `watch.request`.
         follow: begins to follow the files, from the states of an earlier follower.
-        tell: takes what happened to incidents, after it was committed.
-        notify: makes notices of it for the webhook.
-        stdout: takes the rows in place of a file.
+        grouping: groups alarms into incidents.
+        tell: receives changes of incidents after they were committed.
+        clock: returns the time in seconds since 1970-01-01 UTC.
+        notify: makes notices for the webhook from changes of incidents.
+        stdout: receives the rows instead of a file.
 
     Attributes:
-        notes: what a person should know of the beginning.
-        recalibrated: whether rows are judged by another calibration than those of an earlier process.
-        number: of the last row that was taken.
-        stream: number of the stream in the database; 0 before `begin`.
-        gaps: places where bytes could not be read, of the whole stream.
-        waiting: rows that wait for a commit, each with its number.
+        notes: messages for the user about the start.
+        recalibrated: whether rows are scored with another calibration than in the earlier process.
+        number: number of the last row.
+        stream: id of the stream in the database; 0 before `begin`.
+        gaps: number of places in the whole stream where bytes could not be read.
+        waiting: rows that wait for a commit, with their numbers.
 
     Raises:
         StateError: another run writes the output, or its folder is a file or cannot be written.
@@ -90,13 +95,13 @@ class Outbox:
         self.waiting: list[tuple[int, Fields]] = []
 
     def begin(self, problems: Problems) -> dict[str, Any]:
-        """Find the stream of this output, or begin a new one; the file is brought to what the database has.
+        """Find the stream of this output or begin a new one, and restore the file from the database.
 
         Returns:
             The counts of its last commit.
 
         Raises:
-            StateError: its settings were others, or the file is not what was written.
+            StateError: the stream has other settings, or the file was changed by others.
         """
         self._registry.protect(self._request)
         entry, resumed = self._entry()
@@ -112,11 +117,11 @@ class Outbox:
         self.gaps = int(counts.pop("gaps", 0))
         self.follower = self._follow([FileState(**state) for state in entry.files])
         if resumed is not None:
-            self.notes.append(f"going on with {self._out} behind {'; '.join((self._state(), *resumed))}")
+            self.notes.append(f"continuing {self._out} after {'; '.join((self._state(), *resumed))}")
         return counts
 
     def _entry(self) -> tuple[StreamEntry, Sequence[str] | None]:
-        """The stream of this output, and what is to be said of its going on, None of a new one."""
+        """The stream of this output, and messages about its continuation; None if it is new."""
         entry = self._registry.stream(self._name)
         if entry is not None:
             going_on = continued(entry.request, self._request, self._out)
@@ -126,8 +131,8 @@ class Outbox:
             return entry, going_on.notes
         if self._stdout is None and self._out.exists() and self._out.stat().st_size:
             raise StateError(
-                f"{self._out} is there, and no following of this workspace has written it: name another "
-                "--out, or move it away"
+                f"{self._out} exists, but no stream of this workspace wrote it: name another --out, or move "
+                "it away"
             )
         self._registry.begin_stream(self._name, self._request)
         entry = self._registry.stream(self._name)
@@ -141,14 +146,15 @@ class Outbox:
         return f"{rows}, with {count:,} {'incident that is' if count == 1 else 'incidents that are'} not over"
 
     def _refill(self, entry: StreamEntry) -> None:
-        """Cut the file back to its mark, and write the rows that come after it."""
+        """Cut the file to its mark, and write all later rows to it."""
         self._written, mark = entry.written, dict(entry.mark) or None
         if mark is not None and not self._out.exists():
             mark, self._written = None, 0
             if entry.pruned.rows:
                 self.notes.append(
-                    f"{self._out} is gone, and is written anew without {number_of(entry.pruned.rows, 'row')} "
-                    f"that were pruned from the database, of those up to number {entry.pruned.through:,}"
+                    f"{self._out} no longer exists; it is rewritten without "
+                    f"{number_of(entry.pruned.rows, 'row')} up to number {entry.pruned.through:,}, "
+                    "which were pruned from the database"
                 )
         try:
             if self._stdout is None:
@@ -159,8 +165,8 @@ class Outbox:
             if str(error) != str(changed_output_error(self._out)):
                 raise
             raise StateError(
-                f"cannot go on with {self._out}: it is not what was written to it; put it back, or move it "
-                "away, and it is written anew from what rows the database has"
+                f"cannot continue {self._out}: it has changed since it was written; restore it, or move it "
+                "away to have it rewritten from the database"
             ) from None
         while rows := self._registry.stream_rows(self.stream, self._written, _REFILLED):
             self._write_lines(rows)
@@ -174,34 +180,36 @@ class Outbox:
 
     @property
     def due(self) -> bool:
-        """Whether an incident is over that is not resolved: time for a commit."""
+        """Whether an open incident is over, so that a commit must resolve it."""
         now = self._clock()
         return any(self._grouping.over(incident, now) for incident in self._open.values())
 
     def incidents(self) -> int:
-        """The number of incidents of the whole stream."""
+        """The number of incidents of the whole stream, including pruned ones."""
         entry = self._registry.stream(self._name)
         pruned = 0 if entry is None else entry.pruned.incidents
         return len(self._registry.incidents(stream=self.stream)) + pruned
 
     def write(self, rows: Sequence[Fields]) -> None:
-        """Take rows; they are kept with the next commit."""
+        """Add rows to the next commit."""
         self.waiting += enumerate(rows, self.number + 1)
         self.number += len(rows)
 
     def write_gap(self, gap: Gap) -> None:
-        """Take a row that says which bytes could not be read."""
+        """Add a row about bytes that could not be read."""
         self.gaps += 1
         place = {"id": f"{Path(gap.path).name}:{gap.line}", "source": gap.path, "line": gap.line}
         lost = {"offset": gap.offset, "bytes": gap.size or None}
         self.write([{**place, "gap": lost, "reason": gap.reason}])
 
     def commit(self, counts: Mapping[str, Any], problems: Problems) -> None:
-        """Keep rows, counts and the states of the files together; then write the rows to the file.
+        """Commit rows, counts and states of files together. Then write the rows to the file.
 
-        The open incidents are read from the database each time that a row alarms, and not remembered: a
-        person may have acknowledged or muted them by then. StateError: the database or the file cannot be
-        written; what was committed before stays.
+        Whenever a row raises an alarm, the incidents are read from the database again: a person may have
+        acknowledged or muted them.
+
+        Raises:
+            StateError: the database or the file cannot be written. Earlier commits are unchanged.
         """
         assert self._lines is not None
         numbered, changes, belongs = self.waiting, list[Change](), dict[int, int]()
@@ -232,7 +240,7 @@ class Outbox:
             self._tell(change)
 
     def close(self) -> None:
-        """Close all files, and let others write the output."""
+        """Close all files, and release the lock of the output."""
         if hasattr(self, "follower"):
             self.follower.close()
         if self._lines is not None:
@@ -242,8 +250,14 @@ class Outbox:
 
 
 def turns(outbox: Outbox, *, stopping: Callable[[], bool]) -> Iterator[list[Record]]:
-    """The records of turn after turn until it is to stop, asked before each; each is to be committed before
-    the next, and in the end what was read last once more."""
+    """Yield the records of each turn. The caller must commit each turn before it requests the next.
+
+    The last turn is empty. Its commit saves the final read positions.
+
+    Args:
+        outbox: receives the gaps of each turn.
+        stopping: called before each turn; True ends the iteration.
+    """
     committed, follower = time.monotonic(), outbox.follower
     while not stopping():
         records = follower.turn()

@@ -1,9 +1,9 @@
-"""What decides the rows of a stream, and whether a later start may go on with it.
+"""The request of a stream, and whether a later start can continue the stream.
 
-The settings decide, and the patterns of files. The model does not: a stream goes on with the newest version
-of the model that its command names, and each row names the version that judged it. So level, mode and
-calibration are chosen anew at each start. The trade-off: p-values of one stream may come of several
-calibrations.
+A stream can be continued only with the same settings and patterns of files. The model may change. A stream
+continues with the newest version of the model that its command names. Each row names the version that scored
+it. Level, mode and calibration are therefore chosen at each start. The trade-off: p-values of one stream can
+come from several calibrations.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ UNDECIDED = frozenset(
         *("quiet", "webhook", "webhook_format", "metrics_port", "metrics_host"),
     )
 )
-"""Settings that change no row: a stream goes on where they differ."""
+"""Settings that may differ when a stream is continued."""
 
 JUDGES = "judges"
-"""Key of the versions that judged rows, the last one at the end: reference to the SHA-256 of each file."""
+"""The key of the model versions that scored rows, newest last: the SHA-256 of each file by reference."""
 
 _REMOVED = ("source", "calibration", "model", "model file", "counts")
-"""Parts of requests of earlier versions of this package that decide nothing any more."""
+"""Keys in requests of earlier versions of this package that have no meaning any more."""
 
 _JUDGE = (JUDGES, "sensitive")
-_CHOSEN = ("mode", "level", "precision")  # which earlier versions of this package stored as chosen
+_CHOSEN = ("mode", "level", "precision")  # earlier versions of this package stored the chosen values
 _JOURNAL = (
-    "its rows came of the journal of systemd (--source), which is read from a file now: let journalctl write "
-    "one (see docs/reference/watch.md), and follow that with another --out"
+    "its rows came from the systemd journal (--source), which is not supported any more: follow a file that "
+    "journalctl writes, with another --out (see docs/reference/watch.md)"
 )
 
 
 def stream_request(config: WatchConfig, patterns: Sequence[str], model: LiveModel) -> dict[str, Any]:
-    """The part of a request that decides rows, and the version that judges; the patterns are absolute."""
+    """The request of a stream: settings that must not change, absolute patterns, and the model version."""
     settings = {name: value for name, value in asdict(config).items() if name not in UNDECIDED}
     settings |= {"files": list(patterns), "options": dict(sorted(config.options.items()))}
     judge = {JUDGES: {model.reference: model.digests}, "sensitive": model.sensitive}
@@ -51,42 +51,50 @@ def stream_request(config: WatchConfig, patterns: Sequence[str], model: LiveMode
 
 @dataclass(frozen=True, kw_only=True)
 class Continued:
-    """How a stream goes on: the request to store, and what a person is told of it; whether p-values are
-    those of another calibration than before."""
+    """The decision to continue a stream.
+
+    Args:
+        request: the request to store.
+        notes: messages about changes of the model.
+    """
 
     request: Mapping[str, Any]
     notes: Sequence[str]
 
     @property
     def recalibrated(self) -> bool:
-        """Whether rows are judged by another calibration than before."""
+        """Whether rows are now scored with another calibration than before."""
         return bool(self.notes)
 
 
 def continued(stored: Mapping[str, Any], request: Mapping[str, Any], out: Path) -> Continued:
-    """How a stream of a stored request goes on with another one; StateError: it cannot."""
+    """Check that a stream with a stored request can be continued with a new request.
+
+    Raises:
+        StateError: the stream cannot be continued.
+    """
     phrases = differences(_settings(stored), {name: request[name] for name in request if name not in _JUDGE})
     if stored.get("source"):
-        raise StateError(f"cannot go on with {out}: {_JOURNAL}")
+        raise StateError(f"cannot continue {out}: {_JOURNAL}")
     if phrases:
         raise StateError(
-            f"cannot go on with {out}: {'; '.join(phrases)}; give the earlier settings, or name another file "
+            f"cannot continue {out}: {'; '.join(phrases)}; give the earlier settings, or name another file "
             "with --out"
         )
     if stored.get("sensitive", request.get("sensitive")) != request.get("sensitive"):
         raise StateError(
-            f"cannot go on with {out}: one model is of sensitive data, and the other is not; name another "
-            "file with --out"
+            f"cannot continue {out}: only one of the two models is for sensitive data; name another file "
+            "with --out"
         )
     earlier, judges = judges_of(stored), judges_of(request)
     last, notes = next(reversed(earlier), None), list[str]()
     for reference, digests in judges.items():
         if reference == last and earlier[last] != digests:
-            notes.append(f"{reference} has changed, and judges from here on as it is now")
+            notes.append(f"{reference} has changed, and scores later rows in its new state")
         elif last is not None and earlier[last] != digests:
-            notes.append(f"{reference} judges from here on, {last} did before")
+            notes.append(f"{reference} scores later rows, {last} scored the earlier ones")
     if stored.get("calibration"):
-        notes.append("the calibration of the model judges in place of the rolling one of this stream")
+        notes.append("the model's calibration replaces the rolling calibration of this stream")
     for reference, digests in reversed(earlier.items()):
         if digests not in judges.values():
             judges = {reference: digests} | judges
@@ -94,7 +102,7 @@ def continued(stored: Mapping[str, Any], request: Mapping[str, Any], out: Path) 
 
 
 def _settings(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a stored request that a person gave, with their defaults."""
+    """The settings of a stored request that the user set, with their defaults."""
     defaults = stored.get(DEFAULTS, {})
     as_chosen = {name for name in _CHOSEN if name in defaults and stored.get(name) == defaults[name]}
     unused = {*_REMOVED, *_JUDGE, *as_chosen}
@@ -103,8 +111,11 @@ def _settings(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def judges_of(stored: Mapping[str, Any]) -> dict[str, Mapping[str, str]]:
-    """The versions that judged rows of a stream, by reference; earlier versions of this package stored an
-    alias, or the files of a model, which name its folder."""
+    """The model versions that scored rows of a stream: the SHA-256 of each file, by reference.
+
+    Earlier versions of this package stored an alias, or the files of a model. The key is then the alias or
+    the model's folder.
+    """
     if JUDGES in stored:
         return dict(stored[JUDGES])
     if files := stored.get("model file"):
@@ -113,8 +124,13 @@ def judges_of(stored: Mapping[str, Any]) -> dict[str, Mapping[str, str]]:
 
 
 def judged_by(stored: Mapping[str, Any], names: Collection[str], folders: Collection[str]) -> bool:
-    """Whether a version of a model judged rows of a stream: it has such a name or reference, or its files lie
-    in such a folder."""
+    """Whether a model scored rows of a stream.
+
+    Args:
+        stored: the stored request of the stream.
+        names: names and references of the model.
+        folders: folders of its versions.
+    """
     for reference, digests in judges_of(stored).items():
         name = reference.replace("@", ":").partition(":")[0]
         if reference in names or name in names:

@@ -1,4 +1,4 @@
-"""A watch from its start to its end: it goes on by itself where it was left, whatever ended it."""
+"""`seqmlm watch` from its start to its end. It continues where an earlier process stopped."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from seqmlm.watch.webhooks import TOKEN, Courier, Origin, Webhook, notices, pars
 
 
 class Watch:
-    """Watch files: score their lines while others write to them, and make incidents of their alarms.
+    """Watch growing files: score new lines, and group related alarms into incidents.
 
-    Rotated files and new files of a pattern are taken up. Whatever ended it, the same command goes on where
-    it was left, with the newest version of the model. After a kill rows may come again on stdout, never in
-    --out. What alarms come to: `seqmlm incidents list`.
+    Rotated files and new files of a pattern are followed. The same command continues where it stopped, even
+    after a kill, with the newest version of the model. After a kill, rows may be repeated on stdout, but
+    never in --out. To see the incidents: `seqmlm incidents list`.
 
     Example: seqmlm watch app 'logs/*.log' --max-latency 1s --fpr 0.001 --out alarms.jsonl
 
@@ -52,29 +52,36 @@ class Watch:
     def launch(
         cls, name: str, config: WatchConfig, *, stdout: TextIO, progress: Progress, as_json: bool
     ) -> Summary:
-        """Watch files until a signal comes."""
+        """Watch files until a signal arrives."""
         if as_json and config.out is None:
             raise UsageError(
                 "--json prints the summary on standard output: name a file for the rows with --out"
             )
         summary = watch_files(config, progress, stdout=stdout)
         if summary.stopped is not None and config.out is None:
-            progress.message("stopped; run the same command to go on with the rows after these")
+            progress.message("stopped; run the same command to continue with the next rows")
         return summary
 
 
 def watch_files(
     config: WatchConfig, progress: Progress | None = None, *, stdout: TextIO | None = None
 ) -> Summary:
-    """Score the lines of files as they are written, until a signal comes; the summary of the whole stream,
-    earlier processes included. Without `config.out` rows go to `stdout`, or that of the process.
+    """Score the lines of files as they are written, until a signal arrives.
+
+    Args:
+        config: the settings.
+        progress: receives messages and progress.
+        stdout: receives the rows if `config.out` is None; None for the standard output of the process.
+
+    Returns:
+        The summary of the whole stream, including earlier processes.
 
     Raises:
-        UsageError: a request that makes no sense, a port that is taken, a field whose files cannot be
-            followed, or no `out` where rows may not be shown.
+        UsageError: the request is impossible, the port is in use, files of this field cannot be followed, or
+            rows that must not be printed need `out`.
         DataError: `ignore` cannot be read.
-        StateError: no such model, no calibration where one is needed, the database or the output cannot be
-            written, or the stream of this output has other settings.
+        StateError: there is no such model or needed calibration, the database or the output cannot be
+            written, or the stream has other settings.
     """
     progress = progress or NoProgress()
     config.check()
@@ -84,7 +91,7 @@ def watch_files(
     webhook = None if url is None else parse_webhook(url, config.webhook_format, token)
     with ExitStack() as stack:
         server = None
-        if config.metrics_port is not None:  # taken before minutes are spent
+        if config.metrics_port is not None:  # early, so that a port in use is reported before a long start
             server = stack.enter_context(MetricsServer(config.metrics_host, config.metrics_port))
             progress.message(f"counters are at {server.address}/metrics")
         model = LiveModel(config, progress.message)
@@ -93,8 +100,8 @@ def watch_files(
         if config.out is None:
             config = replace(config, out=_stream_name(config, registry.root))
             progress.message(
-                f"rows go to standard output; what is known of them is kept as {config.out}, which is their "
-                "name for --stream"
+                f"rows go to standard output; other commands know this stream by the name {config.out} "
+                "(--stream)"
             )
         grouping = Grouping(model=model.reference, quiet=config.quiet_seconds, muted=patterns)
         watching = Watching(config, model, registry, progress, stack)
@@ -106,7 +113,19 @@ def watch_files(
 
 
 class Watching:
-    """One process that watches files; `stack` closes all that it opens."""
+    """One process that watches files.
+
+    Args:
+        config: the settings.
+        model: the model.
+        registry: the database.
+        progress: receives messages and progress.
+        stack: closes everything that the process opens.
+
+    Attributes:
+        outbox: commits rows.
+        silence: raises an alarm if the log has stopped.
+    """
 
     outbox: Outbox
     silence: Silence
@@ -121,7 +140,7 @@ class Watching:
         self.problems.listener = progress.message
 
     def begin(self, grouping: Grouping, webhook: Webhook | None, stdout: TextIO | None) -> None:
-        """Find where the stream was left, and begin to follow its files from there."""
+        """Find the stream of the output, and begin to follow its files from the last commit."""
         config, model, out = self.config, self.model, self.config.out
         assert out is not None
         patterns = [absolute(path) for path in config.sources]
@@ -140,7 +159,7 @@ class Watching:
         model.counts.incident_count = self.outbox.incidents
         model.counts.restore(self.outbox.begin(self.problems))
         if self.outbox.recalibrated:
-            model.counts.recent.clear()  # p-values of another calibration
+            model.counts.recent.clear()  # these p-values come from another calibration
         self.silence = Silence(
             self.outbox.follower,
             model.pause_row,
@@ -151,7 +170,7 @@ class Watching:
             self._progress.message(note)
 
     def _follow(self, out: Path, patterns: Sequence[str], states: Sequence[FileState]) -> Follower:
-        """The follower of the files, from where an earlier one stopped."""
+        """A follower of the files, which continues from the states of an earlier one."""
         config, model, problems = self.config, self.model, self.problems
         outputs = [out, out.with_name(f"{out.name}.lock"), config.ignore]
 
@@ -168,13 +187,13 @@ class Watching:
         )
 
     def _stopping(self) -> bool:
-        """Whether a signal came; asked before each turn, when all is committed and files may be waiting."""
+        """Whether a signal arrived. It is called before each turn, and also checks for pauses and the lag."""
         self.silence.look()
         self.lag.look(lambda: (self.outbox.follower.bytes, self.outbox.follower.unread))
         return self.signals.received is not None
 
     def run(self) -> Summary:
-        """Read, judge and commit, turn after turn, until a signal comes."""
+        """Read, score and commit, turn after turn, until a signal arrives."""
         counts, problems = self.model.counts, self.problems
         began, first = time.monotonic(), counts.records
         for records in turns(self.outbox, stopping=self._stopping):
@@ -183,15 +202,15 @@ class Watching:
             self._progress.progress(counts.records, counts.alarms)
         seconds, count = time.monotonic() - began, counts.records - first
         summary = self.model.summary("watch", problems, self.config.quarantine, seconds, count)
-        return replace(summary, stopped=self.signals.received, go_on="to go on with")
+        return replace(summary, stopped=self.signals.received, go_on="to continue")
 
     def _judge(self, records: Sequence[Record]) -> None:
-        """Judge the records of a turn, and hand on their rows; one that the model cannot read is a gap."""
+        """Score the records of a turn, and add their rows. A record that the model cannot read is a gap."""
         judgement = self.model.judge(records, self.problems)
         self.outbox.write(judgement.rows)
         cause = {
             "what": "the record that begins here",
-            "fate": "could not be judged",
+            "fate": "could not be scored",
             "cause": "the model cannot read it",
         }
         for record in judgement.unreadable:
@@ -199,31 +218,31 @@ class Watching:
 
 
 def _stream_name(config: WatchConfig, root: Path) -> Path:
-    """The name of a stream whose rows go to standard output: the same for the same model and files."""
+    """The name of a stream whose rows go to standard output. Equal models and files give equal names."""
     request = json.dumps([config.model, None, [absolute(path) for path in config.paths]])
     name = re.sub(r"[^\w.-]+", "-", Path(config.model).name)
     return root / "streams" / f"{name}-{sha256(request.encode()).hexdigest()[:8]}"
 
 
 def _send(webhook: Webhook | None, queue: NoticeQueue, progress: Progress, stack: ExitStack) -> None:
-    """Begin to send what is queued for the webhook, until the stack ends."""
+    """Send the queued notices to the webhook in a thread, until the stack is closed."""
     for name, states in queue.counts().items():
         if states["waiting"] and (webhook is None or name != webhook.name):
             progress.message(
-                f"{states['waiting']:,} notices wait for webhook {name}, which is not that of --webhook: "
-                "they stay until it is"
+                f"{states['waiting']:,} notices wait for webhook {name}, which is not the current --webhook: "
+                "they are kept until it is"
             )
     if webhook is None:
         return
     if webhook.unsafe:
-        progress.message(f"webhook {webhook.name} gets its token or password unencrypted: better use https")
+        progress.message(f"webhook {webhook.name} gets its token or password unencrypted: use https")
     courier = Courier(webhook, queue, progress.message)
     stack.callback(courier.close)
     courier.start()
 
 
 def _announcer(progress: Progress) -> Callable[[Change], None]:
-    """Tells in one line that an incident opens, that something new joins it, and that it is over."""
+    """A function that prints a line when an incident opens, gets new values, or is over."""
     news: dict[int, tuple[str, ...]] = {}
 
     def announce(change: Change) -> None:
@@ -235,7 +254,7 @@ def _announcer(progress: Progress) -> Callable[[Change], None]:
             rows = number_of(incident.rows, "row")
             progress.message(f"incident {incident.id} is over after {rows}: {incident.title}")
         elif change.kind == "opened" or earlier != incident.new:
-            goes_on = "" if change.kind == "opened" else " goes on"
+            goes_on = "" if change.kind == "opened" else " continues"
             p_value = p_value_text(incident.p_value)
             progress.message(f"incident {incident.id}{goes_on}: {incident.title} (p {p_value})")
 

@@ -1,7 +1,7 @@
-"""An alarm while a log has stopped: lines that do not come make no window that could be judged.
+"""Alarms for a log that has stopped. Missing lines form no window that could be scored.
 
-The time without a line is judged as the longest pause of a window that is usual otherwise. It is measured
-by a clock that stands while the machine is suspended, and that nobody sets.
+The time without a line is scored like the longest pause of an otherwise normal window. It is measured by a
+monotonic clock, which nobody can set, and which stops while the machine is suspended.
 """
 
 from __future__ import annotations
@@ -13,14 +13,21 @@ from typing import Any
 from seqmlm.watch.follower import Follower
 
 FEWEST = 60.0
-"""Seconds without a line of which nothing is said, however dense a log is."""
+"""Shortest time without a line, in seconds, that can raise an alarm, however frequent lines are."""
 
 
 class Silence:
-    """Looks, between two turns, how long no line has come.
+    """A check for pauses, which is called between turns.
 
-    While a pause lasts there is another alarm before its incident would be over, which `quiet` seconds
-    without one are. The `judge` makes the row of a pause, as `seqmlm.scoring.live.LiveModel.pause_row`.
+    While a pause lasts, alarms are repeated so often that its incident does not end.
+
+    Args:
+        follower: reads the log.
+        judge: returns the row of a pause if it raises an alarm, like
+            `seqmlm.scoring.live.LiveModel.pause_row`; else None.
+        take: receives these rows.
+        quiet: seconds without an alarm after which an incident is over.
+        clock: returns monotonic time in seconds.
     """
 
     def __init__(
@@ -36,7 +43,7 @@ class Silence:
         self._last_line = 0.0  # time of day
 
     def look(self) -> None:
-        """Take an alarm where the pause is as long as the rate of alarms allows."""
+        """Score the current pause if it is long enough, and pass its row on if it raises an alarm."""
         now, place = self._clock(), self._follower.place
         if self._follower.lines != self._lines or place is None:
             self._lines, self._begin, self._due = self._follower.lines, now, FEWEST

@@ -1,8 +1,8 @@
-"""Streams in the database: rows, incidents and notices, each committed with what it came of.
+"""Streams in the database: read positions, rows, incidents and notices.
 
-A transaction has all that one turn has done, so a kill neither loses nor doubles any of it. What happened to
-an incident is the stream's to say, what it means to a person (acknowledged, muted, a note) that person's:
-neither overwrites the other's columns, so a command may run while the stream does.
+One transaction contains all work of a turn, so that a kill neither loses nor repeats any of it. For an
+incident, the stream writes the facts, and a person's command writes the marks (acknowledged, muted, a note).
+They write different columns. A command can therefore run while the stream runs.
 """
 
 from __future__ import annotations
@@ -25,59 +25,92 @@ from seqmlm.watch import tables
 STATES = ("open", "acknowledged", "resolved")
 
 UPDATES = timedelta(seconds=30)
-"""An incident that goes on is told of once in this time."""
+"""Shortest time between two notices about updates of the same incident."""
 
 LONGEST = timedelta(seconds=300)
 """The longest time between two attempts to send a notice."""
 
 ALIVE = timedelta(seconds=60)
-"""Between commits of a stream that reads nothing: whoever looks at the database sees that it is alive."""
+"""Time between commits of a stream that reads nothing. The commits show that it is alive."""
 
 STEP = 5000
-"""Rows that are deleted, or read, at a time: a stream that runs waits for no more."""
+"""Rows that are deleted, or read, at a time. A running stream waits for one step at most."""
 
-_BATCH = 100  # notices that are looked up at a time
+_BATCH = 100  # notices that are fetched at a time
 _NAMED = 3  # new values in a title
 
 
 @dataclass(frozen=True, kw_only=True)
 class Incident:
-    """Alarms of one place that belong together; times are UTC by the clock, those of lines ISO 8601."""
+    """A group of related alarms at one place.
 
-    id: int = 0  # for people; 0 before it is kept
+    Attributes:
+        id: number for users; 0 before it is stored.
+        stream_id: id of its stream.
+        output: the file of the stream's rows.
+        row: number of the row that opened it. Together with the stream, it identifies the incident.
+        model: reference of the model that scored its rows.
+        place: the file of its lines. Only alarms at the same place are merged.
+        state: one of `STATES`. A person acknowledges it; it is resolved after a time without alarms.
+        muted: whether similar alarms open no incident.
+        verdict: the verdict of a person, "fault" or "normal"; kept when it is over.
+        note: the note of a person.
+        what: the fault, without counts and place.
+        reason: the reason of its most unusual row.
+        template: the template of the line that made that row unusual.
+        new: values that do not occur in the training data.
+        expected: the lines that were expected instead of that line, most probable first.
+        first_time: earliest time in its lines, ISO 8601; None if the lines have no times.
+        last_time: latest time in its lines, ISO 8601; None if the lines have no times.
+        severity: the highest severity in its rows, as written in the lines.
+        host: the most frequent host in its most unusual row, such as "web1 and 2 others".
+        service: the most frequent service in that row.
+        rows: number of rows with an alarm.
+        lines: number of lines in these rows.
+        new_lines: number of these lines with `new` values, or of kinds that were never seen.
+        p_value: the smallest p-value of its rows.
+        start: number of its first line in the file.
+        end: number of the line after its last line.
+        likes: digests by which similar alarms are recognised.
+        opened: time in UTC when its first row was scored.
+        updated: time in UTC when its last row was scored.
+        resolved: time in UTC when it was over; None before.
+    """
+
+    id: int = 0
     stream_id: int = 0
-    output: str = ""  # the file that the stream's rows go to
-    row: int  # number of the row that opened it; with the stream, it names the incident
-    model: str  # reference of the model that judged
-    place: str  # alarms of one place may join: the file
-    state: str = "open"  # one of `STATES`; by a person, or resolved by the clock
-    muted: bool = False  # its likes make no incident
-    verdict: str | None = None  # what a person took it for, also when it is over: "fault" or "normal"
+    output: str = ""
+    row: int
+    model: str
+    place: str
+    state: str = "open"
+    muted: bool = False
+    verdict: str | None = None
     note: str = ""
-    what: str  # broke, without counts and place
-    reason: str  # of its most unusual row, as `template` and `expected`
-    template: str  # of the line that made that row unusual
-    new: tuple[str, ...]  # what no training line had
-    expected: tuple[str, ...] = ()  # in place of that line, the most probable first
-    first_time: str | None  # what the lines say; None where they say nothing
+    what: str
+    reason: str
+    template: str
+    new: tuple[str, ...]
+    expected: tuple[str, ...] = ()
+    first_time: str | None
     last_time: str | None
-    severity: str | None = None  # the highest that its rows name, as the lines write it
-    host: str | None = None  # that most lines of its most unusual row name, "web1 and 2 others"
+    severity: str | None = None
+    host: str | None = None
     service: str | None = None
-    rows: int  # that alarmed
-    lines: int  # in these rows
-    new_lines: int = 0  # of them, those with what is `new`, or that training never had
-    p_value: float  # the smallest of the rows
-    start: int  # first line in its file
-    end: int  # the one behind the last
-    likes: tuple[str, ...] = ()  # what its rows are recognised by
-    opened: datetime  # when its first row was judged
-    updated: datetime  # when its last row was
-    resolved: datetime | None = None  # when it was over
+    rows: int
+    lines: int
+    new_lines: int = 0
+    p_value: float
+    start: int
+    end: int
+    likes: tuple[str, ...] = ()
+    opened: datetime
+    updated: datetime
+    resolved: datetime | None = None
 
     @property
     def title(self) -> str:
-        """The fault, its extent, and its place."""
+        """The fault, its number of lines, and its place."""
         fault = self.what
         if self.new:
             news = len(self.new)
@@ -86,7 +119,7 @@ class Incident:
             fault = f"{', '.join(self.new[:_NAMED])}{and_more} {verb} never seen"
         lines = number_of(self.lines, "line")
         count = f"{self.new_lines:,} of {lines}" if self.new_lines else lines
-        if not self.lines:  # nothing came
+        if not self.lines:  # a pause
             return f"{fault}, {span(Path(self.place).name, self.start, self.end - 1)}"
         return f"{fault}: {count}, {span(Path(self.place).name, self.start, self.end - 1)}"
 
@@ -100,18 +133,18 @@ class Incident:
 
     @property
     def full_state(self) -> str:
-        """The state for people, with what a person has said: "resolved, normal", "open, muted"."""
+        """The state for people, with the mark of a person: "resolved, normal", "open, muted"."""
         mark = "normal" if self.verdict == "normal" else "muted" if self.muted else ""
         return f"{self.state}, {mark}" if mark else self.state
 
     @property
     def silences(self) -> bool:
-        """Whether alarms like its own make no noise: for good, or while it goes on and somebody knows."""
+        """Whether similar alarms are silenced: for good if it is muted, or while it is acknowledged."""
         return self.muted or self.state == "acknowledged"
 
 
 def span(file: str, line: int, last: int | None) -> str:
-    """Where some lines are.
+    """The place of lines in a file, as text.
 
     >>> span("a.log", 3, 5), span("a.log", 3, None)
     ('a.log:3-5', 'a.log:3')
@@ -119,14 +152,14 @@ def span(file: str, line: int, last: int | None) -> str:
     return f"{file}:{line}" if last in (None, line) else f"{file}:{line}-{last}"
 
 
-_KEYS = ("id", "stream_id", "row", "state", "muted", "verdict", "note")  # columns the stream does not change
+_KEYS = ("id", "stream_id", "row", "state", "muted", "verdict", "note")  # columns not written by the stream
 _TIMES = ("opened", "updated", "resolved")
 _FACTS = {field.name for field in fields(Incident)} - {*_KEYS, *_TIMES, "output"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """The work of a commit on an incident."""
+    """A change of an incident in a commit."""
 
     kind: Literal["opened", "updated", "resolved"]
     incident: Incident
@@ -138,11 +171,12 @@ class Turn:
 
     Args:
         files: states of the generations that changed, with `number` and `done`.
-        rows: (number, whether it is an alarm, line) of each new row.
-        counts: of the whole stream.
-        mark, written: where the output ends with the row of this number.
-        changes: of incidents.
-        belongs: numbers of new rows to the row that opened the incident each belongs to.
+        rows: number, alarm and line of each new row.
+        counts: counts of the whole stream.
+        mark: the position of the end of the output.
+        written: number of the last row in the output.
+        changes: changes of incidents.
+        belongs: for each new row in an incident, the number of the row that opened it.
     """
 
     files: Sequence[Mapping[str, Any]]
@@ -155,12 +189,18 @@ class Turn:
 
 
 Notice = tables.Notice
-"""What one webhook is to be told: name of the webhook, a key unlike every other, and a body."""
+"""A notice for a webhook: the name of the webhook, a unique key, and a body."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pruned:
-    """Rows and incidents that were deleted of a stream; `through` is the number of the last row."""
+    """Numbers of deleted rows and incidents of a stream.
+
+    Args:
+        rows: number of deleted rows.
+        through: number of the last deleted row.
+        incidents: number of deleted incidents.
+    """
 
     rows: int = 0
     through: int = 0
@@ -173,59 +213,81 @@ class Pruned:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamEntry:
-    """A stream as it stands."""
+    """The stored state of a stream.
+
+    Attributes:
+        id: its id.
+        output: absolute path of the file of its rows.
+        request: everything that determines its rows.
+        counts: counts of the whole stream.
+        mark: the position of the end of the output.
+        written: number of the last row before this position.
+        files: read positions of its generations, oldest first.
+        alive: time of its last commit.
+        judged: time when its last row was scored; None before the first row.
+        last: number of its last row.
+        pruned: the rows and incidents that were deleted.
+        server: whether the database is on a server.
+    """
 
     id: int
-    output: str  # the file its rows go to, from the root on
+    output: str
     request: Mapping[str, Any]
     counts: Mapping[str, Any]
-    mark: Mapping[str, Any]  # where the output ends
-    written: int  # rows up to this number are in it then
-    files: tuple[Mapping[str, Any], ...] = ()  # how far each generation is, the oldest first
-    alive: datetime  # its last commit
-    judged: datetime | None  # when its last row was
-    last: int  # number of that
+    mark: Mapping[str, Any]
+    written: int
+    files: tuple[Mapping[str, Any], ...] = ()
+    alive: datetime
+    judged: datetime | None
+    last: int
     pruned: Pruned
-    server: bool  # the database is one
+    server: bool
 
     @property
     def running(self) -> bool:
-        """Whether some process goes on with it now: that holds the lock of its output; on another machine,
-        with a database that is a server, it commits at least every minute."""
+        """Whether a process runs the stream now: it has the lock of the output.
+
+        With a database server, the process may be on another machine. It then counts as running if its last
+        commit is less than 150 s old.
+        """
         out = Path(self.output)
         locked = bool(FileLock(out.with_name(f"{out.name}.lock")).is_held)
         return locked or (self.server and abs(now() - self.alive) < 2.5 * ALIVE)
 
     @property
     def follows(self) -> list[str]:
-        """Patterns of files; of a stream of an earlier version of this package perhaps its source."""
+        """The patterns of files. Streams of earlier versions of this package may have a source instead."""
         return list(map(str, self.request.get("files") or [self.request.get("source") or ""]))
 
     @property
     def alarms_only(self) -> bool:
-        """Whether rows without an alarm are not kept (nor counted in `last`)."""
+        """Whether only rows with an alarm are stored, and counted in `last`."""
         return bool(self.request.get("alarms_only"))
 
     def sentence(self) -> str:
-        """Whether it runs and when it last judged, with the time in the local zone."""
+        """Whether it runs and when it last scored a row, with the time in the local zone."""
         runs = "is running" if self.running else "is not running"
         if self.judged is None:
-            return f"{runs}, and has judged nothing yet"
-        return f"{runs}, and has judged nothing since {self.judged.astimezone():%Y-%m-%d %H:%M:%S}"
+            return f"{runs}, and has scored nothing yet"
+        return f"{runs}, and has scored nothing since {self.judged.astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def now() -> datetime:
-    """The time, as the queue has it."""
+    """The current time in UTC."""
     return datetime.now(UTC)
 
 
 class Streams(Registry):
-    """The registry of a workspace with the streams that it watches."""
+    """The registry of a workspace, with the tables of its streams."""
 
     schemas: ClassVar[tuple[Schema, ...]] = (*Registry.schemas, tables.STREAMS)
 
     def protect(self, request: Mapping[str, Any]) -> None:
-        """Let only the owner read a database file with sensitive rows; StateError: it is somebody else's."""
+        """Make a database file with sensitive rows readable only by its owner.
+
+        Raises:
+            StateError: the file belongs to another user.
+        """
         if not request.get("sensitive"):
             return
         file = self.engine.url.database
@@ -237,14 +299,14 @@ class Streams(Registry):
                     path.chmod(0o600)
         except OSError as error:
             raise StateError(
-                f"{file} is to have rows of sensitive data, and cannot be kept from others: "
-                f"{error.strerror}; use a workspace of your own (SEQMLM_HOME)"
+                f"{file} would get rows of sensitive data, but other users can read it: {error.strerror}; "
+                "use your own workspace (SEQMLM_HOME)"
             ) from None
 
     # streams
 
     def begin_stream(self, output: str, request: Mapping[str, Any]) -> int:
-        """Add a stream that has read nothing; its id."""
+        """Add a new stream, and return its id."""
         row = tables.Stream(output=output, request=dict(request), counts={}, mark={}, written=0)
         with self.writing() as session:
             session.add(row)
@@ -252,7 +314,7 @@ class Streams(Registry):
             return row.id
 
     def stream(self, output: str) -> StreamEntry | None:
-        """The stream whose rows go to this file, with how far its files are; None where there is none."""
+        """The stream that writes its rows to this file, with its read positions; None if there is none."""
         state = tables.StreamFile
         query = select(tables.Stream).where(tables.Stream.output == output)
         with self.reading() as session:
@@ -262,7 +324,7 @@ class Streams(Registry):
             return replace(_entry(session, row), files=tuple(session.scalars(files)))
 
     def streams(self) -> list[StreamEntry]:
-        """All streams in the order they were begun, without how far their files are."""
+        """All streams, oldest first, without their read positions."""
         with self.reading() as session:
             rows = session.scalars(select(tables.Stream).order_by(tables.Stream.id))
             return [_entry(session, row) for row in rows]
@@ -275,10 +337,17 @@ class Streams(Registry):
     def commit_stream(
         self, stream: int, turn: Turn, notify: Callable[[Sequence[Change]], Sequence[Notice]] = lambda _: ()
     ) -> list[Change]:
-        """Keep the work of a turn, all or nothing; the changes, as they are kept.
+        """Commit the work of a turn in one transaction.
 
-        It may be repeated: a connection that is lost during a commit does not say whether that was done.
-        `notify` makes the notices of the changes, as they are kept.
+        The call can be repeated: if a connection is lost during a commit, nobody knows whether it succeeded.
+
+        Args:
+            stream: id of the stream.
+            turn: the work.
+            notify: makes notices from the stored changes.
+
+        Returns:
+            The changes, as they are stored.
         """
         kind, number_of_last = tables.StreamRow, turn.rows[-1][0] if turn.rows else 0
         with self.writing() as session:
@@ -306,14 +375,14 @@ class Streams(Registry):
     # rows
 
     def stream_rows(self, stream: int, last: int, limit: int) -> list[tuple[int, str]]:
-        """Number and line of a stream's rows behind the `last` number, in order, up to a limit."""
+        """The numbers and lines of a stream's rows after number `last`, in order, at most `limit`."""
         kind = tables.StreamRow
         query = select(kind.number, kind.line).where(kind.stream_id == stream, kind.number > last)
         with self.reading() as session:
             return [(n, line) for n, line in session.execute(query.order_by(kind.number).limit(limit))]
 
     def rows_since(self, stream: int, since: datetime) -> Iterator[tuple[datetime, bool, str]]:
-        """When each row of a stream was judged from a time on, whether it is an alarm, and its line."""
+        """The rows of a stream that were scored since a time: time of scoring, alarm, and line."""
         kind = tables.StreamRow
         period = (kind.stream_id == stream, kind.created >= since)
         first = select(func.min(kind.number)).where(*period).scalar_subquery()
@@ -323,7 +392,7 @@ class Streams(Registry):
             yield from ((time, alarm, line) for time, alarm, line in session.execute(ordered))
 
     def incident_rows(self, incident: Incident, limit: int) -> tuple[int, list[str]]:
-        """The number of rows that an incident has, those that it silenced included, and their first lines."""
+        """The number of rows of an incident, including silenced ones, and the lines of the first rows."""
         kind = tables.StreamRow
         members = (kind.stream_id == incident.stream_id, kind.incident == incident.row)
         lines = select(kind.line).where(*members).order_by(kind.number).limit(limit)
@@ -342,8 +411,16 @@ class Streams(Registry):
         since: datetime | None = None,
         standing: bool = False,
     ) -> list[Incident]:
-        """Incidents in the order they were opened; those of an id, stream, output or state, with a row judged
-        `since`, or `standing`: not resolved, or their likes are silenced for good."""
+        """Incidents that meet all given conditions, in the order in which they were opened.
+
+        Args:
+            id: the incident with this id.
+            stream: incidents of the stream with this id.
+            output: incidents of the stream with this output.
+            state: incidents in this state.
+            since: incidents with a row scored since this time.
+            standing: incidents that are not resolved, or muted.
+        """
         kind, streams = tables.Incident, tables.Stream
         equal = [(kind.id, id), (kind.stream_id, stream), (streams.output, output), (kind.state, state)]
         conditions = [column == value for column, value in cast(Any, equal) if value is not None]
@@ -354,17 +431,28 @@ class Streams(Registry):
             return [_incident(row, name) for row, name in session.execute(query.order_by(kind.id))]
 
     def incident(self, incident: int) -> Incident:
-        """The incident of an id; StateError: there is none."""
+        """The incident with this id.
+
+        Raises:
+            StateError: there is no such incident.
+        """
         if not (incidents := self.incidents(id=incident)):
             raise StateError(f"there is no incident {incident}; see 'seqmlm incidents list'")
         return incidents[0]
 
     def mark_incident(self, incident: int, **marks: Any) -> Incident:
-        """Keep what a person says of an incident: `muted`, `note`, `verdict`, or the `state` (open or
-        acknowledged, which is the verdict "fault" where none is given); StateError: there is none of this id.
+        """Store the marks of a person for an incident.
 
-        One that is resolved stays so, and its verdict is kept all the same. Where "normal" is taken back,
-        its likes are heard again.
+        A resolved incident stays resolved, but its verdict is stored. If the verdict "normal" is withdrawn,
+        the incident is also unmuted.
+
+        Args:
+            incident: its id.
+            marks: `muted`, `note`, `verdict` or `state` ("open" or "acknowledged"). Without a verdict,
+                "acknowledged" sets the verdict "fault".
+
+        Raises:
+            StateError: there is no such incident.
         """
         earlier = self.incident(incident)
         with self.writing() as session:
@@ -380,11 +468,18 @@ class Streams(Registry):
             return _incident(row, earlier.output)
 
     def prune(self, stream: int, until: datetime, *, pretend: bool = False) -> Pruned:
-        """Delete what was judged until a time and is no longer needed of a stream, which may be running; to
-        `pretend` is only to say what would be deleted.
+        """Delete old rows and incidents of a stream that are no longer needed. The stream may be running.
 
-        Rows go that are in the output and belong to no incident that stays; the last one stays, because the
-        numbers of the next ones go on from it.
+        A row is deleted if it is in the output and belongs to no incident that is kept. The last row is
+        always kept, because the next rows continue its number.
+
+        Args:
+            stream: id of the stream.
+            until: only rows and incidents before this time.
+            pretend: delete nothing.
+
+        Returns:
+            The numbers of rows and incidents that were (or would be) deleted.
         """
         kind, old_incidents = tables.StreamRow, _old_incidents(stream, until)
         if pretend:
@@ -406,7 +501,7 @@ class Streams(Registry):
                     step = Pruned(rows=len(numbers), through=numbers[-1])
                 else:
                     ids = list(session.scalars(select(tables.Incident.id).where(old_incidents)))
-                    for number in ids:  # with what webhooks were told of it
+                    for number in ids:  # its notices are deleted, too
                         session.execute(
                             delete(Notice).where(Notice.stream_id == stream, Notice.incident == number)
                         )
@@ -436,8 +531,11 @@ def _entry(session: Session, row: tables.Stream) -> StreamEntry:
 
 
 def _write_change(session: Session, stream: tables.Stream, change: Change) -> Change:
-    """Write what a stream did to an incident, doing it again changes nothing; the change with the id, and
-    with what a person has said meanwhile."""
+    """Write a change of an incident by its stream. Writing it again has no effect.
+
+    Returns:
+        The change with the stored incident: its id, and the current marks of a person.
+    """
     incident, kind = change.incident, tables.Incident
     query = select(kind).where(kind.stream_id == stream.id, kind.row == incident.row)
     row = session.scalars(query).one_or_none()
@@ -489,8 +587,8 @@ def _old_incidents(stream: int, until: datetime) -> ColumnElement[bool]:
         kind.state == "resolved",
         kind.updated < until,
         kind.resolved < until,
-        ~kind.muted,  # else what is like it would be silent no more
-        kind.id.not_in(waiting),  # of these somebody is still to be told
+        ~kind.muted,  # a muted incident must continue to silence similar alarms
+        kind.id.not_in(waiting),  # notices about these must still be sent
     )
 
 
@@ -498,42 +596,45 @@ def _old_incidents(stream: int, until: datetime) -> ColumnElement[bool]:
 
 
 def _queue(session: Session, stream: int, notice: Notice) -> None:
-    """Add a notice to the queue, within the transaction of what it tells of, if it is not there."""
+    """Add a notice to the queue unless it exists, in the transaction of the change that it reports."""
     kind, time = Notice, now()
     if session.scalars(select(kind.id).where(kind.key == notice.key)).first() is not None:
         return
     due = time + (UPDATES if notice.kind == "updated" else timedelta())
     incident = (kind.stream_id == stream, kind.sink == notice.sink, kind.incident == notice.incident)
     update = select(kind).where(*incident, kind.done.is_(None), kind.kind == "updated").limit(1)
-    # Locked, where rows can be: it must not be confirmed between this and the change of its key.
+    # The row is locked if the database can do this: it must not be confirmed before its key changes.
     waiting = None if notice.kind == "opened" else session.scalars(update.with_for_update()).first()
-    if waiting is not None:  # it is out of date
+    if waiting is not None:  # replace the outdated notice
         waiting.key, waiting.body, waiting.kind = notice.key, notice.body, notice.kind
         waiting.due = waiting.due if notice.kind == "updated" else due
         return
     notice.stream_id, notice.attempts, notice.due, notice.created = stream, 0, due, time
     session.add(notice)
-    session.flush()  # ids are in the order of the changes
+    session.flush()  # keeps ids in the order of the changes
 
 
 class NoticeQueue:
-    """The notices that webhooks are to get of a stream; each thread may have a queue.
+    """The queue of notices of a stream. Each thread can have its own queue object.
 
-    A notice waits until the webhook has it, whatever ends the process meanwhile, so each is sent at least
-    once; its key is the same each time. Notices of one incident keep their order; those of others do not wait
-    for them. Of an incident that changes often only the newest update waits.
+    A notice waits until the webhook has accepted it, even after a restart. Each notice is sent at least once,
+    always with the same key. Notices about one incident keep their order. They do not delay notices about
+    other incidents. If an incident changes often, only its newest update waits.
     """
 
     def __init__(self, registry: Registry, stream: int) -> None:
         self._registry, self._stream = registry, stream
 
     def due(self, sink: str, now: datetime) -> list[Notice]:
-        """Notices of a webhook that may be sent now, at most one of each incident; first those that have
-        failed least, the oldest of them first, lest one that always fails is always asked first."""
+        """The notices of a webhook that can be sent now, at most one per incident.
+
+        Notices with the fewest failures come first, then the oldest. A notice that always fails therefore
+        does not block others.
+        """
         kind, earlier = Notice, aliased(Notice)
         waiting = (
             *(kind.stream_id == self._stream, kind.sink == sink, kind.done.is_(None)),
-            # A time that no attempt was ever put off to: the clock went back since.
+            # A due time so far in the future means that the clock was set back.
             or_(kind.due <= now, kind.due > now + 2 * LONGEST),
             ~exists().where(
                 *(earlier.stream_id == self._stream, earlier.sink == sink, earlier.done.is_(None)),
@@ -545,16 +646,23 @@ class NoticeQueue:
             return list(session.scalars(query))
 
     def settle(self, notice: Notice, *, error: str | None = None, **times: datetime) -> None:
-        """Say what came of an attempt: the webhook has it, or with an error it is given up (`done`); or it is
-        put off until it is `due`. Its row may have become that of another notice while it was sent: that is
-        left alone."""
+        """Record the result of an attempt to send a notice.
+
+        If the row was replaced by another notice in the meantime, nothing is recorded.
+
+        Args:
+            notice: the notice.
+            error: the error, if the attempt failed.
+            times: `done`, the time when it was delivered or, with an error, given up; or `due`, the time of
+                the next attempt.
+        """
         same = and_(Notice.id == notice.id, Notice.key == notice.key)
         with self._registry.writing() as session:
             values = {"attempts": notice.attempts + 1, "error": error, **times}
             session.execute(update(Notice).where(same).values(**values))
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Notices of each webhook of this stream by state: "waiting", "delivered", "given_up"."""
+        """The number of notices of each webhook by state: "waiting", "delivered", "given_up"."""
         state = (Notice.sink, Notice.done.is_not(None), Notice.error.is_not(None))
         query = select(*state, func.count()).where(Notice.stream_id == self._stream).group_by(*state)
         counts: dict[str, dict[str, int]] = {}

@@ -1,4 +1,4 @@
-"""The tables of streams. Names begin with `seqmlm_`, so that MLflow may share the database."""
+"""The tables of streams. Names begin with `seqmlm_`, so that MLflow can share the database."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ from seqmlm.registry.schema import COLUMN_TYPES, NAMING, Schema, utc_now
 
 
 class Base(DeclarativeBase):
-    """Base of the tables of streams."""
+    """Base class of the tables of streams."""
 
     metadata = MetaData(naming_convention=NAMING)
     type_annotation_map = COLUMN_TYPES
 
 
 class Stream(Base):
-    """A watch: its request, and the end of its output."""
+    """A stream of `seqmlm watch`, with its request and the end of its output."""
 
     __tablename__ = "seqmlm_streams"
 
     id: Mapped[int] = mapped_column(primary_key=True)
     output: Mapped[str] = mapped_column(String(4096), unique=True)
-    """The file its rows go to, from the root on."""
+    """The absolute path of the file of its rows."""
     request: Mapped[dict[str, Any]]
     counts: Mapped[dict[str, Any]]
     mark: Mapped[dict[str, Any]]
-    """Where the output ends with the row `written`: it is cut back to that, and filled again."""
+    """The position in the output after the row `written`. A later process cuts the output there."""
     written: Mapped[int] = mapped_column(Integer)
     alive: Mapped[datetime] = mapped_column(default=utc_now)
-    """Its last commit, which comes at least every minute."""
+    """The time of its last commit. A running stream commits at least every minute."""
     pruned: Mapped[dict[str, Any]] = mapped_column(default=dict)
-    """What was deleted of it: `rows`, `through` the row of this number, and `incidents`."""
+    """The numbers of deleted `rows` and `incidents`, and the number of the last deleted row, `through`."""
     created: Mapped[datetime] = mapped_column(default=utc_now)
 
 
 class StreamFile(Base):
-    """How far one generation of a followed file is; see `watch.generations.FileState`."""
+    """The read position in one generation of a followed file; see `watch.generations.FileState`."""
 
     __tablename__ = "seqmlm_stream_files"
 
@@ -64,7 +64,7 @@ class StreamFile(Base):
 
 
 class StreamRow(Base):
-    """A row of results, as it stands in the output."""
+    """A row of results, as written to the output."""
 
     __tablename__ = "seqmlm_stream_rows"
     __table_args__ = (
@@ -81,16 +81,16 @@ class StreamRow(Base):
         ForeignKey("seqmlm_streams.id", ondelete="CASCADE"), primary_key=True
     )
     number: Mapped[int] = mapped_column(Integer, primary_key=True)
-    """From 1, in the order of the output."""
+    """Number of the row, from 1, in the order of the output."""
     alarm: Mapped[bool] = mapped_column(Boolean)
     line: Mapped[str] = mapped_column(Text)
     incident: Mapped[int | None] = mapped_column(Integer)
-    """The row that opened the incident it belongs to, or is silenced by."""
+    """Number of the row that opened the incident to which this row belongs, or by which it is silenced."""
     created: Mapped[datetime] = mapped_column(default=utc_now, index=True)
 
 
 class Incident(Base):
-    """Alarms of a stream that belong together; see `watch.store.Incident`."""
+    """A group of related alarms of a stream; see `watch.store.Incident`."""
 
     __tablename__ = "seqmlm_incidents"
     __table_args__ = (UniqueConstraint("stream_id", "row"),)
@@ -101,17 +101,17 @@ class Incident(Base):
     state: Mapped[str] = mapped_column(String(20), index=True)
     muted: Mapped[bool] = mapped_column(Boolean)
     verdict: Mapped[str | None] = mapped_column(String(20))
-    """What a person took it for, "fault" or "normal"; it stays so when the incident is over."""
+    """The verdict of a person, "fault" or "normal". It is kept when the incident is over."""
     note: Mapped[str] = mapped_column(Text)
     facts: Mapped[dict[str, Any]]
-    """What its rows come to, by the names of `watch.store.Incident`."""
+    """Facts from its rows, by the field names of `watch.store.Incident`."""
     opened: Mapped[datetime]
     updated: Mapped[datetime] = mapped_column(index=True)
     resolved: Mapped[datetime | None]
 
 
 class Notice(Base):
-    """A notice of an incident for a webhook; it stays when it was delivered or given up."""
+    """A notice about an incident for a webhook. It is kept after it was delivered or given up."""
 
     __tablename__ = "seqmlm_notices"
     __table_args__ = (Index("ix_seqmlm_notices_stream_id", "stream_id", "sink", "done", "incident"),)
@@ -119,9 +119,9 @@ class Notice(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     stream_id: Mapped[int] = mapped_column(ForeignKey("seqmlm_streams.id", ondelete="CASCADE"))
     sink: Mapped[str] = mapped_column(String(400))
-    """Name of the webhook, which holds no secret."""
+    """The name of the webhook, which contains no secret."""
     key: Mapped[str] = mapped_column(String(64), unique=True)
-    """Of this notice, the same however often it is sent."""
+    """The idempotency key of this notice, equal for all attempts to send it."""
     incident: Mapped[int] = mapped_column(Integer)
     kind: Mapped[str] = mapped_column(String(20))
     body: Mapped[Any] = mapped_column(JSON)
@@ -129,9 +129,9 @@ class Notice(Base):
     due: Mapped[datetime]
     created: Mapped[datetime]
     done: Mapped[datetime | None]
-    """None: it waits."""
+    """The time of delivery, or when it was given up; None while it waits."""
     error: Mapped[str | None] = mapped_column(Text)
-    """Of the last attempt; with `done`: it was given up."""
+    """The error of the last attempt. If `done` is set, too, the notice was given up."""
 
 
 STREAMS = Schema(

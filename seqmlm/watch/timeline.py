@@ -1,6 +1,7 @@
-"""Report of a period: rows, alarms, incidents and p-values of followed files, as a page and as JSON.
+"""The report of a period: rows, alarms, incidents and p-values of followed files, as a page and as JSON.
 
-Silence is not health: a stream that has stopped, or judged nothing, is said at the top, before any figure.
+No alarms do not mean that all is well. A stream that has stopped, or has scored nothing, is therefore
+reported at the top, before all figures.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from seqmlm.watch.incidents import columns, facts, first_rows, since_of, streams
 from seqmlm.watch.store import Incident, StreamEntry, Streams
 
 FIRST_ROWS, DETAILED, LANES = 5, 20, 40
-"""Limits of the page: rows of an incident, incidents in detail, incidents that are drawn."""
+"""Limits of the page: rows per incident, incidents in detail, incidents in the picture."""
 
 P_BINS = 20
 
-_WIDTHS = (1, 5, 15, 60, 300, 900, 3600, 7200, 21_600, 43_200, 86_400, 604_800)  # seconds of a bin of time
+_WIDTHS = (1, 5, 15, 60, 300, 900, 3600, 7200, 21_600, 43_200, 86_400, 604_800)  # seconds of a time bin
 _MOST_BINS = 100
 _LOW = 0.05
 _UNITS = (("day", 86_400), ("hour", 3600), ("minute", 60))
@@ -40,16 +41,27 @@ def format_time(time: datetime | None) -> str:
 
 @dataclass
 class StreamPeriod:
-    """Counts of one stream in the period."""
+    """Counts of a stream in the period.
+
+    Attributes:
+        entry: the stream.
+        rows: number of rows.
+        alarms: number of rows with an alarm.
+        gaps: number of places where bytes could not be read.
+        never_seen: number of rows with values that were never seen.
+        rated: whether rows were scored with a false positive rate; None without rows.
+        sensitive: whether a row has sensitive data.
+        pruned_until: time of the oldest remaining row, if rows were pruned.
+    """
 
     entry: StreamEntry
     rows: int = 0
     alarms: int = 0
     gaps: int = 0
     never_seen: int = 0
-    rated: bool | None = None  # whether rows were judged by a rate of alarms; None: there are none
+    rated: bool | None = None
     sensitive: bool = False
-    pruned_until: datetime | None = None  # rows judged before this time were pruned
+    pruned_until: datetime | None = None
 
     def count(self, alarm: bool, row: Mapping[str, Any]) -> None:
         """Count a row."""
@@ -61,31 +73,30 @@ class StreamPeriod:
 
     @property
     def alarm_count(self) -> int | None:
-        """Alarms; None where the stream has no rate of alarms."""
+        """The number of alarms; None if the stream has no false positive rate."""
         return None if self.rated is False else self.alarms
 
     def notes(self, begin: datetime) -> list[str]:
-        """Reasons not to believe that all is well, a sentence each."""
+        """Warnings about this stream: reasons why few alarms may not mean that all is well."""
         entry, name = self.entry, self.entry.output
         since = "yet" if entry.judged is None else f"since {format_time(entry.judged)} UTC"
         files, places = ", ".join(entry.follows), number_of(self.gaps, "place")
         pruned = self.pruned_until is not None and self.pruned_until > begin
         silent = entry.running and not self.rows and not entry.alarms_only
         reasons = {
-            f"is not running: nothing was judged {since}. Start its command again.": not entry.running,
-            f"is running, but nothing was judged {since}: see that its files are still written to "
+            f"is not running: nothing was scored {since}. Start its command again.": not entry.running,
+            f"is running, but nothing was scored {since}: check that its files are still written "
             f"({files}).": silent,
-            "keeps the rows of alarms alone (alarms_only): how many others were judged, and their p-values, "
-            "are not known here.": entry.alarms_only,
+            "stores only rows with alarms (alarms_only): the number and p-values of other rows are "
+            "unknown.": entry.alarms_only,
             "is scored without --fpr or alarms_per_day, so it raises no alarms.": self.rated is False,
-            f"has {places} where bytes could not be read (rows with gap say why).": self.gaps,
-            f"was pruned: of what was judged before {format_time(self.pruned_until)} UTC not all is "
-            "here.": pruned,
+            f"has {places} where bytes could not be read (rows with gap have the reason).": self.gaps,
+            f"was pruned: rows from before {format_time(self.pruned_until)} UTC are incomplete.": pruned,
         }
         return [f"{name} {reason}" for reason, holds in reasons.items() if holds]
 
     def facts(self) -> dict[str, Any]:
-        """For JSON."""
+        """The counts as JSON values."""
         entry = self.entry
         return {
             "output": entry.output,
@@ -101,8 +112,8 @@ class StreamPeriod:
         }
 
     def cells(self) -> list[Cell]:
-        """For a table."""
-        entry, alarms = self.entry, "none asked" if self.alarm_count is None else self.alarm_count
+        """The cells of a table row."""
+        entry, alarms = self.entry, "no rate" if self.alarm_count is None else self.alarm_count
         state = "running" if entry.running else "not running"
         times = [format_time(entry.judged), format_time(entry.alive)]
         return [entry.output, ", ".join(entry.follows), state, *times, self.rows, alarms, self.gaps]
@@ -110,20 +121,31 @@ class StreamPeriod:
 
 @dataclass(kw_only=True)
 class Timeline:
-    """The rows that were judged between two times.
+    """The rows that were scored between two times.
 
     Attributes:
-        rows, alarms, with_p, low: (B,) in each bin; `low` have a p-value of at most .05.
-        p_counts: (P_BINS,) of the period; `half` is how many are at most .5.
+        model: reference of the model; None for all models.
+        begin: begin of the period.
+        end: end of the period.
+        streams: the counts of each stream.
+        edges: (B + 1,) edges of the time bins, in seconds since 1970 UTC.
+        incidents: incidents of the period; first those that are not over, then the newest.
+        first_rows: the first rows of each incident, by its id.
+        half: number of p-values of at most .5.
+        rows: (B,) number of rows per bin.
+        alarms: (B,) number of alarms per bin.
+        with_p: (B,) number of rows with a p-value per bin.
+        low: (B,) number of p-values of at most .05 per bin.
+        p_counts: (P_BINS,) histogram of the p-values of the period.
     """
 
-    model: str | None  # reference; None for all
+    model: str | None
     begin: datetime
     end: datetime
     streams: list[StreamPeriod]
-    edges: np.ndarray[Any, np.dtype[np.float64]]  # (B + 1,) seconds since 1970 UTC of the bins of time
-    incidents: list[Incident] = field(default_factory=list)  # that are not over first, then the newest
-    first_rows: dict[int, list[Mapping[str, Any]]] = field(default_factory=dict)  # of each, by its id
+    edges: np.ndarray[Any, np.dtype[np.float64]]
+    incidents: list[Incident] = field(default_factory=list)
+    first_rows: dict[int, list[Mapping[str, Any]]] = field(default_factory=dict)
     half: int = 0
 
     def __post_init__(self) -> None:
@@ -132,17 +154,17 @@ class Timeline:
 
     @property
     def sensitive(self) -> bool:
-        """Whether anything in it is of sensitive data: then alarms in time and p-values are not told."""
+        """Whether any row has sensitive data. Alarms over time and p-values are then withheld."""
         return any(stream.sensitive for stream in self.streams)
 
     @property
     def open_count(self) -> int:
-        """Incidents that are not over."""
+        """The number of incidents that are not over."""
         return sum(incident.state != "resolved" for incident in self.incidents)
 
     @property
     def verdicts(self) -> dict[str, int]:
-        """Incidents by what people took them for; "none" where nobody has said."""
+        """The number of incidents by verdict; "none" counts incidents without a verdict."""
         verdicts = [incident.verdict or "none" for incident in self.incidents]
         return {name: verdicts.count(name) for name in ("fault", "normal", "none")}
 
@@ -151,7 +173,7 @@ class Timeline:
         return next(stream.entry for stream in self.streams if stream.entry.output == incident.output)
 
     def count(self, registry: Streams, stream: StreamPeriod) -> None:
-        """Count the rows that a stream judged in the period."""
+        """Count the rows that a stream scored in the period."""
         entry = stream.entry
         first, width = float(self.edges[0]), float(self.edges[1] - self.edges[0])
         for time, alarm, line in registry.rows_since(entry.id, self.begin):
@@ -175,25 +197,25 @@ class Timeline:
     # in sentences
 
     def p_sentence(self) -> str:
-        """Whether the p-values are as those of normal rows; "" where there are none, or they are not told."""
+        """A sentence that compares the p-values with those of normal rows; "" if none can be shown."""
         if self.sensitive:
             return ""
         return period_sentence(int(self.p_counts.sum()), self.half, int(self.low.sum()))
 
     def warnings(self) -> list[str]:
-        """Sentences about what was not judged; a report that has some is no "all clear"."""
+        """Sentences about rows that were not scored. A report with warnings is not an all-clear."""
         notes = [note for stream in self.streams for note in stream.notes(self.begin)]
         entries = [stream.entry for stream in self.streams]
         if self.rows.sum() or any(entry.alarms_only and entry.running for entry in entries):
             return notes
         nothing = (
-            "Nothing was judged in this period: this is not an all-clear. Look further back with a longer "
-            "--since, and see that the scoring runs."
+            "Nothing was scored in this period: this is not an all-clear. Use a longer --since, and check "
+            "that `seqmlm watch` runs."
         )
         return [nothing, *notes]
 
     def verdict(self) -> list[str]:
-        """The period in sentences."""
+        """The results of the period, in sentences."""
         rows, over = int(self.rows.sum()), len(self.incidents) - self.open_count
         counts = {"not over": self.open_count, "over": over}
         sentences = [
@@ -202,29 +224,29 @@ class Timeline:
             if number
         ]
         verdicts = self.verdicts
-        if judged := verdicts["fault"] + verdicts["normal"]:  # of the others nothing is known
+        if judged := verdicts["fault"] + verdicts["normal"]:
             was = "was a false alarm" if verdicts["normal"] == 1 else "were false alarms"
-            unjudged = f"; of {verdicts['none']:,} more nobody has said it" if verdicts["none"] else ""
+            unjudged = f"; without a verdict: {verdicts['none']:,}" if verdicts["none"] else ""
             sentences.append(
-                f"{verdicts['normal']:,} of {number_of(judged, 'incident')} that people judged "
+                f"{verdicts['normal']:,} of {number_of(judged, 'incident')} with a verdict "
                 f"({verdicts['normal'] / judged:.0%}) {was}{unjudged}."
             )
-        verb = "kept" if any(stream.entry.alarms_only for stream in self.streams) else "judged"
+        verb = "stored" if any(stream.entry.alarms_only for stream in self.streams) else "scored"
         sentences.append(f"{number_of(rows, 'row')} {verb}{self._alarms_of_rows() if rows else ''}.")
         return sentences + ([f"P-values: {p_values}."] if (p_values := self.p_sentence()) else [])
 
     def _alarms_of_rows(self) -> str:
-        """The number of rows that alarmed, where the streams have a rate of alarms."""
+        """The number of alarms, for streams with a false positive rate."""
         alarms = sum(stream.alarms for stream in self.streams)
         if any(stream.rated is False for stream in self.streams):
             return ""
         if not alarms:
             return ", no alarm"
-        opened = "" if self.incidents else ", which opened no incident: they were muted or ignored"
+        opened = "" if self.incidents else ", but no incident: the alarms were muted or ignored"
         return f", {number_of(alarms, 'alarm')}{opened}"
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The report as JSON values."""
         bins = {"alarms": self.alarms, "p_values": self.with_p, "p_values_to_0.05": self.low}
         upper = [(n + 1) / P_BINS for n in range(P_BINS)]
         return {
@@ -249,9 +271,13 @@ class Timeline:
     # as a page
 
     def write(self, path: Path) -> None:
-        """Write the page; of sensitive data only the owner may read it; StateError: it cannot be written."""
+        """Write the page. With sensitive data, only its owner can read it.
+
+        Raises:
+            StateError: the page cannot be written.
+        """
         check_outputs({"--report": path})
-        title = "What was judged of followed files" + (f" by {self.model}" if self.model else "")
+        title = "Followed files" + (f", scored by {self.model}" if self.model else "")
         page = Page(title, " ".join(self.verdict()), sensitive=self.sensitive)
         if warnings := self.warnings():
             page.warnings(warnings)
@@ -259,7 +285,7 @@ class Timeline:
         page.head(
             {
                 "period": f"{format_time(self.begin)} to {format_time(self.end)} UTC",
-                "rows judged": int(self.rows.sum()),
+                "rows scored": int(self.rows.sum()),
                 "alarms": int(self.alarms.sum()),
                 "incidents": len(self.incidents),
                 "not over": self.open_count,
@@ -272,11 +298,11 @@ class Timeline:
             state = {"what broke": incident.title, "state": self._state(incident)}
             page.facts(f"Incident {incident.id}", {**state, **columns(incident, format_time)})
             if rows := self.first_rows[incident.id]:
-                page.table("", ["first rows", "time in the log", "p", "what they say"], list(map(_row, rows)))
+                page.table("", ["first rows", "time in the log", "p", "message"], list(map(_row, rows)))
         page.write(path)
 
     def _draw(self, page: Page) -> None:
-        """Rows, incidents and p-values in time, and the streams."""
+        """Draw rows, incidents and p-values over time, and the table of streams."""
         hidden = self.sensitive
         if self.rows.sum():
             title, note = "Rows" if hidden else "Rows and alarms", "" if hidden else "; red: alarms"
@@ -293,7 +319,7 @@ class Timeline:
                 threshold=_LOW,
                 period=(float(self.edges[0]), float(self.edges[-1])),
                 y_label="share of rows",
-                note="the line is where normal rows lie on average",
+                note="the line is the average for normal rows",
             )
             page.histogram(
                 "P-values of the period",
@@ -301,16 +327,16 @@ class Timeline:
                 np.linspace(0, 1, P_BINS + 1),
                 x_label="p-value",
                 expected=float(self.p_counts.sum() / P_BINS),
-                note=f"{self.p_sentence()}; the level line is what normal rows give",
+                note=f"{self.p_sentence()}; the horizontal line is the expectation for normal rows",
             )
-        names = ["rows go to", "follows", "state", "last row judged", "last commit", "rows", "alarms"]
+        names = ["output", "follows", "state", "last row scored", "last commit", "rows", "alarms"]
         page.table("Streams", [*names, "gaps"], [stream.cells() for stream in self.streams])
 
     def _draw_incidents(self, page: Page) -> None:
         bars = []
         for incident in self.incidents[:LANES]:
             over = incident.state == "resolved"
-            # Later than the last alarm nobody looked.
+            # If the stream is not running, nothing is known about the time after the last alarm.
             last = self.end if self.stream_of(incident).running else incident.updated
             end = (incident.resolved or incident.updated) if over else last
             span = {"begin": incident.opened.timestamp(), "end": end.timestamp()}
@@ -331,13 +357,20 @@ class Timeline:
         stream, state = self.stream_of(incident), incident.full_state
         if incident.state == "resolved" or stream.running:
             return state
-        return f"{state}, but its scoring is not running (nothing judged since {format_time(stream.judged)})"
+        return f"{state}, but its stream is not running (nothing scored since {format_time(stream.judged)})"
 
 
 def timeline(model: str | None = None, since: str = "24h") -> Timeline:
-    """The report of a period that ends now, as long as `since` says ("24h"), of a model (of a name without a
-    version of all versions; None: of all models); UsageError: no duration; StateError: no such model, or none
-    of its scorings follows files."""
+    """The report of a period that ends now.
+
+    Args:
+        model: reference of a model. A name without a version means all versions, None means all models.
+        since: length of the period, such as "24h".
+
+    Raises:
+        UsageError: the duration is invalid.
+        StateError: there is no such model, or it has no streams.
+    """
     end = datetime.now(UTC)
     begin = end - since_of(since)
     with Streams.here() as registry:
@@ -361,14 +394,14 @@ def timeline(model: str | None = None, since: str = "24h") -> Timeline:
 
 
 def default_page(model: str | None) -> Path:
-    """The default file of the page: in the workspace, named after the model."""
+    """The default path of the page: in the workspace, with the name of the model."""
     name = "report" if model is None else f"report-{Path(model).name.replace(':', '-').replace('@', '-')}"
     with Streams.here() as registry:
         return registry.root / f"{name}.html"
 
 
 def _edges(begin: datetime, end: datetime) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Bins of time, whole minutes, hours or days of UTC, `_MOST_BINS` at most."""
+    """The edges of the time bins: whole seconds, minutes, hours or days in UTC, at most `_MOST_BINS` bins."""
     seconds = (end - begin).total_seconds()
     width = next((width for width in _WIDTHS if seconds / width <= _MOST_BINS), None)
     if width is None:

@@ -1,13 +1,14 @@
-"""Webhooks: incidents as plain JSON or as alerts of Alertmanager's API, sent until they arrive.
+"""Webhooks: incidents as plain JSON or as alerts for Alertmanager's API, sent until they are accepted.
 
-Notices are queued in the database, in the transaction of the rows they come from (`watch.store.NoticeQueue`);
-here they are put into words, and a thread sends them, so that reading never waits for the network. A notice
-that cannot be delivered is tried again after times that double up to five minutes, also by the next process:
-these times lie in the database, so the library that sends tries once. A notice that is refused (most of 4xx,
-and redirects, which are not followed) is given up, and said once.
+Notices are queued in the database, in the same transaction as their rows (`watch.store.NoticeQueue`). This
+module makes their text. A thread sends them, so that reading never waits for the network.
 
-An address may hold secrets, in its path too. The database and every message name a webhook by its host and a
-hash of its path; its address is nowhere but in the memory of the process.
+If a notice cannot be delivered, it is sent again after a pause that doubles up to five minutes. The pauses
+are stored in the database, so that the next process continues. A refused notice is given up, with one
+message. Most 4xx answers and redirects count as refusals. Redirects are not followed.
+
+An address may contain secrets, even in its path. The database and all messages identify a webhook by its host
+and a hash of its path. The address is only in the memory of the process.
 """
 
 from __future__ import annotations
@@ -31,41 +32,48 @@ from seqmlm.errors import StateError, UsageError, nearest
 from seqmlm.watch.store import LONGEST, Change, Incident, Notice, NoticeQueue, now
 
 TIMEOUT = 10.0
-"""Seconds for which a webhook may be silent."""
+"""Seconds to wait for an answer of a webhook."""
 
 TOKEN = "SEQMLM_WEBHOOK_TOKEN"
-"""The variable of the environment that holds the token."""
+"""The environment variable with the token."""
 
-_PATHS = {"plain": "", "alertmanager": "/api/v2/alerts"}  # where an address has none
+_PATHS = {"plain": "", "alertmanager": "/api/v2/alerts"}  # the path if an address has none
 FORMATS = tuple(_PATHS)
 
-_LASTS = timedelta(days=1)  # of an alert that nobody resolves
-_MOMENT = 0.5  # seconds between two looks at an empty queue
-_DATABASE_PAUSE = 5.0  # seconds, where the database cannot be used
-_FAREWELL = 3.0  # seconds at the end of the process for what is due
-_CHARACTERS = 1000  # of one text
-_VALUES = 20  # of a list of texts
+_LASTS = timedelta(days=1)  # duration of an alert that is never resolved
+_MOMENT = 0.5  # seconds between two checks of an empty queue
+_DATABASE_PAUSE = 5.0  # seconds to wait if the database cannot be used
+_FAREWELL = 3.0  # seconds to send due notices at the end of the process
+_CHARACTERS = 1000  # longest text
+_VALUES = 20  # longest list of texts
 
 _FIELDS = (
     *("id", "model", "place", "state", "verdict", "title", "reason", "template", "new", "expected"),
     *("first_line", "last_line", "first_time", "last_time", "severity", "host", "service"),
     *("rows", "lines", "p_value", "opened", "updated"),
 )
-"""Fields of an incident in a notice."""
+"""The fields of an incident in a notice."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Webhook:
-    """Where notices are posted."""
+    """An address to which notices are posted.
 
-    name: str  # for database and messages: host, and a hash of the path
-    url: str = field(repr=False)  # without user and password
-    format: str  # one of `FORMATS`
-    authorization: str | None = field(repr=False)  # the header
+    Args:
+        name: its name for the database and messages: the host and a hash of the path.
+        url: its URL without user and password.
+        format: one of `FORMATS`.
+        authorization: value of the header Authorization, or None.
+    """
+
+    name: str
+    url: str = field(repr=False)
+    format: str
+    authorization: str | None = field(repr=False)
 
     @property
     def unsafe(self) -> bool:
-        """Whether a secret travels over a network as plain text."""
+        """Whether a secret is sent unencrypted over a network."""
         host = urlsplit(self.url).hostname or ""
         local = host == "localhost"
         with suppress(ValueError):
@@ -74,21 +82,21 @@ class Webhook:
 
 
 def parse_webhook(url: str, style: str = "plain", token: str = "") -> Webhook:
-    """The webhook of an address.
+    """Make a webhook from an address.
 
     Args:
-        url: http or https. A user and password in it become a header.
+        url: an http or https URL. A user and password in it become a header.
         style: one of `FORMATS`.
-        token: that of `TOKEN`; "" for none.
+        token: the value of the variable `TOKEN`; "" for none.
 
     Raises:
-        UsageError: no address, no such format, or a token with other characters; no secret is quoted.
+        UsageError: the address, format or token is invalid. The message quotes no secret.
     """
     if style not in FORMATS:
         raise UsageError(f"--webhook-format cannot be {style!r}{nearest(style, FORMATS)}")
     token = token.strip()
     if not token.isascii() or len(token.split()) > 1:
-        raise UsageError(f"{TOKEN} is one token of ASCII characters without spaces, for the one --webhook")
+        raise UsageError(f"{TOKEN} must be one token of ASCII characters without spaces, for the --webhook")
     parts = _address(url)
     host = parts.netloc.rpartition("@")[2].lower()
     path = parts.path if parts.path.strip("/") else _PATHS[style] or parts.path
@@ -105,25 +113,34 @@ def parse_webhook(url: str, style: str = "plain", token: str = "") -> Webhook:
 
 
 def _address(url: str) -> SplitResult:
-    """The parts of an address; the error does not quote it."""
+    """The parts of an address.
+
+    Raises:
+        UsageError: the address is invalid. The message does not quote it.
+    """
     with suppress(ValueError):
         parts = urlsplit(url)
         complete = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
         if complete and all("!" <= letter <= "~" for letter in url):
             return parts
     raise UsageError(
-        "--webhook is an address such as https://alerts.example.org/hook, in which other characters than "
-        "those of ASCII are written as %XX"
+        "--webhook is an address such as https://alerts.example.org/hook, with all characters outside ASCII "
+        "written as %XX"
     )
 
 
-# What is said
+# Contents of notices
 
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Where incidents come from: the file of the rows and the name of this machine; of `sensitive` data
-    nothing that a line says may be told."""
+    """The origin of incidents.
+
+    Args:
+        output: the file of the rows.
+        sensitive: whether the data are sensitive, so that notices must not quote lines.
+        host: name of this machine.
+    """
 
     output: str
     sensitive: bool = False
@@ -131,13 +148,16 @@ class Origin:
 
     @classmethod
     def of(cls, output: str, problems: Problems) -> Origin:
-        """The origin of a stream with these rows; its problems know whether its data may be quoted."""
+        """The origin of a stream with this output. Its `problems` know whether the data are sensitive."""
         return cls(output=output, sensitive=problems.sensitive)
 
 
 def notices(webhook: Webhook | None, origin: Origin) -> Callable[[Sequence[Change]], list[Notice]]:
-    """A function that makes the notices of changes of incidents: of one that is muted or acknowledged of its
-    end alone. The same change has the same key, if its transaction is repeated."""
+    """A function that makes notices from changes of incidents.
+
+    A muted or acknowledged incident gets only a notice of its end. If a transaction is repeated, the same
+    change gets the same key.
+    """
 
     def make(changes: Sequence[Change]) -> list[Notice]:
         if webhook is None:
@@ -162,8 +182,10 @@ def _notice(webhook: Webhook, change: Change, origin: Origin) -> Notice:
 
 
 def incident_fields(incident: Incident, origin: Origin) -> dict[str, Any]:
-    """An incident as JSON can hold it: texts of bounded length, times as ISO 8601 in UTC; sensitive data
-    without what the lines say."""
+    """An incident as JSON values: texts of limited length, and times as ISO 8601 in UTC.
+
+    For sensitive data, all texts from the lines are removed.
+    """
     fields = {name: getattr(incident, name) for name in _FIELDS}
     if origin.sensitive:
         fields |= {"reason": "", "template": "", "new": (), "expected": ()}
@@ -174,7 +196,7 @@ def incident_fields(incident: Incident, origin: Origin) -> dict[str, Any]:
 
 
 def _bounded(value: Any) -> Any:
-    """Texts cut off, and without half surrogates, which not every reader of JSON takes."""
+    """A value with texts and lists of limited length, and without surrogates, which some parsers refuse."""
     if isinstance(value, str):
         text = value.encode("utf-8", "replace").decode("utf-8")
         return text if len(text) <= _CHARACTERS else text[: _CHARACTERS - 3] + "..."
@@ -188,7 +210,7 @@ def _plain(key: str, kind: str, incident: Mapping[str, Any], origin: Origin) -> 
 
 
 def _alertmanager(key: str, kind: str, incident: Mapping[str, Any], origin: Origin) -> Any:
-    """A list of one alert. Its labels, by which it is recognised, are the same as long as it lasts."""
+    """A list with one alert. Alertmanager identifies it by its labels, which stay the same while it lasts."""
     elsewhere = {"id", "model", "place", "title", "reason", "opened", "updated"}  # in an alert
     annotations = {
         "summary": incident["title"],
@@ -217,11 +239,17 @@ _BODIES = {"plain": _plain, "alertmanager": _alertmanager}
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The answer to one attempt."""
+    """The answer to an attempt to send a notice.
 
-    status: int | None  # of HTTP; None where there was no answer
-    problem: str = ""  # without anything that the webhook has said
-    wait: float = 0.0  # seconds that the webhook asks for
+    Args:
+        status: the HTTP status; None if there was no answer.
+        problem: the problem, without quoting the answer.
+        wait: seconds to wait, as requested by the webhook.
+    """
+
+    status: int | None
+    problem: str = ""
+    wait: float = 0.0
 
     @property
     def accepted(self) -> bool:
@@ -229,13 +257,13 @@ class Answer:
 
     @property
     def final(self) -> bool:
-        """Whether another attempt would be answered the same."""
+        """Whether another attempt would get the same answer."""
         return self.status is not None and 300 <= self.status < 500 and self.status not in (408, 429)
 
 
 def post(webhook: Webhook, notice: Notice, timeout: float = TIMEOUT) -> Answer:
     """Send a notice once."""
-    import requests  # which most watchings do not need
+    import requests  # imported here, because most runs do not need it
 
     headers = {"Content-Type": "application/json", "User-Agent": "seqmlm", "Idempotency-Key": notice.key}
     if webhook.authorization is not None:
@@ -246,9 +274,9 @@ def post(webhook: Webhook, notice: Notice, timeout: float = TIMEOUT) -> Answer:
             json.dumps(notice.body).encode("ascii"),
             headers=headers,
             timeout=timeout,
-            allow_redirects=False,  # to a host that must not have the token
-            stream=True,  # what the webhook says is not read
-            auth=lambda request: request,  # the header above, and none of a .netrc
+            allow_redirects=False,  # another host must not get the token
+            stream=True,  # the body of the answer is not read
+            auth=lambda request: request,  # only the header above, nothing from a .netrc file
         ) as answer:
             status, pause = answer.status_code, answer.headers.get("Retry-After", "").strip()
     except (requests.RequestException, OSError, ValueError) as error:
@@ -261,7 +289,7 @@ def post(webhook: Webhook, notice: Notice, timeout: float = TIMEOUT) -> Answer:
 
 
 def _why(error: BaseException) -> str:
-    """The system's own word for it, or the kind of an error; the texts of the library quote addresses."""
+    """The system's message for an error, or its type. The messages of the library quote addresses."""
     cause: BaseException | None = error
     while cause is not None:
         if text := getattr(cause, "strerror", None):
@@ -271,17 +299,29 @@ def _why(error: BaseException) -> str:
 
 
 def backoff(attempts: int, pause: float = 0.0) -> timedelta:
-    """The time after so many failed attempts until the next: 1 s, twice that each time, or what the webhook
-    asks for, in seconds; at most `LONGEST`."""
+    """The pause before the next attempt: 1 s, doubled after each failure, at most `LONGEST`.
+
+    Args:
+        attempts: number of failed attempts.
+        pause: shortest pause that the webhook requested, in seconds.
+    """
     return timedelta(seconds=min(max(2.0 ** min(attempts - 1, 20), pause), LONGEST.total_seconds()))
 
 
 class Courier:
-    """Sends the notices of a webhook, in a thread between `start` and `close`.
+    """A thread that sends the notices of a webhook between `start` and `close`.
 
-    While the webhook cannot be reached, it is asked once in a time that grows. A notice that alone cannot be
-    delivered does not keep back those of other incidents. That a webhook is down is told once, and so is that
-    it answers again."""
+    While the webhook cannot be reached, there is one attempt after each of a series of growing pauses. If
+    only one notice cannot be delivered, notices about other incidents are still sent. One message reports
+    that the webhook is down, and another that it answers again.
+
+    Args:
+        webhook: the webhook.
+        queue: its notices.
+        tell: receives messages for the user.
+        send: sends a notice once.
+        clock: returns the current time.
+    """
 
     def __init__(
         self,
@@ -300,11 +340,14 @@ class Courier:
         self.start = self._thread.start
 
     def step(self) -> float:
-        """Send what is due; the seconds until there may be more; StateError: the database cannot be used;
-        what was sent and not noted is sent again."""
+        """Send all due notices, and return the seconds until the next call.
+
+        Raises:
+            StateError: the database cannot be used. Notices whose delivery was not recorded are sent again.
+        """
         time = self._clock()
         pause = self._paused_until - time
-        if timedelta() < pause <= LONGEST:  # longer only where the clock went back
+        if timedelta() < pause <= LONGEST:  # a longer pause means that the clock was set back
             return min(pause.total_seconds(), _MOMENT)
         for notice in self._queue.due(self._webhook.name, time):
             if not self._attempt(notice):
@@ -312,7 +355,7 @@ class Courier:
         return _MOMENT
 
     def _attempt(self, notice: Notice) -> bool:
-        """Whether the webhook answers."""
+        """Send a notice, record the result, and return whether the webhook answered."""
         name, answer = self._webhook.name, self._send(self._webhook, notice)
         time = self._clock()
         if answer.accepted:
@@ -320,14 +363,14 @@ class Courier:
             self._failures = 0
             if self._down and notice.attempts:
                 self._down = False
-                self._tell(f"webhook {name} takes notices again")
+                self._tell(f"webhook {name} accepts notices again")
         elif answer.final:
             self._queue.settle(notice, done=time, error=answer.problem)
             if answer.status not in self._refused:
                 self._refused.add(answer.status)
                 self._tell(
-                    f"webhook {name} {answer.problem}: such notices are not sent again; see its address, its "
-                    f"--webhook-format and {TOKEN}"
+                    f"webhook {name} {answer.problem}: refused notices are not sent again; check its "
+                    f"address, its --webhook-format and {TOKEN}"
                 )
         else:
             self._failures += 1
@@ -336,11 +379,11 @@ class Courier:
             self._paused_until = time + backoff(self._failures, answer.wait)
             if not self._down:
                 self._down = True
-                self._tell(f"webhook {name} {answer.problem}; notices wait in the database for it")
+                self._tell(f"webhook {name} {answer.problem}; its notices wait in the database")
         return answer.accepted or answer.final
 
     def close(self) -> None:
-        """Send what is due, as far as that takes no time, and end; the rest waits for the next process."""
+        """Stop the thread. It sends due notices for at most 3 s. The others wait for the next process."""
         self._ending.set()
         if self._thread.is_alive():
             self._thread.join(_FAREWELL)
@@ -351,5 +394,5 @@ class Courier:
             last = self._ending.wait(pause)
             try:
                 pause = self.step()
-            except StateError:  # whoever commits rows says so
+            except StateError:  # the thread that commits rows reports it
                 pause = _DATABASE_PAUSE

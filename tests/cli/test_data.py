@@ -141,5 +141,5 @@ def test_an_export_is_trained_on(seqmlm, workspace: Path) -> None:
     )
     assert again["records"] == done.json["splits"]["validation"]
     done = seqmlm("data", "export", "--domain", "ehr", "--out", workspace / "patients")
-    done.refused(2, "only aggregates leave the workspace")
+    done.refused(2, "records of sensitive data cannot be exported")
     seqmlm("data", "export", "--domain", "protein", "--out", out, "--on-error", "skp").refused(2)

@@ -75,7 +75,7 @@ def test_list(incidents: Path, seqmlm: Run) -> None:
     shown = f"{SHOWN} was never seen: 6 of 12 lines, app.log:1-12"
     assert (new[0], new[1], new[4], new[5], new[6]) == ("2", "open, scoring stopped", "3", "0.0125", shown)
     assert (old[0], old[1], old[6]) == ("1", "resolved", "'close' is missing: 4 lines, app.log:1-4")
-    assert done.err.startswith(f"{incidents / 'new.jsonl'} is not running, and has judged nothing since 20")
+    assert done.err.startswith(f"{incidents / 'new.jsonl'} is not running, and has scored nothing since 20")
 
     def ids(*asked: object) -> list[int]:
         return [one["id"] for one in seqmlm("incidents", "list", *asked, "--json").json]
@@ -106,7 +106,7 @@ def test_show(incidents: Path, seqmlm: Run) -> None:
 def test_ack_and_mute(incidents: Path, seqmlm: Run) -> None:
     done = seqmlm("incidents", "ack", 2, "--note", "Ann is on it")
     assert done.out.startswith(
-        "incident 2 is acknowledged as a fault until it is over (a false alarm: --normal): x\\x1b[2J"
+        "incident 2 is acknowledged as a fault until it is over (for a false alarm: --normal): x\\x1b[2J"
     )
     assert "acknowledged" in seqmlm("incidents", "list").out
     assert seqmlm("incidents", "ack", 2, "--note", "\udcff", "--json").json["note"] == r"\udcff"
@@ -140,7 +140,7 @@ def test_a_false_alarm_is_silent_and_counted(incidents: Path, seqmlm: Run) -> No
     assert "resolved, normal" in seqmlm("incidents", "list").out
     _stream(incidents / "old.jsonl", _alarm(5, "'close' is missing"))
     assert [one["id"] for one in seqmlm("incidents", "list", "--json").json] == [2, 1]
-    told = "1 of 1 incident that people judged (100%) was a false alarm; of 1 more nobody has said it."
+    told = "1 of 1 incident with a verdict (100%) was a false alarm; without a verdict: 1."
     page = incidents / "page.html"
     done = seqmlm("report", "--since", "3d", "--report", page)
     assert told in done.out
@@ -148,7 +148,7 @@ def test_a_false_alarm_is_silent_and_counted(incidents: Path, seqmlm: Run) -> No
     assert told in page.read_text()
     assert "resolved, normal" in page.read_text()
     assert seqmlm("incidents", "ack", 2).code == 0
-    told = "1 of 2 incidents that people judged (50%) was a false alarm."
+    told = "1 of 2 incidents with a verdict (50%) was a false alarm."
     assert told in seqmlm("report", "--since", "3d").out
     assert seqmlm("report", "--since", "3d", "--json").json["verdicts"] == {
         "fault": 1,
@@ -171,7 +171,7 @@ def test_a_false_alarm_is_silent_and_counted(incidents: Path, seqmlm: Run) -> No
         (["mute", 1 << 70], 2, "2147483647"),
         (["list", "--state", "opened"], 2, "did you mean 'open'?"),
         (["list", "--since", "yesterday"], 2, "--since is a duration such as 24h"),
-        (["list", "--stream", "other.jsonl"], 4, "follows files and writes other.jsonl"),
+        (["list", "--stream", "other.jsonl"], 4, "no stream of this workspace writes other.jsonl"),
     ],
 )
 def test_what_cannot_be_done_is_said(incidents: Path, seqmlm: Run, words: list[object], code: int, told: str):
@@ -193,13 +193,13 @@ def test_incidents_say_whether_their_scoring_runs(incidents: Path, seqmlm: Run) 
     """Who stands for a scoring that runs holds the lock of its output."""
     found = {one["id"]: one for one in seqmlm("incidents", "list", "--json").json}
     assert (found[2]["stream_running"], found[2]["stream_judged"][:4]) == (False, str(NOW.year))
-    assert "not running, and has judged nothing since" in seqmlm("incidents", "show", 2).out
+    assert "not running, and has scored nothing since" in seqmlm("incidents", "show", 2).out
     assert "running" not in seqmlm("incidents", "show", 1).out  # it is over, whoever runs
     with FileLock(incidents / "new.jsonl.lock"):
         done = seqmlm("incidents", "list")
         assert ("stopped" in done.out, done.err) == (False, "")
         assert seqmlm("incidents", "show", 2, "--json").json["stream_running"]
-        assert "is running, and has judged nothing since" in seqmlm("incidents", "show", 2).out
+        assert "is running, and has scored nothing since" in seqmlm("incidents", "show", 2).out
 
 
 def test_prune(incidents: Path, seqmlm: Run) -> None:
@@ -216,7 +216,7 @@ def test_prune(incidents: Path, seqmlm: Run) -> None:
     assert [one["id"] for one in seqmlm("incidents", "list", "--json").json] == [2]
     for asked, code, told in (
         (["--older-than", "soon"], 2, "--older-than is a duration such as 24h"),
-        (["--older-than", "1h", "--stream", "other.jsonl"], 4, "no scoring of this workspace"),
+        (["--older-than", "1h", "--stream", "other.jsonl"], 4, "no stream of this workspace"),
         ([], 2, "--older-than"),
     ):
         seqmlm("incidents", "prune", *asked).refused(code, told)

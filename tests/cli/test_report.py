@@ -83,12 +83,12 @@ def test_where_nothing_is_followed_the_remedy_is_said(seqmlm: Run, workspace: Pa
 def test_a_period_without_rows_is_no_all_clear(seqmlm: Run, workspace: Path) -> None:
     out = stream(workspace, [(30.0, row(1))])
     done = seqmlm("report")
-    assert "0 rows judged." in done.out
-    assert "warning: Nothing was judged in this period: this is not an all-clear." in done.out
-    assert f"{out} is not running: nothing was judged since {NOW - timedelta(hours=30):%Y-%m-%d}" in done.out
+    assert "0 rows scored." in done.out
+    assert "warning: Nothing was scored in this period: this is not an all-clear." in done.out
+    assert f"{out} is not running: nothing was scored since {NOW - timedelta(hours=30):%Y-%m-%d}" in done.out
     with FileLock(out.with_name("out.jsonl.lock")):  # as a scoring that runs
         done = seqmlm("report")
-    assert "is running, but nothing was judged since" in done.out
+    assert "is running, but nothing was scored since" in done.out
     assert "/logs/*.log" in done.out
     assert "not an all-clear" in done.out
 
@@ -110,7 +110,7 @@ def test_rows_alarms_and_incidents_of_the_period(seqmlm: Run, workspace: Path) -
     assert lines[0].startswith("incident 3 (open): fan was never seen")
     assert lines[1].startswith("incident 2 (resolved): disk 7, disk 8 were never seen")
     assert lines[2:4] == ["1 incident is not over.", "1 incident is over."]
-    assert lines[4] == "203 rows judged, 3 alarms."
+    assert lines[4] == "203 rows scored, 3 alarms."
     assert "P-values: about uniform" in done.out
     assert f"warning: {out} is not running" in done.out
     assert "has 1 place where bytes could not be read" in done.out
@@ -131,7 +131,7 @@ def test_rows_alarms_and_incidents_of_the_period(seqmlm: Run, workspace: Path) -
     (of,) = found["streams"]
     assert (of["rows"], of["alarms"], of["never_seen"], of["gaps"], of["running"]) == (203, 3, 3, 1, False)
     text = Reading(page.read_text()).text
-    for wanted in ("disk 7, disk 8 were never seen", "open, but its scoring is not running", "P-values of"):
+    for wanted in ("disk 7, disk 8 were never seen", "open, but its stream is not running", "P-values of"):
         assert wanted in text, wanted
     assert "old was never seen" not in text
     assert len(seqmlm("report", "--since", "2d", "--json").json["incidents"]) == 3
@@ -149,7 +149,7 @@ def test_all_clear_is_said_where_everything_runs_and_was_judged(seqmlm: Run, wor
     out = stream(workspace, [(1.0, row(1))])
     with FileLock(out.with_name("out.jsonl.lock")):
         done = seqmlm("report")
-    assert done.out.splitlines()[0] == "1 row judged, no alarm."
+    assert done.out.splitlines()[0] == "1 row scored, no alarm."
     assert "warning" not in done.out
     assert done.err == f"report: {workspace / 'report.html'}\n"
 
@@ -160,7 +160,7 @@ def test_p_values_that_are_not_uniform_and_streams_without_alarms_are_said(seqml
         del one["alarm"]
     stream(workspace, rows)
     said = seqmlm("report").out
-    assert "150 rows judged.\n" in said
+    assert "150 rows scored.\n" in said
     assert "differ from the calibration data" in said
     assert "without --fpr or alarms_per_day, so it raises no alarms" in said
     assert seqmlm("report", "--json").json["streams"][0]["alarms"] is None
@@ -173,15 +173,15 @@ def test_where_alarms_alone_are_kept_nothing_is_said_of_the_other_rows(seqmlm: R
     with FileLock(out.with_name("out.jsonl.lock")):
         done = seqmlm("report")
         found = json.loads(seqmlm("report", "--json").out)
-    assert "150 rows kept, 150 alarms." in done.out
-    assert "keeps the rows of alarms alone (alarms_only): how many others were judged" in done.out
+    assert "150 rows stored, 150 alarms." in done.out
+    assert "stores only rows with alarms (alarms_only): the number and p-values of other rows" in done.out
     assert "P-values" not in done.out
     assert sum(found["p_values"]["rows"]) == 0
     assert found["streams"][0]["files"] == ["journald -u web"]
     quiet = stream(workspace, [], "quiet", request={**sparse, "model file": {"/models/other/x": "0"}})
     with FileLock(quiet.with_name("quiet.jsonl.lock")):
         done = seqmlm("report", "/models/other")
-    assert "nothing was judged" not in done.out
+    assert "nothing was scored" not in done.out
 
 
 def test_only_the_streams_of_the_model(seqmlm: Run, workspace: Path) -> None:
@@ -190,8 +190,8 @@ def test_only_the_streams_of_the_model(seqmlm: Run, workspace: Path) -> None:
     (folder / "config.json").write_text("{}")
     stream(workspace, [(1.0, row(1))], model=str(folder))
     stream(workspace, [(1.0, row(1)), (1.0, row(2))], "other")
-    assert seqmlm("report", f"{folder}").out.startswith("1 row judged")
-    assert seqmlm("report").out.startswith("3 rows judged")
+    assert seqmlm("report", f"{folder}").out.startswith("1 row scored")
+    assert seqmlm("report").out.startswith("3 rows scored")
     assert (workspace / "report-web.html").exists()
 
 
@@ -205,8 +205,8 @@ def test_a_stream_that_an_alias_judges_is_of_its_model(seqmlm: Run, workspace: P
             registry.set_alias(entry, "live")
     stream(workspace, [(1.0, row(1))], request={"model": "web@live"})
     for model in ("web", "web@live"):
-        assert "1 row judged" in seqmlm("report", model).out
-    seqmlm("report", "web:1").refused(4, "no scoring of this workspace follows files with web:1")
+        assert "1 row scored" in seqmlm("report", model).out
+    seqmlm("report", "web:1").refused(4, "no stream of this workspace uses web:1")
 
 
 def test_pruned_rows_are_said(seqmlm: Run, workspace: Path) -> None:
@@ -217,8 +217,8 @@ def test_pruned_rows_are_said(seqmlm: Run, workspace: Path) -> None:
     seqmlm("incidents", "prune", "--older-than", "15h")
     assert "was pruned:" not in seqmlm("report", "--since", "5h").out
     said = seqmlm("report", "--since", "24h").out
-    assert f"{out} was pruned: of what was judged before" in said
-    assert "2 rows judged" in said
+    assert f"{out} was pruned: rows from before" in said
+    assert "2 rows scored" in said
 
 
 def test_nothing_of_sensitive_logs_is_told(seqmlm: Run, workspace: Path) -> None:
@@ -231,7 +231,7 @@ def test_nothing_of_sensitive_logs_is_told(seqmlm: Run, workspace: Path) -> None
     assert stat.S_IMODE(page.stat().st_mode) == 0o600
     found = json.loads(said[2])
     assert (found["streams"][0]["alarms"], found["bins"]["alarms"], found["p_values"]) == (1, None, None)
-    assert "31 rows judged, 1 alarm." in said[0]
+    assert "31 rows scored, 1 alarm." in said[0]
     assert "&lt;11" not in said[1], "lines of a log are no people: the headline says what the table lists"
 
 

@@ -168,7 +168,7 @@ def test_another_file_is_not_gone_on_with(tmp_path: Path, kind: str) -> None:
     committed = _committed(path, kind)
     committed.write_bytes(committed.read_bytes()[::-1])
     for _ in range(2):
-        with pytest.raises(StateError, match="is not what the unfinished scoring has written"):
+        with pytest.raises(StateError, match="it has changed since the interrupted run"):
             _opened(path, kind, resume=True).__enter__()
         committed.unlink(missing_ok=True)
 
@@ -335,7 +335,7 @@ def test_other_formats_have_texts_as_they_are(tmp_path: Path, kind: str) -> None
 def test_a_value_that_its_column_cannot_hold_is_said_without_it(
     tmp_path: Path, kind: str, name: str, value: object
 ) -> None:
-    told = rf"a value of the column '{name}' is no .*ends in \.jsonl"
+    told = rf"a value in the column '{name}' does not have its type, .*ends in \.jsonl"
     with pytest.raises(StateError, match=told) as caught:
         _made(tmp_path / "a", [*ROWS[:3], {**ROWS[3], name: value}], kind)
     assert "secret" not in str(caught.value)
@@ -414,7 +414,7 @@ def test_formats_by_name() -> None:
     assert format_of(Path("x.CSV")) == "csv"
     assert format_of(Path("x.csv"), "parquet") == "parquet"
     assert format_of(None) == format_of(Path("scores")) == "jsonl"
-    with pytest.raises(UsageError, match="no spreadsheet is written"):
+    with pytest.raises(UsageError, match="spreadsheets cannot be written"):
         format_of(Path("scores.XLSX"))
     for name, option in (("a.sarif", "review --sarif"), ("a.html", "--report")):
         with pytest.raises(UsageError, match=option):

@@ -128,14 +128,14 @@ def test_a_folder_is_whole_or_not_there(tmp_path: Path) -> None:
             pass
     assert [path.name for path in out.parent.iterdir()] == ["out"]
     assert [path.name for path in out.iterdir()] == ["a"]
-    with pytest.raises(StateError, match="is there already"), new_folder(out):
+    with pytest.raises(StateError, match="already exists"), new_folder(out):
         pass
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "file", "pipe"])
 def test_a_folder_takes_no_others_place(folder: Path, kind: str) -> None:
     before = os.lstat(kind).st_ino
-    with pytest.raises(StateError, match="is there already"), new_folder(Path(kind)):
+    with pytest.raises(StateError, match="already exists"), new_folder(Path(kind)):
         pass
     assert os.lstat(kind).st_ino == before
 
@@ -177,7 +177,7 @@ def test_an_unknown_ending_is_answered_with_those_that_are_written(
     command: str, domain: str, written: tuple[str, ...], others: tuple[str, ...], tmp_path: Path
 ) -> None:
     config = tasks()[command].load().Config(model=str(tmp_path), domain=domain, out=Path("x.foo"))
-    with pytest.raises(UsageError, match=r"no file that ends in \.foo is written") as error:
+    with pytest.raises(UsageError, match=r"the ending \.foo is unknown") as error:
         config.check_ending()
     listed = {word.strip(",;") for word in str(error.value).split()}
     assert {*written} <= listed
@@ -186,15 +186,15 @@ def test_an_unknown_ending_is_answered_with_those_that_are_written(
 
 def test_the_field_of_a_model_says_which_endings_are_written(tmp_path: Path) -> None:
     write_log_model(tmp_path / "model")
-    with pytest.raises(UsageError, match=r"no file that ends in \.foo is written") as error:
+    with pytest.raises(UsageError, match=r"the ending \.foo is unknown") as error:
         ScoreConfig(model=str(tmp_path / "model"), paths=("a.log",), out=Path("x.foo")).check_ending()
     assert ".bed" not in str(error.value)
 
 
 def test_a_watching_and_joined_shares_write_json_lines_alone() -> None:
     for name in ("x.foo", "x.csv", "x.npy", "x.jsonl.gz", "x.xlsx"):
-        with pytest.raises(UsageError, match="rows of what is watched are JSON lines") as error:
+        with pytest.raises(UsageError, match="writes JSON lines") as error:
             WatchConfig(model="m", paths=("a.log",), out=Path(name)).check()
         assert ".npy" not in str(error.value).replace(name, "")
-        with pytest.raises(UsageError, match=r"name a \.jsonl"):
+        with pytest.raises(UsageError, match=r"ends in \.jsonl"):
             merge([Path("a.jsonl")], Path(name))

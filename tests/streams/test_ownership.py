@@ -81,7 +81,7 @@ def test_a_format_without_a_sign_is_recognised_by_its_content(tmp_path: Path) ->
     remember(path)
     refuse_foreign(path)
     path.write_text("good\nbed\n")  # somebody has changed it: it is theirs now
-    with pytest.raises(StateError, match=r"--out .*words.txt is there"):
+    with pytest.raises(StateError, match=r"--out .*words.txt exists"):
         refuse_foreign(path)
 
 

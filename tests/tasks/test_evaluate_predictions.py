@@ -87,7 +87,7 @@ def test_figures_are_those_of_the_fine_tuning(
         other = jsonl(tmp_path / "o.jsonl", [odd])
         seqmlm("predict", "learnt", other, "--truth", "y").refused(3, "o.jsonl:1: the label 'odd' is in no")
     seqmlm("predict", "learnt", test, "--out", tmp_path / "p.conll").refused(2, "conll is of tags and")
-    assert f"none: labels were taught, {told.json['kind']} y" in seqmlm("models", "show", "learnt").ok().out
+    assert f"none: fine-tuned on labels, {told.json['kind']} y" in seqmlm("models", "show", "learnt").ok().out
     shown = seqmlm("evaluate", tmp_path / "p.csv").ok().out.splitlines()
     assert shown[:2] == ["40 predictions, 14 groups", "measure\tvalue\t95 % low\t95 % high"]
     assert {line.split("\t")[0] for line in shown[2:]} == set(told.json["intervals"])

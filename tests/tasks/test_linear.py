@@ -60,7 +60,7 @@ def test_train_score_and_variants(seqmlm: Run, alignment: Path, tracked_workspac
     loaded = model_folder.load(folder)
     assert isinstance(loaded.rows, LinearRows)
     assert (loaded.card.max_length, loaded.card.reading, loaded.card.masking) == (11, {"gaps": "keep"}, {})
-    assert "none: a linear model learns every unit from all others" in seqmlm("models", "show", "fam").out
+    assert "none: a linear model predicts each unit from all others" in seqmlm("models", "show", "fam").out
 
     # Scores are those of the formula, read with the gaps though nobody says so; one pass gives the same.
     given = ["ACDEFDEFG", "ACDE-DEFG", "ACDEFDEFA"]

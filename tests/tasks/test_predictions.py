@@ -159,7 +159,7 @@ def test_what_has_no_predictions_cannot_be_compared(tracked_workspace: Path, seq
     seqmlm(*compare, "plain", "--metric", "accuracy").refused(4, "keeps no predictions")
     seqmlm(*compare, "tags", "--metric", "accuracy").refused(2, "one predicts class, the other tags")
     seqmlm(*compare, "b", "--metric", "f2").refused(2, "no measure 'f2'")
-    seqmlm(*compare, "b", "plain", "--metric", "f1").refused(2, "of two runs, not of 3")
+    seqmlm(*compare, "b", "plain", "--metric", "f1").refused(2, "of exactly two runs, not of 3")
     assert seqmlm(*compare, "b").code == 0  # settings and final metrics, as of all runs
     table = pq.read_table(folder / PREDICTIONS)
     pq.write_table(table.replace_schema_metadata(None), folder / PREDICTIONS)

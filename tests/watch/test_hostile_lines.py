@@ -256,11 +256,11 @@ def test_the_reason_of_a_gap_says_only_what_is_known() -> None:
     """Bytes of a destroyed file are a lower bound; those of a record are not counted."""
     place = {"path": "a.log", "line": 3, "offset": 7}
     assert Gap(**place, size=1200).reason.startswith("at least 1,200 bytes from here on ")
-    assert Gap(**place, size=0).reason.startswith("what was written from here on was destroyed")
+    assert Gap(**place, size=0).reason.startswith("an unknown number of bytes from here on was destroyed")
     single = Gap(
-        **place, size=0, missing="the record that begins here", fate="could not be judged", cause="why"
+        **place, size=0, missing="the record that begins here", fate="could not be scored", cause="why"
     )
-    assert single.reason == "the record that begins here could not be judged: why"
+    assert single.reason == "the record that begins here could not be scored: why"
 
 
 @pytest.mark.parametrize("part", [0, 8, 700, 2000])
@@ -274,7 +274,9 @@ def test_a_compressed_file_that_is_cut_off_is_a_gap_told_once(tmp_path: Path, pa
     for _ in range(3):
         world.settle()
         world.die()
-    assert [(Path(one.path).name, one.fate) for one in world.gaps] == [("app.1.gz", "could not be unpacked")]
+    assert [(Path(one.path).name, one.fate) for one in world.gaps] == [
+        ("app.1.gz", "could not be decompressed")
+    ]
     assert [row for row, _ in world.rows if row.startswith("two")] != []
 
 
@@ -283,7 +285,7 @@ def test_a_copy_in_a_format_that_cannot_be_unpacked_is_said_once(tmp_path: Path)
     write(tmp_path, b"BZh91AY&SY\x80\x00\x01", "app.1.log")
     write(tmp_path, b"BZh is how the line begins\n")
     world.settle()
-    assert len([one for one in world.said if "compressed with bzip2, which is not followed" in one]) == 1
+    assert len([one for one in world.said if "compressed with bzip2, which cannot be followed" in one]) == 1
     assert [row.split("\0")[0] for row, _ in world.rows] == ["BZh is how the line begins"]
 
 

@@ -467,7 +467,7 @@ def test_what_a_person_says_meanwhile_is_heard(tmp_path: Path) -> None:
     assert outbox.due
     outbox.close()
     outbox, _ = world.start()
-    assert outbox.notes[-1].endswith("behind 3 rows, with 1 incident that is not over")
+    assert outbox.notes[-1].endswith("after 3 rows, with 1 incident that is not over")
     assert outbox.due
     outbox.commit({}, Problems())
     assert not outbox.due

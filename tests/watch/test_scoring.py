@@ -86,7 +86,7 @@ def test_rows_are_those_of_the_whole_files_and_it_goes_on_by_itself(model: str, 
     write(logs / "b.log", LINES[:4])  # a new file of the pattern
     said = Said()
     summary = follow(config, 5, said)
-    assert any("behind 2 rows" in one for one in said.said)
+    assert any("after 2 rows" in one for one in said.said)
     assert (summary.items, summary.figures["rows"], summary.figures.get("alarms")) == (5, 5, None)
     whole = in_one_go(config, paths=(str(logs),), out=logs.parent / "once.jsonl")
     score_files(whole, io.StringIO())
@@ -131,7 +131,7 @@ def test_rows_go_to_standard_output_and_it_goes_on_by_itself(model: str, logs: P
     write(logs / "a.log", LINES[:8])
     follow(config, lambda: out.getvalue().count("\n") >= 2, said, stdout=out)
     stream = _streamed()
-    assert any(f"kept as {stream.output}" in one for one in said.said)
+    assert any(f"by the name {stream.output}" in one for one in said.said)
     assert not stream.running
     write(logs / "a.log", LINES[8:16])
     further = io.StringIO()
@@ -220,11 +220,11 @@ def test_another_request_or_a_changed_file_is_refused(begun: WatchConfig, logs: 
             watch_files(changed)
         assert text_of(config) == kept
     config.out.write_text(kept.replace("a.log", "A.log"))
-    with pytest.raises(StateError, match="not what was written to it; put it back"):
+    with pytest.raises(StateError, match="it has changed since it was written; restore it"):
         watch_files(config)
-    with pytest.raises(StateError, match="no following of this workspace has written it"):
+    with pytest.raises(StateError, match="no stream of this workspace wrote it"):
         watch_files(replace(config, out=written(logs / "rows.jsonl", kept)))
-    with pytest.raises(StateError, match="seqmlm has not written it"):
+    with pytest.raises(StateError, match="seqmlm did not write it"):
         watch_files(replace(config, out=written(logs / "mine.jsonl", "my notes")))
     assert (logs / "mine.jsonl").read_text() == "my notes"
 
@@ -236,16 +236,19 @@ HOOK = {"webhook": ("http://h",)}
     ("changed", "told"),
     [
         ({"out": Path("x.csv")}, "JSON lines"),
-        ({"paths": ("-",)}, "files are watched"),
+        ({"paths": ("-",)}, "reads files only"),
         ({"paths": ()}, "nothing to watch"),
         ({"max_latency": "soon"}, "--max-latency is a duration"),
         ({"quiet": "soon"}, "quiet is a duration"),
-        ({"paths": (".",)}, r"files or a pattern: '.*\*\.log'"),
-        ({**HOOK, "fpr": None}, "--webhook is told of alarms"),
+        ({"paths": (".",)}, r"files or a pattern instead: '.*\*\.log'"),
+        ({**HOOK, "fpr": None}, "--webhook needs alarms"),
         ({"webhook": ("h",)}, "is an address such as"),
         ({**HOOK, "webhook_format": "xml"}, "cannot be 'xml'"),
         ({"webhook_format": "alertmanager"}, "--webhook, which is not given"),
-        ({"webhook": ("http://h/a", "http://h/b")}, "there is one --webhook: let its receiver pass"),
+        (
+            {"webhook": ("http://h/a", "http://h/b")},
+            "only one --webhook is possible: let its",
+        ),
         ({"metrics_port": 70_000}, "70000 of 127.0.0.1 cannot be used"),
         ({"metrics_host": "0.0.0.0"}, "--metrics-port, which is not given"),
     ],
@@ -291,7 +294,7 @@ def test_a_locked_database_is_waited_for_and_one_that_stays_so_ends_it_and_nothi
     other = sqlite3.connect(logs.parent / "seqmlm.db", isolation_level=None, check_same_thread=False)
     other.execute("BEGIN IMMEDIATE")
     write(logs / "a.log", LINES[8:12])
-    told = r"cannot be used: database is locked; see that it can be .* writ"
+    told = r"cannot be used: database is locked; check that it can be .* writ"
     with monkeypatch.context() as patched:
         patched.setattr("seqmlm.registry.database._PAUSES", (0.01, 0.01))
         with pytest.raises(StateError, match=told):
@@ -385,7 +388,7 @@ def test_what_joins_an_incident_is_told_where_it_is_new(calibrated: str, logs: P
         told(Change(kind=kind, incident=replace(one, new=news, rows=2)))  # type: ignore[arg-type]
     assert said.said == [
         "incident 3: a: 1 line, a.log:1 (p 0.01)",
-        "incident 3 goes on: status=502 was never seen: 1 line, a.log:1 (p 0.01)",
+        "incident 3 continues: status=502 was never seen: 1 line, a.log:1 (p 0.01)",
         "incident 3 is over after 2 rows: status=502 was never seen: 1 line, a.log:1",
     ]
     said.said.clear()
@@ -408,7 +411,7 @@ def test_a_second_kind_of_line_that_joins_is_told_and_named(calibrated: str, log
     kinds = "'disk <NUM> on fire', 'roof is open' were never seen: 3 of 12 lines, a.log:1-12"
     assert [text.partition(" (p ")[0] for text in said.said if text.startswith("incident")] == [
         "incident 1: 'disk <NUM> on fire' was never seen: 1 of 4 lines, a.log:1-4",
-        f"incident 1 goes on: {kinds}",
+        f"incident 1 continues: {kinds}",
     ]
     assert [one.title for one in list_incidents()[0]] == [kinds]
 
@@ -479,7 +482,7 @@ def test_a_pruned_stream_goes_on_and_says_what_a_removed_output_lacks(calibrated
     summary = follow(config, running, said)
     assert (summary.figures["rows"], summary.figures["alarms"], sum(pruned)) == (5, 2, 1)
     assert summary.figures["incidents"] == 2
-    assert said.said[0].endswith("rows.jsonl behind 3 rows")
+    assert said.said[0].endswith("rows.jsonl after 3 rows")
     assert text_of(config).startswith(before)
     assert [row["line"] for row in rows_of(config)] == [1, 5, 9, 13, 17]
     _prune(config)
@@ -487,7 +490,7 @@ def test_a_pruned_stream_goes_on_and_says_what_a_removed_output_lacks(calibrated
     said = Said()
     write(logs / "a.log", [*map(line, range(12, 16))])
     follow(config, 2, said)
-    assert f"{config.out} is gone, and is written anew without 4 rows that were pruned" in said.said[0]
+    assert f"{config.out} no longer exists; it is rewritten without 4 rows" in said.said[0]
     assert [row["line"] for row in rows_of(config)] == [17, 21]
 
 

@@ -113,14 +113,14 @@ def test_a_newer_version_goes_on_in_the_middle_of_a_window(
     assert [row["model"] for row in rows] == ["app:1", "app:1", "app:2", "app:2"]
     assert all(row["calibrated"] for row in rows)
     assert said.has("app:") == [
-        f"going on with {config.out} behind 2 rows; app:2 judges from here on, app:1 did before"
+        f"continuing {config.out} after 2 rows; app:2 scores later rows, app:1 scored the earlier ones"
     ]
     assert (summary.items, summary.figures["rows"]) == (4, 4)
     assert {timeline(model).streams[0].rows for model in ("app", "app:1", "app:2", "app@live")} == {4}
     write(_log(config), [line(number) for number in range(16, 20)])
     said = Said()
     follow(config, 5, said)
-    assert said.has("going on with") == [f"going on with {config.out} behind 4 rows"], "it is said once"
+    assert said.has("continuing") == [f"continuing {config.out} after 4 rows"], "it is said once"
 
 
 def _held(config: WatchConfig) -> int:
@@ -140,7 +140,7 @@ def test_a_model_that_was_calibrated_anew_goes_on(config: WatchConfig, tmp_path:
     assert [row["line"] for row in rows_of(config)] == list(range(1, 32, 4))
     assert {row["model"] for row in rows_of(config)} == {"app:1"}
     assert said.has("app:1") == [
-        f"going on with {config.out} behind 4 rows; app:1 has changed, and judges from here on as it is now"
+        f"continuing {config.out} after 4 rows; app:1 has changed, and scores later rows in its new state"
     ]
     alone = replace(config, out=tmp_path / "alone.jsonl")
     follow(alone, 8)
@@ -155,7 +155,7 @@ def test_a_model_of_another_name_goes_on(config: WatchConfig, second: str) -> No
     write(_log(config), windows(range(2, 4)))
     said = Said()
     follow(replace(config, model=second), 4, said)
-    assert said.has(f"{second} judges from here on, app:1 did before")
+    assert said.has(f"{second} scores later rows, app:1 scored the earlier ones")
     assert [row["line"] for row in rows_of(config)] == [1, 5, 9, 13]
     assert [row["model"] for row in rows_of(config)] == ["app:1"] * 2 + [second] * 2
 
@@ -173,7 +173,7 @@ def test_a_version_that_cannot_judge_is_refused_and_nothing_is_lost(
     with pytest.raises(StateError, match="needs a calibration"):
         watch_files(config)
     register(sensitive_copy(first, tmp_path / "sensitive"))
-    with pytest.raises(StateError, match="one model is of sensitive data, and the other is not"):
+    with pytest.raises(StateError, match="only one of the two models is for sensitive data"):
         watch_files(config)
     follow(replace(config, model="app:1"), 4)
     assert [row["line"] for row in rows_of(config)] == [1, 5, 9, 13]
@@ -195,7 +195,7 @@ def test_a_false_alarm_stays_silent_under_a_newer_version(config: WatchConfig, s
     assert second_row["alarm"]
     assert second_row["muted"] == "incident 1"
     assert len(list_incidents()[0]) == 1
-    assert "1 of 1 incident that people judged (100%) was a false alarm." in timeline().verdict()
+    assert "1 of 1 incident with a verdict (100%) was a false alarm." in timeline().verdict()
 
 
 def test_rows_on_standard_output_go_on_too(config: WatchConfig, second: str) -> None:

@@ -87,7 +87,7 @@ def test_a_format_or_token_that_cannot_be_is_refused_without_the_token() -> None
         ("plian", "", "did you mean 'plain'"),
         ("otlp", "", "--webhook-format cannot be 'otlp'"),
         ("plain", "t0k\u00f6", "one token of ASCII characters"),
-        ("plain", "t0k another", "one token of ASCII characters without spaces, for the one --webhook"),
+        ("plain", "t0k another", "one token of ASCII characters without spaces, for the --webhook"),
     ):
         with pytest.raises(UsageError, match=sentence) as error:
             parse_webhook("http://h/a", style, token)
@@ -348,8 +348,8 @@ def test_a_webhook_that_is_down_for_an_hour_gets_everything_and_is_not_pestered(
     assert sorted(world.got) == sorted(keys)
     assert world.queue.counts()[world.hook.name] == {"waiting": 0, "delivered": 5, "given_up": 0}
     assert [one.partition(") ")[2] for one in world.said] == [
-        "cannot be reached (Connection refused); notices wait in the database for it",
-        "takes notices again",
+        "cannot be reached (Connection refused); its notices wait in the database",
+        "accepts notices again",
     ]
 
 
@@ -374,7 +374,7 @@ def test_what_is_refused_is_told_once_and_kept_with_its_error(world: World) -> N
     assert len(world.tried) == 3
     assert world.queue.counts()[world.hook.name] == {"waiting": 0, "delivered": 0, "given_up": 3}
     assert len(world.said) == 1
-    assert "answers 404 Not Found: such notices are not sent again" in world.said[0]
+    assert "answers 404 Not Found: refused notices are not sent again" in world.said[0]
     import sqlite3
 
     with sqlite3.connect(Workspace.locate().root / "seqmlm.db") as base:

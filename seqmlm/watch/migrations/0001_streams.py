@@ -1,7 +1,7 @@
-"""The tables of streams, as `seqmlm.watch.tables` declares them until the first release.
+"""Create the tables of streams, as `seqmlm.watch.tables` declares them until the first release.
 
-The first migration of the registry made them before: what is there then is kept, but for the statistics of
-rolling calibrations, which there are no more.
+The first migration of the registry created these tables in earlier versions. Existing tables are kept, except
+the statistics of rolling calibrations, which no longer exist.
 """
 
 from __future__ import annotations

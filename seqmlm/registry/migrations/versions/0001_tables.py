@@ -1,4 +1,4 @@
-"""The tables of models. Constraints and indexes are named by the rule of `tables.Base`."""
+"""Create the tables of models. Constraints and indexes are named by the rule in `tables.Base`."""
 
 from __future__ import annotations
 
