@@ -61,7 +61,7 @@ def _remarks(result: CalibrateResult, alpha: float | None) -> Iterator[str]:
     for name, facts in result.modes.items():
         if facts["few_records"]:
             yield (
-                f"mode {name}: the rows come from only {facts['records']} records. Rows of the same record "
+                f"mode {name}: the rows come from only {facts['records']} records. Rows of one record are "
                 "alike, so the rate of false alarms is less certain than the number of rows suggests. Give "
                 "more records"
             )
