@@ -1,4 +1,4 @@
-"""Faults planted in the raw text of five fields; each says which characters it changed."""
+"""Faults planted in the raw text of five fields. Each fault reports which characters it changed."""
 
 from __future__ import annotations
 

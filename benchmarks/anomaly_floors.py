@@ -1,4 +1,4 @@
-"""Ten-line detectors for sessions of event ids: what a model has to beat. Higher is more unusual."""
+"""Baselines for sessions of event ids. Each takes about ten lines. Higher values are more unusual."""
 
 from __future__ import annotations
 

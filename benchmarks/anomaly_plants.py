@@ -1,4 +1,4 @@
-"""Faults planted into sequences: reorderings that no count can see, and substitutions that it hardly can."""
+"""Faults planted in sequences: changes of order, which counts cannot detect, and substitutions."""
 
 from __future__ import annotations
 

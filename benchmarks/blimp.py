@@ -1,16 +1,16 @@
-"""BLiMP with models trained on the text at hand: pseudo-log-likelihoods beside counts and the length.
+"""BLiMP with models trained on available text: pseudo-log-likelihoods compared with counts and length.
 
-For each seed a tiny model is trained from scratch on the English sentences of the catalogue; a 5-gram over
-the same units is counted on the same training sentences, and so are the counts that the model is mixed with.
-All then choose the grammatical sentence of each of
-BLiMP's pairs; ties count as wrong. Gains are paired bootstraps over pairs.
+For each seed, a `tiny` model is trained from scratch on the English sentences of the catalogue. A 5-gram
+over the same units, and the counts of the mixture, use the same training sentences. Each of them selects the
+grammatical sentence in each pair of BLiMP. Ties count as wrong. Gains are paired bootstraps over pairs.
 
     python benchmarks/blimp.py --data ../shared/data            # 3 seeds of 15 minutes, all pairs
-    python benchmarks/blimp.py --data ../shared/data --quick    # 1 seed, 4 minutes, 50 pairs a paradigm
+    python benchmarks/blimp.py --data ../shared/data --quick    # 1 seed, 4 minutes, 50 pairs per paradigm
 
-Results are kept per seed and arm under --out, so an interrupted benchmark goes on where it was. BLiMP's
-sentences need words that a few megabytes of old novels hardly have: compare the arms with each other, not
-with models trained on a thousand times the text (published: 5-gram 61 %, GPT-2 83 %, BERT base 84 %).
+Results are kept for each seed and arm under --out. An interrupted benchmark continues at the point of
+interruption. The sentences of BLiMP need words that hardly occur in a few megabytes of old novels. Compare
+the arms with each other, not with models that were trained on a thousand times the text (published: 5-gram
+61 %, GPT-2 83 %, BERT base 84 %).
 """
 
 from __future__ import annotations

@@ -1,18 +1,20 @@
-"""Does a model of a genome know which changes of its genes matter, and does it help to know the genes?
+"""Does a model of a genome know which changes in its genes matter, and does it help to know the genes?
 
-A `tiny` model of four fifths of the genome of E. coli K-12; changes of single bases in coding sequences of
-the last fifth, judged by `seqmlm variants --set genes=`:
+A `tiny` model is trained on four fifths of the genome of E. coli K-12. `seqmlm variants --set genes=` scores
+changes of single bases in coding sequences of the last fifth:
 
-    kinds     drawn at random: stops gained, and missense changes, against synonymous ones (lower is worse)
-    observed  bases that differ in E. coli O157:H7 Sakai, in genes that are there without a gap and 90 %
-              identical, against as many drawn at random of the same genes: selection left the former
+    kinds     random changes: new stops, and missense changes, compared with synonymous changes
+    observed  bases that differ in E. coli O157:H7 Sakai, compared with as many random bases of these genes.
+              The genes have no gap there and are 90 % identical. Selection left the observed changes.
 
-Predictions: the model (`masked`, both strands), the codon and its residue (`codon`), their sum (`both`), the
-triplet of bases, and the kind of consequence alone. Areas under the curve, intervals by gene.
+The predictions are the model (`masked`, both strands), the codon and its residue (`codon`), their sum
+(`both`), the triplet of bases, and only the kind of consequence. Values are areas under the curve, with
+intervals by gene.
 
     python benchmarks/coding_variants.py --data ../shared/data [--json FILE] [--quick]
 
-Model and rows are kept under --out, so an interrupted benchmark goes on where it was.
+Model and rows are kept under --out. An interrupted benchmark therefore continues at the point of
+interruption.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How UCI's diabetes data is read (Strack et al. 2014; UCI 296): as a wide table of inpatient encounters.
+"""Options to read UCI's diabetes data (Strack et al. 2014; UCI 296) as a wide table of inpatient encounters.
 
-The table has no dates, so that encounters stand in the order of their numbers. Its outcome, readmission, is
-not made an event.
+The table has no dates. Encounters are therefore in the order of their numbers. The outcome, readmission, is
+not an event.
 """
 
 from __future__ import annotations

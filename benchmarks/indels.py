@@ -1,10 +1,11 @@
-"""Are deletions and insertions that a sister strain has told from random ones, and does their length decide?
+"""Can a model distinguish deletions and insertions that a strain has kept from random ones?
 
-Between Escherichia coli K-12 and O157:H7 Sakai stand some 250 pure deletions and insertions of 1 to 130
-bases whose 24 bases at either side are equal. Each is set against one of its kind and length at a random
-place: of deletions the bases there, of insertions bases from elsewhere in the genome. Higher AUROC: what
-evolution kept is judged fitter. Columns as of `seqmlm variants`, by a model of four fifths of K-12; the rival
-is the rule that what goes or comes stands beside the place once more (`repeat`).
+Escherichia coli K-12 and O157:H7 Sakai differ by about 250 pure deletions and insertions of 1 to 130 bases,
+with 24 equal bases on each side. Each is compared with a change of the same kind and length at a random
+place. A random deletion removes the bases there. A random insertion adds bases from another part of the
+genome. AUROC is high if the changes that evolution kept get a better score. The columns are those of
+`seqmlm variants`, from a model of four fifths of K-12. The baseline is a rule: the deleted or inserted bases
+occur again next to the place (`repeat`).
 
     python benchmarks/indels.py --data ../shared/data            # ten minutes of training, three models
     python benchmarks/indels.py --data ../shared/data --quick    # two minutes, one model

@@ -1,19 +1,20 @@
-"""Do models of a protein's family predict its mutants better than the family's columns one by one?
+"""Do models of a protein family predict its mutants better than the frequencies of single columns?
 
-The RRM domain of PAB1 (Melamed et al. 2013: 40,852 mutants with one and two changes) and the 3,658 aligned
-rows of its family, PF00076. The row most like PAB1 says which column a residue is. On mutants all of whose
-places have a column: the site-independent prediction, BLOSUM62, and
+The data are the RRM domain of PAB1 (Melamed et al. 2013: 40,852 mutants with one or two changes) and the
+3,658 aligned rows of its family, PF00076. The row that is most similar to PAB1 gives the column of each
+residue. The benchmark uses mutants whose positions all have a column. It compares the site-independent
+prediction, BLOSUM62 and
 
-    linear   `seqmlm train --size linear` on the rows, gaps kept: the difference of energies, and the sum of
-             log-ratios of single places (the convention `masked`)
+    linear   `seqmlm train --size linear` on the rows, with gaps: the difference of energies, and the sum of
+             log-ratios of single positions (the convention `masked`)
 
-Spearman's correlation with the measured fitness, and a linear model minus the site-independent one with the
-interval of a bootstrap over places (of two changes, the first).
+Values are Spearman's correlation with the measured fitness. The gain is the linear model minus the
+site-independent prediction, with a bootstrap over positions (for two changes, the first position).
 
     python benchmarks/variants_real.py --data ../shared/data            # some minutes
     python benchmarks/variants_real.py --data ../shared/data --quick    # fewer iterations
 
-The model is kept under --out, so an interrupted benchmark goes on where it was.
+The model is kept under --out. An interrupted benchmark therefore continues at the point of interruption.
 """
 
 from __future__ import annotations

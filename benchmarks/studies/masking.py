@@ -1,20 +1,21 @@
-"""Which masks teach a model more of structure? At equal steps, and so at about equal time.
+"""Which masks teach a model more about structure, at an equal number of steps?
 
-    text    UUAS of the maps (`cmi`) of a `tiny` model, sentences of EWT's test part of at most ten words
-            that did not train it (every third), beside neighbours linked
-    rna     F1 of the stems, and AUPRC, of the maps (`dependency`) of a `tiny` model of unaligned tRNA and
-            5S rRNA, test sequences of other clusters
+    text    UUAS of the maps (`cmi`) of a `tiny` model, compared with linked neighbours. The sentences are
+            from the test part of EWT, have at most ten words and are not in the training data (every third).
+    rna     F1 of the stems, and AUPRC, of the maps (`dependency`) of a `tiny` model. It is trained on
+            unaligned tRNA and 5S rRNA, and tested on sequences from other clusters.
 
-Arms hide 15, 30 or 50 % of units; about 30 % in spans; 16 to 18 % in pairs of units that are a distance apart
-which is drawn anew for each sequence; in text also 30 % of tokens and not of words. All else is the default,
-and the default is 30 % of units. Differences to it are paired by sentence or cluster; bootstrap intervals do
-not hold how much seeds differ, which is more. Conditional mutual information of a Potts chain by masks is a
-part of `theory.py`.
+The arms mask 15, 30 or 50 % of units, about 30 % in spans, or 16 to 18 % in pairs of units. The distance in
+a pair is drawn anew for each sequence. For text, one more arm masks 30 % of tokens, not of words. All other
+settings are defaults, and the default masks 30 % of units. Differences to the default are paired by sentence
+or cluster. Bootstrap intervals do not include the differences between seeds, which are larger. `theory.py`
+measures the conditional mutual information of a Potts chain for some masks.
 
     PYTHONPATH=benchmarks python benchmarks/studies/masking.py \\
         --data ../shared/data [--part text] [--json FILE] [--quick]
 
-Models, maps and figures are kept under --out, so an interrupted benchmark goes on where it was.
+Models, maps and results are kept under --out. An interrupted benchmark continues at the point of
+interruption.
 """
 
 from __future__ import annotations

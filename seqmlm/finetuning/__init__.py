@@ -1,1 +1,1 @@
-"""`seqmlm finetune` and `predict`: what a small labelled set teaches a model."""
+"""`seqmlm finetune` and `seqmlm predict`: train a model on labelled records, and predict labels."""

@@ -1,6 +1,6 @@
-"""Labelled records as the model sees them, and its predictions of them.
+"""Labelled records in tokens, and the model's predictions for them.
 
-A case is an example in tokens: where its labels are read, and what the head is to give there.
+A case is an example in tokens. It has the positions where labels are read, and the target of the head there.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """An example as the model sees it.
+    """An example in tokens.
 
     Args:
-        record: without its sequence.
-        group: what it is resampled and divided with.
+        record: the record without its sequence.
+        group: its group. Cases of a group are resampled together and stay in one part.
         pieces: its windows.
-        targets: (N, K) of its labels (`seqmlm.engine.labels.Labels`); values in units of the card's scale.
-        units: what rivals see: of the record, or the text of each labelled part; nothing without rivals.
+        targets: (N, K) targets of the labels (`seqmlm.engine.labels.Labels`); values have the card's scale.
+        units: input for the baselines: units of the record, or the text of each labelled part. Empty without
+            baselines.
     """
 
     record: Record
@@ -60,9 +61,9 @@ def spelled_cases(
     *,
     units: bool = True,
 ) -> list[Case]:
-    """Examples in tokens, with `units` where rivals will see them.
+    """Examples in tokens, with `units` for the baselines if requested.
 
-    `problems` receives those that cannot be spelled in tokens.
+    `problems` receives examples that cannot be encoded.
     """
     cases: list[Case] = []
     records = [replace(example.record) for example in examples]  # a record may be in several pairs
@@ -94,7 +95,7 @@ def _case(
 ) -> Case:
     record, space, text = example.record, session.tokenizer.space, str(example.record.raw)
     targets: Floats
-    if card.kind == "entities" and example.label == ():  # an empty list, where others are of spans
+    if card.kind == "entities" and example.label == ():  # an empty list, if other labels are spans
         example = replace(example, label=NO_ENTITIES)
     if isinstance(example.label, Spans):
         spans = example.label
@@ -129,9 +130,10 @@ def _case(
 
 
 def units_of(tokenizer: Tokenizer, encoding: Encoding) -> list[str]:
-    """The units of a sequence as the model reads them: the symbols of each, spelled.
+    """The text of each unit of a sequence, from the symbols that the model reads.
 
-    The raw text of a unit may have more, such as the block number in a line of a log; then no two are equal.
+    The raw text of a unit may contain more, such as the block number in a log line. No two units would then
+    be equal.
     """
     rule, spelling = tokenizer.units, tokenizer.spelling
     spell = spelling.surface if rule.facts.names is None else rule.facts.names.__getitem__
@@ -139,7 +141,7 @@ def units_of(tokenizer: Tokenizer, encoding: Encoding) -> list[str]:
 
 
 def _class_indices(card: HeadCard, labels: Sequence[str], problems: Problems) -> Floats:
-    """(N,) numbers of the outputs that labels are."""
+    """(N,) the index of each label among the outputs."""
     if (unknown := next((name for name in labels if name not in card.names), None)) is not None:
         label = problems.quoted(f"the label {unknown!r}", "a label that")
         remedy = problems.quoted(f"known are {', '.join(card.names[:20])}", "correct it, or leave it out")
@@ -148,7 +150,7 @@ def _class_indices(card: HeadCard, labels: Sequence[str], problems: Problems) ->
 
 
 def target(card: HeadCard, label: Any, problems: Problems) -> Floats:
-    """(1, K) output that the head is to give for a record."""
+    """(1, K) the target of the head for a record."""
     if card.kind == "value":
         values: Floats = (np.asarray(label) - np.array(card.center)) / np.array(card.scale)
         return values[None].astype(np.float32)
@@ -159,7 +161,7 @@ def target(card: HeadCard, label: Any, problems: Problems) -> Floats:
 
 
 def _own_units(record: Record, encoding: Encoding) -> NDArray[np.int32]:
-    """(U, 2) the units of a record, but none that is shown beside it: that is another one's."""
+    """(U, 2) bounds of the units of a record, without context that belongs to another record."""
     bounds = unit_bounds(encoding)
     first, stop = record.meta.get("own", (0, len(str(record.raw))))
     own_bounds: NDArray[np.int32] = bounds[(bounds[:, 0] >= first) & (bounds[:, 0] < stop)]
@@ -167,7 +169,7 @@ def _own_units(record: Record, encoding: Encoding) -> NDArray[np.int32]:
 
 
 def _dense_tags(spans: Spans, units: Any) -> Spans:
-    """A tag for each unit, from the spans of entities alone."""
+    """A tag for each unit, from spans of entities only."""
     tags = ["O"] * len(units)
     for (start, end), name in zip(spans.bounds.tolist(), spans.labels, strict=True):
         inside = np.flatnonzero((units[:, 1] > start) & (units[:, 0] < end))
@@ -177,14 +179,14 @@ def _dense_tags(spans: Spans, units: Any) -> Spans:
 
 
 def _bio_tags(spans: Spans, problems: Problems) -> Spans:
-    """Tags of any scheme as B-, I- and O; entities that begin with I- are counted."""
+    """Convert tags of any scheme to B-, I- and O. Entities that begin with I- are counted."""
     entity_spans, repaired = entities(spans.labels, scheme=scheme_of(spans.labels) or "bio")
     problems.note("an entity whose tags do not follow from each other, repaired", repaired)
     return Spans(bounds=spans.bounds, labels=tuple(tagged(entity_spans, len(spans.labels), "bio")))
 
 
 def truth_of(card: HeadCard, cases: Sequence[Case]) -> Any:
-    """The true labels, as `seqmlm.evaluation.predictions.measures` takes them."""
+    """The true labels in the form that `seqmlm.evaluation.predictions.measures` needs."""
     if card.kind == "entities":
         return [[card.names[int(tag)] for tag in case.targets[:, 0]] for case in cases]
     targets = np.concatenate([case.targets for case in cases])
@@ -194,7 +196,7 @@ def truth_of(card: HeadCard, cases: Sequence[Case]) -> Any:
 
 
 def items_of(card: HeadCard, cases: Sequence[Case]) -> list[Case]:
-    """The case of each item that `truth_of` gives."""
+    """The case of each item that `truth_of` returns."""
     return [case for case in cases for _ in range(len(case.targets) if card.kind == "tags" else 1)]
 
 
@@ -224,7 +226,7 @@ def outputs_of(labeller: Labeller, cases: Sequence[Case]) -> Iterator[Floats]:
 
 
 def predictions_of(labeller: Labeller, cases: Sequence[Case]) -> Any:
-    """Predictions of cases, as `measures` takes them."""
+    """Predictions of cases in the form that `measures` needs."""
     outputs = list(outputs_of(labeller, cases))
     if labeller.card.kind == "entities":
         return [labeller.chain(logits) for logits in outputs]
@@ -232,7 +234,7 @@ def predictions_of(labeller: Labeller, cases: Sequence[Case]) -> Any:
 
 
 def few_shot_cases(card: HeadCard, train: Sequence[Case], shots: int | None, seed: int) -> list[Case]:
-    """Training cases of a few shots, of each class alike where there are classes; all for None."""
+    """Draw `shots` training cases, equally many of each class if possible; all cases for None."""
     if shots is None or shots >= len(train):
         return list(train)
     queues: dict[float, list[Case]] = {}

@@ -1,4 +1,4 @@
-"""What a fine-tuning can be told; what makes no sense is refused before anything is read."""
+"""Settings of `seqmlm finetune`. Settings that make no sense are refused before any file is read."""
 
 from __future__ import annotations
 
@@ -21,18 +21,20 @@ from seqmlm.workspace import Workspace
 
 @dataclass(frozen=True, kw_only=True)
 class Teaching:
-    """How a head is trained, as a person says it.
+    """Settings for the training of the head and the encoder.
 
     Args:
-        tune: what of the encoder is trained: all, last:K layers, lora:R (adapters of rank R), none.
-        epochs: passes over the training data; default: by their size.
-        max_time: end within this time: 90s, 10m, 2h, from the start of the command. All trainings share it.
-            Rivals for which none is left are left out. What reading takes beyond half of it is added.
-        learning_rate: peak; default: by the width of the encoder.
-        tokens_per_step: of one optimizer step; default: by the size of the data.
-        patience: evaluations without a better result that end a training.
-        resume: RUN: go on with an interrupted run, which keeps its settings; auto, or nothing, is the run of
-            this --name.
+        tune: which part of the encoder is trained: all, last:K (the last K layers), lora:R (adapters of rank
+            R), or none.
+        epochs: passes over the training data. The default depends on the size of the data.
+        max_time: end within this time from the start of the command: 90s, 10m, 2h. All trainings share it.
+            Baselines are left out if no time remains for them. If reading takes more than half of it, the
+            excess is added.
+        learning_rate: the peak learning rate. The default depends on the width of the encoder.
+        tokens_per_step: tokens in one optimizer step. The default depends on the size of the data.
+        patience: end a training after this many evaluations without a better result.
+        resume: RUN: continue an interrupted run, with its settings. Without a value, or with auto, continue
+            the run with this --name.
     """
 
     tune: str = "all"
@@ -51,13 +53,14 @@ class FinetuneConfig(Lesson, Teaching, CommandConfig):
     """Settings of `seqmlm finetune`.
 
     Args:
-        seeds: so many trainings; the best by validation is kept.
-        rivals: on compares with the most frequent class, a linear model over units and the frozen encoder.
-        table: columns beside the sequences, by id, for a further rival: gradient boosting on them, and its
-            mean with the model; of classes and values.
-        name: of the run, its folder and the model. Default: MODEL-LABEL.
-        model: the model to begin with: NAME, NAME@ALIAS, NAME:VERSION, a model folder or a hub id. A run that
-            is resumed knows it.
+        seeds: number of trainings. The best one on the validation data is kept.
+        rivals: on compares the model with the most frequent class, a linear model of units, and the frozen
+            encoder.
+        table: a table with more columns for each record, by id. Gradient boosting on these columns becomes
+            one more baseline, also averaged with the model. For classes and values only.
+        name: name for the run, its folder and the model. Default: MODEL-LABEL.
+        model: the model to start from: NAME, NAME@ALIAS, NAME:VERSION, a model folder or a hub id. Not needed
+            for a resumed run.
     """
 
     option_fields = (
@@ -74,27 +77,28 @@ class FinetuneConfig(Lesson, Teaching, CommandConfig):
 
     @property
     def run_name(self) -> str | None:
-        """The name of the run: as given, else made of model and label; None without either."""
+        """The given name of the run, or one made from model and label; None without both."""
         model = Path(self.model).name.partition("@")[0].partition(":")[0]
         default = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{model}-{'-'.join(self.labels) or 'labels'}")[:100]
         return self.name or (default if model else None)
 
     @property
     def resumed_run(self) -> str | None:
-        """The name of the run that is resumed; None for a new one.
+        """The name of the run to resume; None for a new run.
 
         Raises:
-            UsageError: two different names. StateError: there is no such run.
+            UsageError: --name and --resume give different names, or no name is given.
+            StateError: no run has this name.
         """
         mode = resume_mode(self.resume)
         name = self.run_name if mode == "auto" else self.name
         if mode == "auto" and name is None:
-            raise UsageError("name the run to go on with: --resume RUN")
+            raise UsageError("name the run to continue: --resume RUN")
         return run_to_resume("finetune", Workspace.locate(), name=name, resume=mode)
 
     @classmethod
     def resumed_settings(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Settings of the run that some `values` resume: they hold where a person gives no others."""
+        """The saved settings of the run that `values` resume; they apply unless new ones are given."""
         name = from_dict(cls, values).resumed_run
         if name is None:
             return {}
@@ -103,7 +107,7 @@ class FinetuneConfig(Lesson, Teaching, CommandConfig):
 
     def check(self) -> None:
         if not self.model:
-            raise UsageError("name the model to begin with, or a run to go on with: --resume RUN")
+            raise UsageError("name the model to start from, or a run to continue: --resume RUN")
         if not self.train and not self.classes:
             raise UsageError(
                 "name labelled data: --train reviews.csv --label sentiment, or --class NAME=FILE"
@@ -113,7 +117,9 @@ class FinetuneConfig(Lesson, Teaching, CommandConfig):
         if self.pair is not None and self.head == "prompt":
             raise UsageError("--head prompt reads one sequence: leave it or --pair out")
         if self.table is not None and self.rivals == "off":
-            raise UsageError("--table is for a rival, and --rivals off leaves rivals out: leave one out")
+            raise UsageError(
+                "--table adds a baseline, and --rivals off removes all baselines: omit one of the two"
+            )
         if re.fullmatch(r"all|none|(last|lora):0*[1-9]\d*", self.tune, re.ASCII) is None:
             raise UsageError(
                 f"--tune takes all, none, last:K or lora:R with a number above 0, not {self.tune!r}"

@@ -1,4 +1,4 @@
-"""`seqmlm evaluate` of predictions: the figures of a fine-tuning, from stored predictions and their truth."""
+"""`seqmlm evaluate` for predictions: measures of a fine-tuned model, from stored predictions and truth."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MOST_CLASSES, _MISTAKES = 12, 50  # of a page
 
 
 def are_predictions(config: EvaluateConfig) -> bool:
-    """Whether what is to be evaluated are predictions, and no scores."""
+    """Whether the rows to evaluate are predictions, not scores."""
     path = config.paths[0]
     if path == "-" or is_predictions_file(Path(path)):
         return path != "-"
@@ -45,22 +45,22 @@ def are_predictions(config: EvaluateConfig) -> bool:
 
 
 def evaluate_predictions(config: EvaluateConfig) -> dict[str, Any]:
-    """The measures of predictions, with 95 % intervals over records, or over the groups named.
+    """The measures of predictions, with 95 % intervals over records, or over the groups of `--group`.
 
     Returns:
-        `kind`, `primary`, counts, measures by name and their `intervals`; a page has them where one is asked.
+        `kind`, `primary`, counts, measures by name and their `intervals`. With `report`, a page has them too.
 
     Raises:
-        UsageError: settings that are of scores, or a report that is no file of its own.
-        DataError: rows that cannot be read, a truth that is missing or is no class of the model, fewer than
-            11 groups of sensitive data.
+        UsageError: a setting is for scores, or the report is the same file as an input.
+        DataError: a row cannot be read, a truth is missing or is not a class of the model, or sensitive data
+            have fewer than 11 groups.
     """
     if wrong := next((name for name in _OF_SCORES if getattr(config, name) is not None), None):
-        raise UsageError(f"--{wrong} is of scores; predictions have their truth in a column, --label-field")
+        raise UsageError(f"--{wrong} is for scores; predictions have their truth in a column (--label-field)")
     check_outputs({"--report": config.report}, inputs=config.paths)
     stored = next((path for path in map(Path, config.paths) if is_predictions_file(path)), None)
     if stored and (config.columns != Columns() or len(config.paths) > 1):
-        raise UsageError(f"{stored} says what its truth and groups are: leave columns and other files out")
+        raise UsageError(f"{stored} already contains its truth and groups: omit columns and other files")
     predictions = read_predictions(stored) if stored else _row_predictions(config)
     counts = {"items": len(predictions.ids), "groups": len(set(predictions.groups))}
     if config.sensitive and counts["groups"] < SMALLEST:
@@ -83,7 +83,7 @@ def evaluate_predictions(config: EvaluateConfig) -> dict[str, Any]:
 
 
 def _predictions_page(predictions: Predictions, figures: Mapping[str, Any], *, sensitive: bool) -> Page:
-    """The page with measures, a confusion table and the worst mistakes; of sensitive data measures alone."""
+    """The page with measures, a confusion table and the worst mistakes; for sensitive data only measures."""
     items, name = number_of(figures["items"], "prediction"), figures["primary"]
     lead = f"There is no {name} of {items}: truth or predictions are all alike."
     if name in figures:
@@ -109,11 +109,11 @@ def _predictions_page(predictions: Predictions, figures: Mapping[str, Any], *, s
         np.add.at(confusion, (truth, predicted_classes), 1)
         counts_of = zip(names, confusion.tolist(), strict=True)
         cells: list[list[Any]] = [[name, *counts, sum(counts)] for name, counts in counts_of]
-        page.table("What was taken for what", ("truth \\ prediction", *names, "all"), cells)
+        page.table("Confusion table", ("truth \\ prediction", *names, "all"), cells)
     probability = predicted.max(axis=1)
     wrong = np.flatnonzero(predicted_classes != truth)
     surest = wrong[np.argsort(-probability[wrong], kind="stable")][:_MISTAKES].tolist()
-    if surest and kind == "class":  # where a tag stands is not kept
+    if surest and kind == "class":  # the position of a tag is not stored
         labels = [(names[truth[n]], names[predicted_classes[n]]) for n in surest]
         mistakes = [(ids[n], *pair, float(probability[n])) for n, pair in zip(surest, labels, strict=True)]
         page.table("Surest mistakes", ("id", "truth", "prediction", "probability"), mistakes)
@@ -121,19 +121,19 @@ def _predictions_page(predictions: Predictions, figures: Mapping[str, Any], *, s
 
 
 def _number_or_text(label: Any) -> Any:
-    """One number, or several as text."""
+    """A single number, or several numbers as text."""
     numbers = np.ravel(label).tolist()
     return numbers[0] if len(numbers) == 1 else ", ".join(f"{number:.4g}" for number in numbers)
 
 
 def _row_predictions(config: EvaluateConfig) -> Predictions:
-    """The predictions in rows that `seqmlm predict` wrote, each with its truth."""
+    """The predictions in rows from `seqmlm predict`, each with its truth."""
     records = list(_records(config))
     if not records:
         raise DataError("no predictions", source=config.paths[0], remedy="write them with seqmlm predict")
     kind = _label_kind(records[0])
     rows, ids = [record.meta for record in records], [record.id for record in records]
-    # A truth may be written in all ways in which a label of training may.
+    # A truth may be written in the same ways as a label for training.
     source = LabelSource(columns=(TRUTH,), numeric=kind == "value")
     labelled = examples(records, Problems(sensitive=config.sensitive), source)
     labels: list[Any] = [example.label for example in labelled]
@@ -163,24 +163,24 @@ def _row_predictions(config: EvaluateConfig) -> Predictions:
 
 
 def _row_fault(kind: Kind, names: Sequence[str], row: Mapping[str, Any], truth: Any) -> str | None:
-    """The fault of a row in words; None for a good one."""
+    """The fault of a row in words; None for a row without a fault."""
     if not isinstance(truth, tuple):
-        return "a truth that is no class and no number"
+        return "a truth that is neither a class nor a number"
     if kind == "value" and len(truth) != len(names):
         return "a truth of another number of values than the prediction"
     if kind != "value" and not {*truth} <= {*names}:
-        return "a truth that is no class of these predictions"
+        return "a truth that is not a class of these predictions"
     if kind not in ("value", "multilabel") and len(truth) != 1:
         return "a truth of several classes, or of none, where one is predicted"
     if kind == "entities":
-        return None if row.get("prediction") in names else "a prediction that is no tag of the first row"
+        return None if row.get("prediction") in names else "a prediction that is not a tag in the first row"
     numbers = _predicted_numbers(kind, names, row)
     good = len(numbers) == len(names) and np.isfinite(numbers).all()
     return None if good else "a prediction without numbers"
 
 
 def _predicted_numbers(kind: Kind, names: Sequence[str], row: Mapping[str, Any]) -> list[float]:
-    """The predicted numbers of a row, NaN where one is missing."""
+    """The predicted numbers of a row; missing numbers are NaN."""
     p = row.get("prediction" if kind == "value" else "p")
     probabilities = [p.get(name) for name in names] if isinstance(p, Mapping) else [p]
     try:
@@ -190,29 +190,31 @@ def _predicted_numbers(kind: Kind, names: Sequence[str], row: Mapping[str, Any])
 
 
 def _label_kind(record: Record) -> Kind:
-    """The kind of predictions, by their first row."""
+    """The kind of predictions, determined from their first row."""
     parts, p = record.meta.get("start") not in (None, ""), record.meta.get("p")
     prediction = required(record.meta, "prediction", record.source, record.line)
     if not isinstance(p, Mapping):
         if not parts:
             return "value"
         remedy = "predict with --level unit: a row for each unit"
-        raise DataError("entities alone", source=record.source, line=record.line, remedy=remedy)
+        raise DataError(
+            "rows of entities cannot be evaluated", source=record.source, line=record.line, remedy=remedy
+        )
     if parts:
         return "entities" if scheme_of(p) is not None else "tags"
     return "multilabel" if isinstance(prediction, list) else "class"
 
 
 def _records(config: EvaluateConfig) -> Iterator[Record]:
-    """Rows as records that have them as columns, and their truth as a further one."""
+    """Each row as a record whose fields are its columns and its truth."""
     column = config.columns.label
     for path in config.paths:
         for line, cells in read_rows(path):
             row = {name: _parsed_cell(value) for name, value in cells.items()}
             named = TRUTH if column == Columns.label and column not in row else column
             if named not in row:
-                remedy = "seqmlm predict --truth COLUMN writes it, --label-field NAME names another column"
-                reason = "no truth beside the predictions"
+                remedy = "write it with seqmlm predict --truth COLUMN, or name it with --label-field NAME"
+                reason = "the predictions have no truth"
                 raise DataError(reason, source=path, line=line, field=named, remedy=remedy)
             truth = required(row, named, path, line)
             name = str(required(row, "id", path, line))
@@ -220,7 +222,7 @@ def _records(config: EvaluateConfig) -> Iterator[Record]:
 
 
 def _parsed_cell(value: Any) -> Any:
-    """A cell as it was before it was written to a table, where lists and mappings are JSON."""
+    """The value of a cell before it was written to a table; lists and mappings are JSON there."""
     if isinstance(value, str) and value[:1] in ("[", "{"):
         with suppress(ValueError):
             return parse_json(value)

@@ -1,6 +1,7 @@
-"""`seqmlm finetune`: what a small labelled set teaches an encoder, as a number beside cheap rivals.
+"""`seqmlm finetune`: train an encoder on a small labelled set, and compare it with simple baselines.
 
-Its run folder has what `train`'s has; killed at any step, `--resume` reaches the same model.
+The run folder has the same files as that of `seqmlm train`. If a run is killed at any step, `--resume`
+reaches the same model.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from seqmlm.tasks.settings import check_field
 
 
 class Finetune:
-    """Teach a model labels: classes, values, tags of units or entities.
+    """Train a model to predict labels: classes, values, tags of units, or entities.
 
-    The task is found from the labels, and what is not given is held out: whole groups (patients, documents,
-    packages, equal sequences). The figures are of the held-out part, with 95 % intervals over groups, beside
-    the most frequent class, a linear model over units and the frozen encoder.
+    The labels determine the task. Without test data, whole groups are held out: patients, documents, packages
+    or equal sequences. The results are for the held-out part, with 95 % intervals over groups. They are
+    compared with the most frequent class, a linear model of units, and the frozen encoder.
 
     Example: seqmlm finetune english --train reviews.csv --label sentiment
 

@@ -1,4 +1,4 @@
-"""Labelled records as a fine-tuning sees them: read, divided, spelled in tokens, with what they teach."""
+"""Labelled records for fine-tuning: read them, divide them into parts, and describe their labels."""
 
 from __future__ import annotations
 
@@ -31,36 +31,40 @@ from seqmlm.tasks.columns import Labelling, labelled_records
 Parts = dict[Part, list[Example]]
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
 MOST_CLASSES = 2000
-_MOST_NAMED = 3  # examples whose places one message names
+_MOST_NAMED = 3  # places of examples that one message lists
 FEW = 40
-"""Labelled records from which on a fifth is held out to test."""
+"""The smallest number of labelled records of which a fifth is held out for testing."""
 MANY = 200
-"""Those from which on a tenth is held out to validate: by fewer, chance would say when to stop."""
+"""The smallest number of records of which a tenth is held out for validation.
+
+With fewer validation records, chance would determine when to stop.
+"""
 RARE = 0.2
-"""Share of training examples below which a class of two is rare."""
+"""One of two classes is rare if its share of the training examples is below this."""
 ODD = 0.02
-"""Share of labels that may be no numbers where the others are."""
+"""The largest share of labels that are not numbers, if the labels are read as values."""
 AGAIN = 3
-"""Examples of a whole number, on average, from which on numbers are codes of classes."""
-_NUMBERS = 20  # different numbers from which on they are values, not classes
+"""Whole numbers are codes of classes if each occurs in at least this many examples on average."""
+_NUMBERS = 20  # more different numbers than this are values, not classes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lesson(Labelling):
-    """Settings of the labels to learn, and of the examples to learn them from.
+    """Settings for the labels to learn, and for the examples to learn them from.
 
     Args:
-        train: PATH: labelled data to train on: files, folders or Hugging Face data sets; repeatable.
-        valid: PATH: data that decide when to stop; default: held out of training.
-        test: PATH: data that the figures are of; default: held out of training.
-        shots: train on so many examples only, drawn anew for each seed.
-        allow_overlap: test on records that are in training, too.
-        seed: of the first training, and of what is held out.
-        head: what is read of a record, or of a labelled part: start (its first token), mean (over its
-            tokens) or prompt (the gap of a template, where a word stands for each class).
-        template: of a prompt: text with a gap and {text}, as in zeroshot.
-        words: CLASS=WORD: what stands in the gap for a class; a list.
-        crf: entities as one chain of tags (a linear-chain CRF), not one by one.
+        train: PATH: labelled data for training: files, folders or Hugging Face data sets; repeatable.
+        valid: PATH: data that decide when to stop. Default: a held-out part of the training data.
+        test: PATH: data for the results. Default: a held-out part of the training data.
+        shots: train on only this many examples, drawn anew for each seed.
+        allow_overlap: allow test records that are also in the training data.
+        seed: random seed for the first training, and for the held-out parts.
+        head: which output of the encoder predicts the label. The choice start is the first token of the
+            record or labelled part, and mean is the mean of its tokens. The choice prompt is the gap of a
+            template, with a word for each class.
+        template: text of the prompt, with a gap and {text}, as in zeroshot.
+        words: CLASS=WORD: the word in the gap for a class; a list.
+        crf: predict the tags of entities together, with a linear-chain CRF, not one by one.
     """
 
     train: tuple[str, ...] = ()
@@ -76,11 +80,11 @@ class Lesson(Labelling):
 
 
 def read_parts(session: Session, lesson: Lesson, problems: Problems) -> tuple[Parts, HeadCard]:
-    """Labelled examples of training, validation and test, and the card of the head that will predict labels.
+    """The labelled examples for training, validation and test, and the card of the head for these labels.
 
     Raises:
-        UsageError: labels that exclude each other, or a task that they cannot be of.
-        DataError: what cannot be read or learnt from; test data that training has, too.
+        UsageError: sources of labels exclude each other, or the labels do not suit the task.
+        DataError: files cannot be read, labels cannot be learnt, or test data are also training data.
     """
     paths = {"train": lesson.train, "validation": lesson.valid, "test": lesson.test}
     file_parts: Parts = {}
@@ -94,7 +98,7 @@ def read_parts(session: Session, lesson: Lesson, problems: Problems) -> tuple[Pa
     file_parts["train"] = train = _without_rare(file_parts["train"], problems)
     parts = divide_examples(file_parts, session, lesson.seed)
     if lesson.shots is not None and lesson.shots < MANY and not lesson.valid:
-        parts["validation"] = []  # whoever has so few labels has none to validate with
+        parts["validation"] = []  # with so few labels, none are available for validation
     length = min(session.card.max_length, 512)
     card = card_of(train, parts["train"], lesson, problems, length=length)
     if card.kind == "class":
@@ -112,12 +116,12 @@ def read_parts(session: Session, lesson: Lesson, problems: Problems) -> tuple[Pa
 
 
 def _refuse_overlap(shared: Sequence[Example], parts: Parts, part: Part, session: Session) -> None:
-    """Refuse examples that an earlier part has, with the places of the first ones."""
+    """Refuse examples that are also in an earlier part. The message has the places of the first examples."""
     if not shared:
         return
     withheld = People(len(shared)).withheld
     amount = "some" if withheld else f"{len(shared):,} of {len(parts[part]):,}"
-    first = shared[: 1 if withheld else _MOST_NAMED]  # several places would tell how many there are
+    first = shared[: 1 if withheld else _MOST_NAMED]  # several places would reveal the number of examples
     places = [
         f"{place_of(example.record)} repeats {_earlier_place(example, parts, part, session)}"
         for example in first
@@ -129,12 +133,12 @@ def _refuse_overlap(shared: Sequence[Example], parts: Parts, part: Part, session
 
 
 def place_of(record: Record) -> str:
-    """The file and line of a record, which say nothing of what it holds."""
+    """The file and line of a record. They reveal nothing about its content."""
     return record.source if record.line is None else f"{record.source}:{record.line}"
 
 
 def _earlier_place(example: Example, parts: Parts, part: Part, session: Session) -> str:
-    """The place of the first example of an earlier part that is the same, or of the same group."""
+    """The place of the first example in an earlier part with the same record or the same group."""
     names = _overlap_names(session, example)
     earlier = (twin for prior_part in PARTS[: PARTS.index(part)] for twin in parts[prior_part])
     return next(place_of(twin.record) for twin in earlier if names & _overlap_names(session, twin))
@@ -143,10 +147,14 @@ def _earlier_place(example: Example, parts: Parts, part: Part, session: Session)
 def read_examples(
     session: Session, labelling: Labelling, paths: Sequence[str], problems: Problems
 ) -> Iterator[Example]:
-    """The examples of some files; UsageError where sources of labels exclude each other."""
+    """The examples in some files.
+
+    Raises:
+        UsageError: sources of labels exclude each other, or one file has two classes.
+    """
     of_class = dict(_file_and_class(class_text) for class_text in labelling.classes)
     if len(of_class) < len(labelling.classes):
-        raise UsageError("--class names a file twice: the records of a file are of one class")
+        raise UsageError("--class names a file twice: all records of a file have one class")
     source = LabelSource(
         columns=labelling.labels,
         numeric=labelling.task == "value",
@@ -164,7 +172,7 @@ def read_examples(
 
 
 def _file_and_class(text: str) -> tuple[str, str]:
-    """The file and the class of a text NAME=FILE."""
+    """The file and the class in a text NAME=FILE."""
     name, equals, path = text.partition("=")
     if not equals or not name or not path:
         raise UsageError(f"--class takes NAME=FILE, not {text!r}")
@@ -172,10 +180,11 @@ def _file_and_class(text: str) -> tuple[str, str]:
 
 
 def divide_examples(file_parts: Mapping[Part, Sequence[Example]], session: Session, seed: int) -> Parts:
-    """Examples by part: as the files or the data say, else whole groups by their hash; none twice.
+    """Divide examples into parts, without duplicates.
 
-    Few examples all train, and nothing is held out. Where a field's records are in an order of time, the
-    latest groups are held out, as its trainings do.
+    The files or the data determine the parts. If they do not, whole groups are held out by their hash. In
+    fields whose records are ordered by time, the latest groups are held out, as in `seqmlm train`. If there
+    are few examples, all of them train and none is held out.
     """
     parts: Parts = {part: list(file_parts.get(part, ())) for part in PARTS}
     part_counts, train = Counter(example.part for example in parts["train"]), parts["train"]
@@ -195,12 +204,12 @@ def divide_examples(file_parts: Mapping[Part, Sequence[Example]], session: Sessi
 
 
 def why_untested(parts: Mapping[Part, Sequence[Example]]) -> str:
-    """The reason for which `divide_examples` held nothing out to test."""
+    """The reason why `divide_examples` held out nothing for testing."""
     return f"fewer than {FEW} examples" if len(parts["train"]) < FEW else "all examples are of one document"
 
 
 def _held_out_groups(session: Session, keys: Mapping[Example, str], share: float, seed: int) -> set[str]:
-    """Groups with a share of the examples, about: the latest, else by their hash, without the largest."""
+    """Groups with about this share of the examples: the latest, or by their hash without very large ones."""
     sizes, (order, in_time) = Counter(keys.values()), _group_order(session, keys, seed)
     target, count, groups = max(1, round(share * len(keys))), 0, set[str]()
     for key in order[:-1]:
@@ -211,7 +220,7 @@ def _held_out_groups(session: Session, keys: Mapping[Example, str], share: float
 
 
 def _group_order(session: Session, keys: Mapping[Example, str], seed: int) -> tuple[list[str], bool]:
-    """Groups, those to hold out at first: the latest, else by their hash; and whether it is by time."""
+    """The groups in the order in which they are held out, and whether this order is by time."""
     if session.domain.defaults.split == "chronological":
         order = session.domain.keys.order
         times: dict[str, Any] = {key: order(example.record) for example, key in keys.items()}
@@ -221,7 +230,7 @@ def _group_order(session: Session, keys: Mapping[Example, str], seed: int) -> tu
 
 
 def _group_keys(session: Session, examples: Sequence[Example]) -> dict[Example, str]:
-    """The key of each example; those of a group, and those of equal records, have the same one."""
+    """The key of each example. Examples of one group, and examples with equal records, have the same key."""
     identity_of = session.domain.keys.identity
     names = {
         example: (f"g{group_of(session, example)}", f"i{identity_of(example.record)}") for example in examples
@@ -240,7 +249,10 @@ def _group_keys(session: Session, examples: Sequence[Example]) -> dict[Example, 
 
 
 def group_of(session: Session, example: Example) -> str:
-    """The group to keep together: patient, document, package; else equal sequences; pairs in any order."""
+    """The group that stays in one part: patient, document, package or equal sequences.
+
+    Both orders of a pair have the same group.
+    """
     group = session.domain.keys.split(example.record)
     return group if example.second is None else min(group, session.domain.keys.split(example.second))
 
@@ -248,14 +260,14 @@ def group_of(session: Session, example: Example) -> str:
 def overlapping_examples(
     parts: Mapping[Part, Sequence[Example]], session: Session, part: Part = "test"
 ) -> list[Example]:
-    """Examples whose record or group is in an earlier part, too; pairs in any order."""
+    """Examples whose record or group is also in an earlier part. The order within a pair does not matter."""
     earlier = (example for prior_part in PARTS[: PARTS.index(part)] for example in parts[prior_part])
     prior_names = {name for example in earlier for name in _overlap_names(session, example)}
     return [example for example in parts[part] if _overlap_names(session, example) & prior_names]
 
 
 def _overlap_names(session: Session, example: Example) -> set[tuple[str, ...]]:
-    """Names of the record and the group of an example; two parts must have none in common."""
+    """Names of the record and the group of an example. Two parts must not have a common name."""
     keys = session.domain.keys
     if example.second is not None:
         return {tuple(sorted((keys.identity(example.record), keys.identity(example.second))))}
@@ -263,7 +275,7 @@ def _overlap_names(session: Session, example: Example) -> set[tuple[str, ...]]:
 
 
 def resembling_count(parts: Mapping[Part, Sequence[Example]], session: Session) -> int:
-    """Number of test records in a cluster with a training record; 0 where a field has no clusters."""
+    """Number of test records that share a cluster with a training record; 0 in fields without clusters."""
     if session.domain.keys.clusters is None:
         return 0
     cluster = session.domain.keys.clusters()
@@ -272,7 +284,7 @@ def resembling_count(parts: Mapping[Part, Sequence[Example]], session: Session) 
 
 
 def _stem(path: str | Path) -> str:
-    """A file's name without its ending, and without that of a compression."""
+    """The name of a file without its ending and without the ending of a compression."""
     path = Path(path)
     return (path.with_suffix("") if path.suffix.lower() in COMPRESSED else path).stem
 
@@ -288,14 +300,14 @@ def card_of(
     """The card of the head that predicts these labels.
 
     Args:
-        examples: all examples of the training files, what is held out of them, too.
-        train: what is trained on, by which values are scaled.
-        problems: decide whether messages may name labels.
-        length: of the longest window.
+        examples: all examples of the training files, including the held-out ones.
+        train: the examples for training. They determine the scale of values.
+        problems: decides whether messages may name labels.
+        length: tokens in the longest window.
 
     Raises:
-        DataError: labels that nothing can be learnt from.
-        UsageError: a task that these labels cannot be of.
+        DataError: nothing can be learnt from the labels.
+        UsageError: the labels do not suit the task.
     """
     if not train:
         raise DataError("no example to train on", remedy="give records with labels")
@@ -325,7 +337,7 @@ def card_of(
 
 
 def _values(examples: Sequence[Example]) -> Floats:
-    """(N, K) the numbers of examples."""
+    """(N, K) the values of the examples."""
     values = [example.label for example in examples]
     if len({len(numbers) if isinstance(numbers, tuple) else 0 for numbers in values}) > 1:
         raise DataError("different numbers of values", remedy="give every record as many")
@@ -361,12 +373,12 @@ def _kind_and_names(
 
 
 def has_entities_only(example: Example) -> bool:
-    """Whether entities alone are labelled, not what is between them."""
+    """Whether only entities are labelled, not the units between them."""
     return isinstance(example.label, Spans) and example.label.entities_only
 
 
 def _check_names(names: Sequence[str], labels: Sequence[str], problems: Problems) -> None:
-    """Refuse classes that nothing can be learnt of; `labels` has the class of each example."""
+    """Refuse classes that cannot be learnt. `labels` has the class of each example."""
     counts = Counter(labels)
     if len(names) == 1:
         which = problems.quoted(f": {names[0]!r}")
@@ -392,7 +404,7 @@ def _check_names(names: Sequence[str], labels: Sequence[str], problems: Problems
 
 
 def _without_rare(examples: list[Example], problems: Problems) -> list[Example]:
-    """Without examples that are alone of their class, where bad records are left out; not if all are."""
+    """Leave out the only example of a class, if bad records are left out and other examples remain."""
     counts = Counter(example.label for example in examples if isinstance(example.label, str))
     rare = [example for example in examples if isinstance(example.label, str) and counts[example.label] == 1]
     if problems.on_error == "raise" or len(rare) == counts.total():
@@ -405,9 +417,10 @@ def _without_rare(examples: list[Example], problems: Problems) -> list[Example]:
 
 
 def primary_measure(card: HeadCard, parts: Mapping[Part, Sequence[Example]]) -> str:
-    """The measure that decides: `PRIMARY`, but AUROC of two classes of which one is rare.
+    """The primary measure: `PRIMARY` of this kind, or AUROC for two classes if one is rare.
 
-    To say the other one, always, is then nearly always right, and no training would seem to teach anything.
+    For a rare class, always predicting the other class is nearly always right. No training would then seem to
+    improve the accuracy.
     """
     counts = [Counter(example.label for example in parts[part]) for part in PARTS if parts[part]]
     two = card.kind == "class" and all(len(classes) == 2 for classes in counts)
@@ -416,9 +429,10 @@ def primary_measure(card: HeadCard, parts: Mapping[Part, Sequence[Example]]) -> 
 
 
 def is_numeric(train: Sequence[Example]) -> bool:
-    """Whether classes are numbers, and so many or so fine that they are meant as values.
+    """Whether the labels are numbers that are values, not codes of classes.
 
-    Some may be missing (`ODD`). Whole numbers that come again and again (`AGAIN`) are codes of classes.
+    Some labels may be missing (`ODD`). Fractions are values. Whole numbers that repeat often (`AGAIN`) are
+    codes of classes.
     """
     texts = [example.label for example in train if isinstance(example.label, str)]
     numbers = [numeral for numeral in map(number, texts) if not math.isnan(numeral)]
@@ -431,7 +445,7 @@ def is_numeric(train: Sequence[Example]) -> bool:
 
 
 def as_values(examples: Sequence[Example], problems: Problems) -> list[Example]:
-    """Examples with the numbers that their labels are; `problems` receives others."""
+    """Examples with their labels as numbers. `problems` receives the others."""
     converted = []
     for example in examples:
         value = number(example.label)
@@ -440,13 +454,15 @@ def as_values(examples: Sequence[Example], problems: Problems) -> list[Example]:
             continue
         remedy = "correct it, or predict it as a class: --task class"
         record = example.record
-        error = DataError("a label that is no number", source=record.source, line=record.line, remedy=remedy)
+        error = DataError(
+            "a label that is not a number", source=record.source, line=record.line, remedy=remedy
+        )
         problems.bad(error, str(record.raw))
     return converted
 
 
 def reading_note(card: HeadCard, task: Kind | None) -> str:
-    """How labels that are numbers were read where nobody said it, and how to change that."""
+    """How numeric labels were read without --task, and how to change that; "" in other cases."""
     if task is None and card.kind == "value" and len(card.names) == 1:
         return "read as values: --task class for classes"
     codes = card.kind == "class" and len(card.names) > 2 and not any(map(math.isnan, map(number, card.names)))
@@ -454,7 +470,11 @@ def reading_note(card: HeadCard, task: Kind | None) -> str:
 
 
 def _class_words(texts: Sequence[str], names: Sequence[str], problems: Problems) -> tuple[str, ...]:
-    """The word of each class, of texts CLASS=WORD; UsageError for one that is none, or of no class."""
+    """The word of each class, from texts CLASS=WORD.
+
+    Raises:
+        UsageError: a text names an unknown class.
+    """
     words_by_class = dict(text.partition("=")[::2] for text in texts)
     if unknown := sorted(words_by_class.keys() - set(names)):
         there = problems.quoted(f"the classes are {', '.join(names)}", "there is no such class")

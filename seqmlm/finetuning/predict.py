@@ -1,4 +1,4 @@
-"""Predictions of a fine-tuned model: a label for each record, or for each of its units."""
+"""`seqmlm predict`: a fine-tuned model predicts a label for each record, or for each of its units."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from seqmlm.reports.page import Page
 
 LEAST_SURE = 50
-"""Predictions that a report names."""
+"""The number of predictions that a report lists."""
 
 TAUGHT = "a record that the model was taught with: its prediction says little of new ones"
 
@@ -62,16 +62,17 @@ class PredictConfig(TaskConfig):
     """Settings of `seqmlm predict`.
 
     Args:
-        level: of entities: entity (a row for each that is found) or unit (a row for each unit, with its tag).
-        out: write the rows to this file: .jsonl, .csv, .tsv, .parquet; tags and entities also .conll, or
-            .bedgraph.
-        format_out: format of the rows, where the name of --out does not say it: jsonl, csv, tsv, parquet,
-            conll (units and tags) or bedgraph (a class along sequences).
-        positive: class of a bedgraph; default: the second of two, or the one that is not none.
-        truth: COLUMN: of the true label of a record, which its row then has as `truth`, beside its `group`;
-            repeatable, for several classes or values.
-        labels: a table of what to predict. Of subjects, subject_id and prediction_time: from what was known
-            then. Of pairs, the ids of both records, the second one in the column that --pair named.
+        level: rows for entities: entity (a row for each entity) or unit (a row for each unit, with its tag).
+        out: write the rows to this file: .jsonl, .csv, .tsv or .parquet. Tags and entities can also be
+            written to .conll or .bedgraph.
+        format_out: format of the rows, if the name of --out does not show it: jsonl, csv, tsv, parquet, conll
+            or bedgraph. The format conll has units and tags, and bedgraph has one class along sequences.
+        positive: the class in a bedgraph. Default: the second of two classes, or the one that is not none.
+        truth: COLUMN: the column with the true label of a record. Rows then have the columns `truth` and
+            `group`. Repeatable, for several classes or values.
+        labels: a table of the predictions to make. For subjects, it has subject_id and prediction_time, and
+            predictions use only earlier events. For pairs, it has the ids of both records. The second id is
+            in the column that --pair named.
     """
 
     option_fields = ("level", "truth", "format_out", *TaskConfig.option_fields)
@@ -90,11 +91,11 @@ class PredictConfig(TaskConfig):
 
 
 class Predict(Task[PredictConfig, Record]):
-    """Predict what a fine-tuned model has learnt: classes, values, tags of units, or entities.
+    """Predict labels with a fine-tuned model: classes, values, tags of units, or entities.
 
-    A row has the label, how probable it is, and the probabilities of all classes; of tags there is a row for
-    each unit, of entities one for each that is found. Probabilities are calibrated on the validation data of
-    the fine-tuning (temperature scaling).
+    A row has the label, its probability, and the probabilities of all classes. Tags have a row for each unit,
+    and entities have a row for each entity. Probabilities are calibrated on the validation data of the
+    fine-tuning (temperature scaling).
 
     Example: seqmlm predict reviews-sentiment new.csv --out predictions.parquet
     """
@@ -118,21 +119,23 @@ class Predict(Task[PredictConfig, Record]):
         self.labeller = Labeller.load(session.model, session.conditionals())
         self.units = config.level == "unit" or self.native is not None
         if self.native is not None and not self.card.of_parts:
-            raise UsageError(f"{self.native} is of tags and entities; the model predicts of records")
+            raise UsageError(
+                f"{self.native} is for tags and entities; this model predicts labels of whole records"
+            )
         if config.truth and self.card.of_parts:
-            raise UsageError("--truth is of records; of units a fine-tuning's --test has figures")
+            raise UsageError("--truth is for labels of records; for units, use seqmlm finetune --test")
         self.classes = self._positive_outputs() if self.native == "bedgraph" else []
         self.problems = Problems()
 
     def _positive_outputs(self) -> list[str]:
-        """The outputs that a bedgraph adds up: of an entity its beginning and its inside."""
+        """The outputs that a bedgraph adds up. For an entity, these are its beginning and its inside."""
         entities = self.card.kind == "entities"
         names = {name: name.partition("-")[2] if entities else name for name in self.card.names}
         classes = sorted({*names.values()} - {"", "none"})
         has_default = len(classes) == 1 or (len(classes) == 2 and not entities)
         chosen = self.config.positive or (classes[-1] if has_default else None)
         if chosen not in classes:
-            raise UsageError(f"a bedgraph is of one class: --set positive=NAME, of {', '.join(classes[:20])}")
+            raise UsageError(f"a bedgraph has one class: --set positive=NAME, from {', '.join(classes[:20])}")
         return [name for name, kind in names.items() if kind == chosen]
 
     def _bedgraph_lines(self, rows: Iterator[Row]) -> Iterable[str]:
@@ -141,7 +144,7 @@ class Predict(Task[PredictConfig, Record]):
         return bedgraph(rows, self.classes, self.classes[0].removeprefix("B-"), indexed=packed)
 
     def records(self, problems: Problems) -> Iterable[Record]:
-        """The records, with the columns of the other sequence of pairs and of the truth."""
+        """The records, with the columns for the second sequence of pairs and for the truth."""
         config = self.config
         columns = tuple(column for column in (*config.truth, self.card.pair) if column)
         if not columns or config.labels is not None:
@@ -150,7 +153,7 @@ class Predict(Task[PredictConfig, Record]):
         return labelled_records(self.session, labelling, config.paths, problems)
 
     def items(self, records: Iterable[Record], problems: Problems) -> Iterator[Record]:
-        """The records that are asked about; those that taught the model are counted."""
+        """The records to predict. Records that trained the model are counted."""
         self.problems, identity = problems, self.session.domain.keys.identity
         taught = stored_trained_on(Path(self.session.model.path))
         for record in self._records_to_predict(records, problems):
@@ -159,7 +162,7 @@ class Predict(Task[PredictConfig, Record]):
             yield record
 
     def _records_to_predict(self, records: Iterable[Record], problems: Problems) -> Iterable[Record]:
-        """The records, each as it was known at its times, with its others and with its truth."""
+        """The records, cut at their prediction times, with the second sequence of pairs and the truth."""
         config, pair = self.config, self.card.pair
         if self.native == "bedgraph":
             records = self._unique_records(records, problems)
@@ -185,12 +188,13 @@ class Predict(Task[PredictConfig, Record]):
         return self._labelled_records(examples(records, problems, source), problems)
 
     def _unique_records(self, records: Iterable[Record], problems: Problems) -> Iterator[Record]:
-        """The records but those that a bedGraph, which has each place of a name once, has no room for.
+        """The records without those that a bedGraph cannot have. It has each position of a name once.
 
-        Parts of a sequence may overlap; a part of another one of the same name begins with other letters.
+        Parts of one sequence may overlap. A part with the same name that begins with other letters is from
+        another sequence.
         """
         first: dict[str, tuple[Any, str]] = {}
-        ambiguous = set[tuple[str, str, int]]()  # of which the first part showed what they are
+        ambiguous = set[tuple[str, str, int]]()  # names, files and lines of records from another sequence
         for record in records:
             location, raw = self._part_location(record, 0, 0), str(record.raw)
             name = location.get("document", record.id)
@@ -209,7 +213,7 @@ class Predict(Task[PredictConfig, Record]):
             problems.bad(DataError(reason, source=record.source, line=record.line, remedy=remedy), raw)
 
     def _labelled_records(self, examples: Iterable[Example], problems: Problems) -> Iterator[Record]:
-        """Records with the other one of a pair, and their true labels."""
+        """Records with the second sequence of their pair and with their true labels."""
         for example in examples:
             fields: dict[str, Any] = {} if example.second is None else {str(self.card.pair): example.second}
             if self.config.truth:
@@ -222,15 +226,15 @@ class Predict(Task[PredictConfig, Record]):
             yield replace(example.record, meta={**example.record.meta, **fields})
 
     def cost(self, item: Record) -> float:
-        """One pass over the record, the other one of its pair or the words of its prompt, in windows."""
+        """One pass over the windows of the record, including the second sequence of a pair."""
         tokens, card = self.session.tokens(item.raw), self.card
         if card.pair is not None:
-            with suppress(DataError):  # an item without the other one is refused with its row
+            with suppress(DataError):  # an item without its second sequence is refused with its row
                 tokens += self.session.tokens(self._second_sequence(item, card.pair))
         return forward_tokens(self.session.model, ONE_PASS)(tokens)
 
     def rows(self, items: Sequence[Record]) -> Iterator[list[Row]]:
-        """Rows of each record."""
+        """The rows of each record."""
         tokenizer, card = self.session.tokenizer, self.card
         windows: list[list[Piece]] = []
         bounds: list[Any] = []
@@ -257,23 +261,27 @@ class Predict(Task[PredictConfig, Record]):
             probabilities = self.labeller.probabilities(outputs)
             if units is None:
                 yield [self._row(record, probabilities[0])]
-            else:  # what is shown beside a record is another one's
+            else:  # units that are shown around a record belong to another record
                 first, stop = record.meta.get("own", (0, math.inf))
                 parts = self._part_rows(record, units, outputs, probabilities)
                 yield [row for row in parts if first <= row["start"] < stop]
 
     def _second_sequence(self, record: Record, pair: str) -> Any:
-        """The raw other sequence of a pair; DataError where a record lacks it."""
+        """The raw second sequence of a pair.
+
+        Raises:
+            DataError: the record has no second sequence.
+        """
         second = record.meta.get(pair)
         if isinstance(second, Record):
             return second.raw
         if not second:
-            remedy = "fill it in; pairs of ids stand in a table: --set labels=FILE"
+            remedy = "fill it in; for pairs of ids, give a table: --set labels=FILE"
             raise DataError("a pair with an empty side", field=pair, remedy=remedy)
         return self.session.domain.text.of_text(str(second), {**self.config.options, **record.meta})
 
     def _row(self, record: Record, probabilities: Any) -> Row:
-        """The row of a record, with what is predicted of it as a whole."""
+        """The row of a record, with the prediction for the whole record."""
         names, values = self.card.names, [round(float(number), 6) for number in probabilities]
         by_name, where = dict(zip(names, values, strict=True)), {**place(record), **time_of(record)}
         if (truth := record.meta.get(TRUTH)) is not None and self.config.truth:
@@ -289,7 +297,7 @@ class Predict(Task[PredictConfig, Record]):
         return {**where, "prediction": best, "probability": by_name[best], "p": by_name}
 
     def _part_rows(self, record: Record, bounds: Any, outputs: Any, probabilities: Any) -> list[Row]:
-        """Rows of the units of a record, or of the entities that are found in it."""
+        """Rows of the units of a record, or of the entities in it."""
         names = self.card.names
         has_token = ~np.isnan(outputs[:, 0])
         silent = [self._part_location(record, a, b) for a, b in bounds[~has_token].tolist()]
@@ -303,7 +311,7 @@ class Predict(Task[PredictConfig, Record]):
         else:
             tags = self.labeller.chain(outputs[has_token])
         if self.card.kind == "entities" and not self.units:
-            # That a unit begins an entity of a kind, or is inside one, is one answer.
+            # The probabilities of beginning an entity and of being inside one are added up.
             kinds = np.array([name.partition("-")[2] for name in names])
             return [
                 {
@@ -322,7 +330,7 @@ class Predict(Task[PredictConfig, Record]):
         return sorted(rows, key=lambda row: row["start"])
 
     def _part_location(self, record: Record, start: int, end: int) -> Row:
-        """A part, and where it is in the document that the record was cut out of."""
+        """The location of a part in its record, and in the document that the record is a part of."""
         location = {**place(record), "start": start, "end": end, "unit": str(record.raw)[start:end]}
         if record.document is None or "start" not in record.meta:
             return location
@@ -333,7 +341,7 @@ class Predict(Task[PredictConfig, Record]):
         return {**location, **there}
 
     def figures(self, rows: Iterable[Row]) -> Figures:
-        """How many were called what; of values their mean and range."""
+        """The number of predictions of each class. For values, their mean and range."""
         counts, values, several = Counter[str](), [], []
         for row in rows:
             prediction = row["prediction"]

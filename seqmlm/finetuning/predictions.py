@@ -1,4 +1,4 @@
-"""Predictions of a fine-tuning's test data as its run keeps them: a Parquet file that says what it is of."""
+"""The predictions for the test data of a fine-tuning, stored in its run as a Parquet file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from seqmlm.errors import StateError
 
 PREDICTIONS = "predictions.parquet"
 TRUTH, GROUP = "truth", "group"
-"""Columns of predicted rows that `seqmlm evaluate` reads."""
+"""Columns in rows of predictions that `seqmlm evaluate` reads."""
 _KEY = b"seqmlm"
 
 
@@ -28,10 +28,10 @@ class Predictions(NamedTuple):
     predicted: Any
 
     def mismatch(self, second: Predictions, *, ids: bool = False) -> str | None:
-        """The difference between the test data of two sets of predictions, in words; None for none.
+        """How the test data of two sets of predictions differ, in words; None if they are equal.
 
-        With `ids` an example of those that differ is named. Values are compared with the rounding of their
-        scale, which each training has for itself.
+        With `ids`, the text names the first ids that differ. Values are compared with a tolerance, because
+        each training scales them differently.
         """
         if self.kind != second.kind:
             return f"one predicts {self.kind}, the other {second.kind}"
@@ -53,7 +53,7 @@ class Predictions(NamedTuple):
 def write_predictions(
     folder: Path, predictions: Predictions, records: Sequence[Mapping[str, Any]] = ()
 ) -> None:
-    """Write predictions into a run's folder, an item a row, with further fields of each from `records`."""
+    """Write predictions to the folder of a run, one row per item, with more fields from `records`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -84,11 +84,15 @@ def is_predictions_file(path: Path) -> bool:
     try:
         return path.suffix == ".parquet" and _KEY in (pq.read_schema(path).metadata or {})
     except (OSError, pa.ArrowException):
-        return False  # who reads it says what is wrong with it
+        return False  # the reader reports the fault
 
 
 def read_predictions(folder: Path) -> Predictions:
-    """Predictions that `write_predictions` wrote, from a folder or a file out of it; else StateError."""
+    """Read predictions from `write_predictions`, from a folder or a file in it.
+
+    Raises:
+        StateError: there are no predictions, or they cannot be read.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,4 +1,4 @@
-"""A fine-tuning under way: data, trainings, figures beside the rivals, the registered model."""
+"""The run of a fine-tuning: its data, trainings, test results and registered model."""
 
 from __future__ import annotations
 
@@ -59,15 +59,15 @@ from seqmlm.training.resume import (
 from seqmlm.training.run import QUARANTINE, TrainingRun, track_version
 
 COMPARED = ("accuracy", "auroc", "macro_f1", "spearman", "mean")
-"""Figures beside the primary one that trainings are compared by: few."""
+"""Measures that are charts in MLflow, besides the primary measure."""
 NAMED = 10
-"""Most classes that are named when a training begins."""
+"""The largest number of classes that are listed when a training begins."""
 _FREE = ("max_time", "rivals", "table")
-"""What a resumed run may change."""
+"""Settings that a resumed run may change."""
 
 
 class Finetuning(TrainingJob):
-    """A fine-tuning under way."""
+    """The run of a fine-tuning."""
 
     def __init__(self, config: FinetuneConfig, console: Any) -> None:
         config.check()
@@ -97,7 +97,7 @@ class Finetuning(TrainingJob):
 
     @cached_property
     def teacher(self) -> Teacher:
-        """The teacher of this run's head, with the examples in tokens."""
+        """The teacher of the head, with the examples in tokens."""
         return Teacher(
             *(self.session, self.config, self.card, self.parts, self.problems),
             metric=self.primary,
@@ -106,17 +106,17 @@ class Finetuning(TrainingJob):
         )
 
     def _seed_run(self, seed: int) -> TrainingRun:
-        """The run of one training: the run itself, where there are no others."""
+        """The run of one seed. With a single seed, it is the run itself."""
         return self.run if self.config.seeds == 1 else replace(self.run, name=f"{self.run.name}-seed{seed}")
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Where the examples to train on come from, as they were named."""
+        """The sources of the training examples, as given on the command line."""
         return (*self.config.train, *(class_file.partition("=")[2] for class_file in self.config.classes))
 
     @cached_property
     def files(self) -> list[str]:
-        """All files that are read."""
+        """All files that the run reads."""
         config = self.config
         classes = self.sources[len(config.train) :]
         paths = (*config.train, *config.valid, *config.test, *classes)
@@ -124,7 +124,7 @@ class Finetuning(TrainingJob):
         return [*data_files, *filter(None, (config.label_file, config.mask))]
 
     def summary(self) -> Summary:
-        """Train, judge, register."""
+        """Train the models, test the best one and register it."""
         config, teacher, seeds = self.config, self.teacher, self.seeds
         with self.session.data_rules():
             if not self.processes.is_main:  # it trains, and leaves the rest to the main process
@@ -140,11 +140,11 @@ class Finetuning(TrainingJob):
                 best = max(trainings, key=lambda trained: -np.inf if trained.value is None else trained.value)
                 labeller = teacher.best_labeller(best.seed, self._seed_run(best.seed).directory)
                 if config.rivals == "on" and self.parts["test"]:
-                    self.console.message("training done; fitting cheaper baselines on the same examples")
+                    self.console.message("training done; fitting baselines baselines on the same examples")
                 figures, tables = self._test_results(labeller, trainings, best)
                 entry = self._register(labeller, figures, tracked.run_id)
                 metrics = _test_metrics(figures)
-                # As a metric, each of the few is a chart with one point in MLflow.
+                # In MLflow, each metric is a chart with one point; details would be too many charts.
                 compared_names = dict.fromkeys(f"test/{name}" for name in (self.primary, *COMPARED))
                 chart_metrics = {name: metrics[name] for name in compared_names if name in metrics}
                 details = {name: value for name, value in metrics.items() if name not in chart_metrics}
@@ -171,12 +171,12 @@ class Finetuning(TrainingJob):
         return f"{self.card.kind}: {many}{self._class_counts()}; {train}, {held_out}"
 
     def _class_counts(self) -> str:
-        """The classes of records with how many examples each has, where classes are few and may be named."""
+        """The classes with their numbers of examples, if classes are few and may be named; else ""."""
         if self.card.kind != "class" or len(self.card.names) > NAMED:
             return ""
         counts = Counter(str(example.label) for examples in self.parts.values() for example in examples)
         text = ", ".join(f"{name!r} {counts[name]}" for name in sorted(counts))
-        return self.problems.quoted(f" ({text})")  # a class may say something of a person
+        return self.problems.quoted(f" ({text})")  # a class may reveal something about a person
 
     def _summary(self, **results: Any) -> Summary:
         counts = {
@@ -188,7 +188,10 @@ class Finetuning(TrainingJob):
         return Summary(task="finetune", **released(counts), **results, seconds=spent)
 
     def _agreed_settings(self) -> dict[str, Any]:
-        """The settings that are saved with the run, and a digest of the data; refused by the main process."""
+        """The settings to save with the run, with a digest of the data.
+
+        The main process checks them, and all processes agree on the result.
+        """
         settings: dict[str, Any] = to_dict(self.config)
         del settings["resume"], settings["name"]
         settings["data"] = file_fingerprint(self.files)
@@ -202,18 +205,18 @@ class Finetuning(TrainingJob):
         return settings
 
     def _check_runs(self, settings: Mapping[str, Any]) -> None:
-        """Refuse a name that is taken, and a run to resume that other settings or data began."""
+        """Refuse a name that is taken, and a resumed run with other settings or data."""
         frozen = [key for key in settings if key not in _FREE]
         for run in dict.fromkeys([self.run, *map(self._seed_run, self.seeds)]):
             if not (run.resume and (run.directory / REQUESTS[run.task]).exists()):
                 check_name_is_free(run.name, run.task, run.directory)
                 continue
-            # What a setting of a later version is by default, the run was begun with.
+            # A run of an earlier version began with the defaults of newer settings.
             saved = to_dict(FinetuneConfig()) | saved_settings(run.directory, run.task)
             check_unchanged(run.name, saved, settings, frozen=frozen, alternative="take another --name")
 
     def _open_run(self, run: TrainingRun, parent: str | None = None) -> TrackedRun:
-        """Open a run in MLflow with its parameters and data, below that of the id `parent`."""
+        """Open a run in MLflow with its parameters and data, as a child of the run `parent`."""
         config, card = self.config, self.card
         settings = ("tune", "epochs", "seeds", "shots", "seed")
         params = {
@@ -238,9 +241,10 @@ class Finetuning(TrainingJob):
         return shown_name(self.sources)
 
     def _train_seed(self, seed: int, tracked: TrackedRun | None, trainings_left: int) -> Trained:
-        """The training of one seed, a child of the run where there are several; read where it is finished.
+        """Train one seed, or read its result if it is finished.
 
-        It shares the time that is left with later ones; `trainings_left` counts all of them.
+        With several seeds, it is a child run in MLflow. Trainings share the remaining time; `trainings_left`
+        is the number of trainings that still need time, including this one.
         """
         run, is_single = self._seed_run(seed), self.config.seeds == 1
         if not is_single and self.processes.is_main:
@@ -254,14 +258,14 @@ class Finetuning(TrainingJob):
         child = tracked is not None and not is_single and self.config.tune != "none"
         with self._open_run(run, tracked.run_id) if child and tracked else nullcontext(tracked) as own_run:
             outcome = self.teacher.train(seed, run, own_run, self.console, start)
-        if start is not None:  # of a resumed training, the seconds before it stopped count too
+        if start is not None:  # for a resumed training, the seconds before it stopped count too
             self.deadline.carry(max(self.deadline.elapsed(), start.elapsed + outcome.seconds))
         if outcome.signal is None and self.processes.is_main:
             run.finish(outcome._asdict())
         return outcome
 
     def _rival_deadline(self, best: Trained) -> Callable[[str], bool]:
-        """Whether no time is left for a rival of a name."""
+        """A function that tells whether no time remains for the baseline with a name."""
         start = self.recorded_start(self._seed_run(best.seed).name)
         remaining = RemainingTime(deadline=self.deadline, start=start, cuts=self.cuts, key="rivals: ")
         return remaining.is_over
@@ -269,7 +273,7 @@ class Finetuning(TrainingJob):
     def _test_results(
         self, labeller: Labeller, trainings: Sequence[Trained], best: Trained
     ) -> tuple[dict[str, Any], list[Table]]:
-        """Figures on the test data beside those of rivals, and as a table; the predictions are written."""
+        """The test results of the model and the baselines, also as a table. Writes the predictions."""
         card, teacher, test = self.card, self.teacher, self.teacher.cases["test"]
         train = teacher.training_cases(best.seed)
         figures = {"kind": card.kind, "primary": self.primary, "train": len(train), "test": len(test)}
@@ -318,13 +322,13 @@ class Finetuning(TrainingJob):
         return page
 
     def _seed_figure(self, seed: int) -> float:
-        """The primary measure of one training on the test data; NaN where it cannot be had."""
+        """The primary measure of one training on the test data; NaN if it cannot be computed."""
         labeller = self.teacher.best_labeller(seed, self._seed_run(seed).directory)
         measures = self.teacher.measures(labeller, self.teacher.cases["test"])
         return measures[self.primary].value if self.primary in measures else math.nan
 
     def _answer(self, figures: Mapping[str, Any], model: str) -> str:
-        """The end of the fine-tuning in a sentence, and the command that uses its model."""
+        """The result of the fine-tuning in a sentence, and the command that uses its model."""
         learnt = f"{number_of(figures['train'], 'example')} taught {model} {self.card.label!r}"
         if read_as := reading_note(self.card, self.config.task):
             learnt += f" ({read_as})"
@@ -335,7 +339,7 @@ class Finetuning(TrainingJob):
         return f"{learnt}: {result}. Use it: seqmlm predict {self.run.name} FILE"
 
     def _register(self, labeller: Labeller, figures: Mapping[str, Any], run_id: str | None) -> ModelEntry:
-        """Write the model's folder, load it again, compare, register."""
+        """Write the folder of the model, check that it loads with equal predictions, and register it."""
         session, config, run = self.session, self.config, self.run
         labels = {field.name: to_dict(getattr(config, field.name)) for field in fields(Labelling)}
         card = replace(
@@ -364,7 +368,7 @@ class Finetuning(TrainingJob):
             return run.register(model, sources=self.sources, counts=counts)
 
     def _check_reloaded(self, folder: Path, labeller: Labeller) -> None:
-        """Refuse a folder that does not predict what the trained model does."""
+        """Refuse a folder whose predictions differ from those of the trained model."""
         sample = (self.teacher.cases["test"] or self.teacher.cases["train"])[:8]
         model = model_folder.load(folder, domain=self.session.card.domain)
         reloaded = Labeller.load(model, Conditionals(model.rows, device=labeller.ask.device))
@@ -376,14 +380,20 @@ class Finetuning(TrainingJob):
 
 
 def _open_session(config: FinetuneConfig) -> Session:
-    """The model to start from; UsageError for one that has no hidden states, or is fine-tuned already."""
+    """Open the model to start from.
+
+    Raises:
+        UsageError: it has no hidden states, or it is fine-tuned already.
+    """
     session = Session.open(config.model, domain=config.domain, labels="any", precision=config.precision)
     if not session.model.rows.has_hidden_states:
         raise UsageError(f"{config.model} is a linear model, which has no hidden states to learn from")
     if config.crf and config.tune == "none":
-        raise UsageError("a CRF is trained with the encoder, and --tune none trains nothing: leave one out")
+        raise UsageError(
+            "a CRF is trained with the encoder, and --tune none trains nothing: omit one of the two"
+        )
     if session.card.head:
-        raise UsageError(f"{config.model} is fine-tuned already: begin with the model it was made from")
+        raise UsageError(f"{config.model} is already fine-tuned: start from the model that it was made from")
     return session
 
 

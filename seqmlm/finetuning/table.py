@@ -1,4 +1,4 @@
-"""A table beside the examples: columns that boosting learns from, and of which the label is none."""
+"""A table with more columns for the examples. Boosting learns from them; the label is left out."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from seqmlm.finetuning.labelled import Parts
 from seqmlm.inference.pieces import HeadCard
 
 FEWEST = 20
-"""Rows from which on values that go with the classes are the classes by other names."""
+"""In at least this many rows, values that match the classes one to one are renamed classes."""
 
 
 class Columns:
-    """Columns beside the sequences: the rows of a table, by the id of a record, or by it and a time.
+    """The rows of a table, by the id of a record, or by its id and a time.
 
     Raises:
-        DataError: a table that cannot be read, that is about none of the examples, or only about their label.
+        DataError: the table cannot be read, has no id of an example, or has no column except ids and labels.
     """
 
     def __init__(self, file: Path, card: HeadCard, parts: Parts, problems: Problems) -> None:
@@ -57,10 +57,12 @@ class Columns:
             problems.note(f"{which} of --table is the label, left out", Things(1), source=source)
             self.names.remove(name)
         if not self.names:
-            raise DataError("no column beside ids and labels", source=source, remedy="add some to learn from")
+            raise DataError(
+                "no column besides ids and labels", source=source, remedy="add some to learn from"
+            )
 
     def row(self, record: Record) -> Mapping[str, Any] | None:
-        """The row of a record: at its time, else by its id or its document; None where there is none."""
+        """The row of a record, by its id and time, its id or its document; None without such a row."""
         if TIME in record.meta:
             time = round(datetime.fromisoformat(record.meta[TIME]).timestamp(), 6)
             if (row_at_time := self.rows.get((record.id, time))) is not None:
@@ -68,7 +70,7 @@ class Columns:
         return self.rows.get(record.id) or self.rows.get(record.document)
 
     def values_of(self, cases: Sequence[Case]) -> dict[str, list[Any]]:
-        """The values of each column; None where there are none."""
+        """The values of each column; missing values are None."""
         rows = [self.row(case.record) or {} for case in cases]
         return {name: [row.get(name) for row in rows] for name in self.names}
 
@@ -76,9 +78,10 @@ class Columns:
 def _is_label(
     name: str, card: HeadCard, labelled_rows: Iterable[tuple[Label, Mapping[str, Any]]], fewest: float
 ) -> bool:
-    """Whether a column has the name of the label, or its values wherever it has any, perhaps renamed.
+    """Whether a column is the label: by its name, or by its values in all rows that have one.
 
-    Renamed classes are as many as the label has, one for each, in at least `fewest` rows.
+    The values may also be renamed classes: each class has one value and each value one class, in at least
+    `fewest` rows.
     """
     pairs = [(row[name], label) for label, row in labelled_rows if filled(row.get(name))]
     if name in card.label.split(",") or (pairs and all(_is_same_label(*pair) for pair in pairs)):
@@ -89,7 +92,7 @@ def _is_label(
 
 
 def _is_same_label(value: Any, label: Label) -> bool:
-    """Whether a value is a class, 1 that which is true, or one of some numbers."""
+    """Whether a value equals a label: the same class or number, or one of several numbers."""
     if isinstance(label, tuple):
         return any(math.isclose(number(value), number(numeral), rel_tol=1e-5) for numeral in label)
     same = math.isclose(number(value), number(label), rel_tol=1e-5)
@@ -97,6 +100,6 @@ def _is_same_label(value: Any, label: Label) -> bool:
 
 
 def _folded_text(value: Any) -> str | bool:
-    """A value as it compares with others, whatever its case and type."""
+    """A value as text for comparisons, without regard to case and type."""
     text = str(value).strip().lower()
     return FLAGS.get(text, text)

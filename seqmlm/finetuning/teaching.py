@@ -1,6 +1,6 @@
-"""One training of a fine-tuning: an encoder with a head, from its first step to the weights that are kept.
+"""One training of a fine-tuning: an encoder with a head, from the first step to the best weights.
 
-It is `Loop` with another objective; where nothing of the encoder is trained, scikit-learn fits the head.
+It uses `Loop` with its own objective. If the encoder is frozen, scikit-learn fits the head.
 """
 
 from __future__ import annotations
@@ -52,15 +52,16 @@ from seqmlm.training.run import TrainingRun
 
 FINAL = "final.safetensors"
 RATES = {128: 1e-3, 256: 5e-4}
-"""Peak learning rates by width; of wider encoders, and of adapters ten times that, `RATE`."""
+"""Peak learning rates by width of the encoder. Wider encoders use `RATE`, and their adapters ten times that
+rate."""
 RATE = 5e-5
 STEPS = 400
-"""About so many steps at least, where epochs are not given: a small set is read more often."""
-_KEPT_BYTES = 1 << 28  # of features; larger ones are read again, for they would be held through the training
+"""The approximate minimum number of steps if epochs are not given. Small data sets are repeated more."""
+_KEPT_BYTES = 1 << 28  # of features; larger ones are computed again, to save memory during the training
 
 
 class Trained(NamedTuple):
-    """One training of several: the value of its validation (None without), and the signal that stopped it."""
+    """The result of one training: its validation value (None without), and the signal that stopped it."""
 
     seed: int
     value: float | None
@@ -70,13 +71,13 @@ class Trained(NamedTuple):
 
 
 class Teacher:
-    """Trains a head.
+    """Trains a head, and the selected part of its encoder.
 
     Args:
-        problems: receives examples that cannot be spelled in tokens.
-        metric: of the validation data, that decides.
-        rivals: whether rivals will see the units of the examples.
-        processes: that train together.
+        problems: receives examples that cannot be encoded.
+        metric: the measure on the validation data that selects the best weights.
+        rivals: whether baselines need the units of the examples.
+        processes: the processes that train together.
     """
 
     def __init__(
@@ -111,15 +112,15 @@ class Teacher:
         return self.config.learning_rate or (10 * rate if adapters else rate)
 
     def training_cases(self, seed: int) -> list[Case]:
-        """The training cases of a seed."""
+        """The training cases for a seed."""
         return few_shot_cases(self.card, self.cases["train"], self.config.shots, seed)
 
     def train(
         self, seed: int, run: TrainingRun, tracked: TrackedRun | None, console: Console, start: Start | None
     ) -> Trained:
-        """One training, tracked if `tracked` is given, in the time that `start` left for its steps.
+        """Run one training, in the time that `start` leaves for its steps; track it if `tracked` is given.
 
-        If no signal stopped it, its weights lie in the run's folder.
+        If no signal stopped it, its weights are in the folder of the run.
         """
         if self.config.tune == "none":
             rows = self.frozen_model(seed)
@@ -138,15 +139,15 @@ class Teacher:
         return trained
 
     def frozen_model(self, seed: int) -> LabelledRows:
-        """The encoder as it is, with a head that is fitted to what it says."""
+        """The frozen encoder with a head that is fitted to its outputs."""
         rows = self._new_model(seed, "none")
         self._fit(rows, seed)
         return rows
 
     def _fit(self, rows: LabelledRows, seed: int, *, begins: bool = False) -> None:
         cases = self.training_cases(seed)
-        # A training that begins fitted and its rival, the frozen encoder, read the same of the same examples,
-        # but for the rounding errors of adapters, which would tell a resumed run from others.
+        # A training that begins with a fitted head shares features with its baseline, the frozen encoder.
+        # Adapters are an exception: their rounding errors would make a resumed run differ from others.
         adapted = begins and self.config.tune.startswith("lora")
         features_seed, features = self._features
         if adapted or features_seed != seed:
@@ -158,7 +159,7 @@ class Teacher:
         fit_frozen(rows, self.card, features, targets, seed, begins=begins)
 
     def best_labeller(self, seed: int, folder: Path) -> Labeller:
-        """The model that a training has kept: adapters merged, temperature set."""
+        """The model with the stored weights of a training: adapters merged, temperature set."""
         rows = self._new_model(seed, self.config.tune)
         restore_module(rows, load((folder / FINAL).read_bytes()))
         merge(rows)
@@ -170,11 +171,11 @@ class Teacher:
         return labeller
 
     def measures(self, labeller: Labeller, cases: Sequence[Case]) -> dict[str, Estimate]:
-        """Measures of a model's predictions of some cases, by name, without intervals."""
+        """Measures of the predictions for some cases, by name, without intervals."""
         return worth(self.card, cases, predictions_of(labeller, cases), draws=0)
 
     def _new_model(self, seed: int, mode: str) -> LabelledRows:
-        """The model before its first step, with what is not trained frozen."""
+        """The model before its first step. Weights that are not trained are frozen."""
         torch.manual_seed(seed)
         model = model_folder.load(self.session.model.path, domain=self.session.card.domain, head="optional")
         rows: Any = model.rows
@@ -192,7 +193,7 @@ class Teacher:
 
 
 class HeadTraining(Objective):
-    """A head and the tuned part of its encoder, trained on the labelled examples of a seed until a limit."""
+    """The training of a head and the tuned part of its encoder, on the labelled examples of a seed."""
 
     def __init__(self, teacher: Teacher, rows: LabelledRows, seed: int, start: Start | None) -> None:
         config, world, validates = teacher.config, teacher.processes.world, bool(teacher.cases["validation"])
@@ -212,7 +213,7 @@ class HeadTraining(Objective):
             learning_rate=teacher.rate,
             schedule="linear",
             rows_per_batch=world,
-            # Of few data an epoch is a few steps, in which nothing is learnt yet.
+            # With few data, an epoch has only a few steps, and the model has not learnt anything yet.
             evaluate_every=max(1, epoch_steps // 2, round(epochs * epoch_steps / 20)) if validates else None,
             patience=config.patience if validates else None,
             precision=config.precision,
@@ -220,7 +221,7 @@ class HeadTraining(Objective):
         )
 
     def evaluation(self, run: TrainingRun, processes: Processes) -> Best | None:
-        """Keeps the weights that are best on the validation data; None without such data."""
+        """The evaluation that keeps the best weights on the validation data; None without such data."""
         teacher, file = self.teacher, run.directory / BEST
         if not teacher.cases["validation"]:
             return None

@@ -1,7 +1,7 @@
-"""What a fine-tuned model is worth: figures of its test data beside those of cheap rivals.
+"""Test results of a fine-tuned model, compared with those of simple baselines.
 
-The rivals see the same examples, in the units that the model reads. One that cannot be fitted has a reason in
-place of figures.
+The baselines (`Rivals`) see the same examples, in the units that the model reads. A baseline that cannot be
+fitted has a reason instead of results.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from seqmlm.reports.summary import Table
 from seqmlm.reports.verdict import BOTH, PLACES
 
 Predictions = Any
-"""As `seqmlm.evaluation.predictions.measures` takes them."""
+"""Predictions in the form that `seqmlm.evaluation.predictions.measures` needs."""
 COLUMNS = "boosted columns"
 LATE = "no time was left; the same command with --resume and a longer --max-time fits it"
 
@@ -29,21 +29,21 @@ LATE = "no time was left; the same command with --resume and a longer --max-time
 def worth(
     card: HeadCard, cases: Sequence[Case], predictions: Predictions, *, draws: int = 1000
 ) -> dict[str, Estimate]:
-    """Measures of predictions, by name; those that cannot be had are absent."""
+    """Measures of predictions, by name. Measures that cannot be computed are absent."""
     groups = [case.group for case in items_of(card, cases)]
     truth = truth_of(card, cases)
     return measures(card.kind, truth, predictions, groups=groups, names=card.names, draws=draws)
 
 
 class Rivals:
-    """Predictions of the test cases by what needs no model.
+    """Predictions for the test cases from baselines that need no trained encoder.
 
     Args:
-        is_over: whether the time limit leaves none for the rival of this name.
+        is_over: whether no time remains for the baseline with this name.
 
     Attributes:
-        predictions: by name of the rival.
-        unfitted: why others could not be fitted, by name.
+        predictions: predictions by the name of the baseline.
+        unfitted: reasons why other baselines could not be fitted, by name.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Rivals:
         self._truth, self._is_over = truth_of(card, train), is_over
 
     def add(self, name: str, predict: Callable[[], Predictions]) -> None:
-        """Add what a rival predicts, or why it cannot be fitted."""
+        """Add the predictions of a baseline, or the reason why it cannot be fitted."""
         if self._is_over(name):
             self.unfitted[name] = LATE
             return
@@ -82,7 +82,7 @@ class Rivals:
         self.add(PLACES, lambda: rivals.place_predictions(kind, train, truth, test, names=names))
 
     def _window_predictions(self, train: rivals.Examples, test: rivals.Examples) -> Predictions:
-        """Predictions of the units of test cases by a linear model of each unit and its neighbours."""
+        """Predictions for the units of test cases, from a linear model of each unit and its neighbours."""
         kind, names = self._card.kind, self._card.names
         if kind == "entities":
             return rivals.window_predictions(kind, train, self._truth, test, names=names)
@@ -105,10 +105,15 @@ class Rivals:
 def figures_of(
     card: HeadCard, primary: str, test: Sequence[Case], ours: Predictions, beaten: Rivals
 ) -> tuple[dict[str, Any], Table]:
-    """Figures of a model's predictions of the test cases, with intervals and rivals; a table of them.
+    """Test results of a model's predictions, and a table of them.
 
-    They are measures by name, `intervals`, those of `rivals`, why others are `unfitted`, the `lead` over the
-    best rival by the `primary` measure, which decides, and, of boosted columns, differences `over_columns`.
+    The results have the measures by name and these keys:
+
+    * `intervals`: the 95 % intervals of the measures.
+    * `rivals`: the measures of each baseline.
+    * `unfitted`: reasons why other baselines could not be fitted.
+    * `lead`: the difference to the best baseline in the `primary` measure.
+    * `over_columns`: differences to gradient boosting on the columns of a table.
     """
     rival_predictions = beaten.predictions
     estimates = worth(card, test, ours)

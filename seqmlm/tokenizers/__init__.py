@@ -1,1 +1,1 @@
-"""A field's units turned into token ids, groups and spans."""
+"""Tokenizers: they convert the units of a field to token ids, groups and spans."""

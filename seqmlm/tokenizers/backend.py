@@ -1,4 +1,4 @@
-"""Encodings of the `tokenizers` library converted to ours: ids, units and spans, for any fast tokenizer."""
+"""Convert encodings of the `tokenizers` library to ours: ids, units and spans, for any fast tokenizer."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from seqmlm.tokenizers.spelling import Spelling
 
 
 class Pieces(Spelling):
-    """Pieces of words, as the decoder of a `tokenizers.Tokenizer` writes them.
+    """The spelling of word pieces, from the decoder of a `tokenizers.Tokenizer`.
 
     Args:
         tokens: (V,) the vocabulary.
         backend: the tokenizer.
-        space: its special ids.
+        space: the special ids.
     """
 
     def __init__(self, tokens: Sequence[str], backend: tokenizers.Tokenizer, space: TokenSpace) -> None:
@@ -33,7 +33,7 @@ class Pieces(Spelling):
         self._alone: dict[int, bool] = {}
 
     def surface(self, token: int) -> str:
-        """The id's text as decoded inside a sentence, outer spaces removed."""
+        """The text of an id inside a sentence, without outer spaces."""
         if self._space.is_special[token]:
             return self.tokens[token]
         return self.text_of_tokens([token]).removeprefix("##")
@@ -44,7 +44,7 @@ class Pieces(Spelling):
         return text.strip()
 
     def unit_text(self, token: int) -> str | None:
-        """The text of an id where, behind a word, it is encoded as this id; else None."""
+        """The text of an id if that text, after a word, is encoded as this id; else None."""
         if self._space.is_special[token]:
             return None
         text = self.surface(token)
@@ -57,25 +57,25 @@ class Pieces(Spelling):
         return text if self._alone[token] else None
 
     def _ends_with(self, text: str, token: int) -> bool:
-        """Whether the last word of a text is this one token."""
+        """Whether the last word of a text is only this token."""
         encoding = self._backend.encode(text, add_special_tokens=False)
         words = encoding.word_ids
         return bool(words) and encoding.ids[-1] == token and words.count(words[-1]) == 1
 
 
 class BackendTokenizer(Tokenizer):
-    """A tokenizer based on a `tokenizers.Tokenizer`; the units are its pre-tokens (words).
+    """A tokenizer based on a `tokenizers.Tokenizer`. The units are its pre-tokens (words).
 
     Args:
-        backend: the trained tokenizer, its post-processor adding the special tokens.
-        space: its vocabulary.
+        backend: the trained tokenizer. Its post-processor adds the special tokens.
+        space: the size of its vocabulary, and its special ids.
 
     Class attributes:
-        divided: a text is divided where it has a gap, as the library does at a special token in it, and the
-            parts are read as texts of their own; else the gap is read as a word that nobody knows.
-        pieces: how its ids are written.
+        divided: whether a text is divided at a gap, as the library divides it at a special token. The parts
+            are then encoded separately. Otherwise the gap is encoded as an unknown word.
+        pieces: the class that spells its ids.
 
-    Special tokens spelled out in a raw text ("[MASK]") are text like any other: data cannot inject them.
+    A special token in a raw text ("[MASK]") is normal text. Data cannot inject special tokens.
     """
 
     traits: ClassVar[Traits] = Traits(unit="word")
@@ -87,7 +87,7 @@ class BackendTokenizer(Tokenizer):
         self._backend.no_truncation()
         self._backend.no_padding()
         self._backend.encode_special_tokens = True
-        # Without a pre-tokenizer the library treats the whole text as one word; then each token is a unit.
+        # Without a pre-tokenizer, the library treats the whole text as one word. Each token is then a unit.
         self._has_words = self._backend.pre_tokenizer is not None
         self.space = space
         tokens = [""] * space.size
@@ -101,10 +101,10 @@ class BackendTokenizer(Tokenizer):
         self._is_blank = np.array([not text for text in surfaces], dtype=np.bool_)
 
     def encode_batch(self, raws: Sequence[str]) -> list[Encoding]:
-        """Encode texts in parallel threads; groups are word numbers, spans are characters of the raw text.
+        """Encode texts in parallel threads. Groups are word numbers; spans are characters of the raw text.
 
-        The pieces of one character that takes several tokens all have that character's span; white space in
-        front is left out, so a token that is white space alone has an empty one.
+        If one character takes several tokens, all of them have the span of this character. Spans do not
+        include white space before a word. A token that is only white space therefore has an empty span.
         """
         return self._encoded(raws)[0]
 
@@ -113,7 +113,7 @@ class BackendTokenizer(Tokenizer):
 
     @cached_property
     def _with_gaps(self) -> tokenizers.Tokenizer:
-        """The backend with a further token for a gap, which takes spaces as the mask token does."""
+        """The backend with one more token, for a gap. It includes spaces as the mask token does."""
         backend = tokenizers.Tokenizer.from_str(self._backend.to_str())
         backend.encode_special_tokens = True
         mask_token = backend.get_added_tokens_decoder().get(self.space.mask)
@@ -124,7 +124,7 @@ class BackendTokenizer(Tokenizer):
     def _encoded(
         self, raws: Sequence[str], backend: tokenizers.Tokenizer | None = None
     ) -> tuple[list[Encoding], list[Any]]:
-        """Our encodings, and those of the library; where a backend has further tokens, they are [MASK]."""
+        """Our encodings, and those of the library. Tokens that only the backend has become [MASK]."""
         encodings = (backend or self._backend).encode_batch(list(raws))
         ids, starts = _concatenate([encoding.ids for encoding in encodings])
         ids[ids >= self.space.size] = self.space.mask
@@ -136,7 +136,7 @@ class BackendTokenizer(Tokenizer):
         return split_encodings(pairwise(starts.tolist()), ids, groups, spans), encodings
 
     def _empty_blanks(self, ids: Ids, groups: Ids, spans: Ids) -> None:
-        """Give a token that is only a space an empty span where the rest of its word begins; in place."""
+        """Give each token that is only a space an empty span at the start of its word; in place."""
         blank = np.flatnonzero(self._is_blank[ids])
         spans[blank, 1] = spans[blank, 0]
         leading = blank[groups[blank] == groups[np.minimum(blank + 1, len(groups) - 1)]]
@@ -161,8 +161,8 @@ class BackendTokenizer(Tokenizer):
 
 
 def word_numbers(words: Iterable[int | None]) -> Ids:
-    """The number of each token's word, -1 for special ones."""
-    # None (a special token) becomes NaN on the way to float, which is how numpy takes it quickly.
+    """The word number of each token; -1 for special tokens."""
+    # The conversion to float makes None (a special token) NaN; this is the fastest way in numpy.
     return np.nan_to_num(np.array([*words], dtype=np.float64), nan=SPECIAL_GROUP).astype(np.int32)
 
 
@@ -170,7 +170,7 @@ def read_backend(directory: Path) -> tokenizers.Tokenizer:
     """The `tokenizer.json` of a saved tokenizer.
 
     Raises:
-        StateError: it cannot be read.
+        StateError: the file cannot be read.
     """
     try:
         return tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
@@ -179,13 +179,13 @@ def read_backend(directory: Path) -> tokenizers.Tokenizer:
 
 
 def backend_content(backend: tokenizers.Tokenizer) -> Any:
-    """The content of a backend that determines ids, as JSON: all but truncation, padding and file version."""
+    """The content of a backend that determines ids, as JSON: without truncation, padding and file version."""
     content = json.loads(backend.to_str())
     return {key: value for key, value in content.items() if key not in ("version", "truncation", "padding")}
 
 
 def _trim(spans: Ids, raws: Sequence[str], starts: Ids) -> None:
-    """Move the starts of (T, 2) spans past white space, in place: a word's own space is not part of it."""
+    """Move the starts of (T, 2) spans past white space, in place. A word does not include its space."""
     text = np.frombuffer(("".join(raws) + "\0").encode("utf-32-le", errors="surrogatepass"), dtype=np.uint32)
     is_space = (text == 32) | ((text >= 9) & (text <= 13)) | (text == 0xA0) | (text == 0x3000)
     bases = np.zeros(len(raws) + 1, dtype=np.int64)
@@ -199,7 +199,7 @@ def _trim(spans: Ids, raws: Sequence[str], starts: Ids) -> None:
 
 
 def _concatenate(lists: Sequence[Sequence[int]]) -> tuple[Ids, Ids]:
-    """All lists end to end, and the (N + 1,) offsets of their starts."""
+    """All lists joined, and the (N + 1,) offsets of their starts."""
     starts = np.zeros(len(lists) + 1, dtype=np.int32)
     np.cumsum([len(part) for part in lists], out=starts[1:])
     return np.fromiter(chain.from_iterable(lists), dtype=np.int32, count=int(starts[-1])), starts
@@ -209,7 +209,7 @@ def checkpoint_space(fast: Any) -> TokenSpace:
     """The ids of a Hugging Face fast tokenizer, and which of them are special.
 
     Raises:
-        UsageError: it has no mask or padding token.
+        UsageError: the tokenizer has no mask or padding token.
     """
     backend = fast.backend_tokenizer
     for role in ("mask_token_id", "pad_token_id"):
@@ -219,7 +219,7 @@ def checkpoint_space(fast: Any) -> TokenSpace:
             )
     start = fast.cls_token_id if fast.cls_token_id is not None else fast.bos_token_id
     end = fast.sep_token_id if fast.sep_token_id is not None else fast.eos_token_id
-    # The post-processor may add neither: then sequences have no start and end token, despite their names.
+    # The post-processor may add neither. Sequences then have no start and end token, despite the names.
     added = set(backend.encode("", add_special_tokens=True).ids)
     named = {fast.pad_token_id, fast.mask_token_id, fast.unk_token_id, start, end, *fast.all_special_ids}
     flagged = {number for number, token in backend.get_added_tokens_decoder().items() if token.special}

@@ -1,4 +1,4 @@
-"""The tokenizer interface: raw sequences to ids, units and spans; save and load give equal ids."""
+"""The tokenizer interface: convert raw sequences to ids, units and spans; save and load a vocabulary."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ CHECKPOINT_CONTENT = word_list(
 )
 CHECKPOINT_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 CHECKPOINT_FILES = (*CHECKPOINT_CONTENT, *CHECKPOINT_SETTINGS)
-"""What a tokenizer of a checkpoint is read from."""
+"""Files from which the tokenizer of a checkpoint is read."""
 
 
 class Unknown(NamedTuple):
-    """A part of a raw sequence outside a tokenizer's alphabet.
+    """A part of a raw sequence that is not in the alphabet of a tokenizer.
 
-    offset: where it starts in the raw sequence, 0-based, in characters (or in items, where raw is a list).
+    offset: its 0-based start in the raw sequence, in characters; in items if raw is a list.
     text: the part itself.
     """
 
@@ -42,14 +42,15 @@ class Unknown(NamedTuple):
 
 
 class UnknownUnit(DataError):
-    """A sequence contains something without an id; raised by `encode` and `encode_batch`.
+    """A sequence contains a part without an id. Raised by `encode` and `encode_batch`.
 
-    The tokenizer does not know the file, so `source` and `line` are None; the caller adds them with `at`.
+    The tokenizer does not know the file. `source` and `line` are therefore None, and the caller adds them
+    with `at`.
 
     Args:
-        unknown: the first unknown piece; the attribute is `found`.
-        alphabet: the known symbols, for the remedy.
-        index: number of the sequence inside the batch; 0 for `encode`.
+        unknown: the first unknown part; its attribute is `found`.
+        alphabet: the known symbols, for the message.
+        index: number of the sequence in the batch; 0 for `encode`.
     """
 
     def __init__(
@@ -70,21 +71,21 @@ class UnknownUnit(DataError):
         )
 
     def at(self, source: str, line: int | None) -> UnknownUnit:
-        """The same error with file and line of the record."""
+        """The same error with the file and line of the record."""
         return UnknownUnit(self.found, alphabet=self.alphabet, index=self.index, source=source, line=line)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """Traits that every tokenizer of a class has.
+    """Properties that all tokenizers of a class share.
 
     Args:
-        unit: what it counts, as a person calls it ("word").
-        trainable: its vocabulary is learnt (`train`).
-        closed: a symbol outside the alphabet is an error rather than an unknown token.
-        single_tokens: every unit is one token, so that counts of tokens say how frequent units are.
-        reads: whether it can encode a raw value.
-        sensitive_options: options of `train` that keep rare items out of the vocabulary.
+        unit: the common name of its unit, such as "word".
+        trainable: whether its vocabulary is learnt (`train`).
+        closed: whether a symbol outside the alphabet is an error, not an unknown token.
+        single_tokens: whether every unit is one token. Counts of tokens are then frequencies of units.
+        reads: function that tells whether it can encode a raw value.
+        sensitive_options: options of `train` for sensitive data. They keep rare items out of the vocabulary.
     """
 
     unit: str
@@ -96,69 +97,69 @@ class Traits:
 
 
 class ForeignVocabulary:
-    """A part of tokenizers whose vocabulary may not be of the field: it counts what it cannot read."""
+    """A mixin for tokenizers whose vocabulary may be from another field. It counts unreadable text."""
 
     refuses: bool = True
-    """Whether `encode_batch` refuses many letters that the vocabulary cannot read. A follower of files that
-    grow sets it to False: later lines may be readable."""
+    """Whether `encode_batch` refuses text if the vocabulary cannot read many of its letters. Commands that
+    follow growing files set it to False, because later lines may be readable."""
 
     def unread(self) -> str:
-        """Why the vocabulary cannot read what was encoded so far, and what to do; "" where it can."""
-        raise AssertionError("each such tokenizer says it")
+        """Why the vocabulary cannot read the text so far, and what to do; "" if it can."""
+        raise AssertionError("each tokenizer of this kind overrides it")
 
 
 class Tokenizer(ABC):
-    """Turns raw sequences of one field into `Encoding`s, and keeps the vocabulary that gives ids a meaning.
+    """Converts raw sequences of one field to `Encoding`s, and keeps the vocabulary.
 
-    `cls()` (not trainable) and `cls.train(texts, **options)` construct one. It is registered by an entry
-    point in `seqmlm.tokenizers`.
+    Construct it with `cls()` if it is not trainable, or with `cls.train(texts, **options)`. An entry point in
+    `seqmlm.tokenizers` registers it.
 
-    Raw is a `str` wherever the field has text; a field with structured records (visits, events) takes those,
-    and then `str(raw)` is the text that spans point into.
+    A raw sequence is a `str` in fields with text. In fields with structured records (visits, events), it is
+    such a record. Spans then point into `str(raw)`.
     """
 
     name: ClassVar[str]
     traits: ClassVar[Traits]
 
     space: TokenSpace
-    """Size of the vocabulary and the special ids."""
+    """The size of the vocabulary, and the special ids."""
 
     tokens: Sequence[str]
-    """(V,) the vocabulary's string for each id."""
+    """(V,) the string of each id in the vocabulary."""
 
     options: Mapping[str, Any] = {}
-    """The options it was constructed with, as plain values; saved with it."""
+    """The options of its construction, as plain values. They are saved with it."""
 
     channels: Mapping[str, Mapping[str, Any]] = {}
-    """Name to kind of the further inputs in its encodings; see `seqmlm.engine.channels.Channel`."""
+    """Name to kind of additional inputs in its encodings; see `seqmlm.engine.channels.Channel`."""
 
     @cached_property
     def units(self) -> Units:
-        """How the field's units are hidden and read back from answers; here they are groups of tokens."""
+        """The rule that masks units and reads predictions for them. Here, units are groups of tokens."""
         return Units(self.space)
 
     @cached_property
     def spelling(self) -> Spelling:
-        """How ids are written in the field's text."""
+        """The spelling of ids in the text of the field."""
         return Spelling(self.tokens)
 
     @abstractmethod
     def encode_batch(self, raws: Sequence[Any]) -> list[Encoding]:
-        """Encode many sequences, special tokens included; no truncation, no padding.
+        """Encode many sequences, including special tokens, without truncation and padding.
 
         The arrays of one batch may be views of one buffer.
 
         Raises:
-            UnknownUnit: the first sequence with something outside the alphabet (`index` says which), for
-                tokenizers with a closed alphabet; the others use their unknown token or need none.
+            UnknownUnit: a sequence has a part outside a closed alphabet. `index` is the number of the first
+                such sequence. Tokenizers without a closed alphabet use their unknown token.
         """
 
     def encode(self, raw: Any) -> Encoding:
-        """Encode one sequence; see `encode_batch`."""
+        """Encode a single sequence; see `encode_batch`."""
         return self.encode_batch([raw])[0]
 
     def unknown(self, raw: Any) -> list[Unknown]:
-        """Everything in `raw` that `encode` would refuse or replace by the unknown token, in order."""
+        """All parts of `raw` that `encode` would refuse or replace by the unknown token, in order."""
         return []
 
     @classmethod
@@ -166,25 +167,25 @@ class Tokenizer(ABC):
         """Learn a vocabulary.
 
         Args:
-            texts: training text, read once; memory stays bounded however much there is.
-            vocabulary_size: the largest number of ids; None fits it to the amount of text.
-            options: the tokenizer's own.
+            texts: training text, read once. Memory is bounded for any amount of text.
+            vocabulary_size: the largest number of ids. With None, it depends on the amount of text.
+            options: options of this tokenizer.
 
         Raises:
-            UsageError: this tokenizer's vocabulary is fixed (`trainable` is False).
+            UsageError: the vocabulary of this tokenizer is fixed (`trainable` is False).
         """
         raise UsageError(f"{cls.name} has a fixed vocabulary and is not trained; omit vocabulary_size")
 
     @abstractmethod
     def hf(self) -> PreTrainedTokenizerFast:
-        """The same tokenizer as a Hugging Face fast tokenizer: equal ids for every sequence."""
+        """The same tokenizer as a Hugging Face fast tokenizer, with equal ids for every sequence."""
 
     def _content(self) -> Any:
-        """The content that determines ids besides name and options, as JSON values."""
+        """The content that determines ids, in addition to name and options, as JSON values."""
         return list(self.tokens)
 
     def save(self, directory: Path) -> None:
-        """Write `tokenizer.json` and `tokenizer_config.json` (for AutoTokenizer) and our own card."""
+        """Write `tokenizer.json` and `tokenizer_config.json` for AutoTokenizer, and our own card."""
         directory.mkdir(parents=True, exist_ok=True)
         self.hf().save_pretrained(str(directory))
         _name_for_all_versions(directory / "tokenizer_config.json")
@@ -194,7 +195,7 @@ class Tokenizer(ABC):
     @classmethod
     @abstractmethod
     def load(cls, directory: Path) -> Self:
-        """Load what `save` wrote.
+        """Load a folder that `save` wrote.
 
         Raises:
             StateError: the folder has no such tokenizer.
@@ -202,13 +203,11 @@ class Tokenizer(ABC):
 
 
 class Growing(Tokenizer):
-    """A tokenizer that can get ids for what later data have, and says what it decided about its data."""
+    """A tokenizer that can add ids for later data, and reports its decisions about its training data."""
 
     @abstractmethod
     def grown(self, texts: Iterable[Any]) -> Self:
-        """This tokenizer with ids for what these texts have and it does not know, behind all ids it has.
-
-        What it knows keeps its id.
+        """This tokenizer with new ids for the unknown parts of some texts. Existing ids do not change.
 
         Args:
             texts: training text, read once.
@@ -217,31 +216,34 @@ class Growing(Tokenizer):
     @property
     @abstractmethod
     def facts(self) -> Mapping[str, str]:
-        """Decisions on the fields of its training data, field to a few words; shown by inspection."""
+        """Decisions about its training data, from a field to a few words.
+
+        `seqmlm data inspect` shows them.
+        """
 
     @abstractmethod
     def advice(self, counts: Sequence[int]) -> str | None:
-        """Advice for data of which the vocabulary says little; None where it says enough.
+        """Advice for data that the vocabulary covers badly; None if it covers them well.
 
         Args:
-            counts: (V,) how often each token occurs there.
+            counts: (V,) the number of occurrences of each token in the data.
         """
 
 
 def fingerprint(tokenizer: Tokenizer) -> str:
-    """SHA-256, in hex, of everything that determines the ids."""
+    """SHA-256, in hex, of all content that determines the ids."""
     content = [tokenizer.name, tokenizer.options, tokenizer._content()]
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return sha256(text.encode()).hexdigest()
 
 
 def of_length(tokenizer: Tokenizer, tokens: int | None = None) -> Tokenizer:
-    """A tokenizer for rows of one length: others are refused, in training as in every use.
+    """A tokenizer for rows of one length. It refuses other lengths, in training and in every other use.
 
-    Its places are columns, so that a row read backwards is no row: it has one strand.
+    Its positions are columns. A reversed row is therefore not a valid row, and the tokenizer has one strand.
 
     Args:
-        tokens: of a row, start and end included; None for as many as the first row has.
+        tokens: tokens in a row, including start and end. With None, the first row determines the number.
     """
     shortened, rule = copy(tokenizer), copy(tokenizer.units)
     shortened.encode_batch = partial(_of_one_length, tokenizer, [tokens])  # type: ignore[method-assign]
@@ -251,12 +253,12 @@ def of_length(tokenizer: Tokenizer, tokens: int | None = None) -> Tokenizer:
 
 
 def encode_symbols(tokenizer: Tokenizer, text: str) -> Encoding:
-    """Encode symbols that are no row of data, whatever the length of rows; see `encode_batch`."""
+    """Encode symbols that are not a row of data, without the check of row lengths; see `encode_batch`."""
     return type(tokenizer).encode_batch(tokenizer, [text])[0]
 
 
 def space_of(special: Sequence[str], size: int) -> TokenSpace:
-    """The space of a vocabulary that begins with special tokens, those of BERT (or but [UNK]) among them."""
+    """The space of a vocabulary that begins with special tokens: those of BERT, without or with [UNK]."""
     place = {token: number for number, token in enumerate(special)}
     return TokenSpace(
         size=size,
@@ -272,7 +274,7 @@ def space_of(special: Sequence[str], size: int) -> TokenSpace:
 def split_encodings(
     bounds: Iterable[tuple[int, int]], ids: Ids, groups: Ids, spans: Ids, weights: Floats | None = None
 ) -> list[Encoding]:
-    """Encodings as views of common arrays, one between each two bounds."""
+    """Encodings as views of shared arrays, one for each pair of bounds."""
     return [
         Encoding(
             ids=ids[a:b],
@@ -285,7 +287,7 @@ def split_encodings(
 
 
 def _of_one_length(tokenizer: Tokenizer, length: list[int | None], raws: Sequence[Any]) -> list[Encoding]:
-    """Encode rows of as many tokens as `length` holds, or else the first one has."""
+    """Encode rows with the number of tokens in `length`, or with that of the first row."""
     encodings = tokenizer.encode_batch(raws)
     if length[0] is None and encodings:
         length[0] = len(encodings[0])
@@ -295,14 +297,14 @@ def _of_one_length(tokenizer: Tokenizer, length: list[int | None], raws: Sequenc
     space = tokenizer.space
     edges = sum(token is not None for token in (space.start, space.end))
     raise DataError(
-        f"a row of {different - edges} units, where a linear model reads rows of {(length[0] or 0) - edges}",
-        remedy="give aligned sequences with their gaps (--option gaps=keep), or others that are all of one "
-        "length; for sequences of any length train --size tiny, small or base",
+        f"a row of {different - edges} units, but a linear model reads rows of {(length[0] or 0) - edges}",
+        remedy="give sequences of equal length, such as aligned ones (--option gaps=keep), or train "
+        "--size tiny, small or base",
     )
 
 
 def _name_for_all_versions(path: Path) -> None:
-    """transformers 5 writes a class name that version 4 does not know; both know the older name."""
+    """Write the older class name, which transformers 4 and 5 both know. Version 5 writes a new one."""
     config = json.loads(path.read_text(encoding="utf-8"))
     if config.get("tokenizer_class") == "TokenizersBackend":
         config["tokenizer_class"] = "PreTrainedTokenizerFast"
@@ -310,10 +312,10 @@ def _name_for_all_versions(path: Path) -> None:
 
 
 def options_of(kind: type[Any], values: Mapping[str, Any], tokenizer: str) -> Any:
-    """Options of a tokenizer, a dataclass of this kind, by name.
+    """The options of a tokenizer, as a dataclass of this kind.
 
     Raises:
-        UsageError: an unknown name, or a value that makes no sense.
+        UsageError: a name is unknown, or a value makes no sense.
     """
     names = [option.name for option in fields(kind)]
     for name in values:
@@ -323,10 +325,10 @@ def options_of(kind: type[Any], values: Mapping[str, Any], tokenizer: str) -> An
 
 
 def kept_options(kind: type[Any], card: Mapping[str, Any], tokenizer: str) -> Any:
-    """Options as a tokenizer was stored with; one that is gone since is left out where it was off.
+    """The options of a stored tokenizer. An option that no longer exists is ignored if it was off.
 
     Raises:
-        UsageError: one that is gone since and was on: what the model sees would be something else.
+        UsageError: an option that no longer exists was on. The model would get different input.
     """
     names = {option.name for option in fields(kind)}
     on = {name: value for name, value in card["options"].items() if name in names or value not in _OFF}
@@ -337,14 +339,14 @@ _OFF = (None, False, "none", "all")
 
 
 def read_card(directory: Path, expected: str | None = None) -> dict[str, Any]:
-    """The card `save` wrote: `name`, `options`, `fingerprint`.
+    """The card that `save` wrote: `name`, `options`, `fingerprint`.
 
     Args:
-        directory: a tokenizer's folder.
+        directory: the folder of a tokenizer.
         expected: the name it must have, if any.
 
     Raises:
-        StateError: no card, not JSON, or another tokenizer's.
+        StateError: the card is missing, is not JSON, or is from another tokenizer.
     """
     path = directory / CARD
     try:

@@ -1,8 +1,8 @@
-"""Parts of Hugging Face fast tokenizers with our ids, so that exported models load with AutoTokenizer.
+"""Build Hugging Face fast tokenizers with our ids, for exported models that load with AutoTokenizer.
 
-Each tokenizer makes its own from these parts (`Tokenizer.hf`). The `tokenizers` library has no overlapping
-tokens, log templates or lexers: what a fast tokenizer cannot do is approximated by its normalizer where
-possible, else the fast tokenizer reads the vocabulary's own spelling.
+Each tokenizer builds its own fast tokenizer from these parts (`Tokenizer.hf`). The `tokenizers` library has
+no overlapping tokens, log templates or lexers. The normalizer of the fast tokenizer approximates them if
+possible. Otherwise, the fast tokenizer reads the spelling of the vocabulary.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ def fast_tokenizer(backend: Tokenizer, special: Sequence[str]) -> PreTrainedToke
     """Register special tokens, and add [CLS] at the start and [SEP] at the end.
 
     Args:
-        backend: with model and pre-tokenizer; changed in place.
-        special: tokens of its vocabulary, [CLS] and [SEP] among them; others than BERT's five are added.
+        backend: a tokenizer with model and pre-tokenizer; changed in place.
+        special: special tokens of its vocabulary, including [CLS] and [SEP]. Tokens that BERT does not have
+            are added as extra special tokens.
     """
     backend.add_special_tokens(list(special))
     marks = [(token, backend.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
@@ -42,12 +43,12 @@ def fast_tokenizer(backend: Tokenizer, special: Sequence[str]) -> PreTrainedToke
 def fast_letter_tokenizer(
     tokens: Sequence[str], roles: Mapping[str, int | None], aliases: Mapping[str, str]
 ) -> PreTrainedTokenizerFast:
-    """A fast tokenizer with the given ids, every character a token; blanks between them are dropped.
+    """A fast tokenizer with the given ids. Every character is a token, and blanks are dropped.
 
     Args:
         tokens: (V,) the vocabulary in id order.
         roles: ids of pad, mask, unk, start and end, or None.
-        aliases: letters that are read as others.
+        aliases: letters that are read as other letters.
     """
     names = {role: tokens[number] for role, number in roles.items() if number is not None}
     backend = word_level(tokens, names.get("unk", names["mask"]))
@@ -79,11 +80,11 @@ def fast_letter_tokenizer(
 
 
 def word_level(tokens: Sequence[str], unknown: str = "[UNK]") -> Tokenizer:
-    """A backend whose tokens are whole words: `tokens` is the (V,) vocabulary in id order."""
+    """A backend whose tokens are whole words. `tokens` is the (V,) vocabulary in id order."""
     ids = {token: number for number, token in enumerate(tokens)}
     return Tokenizer(models.WordLevel(vocab=ids, unk_token=unknown))
 
 
 def with_bracket_tokens(backend: Tokenizer, tokens: Sequence[str]) -> PreTrainedTokenizerFast:
-    """The fast tokenizer of a backend; its special tokens are those that begin with a bracket."""
+    """The fast tokenizer of a backend. Its special tokens are the tokens that begin with a bracket."""
     return fast_tokenizer(backend, [token for token in tokens if token.startswith("[")])

@@ -1,4 +1,4 @@
-"""Tokenizers of imported checkpoints: any saved Hugging Face fast tokenizer, with units and spans."""
+"""Tokenizers for imported checkpoints: any saved Hugging Face fast tokenizer, with units and spans."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
 
 
 FEWEST_LETTERS = 20
-"""Letters without which nothing is said of whether a tokenizer can read all texts of an input."""
+"""With fewer letters, no error reports that a tokenizer cannot read an input."""
 
 MANY_LETTERS = 500
-"""Letters at the beginning of an input after which unreadable texts are refused before its end."""
+"""After this many letters of an input, unreadable text is refused without reading the rest."""
 
 LEAST_READ = 0.05
-"""Share of known tokens up to which a tokenizer cannot read a text."""
+"""A tokenizer cannot read a text if its share of known tokens is at most this."""
 
 
 class HuggingFaceTokenizer(ForeignVocabulary, BackendTokenizer):
-    """A saved fast tokenizer with its own special tokens; units are its pre-tokenizer's words.
+    """A saved fast tokenizer with its own special tokens. Units are the words of its pre-tokenizer.
 
-    A tokenizer without pre-tokenizer (one letter a token) makes every token a unit.
+    If a tokenizer has no pre-tokenizer (one letter per token), every token is a unit.
 
     Args:
         fast: a Hugging Face fast tokenizer.
 
     Raises:
-        UsageError: it is not a fast tokenizer, or has no mask or padding token.
+        UsageError: the tokenizer is not a fast tokenizer, or has no mask or padding token.
     """
 
     name: ClassVar[str] = "huggingface.v1"
@@ -60,7 +60,7 @@ class HuggingFaceTokenizer(ForeignVocabulary, BackendTokenizer):
 
     @classmethod
     def load(cls, directory: Path) -> Self:
-        """Read a folder that a Hugging Face tokenizer was saved to; without our own card.
+        """Read the folder of a saved Hugging Face tokenizer. Our own card is not needed.
 
         Raises:
             StateError: the folder has no tokenizer.
@@ -72,7 +72,8 @@ class HuggingFaceTokenizer(ForeignVocabulary, BackendTokenizer):
         """Encode texts as the checkpoint's tokenizer does.
 
         Raises:
-            UsageError: it reads nearly nothing of the first `MANY_LETTERS`, and `refuses` is set.
+            UsageError: nearly all tokens of the first `MANY_LETTERS` letters are unknown, and `refuses` is
+                True.
         """
         encodings = super().encode_batch(raws)
         if encodings and (self._letters < MANY_LETTERS or self.unread()):
@@ -82,7 +83,7 @@ class HuggingFaceTokenizer(ForeignVocabulary, BackendTokenizer):
         return encodings
 
     def _count(self, raws: Sequence[str], encodings: Sequence[Encoding]) -> None:
-        """Count what the vocabulary has of some texts."""
+        """Count the letters, tokens and known tokens of some texts."""
         self._letters += sum(len("".join(raw.split())) for raw in raws)
         tokens = np.concatenate([encoding.ids for encoding in encodings])
         tokens = tokens[
@@ -92,13 +93,16 @@ class HuggingFaceTokenizer(ForeignVocabulary, BackendTokenizer):
         self._ordinary += int((tokens != self.space.unk).sum())
 
     def unread(self) -> str:
-        """Why nearly nothing of the first texts was read: every answer would be the same."""
+        """Why the tokenizer cannot read the texts so far; "" if it can.
+
+        Without known tokens, all results would be equal.
+        """
         if self._letters < FEWEST_LETTERS or self._ordinary > LEAST_READ * self._tokens:
             return ""
         return (
-            f"the checkpoint's tokenizer reads {self._tokens - self._ordinary:,} of "
-            f"{number_of(self._tokens, 'token')} as unknown: it was made for another kind of data; use a "
-            "checkpoint whose vocabulary has these units, or check --domain"
+            f"{self._tokens - self._ordinary:,} of {number_of(self._tokens, 'token')} are unknown: the "
+            "checkpoint was made for another kind of data; use a checkpoint whose vocabulary has these "
+            "units, or check --domain"
         )
 
     def hf(self) -> PreTrainedTokenizerFast:
@@ -109,23 +113,23 @@ class HuggingFaceTokenizer(ForeignVocabulary, BackendTokenizer):
 
 
 class CheckpointReader(Protocol):
-    """A tokenizer class that recognises the checkpoints whose vocabulary it can read."""
+    """A tokenizer class that recognises checkpoints with a suitable vocabulary."""
 
     @classmethod
     def of_checkpoint(cls, checkpoint: PreTrainedTokenizerBase) -> Tokenizer | None:
-        """The tokenizer of a checkpoint; None where the vocabulary is another."""
+        """The tokenizer of a checkpoint; None if its vocabulary is not suitable."""
 
 
 def checkpoint_tokenizer(reference: str | Path, readers: Sequence[type[CheckpointReader]] = ()) -> Tokenizer:
-    """The tokenizer of a checkpoint: that of the first reader that recognises it, else `huggingface.v1`.
+    """The tokenizer of a checkpoint: from the first reader that recognises it, or `huggingface.v1`.
 
     Args:
         reference: a folder or hub id.
-        readers: classes of the field's own tokenizers, best first (see `Defaults.checkpoints`).
+        readers: tokenizer classes of the field, best first (see `Defaults.checkpoints`).
 
     Raises:
-        StateError: there is no tokenizer.
-        UsageError: it cannot be used.
+        StateError: the checkpoint has no tokenizer.
+        UsageError: the tokenizer cannot be used.
     """
     checkpoint = _auto(str(reference))
     for reader in readers:
@@ -135,8 +139,8 @@ def checkpoint_tokenizer(reference: str | Path, readers: Sequence[type[Checkpoin
     return HuggingFaceTokenizer(checkpoint)
 
 
-# Settings of a tokenizer that change its ids, beside those whose name ends in "_token"; all others (templates
-# of chats, files elsewhere, other classes' arguments) are not read.
+# Settings of a tokenizer that change its ids, in addition to names that end in "_token". Other settings (chat
+# templates, other files, arguments of other classes) are not read.
 _SETTINGS = word_list(
     """tokenizer_class model_max_length do_lower_case strip_accents tokenize_chinese_chars do_basic_tokenize
     never_split add_prefix_space trim_offsets keep_accents remove_space errors added_tokens_decoder
@@ -147,7 +151,7 @@ _CLASS = re.compile(r"\w*Tokenizer(Fast)?|TokenizersBackend")
 
 
 def _auto(reference: str) -> Any:
-    """The tokenizer that transformers makes of its files, in a folder that holds nothing else.
+    """The tokenizer that transformers makes from its files. They are copied to a folder without other files.
 
     Raises:
         StateError: there is no tokenizer, it needs code of its own, or its files are damaged.
@@ -171,18 +175,18 @@ def _auto(reference: str) -> Any:
 
 
 def _copy_known(reference: str, folder: Path) -> None:
-    """Put a tokenizer's files into an empty folder, its configs without anything but known settings."""
+    """Copy the files of a tokenizer to an empty folder, with only known settings in its configs."""
     settings = {
         name: path for name in CHECKPOINT_CONTENT if (path := foreign.file_of(reference, name)) is not None
     }
-    if not settings:  # transformers would make one without any words
+    if not settings:  # transformers would make a tokenizer without words
         raise StateError(
             f"no tokenizer could be read from {reference}: it has no {CHECKPOINT_CONTENT[0]}; give a "
             "folder or hub id that has one"
         )
     for name, path in settings.items():
         if path.stat().st_size > LARGEST_JSON:
-            raise StateError(f"{path} has more than {LARGEST_JSON} bytes: it is no tokenizer")
+            raise StateError(f"{path} has more than {LARGEST_JSON} bytes: it is not a tokenizer")
         if path.suffix == ".json":
             with foreign.damaged_file_errors(path):
                 read_json(path)

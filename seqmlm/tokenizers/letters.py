@@ -1,9 +1,9 @@
-"""Checkpoints whose vocabulary has the letters of a field: one token a letter, with the checkpoint's own ids.
+"""Tokenizers for checkpoints with one token per letter. They keep the ids of the checkpoint.
 
-Protein BERTs such as ProtBert and AntiBERTy have a token for each residue, and a Hugging Face tokenizer that
-wants blanks between residues. Without blanks it reads a whole sequence as one unknown word. These tokenizers
-read the field's sequences as they are, and give each letter the id that it has in the checkpoint. A field
-derives its own from `LetterTokenizer` and names it in `Defaults.checkpoints`.
+Protein models such as ProtBert and AntiBERTy have a token for each residue. Their Hugging Face tokenizers
+need blanks between residues. Without blanks, they read a whole sequence as one unknown word. The tokenizers
+here read sequences without blanks, and give each letter its id in the checkpoint. A field derives its own
+class from `LetterTokenizer` and lists it in `Defaults.checkpoints`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 MARKS = ("##", "▁", "Ġ")
-"""What vocabularies write before a token that continues a word, or that begins one."""
+"""Markers in vocabularies, before a token that continues or begins a word."""
 
 
 class LetterUnits(Units):
-    """Letters, of which only some are scored; the others are seen and hidden, but never asked about."""
+    """Units of letters of which only some are scored. The others are seen and masked, but never scored."""
 
     def __init__(self, space: TokenSpace, scored: Bools) -> None:
         super().__init__(space)
@@ -45,19 +45,20 @@ class LetterUnits(Units):
 
 
 class LetterTokenizer(Tokenizer):
-    """One token a letter, with the ids of a checkpoint.
+    """A tokenizer with one token per letter and the ids of a checkpoint.
 
     Args:
-        tokens: (V,) the vocabulary; a letter's token is the letter.
-        ids: of every letter that a sequence may have; several letters may share one.
-        roles: ids of pad, mask, unk, start and end; None for one that the checkpoint does not have.
+        tokens: (V,) the vocabulary. The token of a letter is the letter itself.
+        ids: the id of every letter that a sequence may have. Several letters may share an id.
+        roles: ids of pad, mask, unk, start and end; None if the checkpoint does not have the token.
 
     Class attributes:
-        scored: the letters that are asked about, which a checkpoint must have.
-        unscored_letters: further letters of sequences.
-        gaps: those of them that are no units: nothing is known there, or nothing stands there.
-        stand_in: the letter read for one of `unscored_letters` that the vocabulary lacks; else it is unknown.
-        either_case: whether lower-case letters mean the same.
+        scored: the letters that are scored. A checkpoint must have all of them.
+        unscored_letters: other letters that sequences may have.
+        gaps: the letters that are not units, because the residue is unknown or absent.
+        stand_in: replaces a letter of `unscored_letters` that is not in the vocabulary. Without it, the
+            letter is unknown.
+        either_case: whether lower-case letters mean the same as upper-case letters.
     """
 
     traits: ClassVar[Traits]
@@ -90,7 +91,7 @@ class LetterTokenizer(Tokenizer):
 
     @classmethod
     def of_checkpoint(cls, checkpoint: PreTrainedTokenizerBase) -> Self | None:
-        """The tokenizer of a checkpoint; None where its vocabulary is not one of single letters.
+        """The tokenizer of a checkpoint; None if its vocabulary does not consist of single letters.
 
         Raises:
             UsageError: the checkpoint has no mask or padding token.
@@ -126,10 +127,10 @@ class LetterTokenizer(Tokenizer):
         return cls(tokens=tokens, ids=ids, roles=roles)
 
     def encode_batch(self, raws: Sequence[str]) -> list[Encoding]:
-        """Encode sequences; groups are indices of letters.
+        """Encode sequences. Groups are indices of letters.
 
         Raises:
-            UnknownUnit: a letter that sequences of the field do not have.
+            UnknownUnit: a sequence has a letter that the field does not have.
         """
         return [self._encoding(raw, index) for index, raw in enumerate(raws)]
 
@@ -165,12 +166,12 @@ class LetterTokenizer(Tokenizer):
 
 
 def _bytes(raw: str) -> NDArray[np.uint8]:
-    """One byte per character; a character beyond Latin-1 becomes "?", which is unknown too."""
+    """One byte per character. A character beyond Latin-1 becomes "?", which is also unknown."""
     return np.frombuffer(raw.encode("latin-1", errors="replace"), dtype=np.uint8)
 
 
 def _id_of(letter: str, vocabulary: Mapping[str, int], backend: tokenizers.Tokenizer) -> int | None:
-    """The id of a letter in a vocabulary of either case, or as the tokenizer reads the letter alone."""
+    """The id of a letter: from the vocabulary in either case, or from the tokenizer with only this letter."""
     number = vocabulary.get(letter, vocabulary.get(letter.lower()))
     if number is None:
         ids = backend.encode(letter, add_special_tokens=False).ids
@@ -179,7 +180,7 @@ def _id_of(letter: str, vocabulary: Mapping[str, int], backend: tokenizers.Token
 
 
 def _is_of_words(vocabulary: Mapping[str, int], special: set[int], ids: Mapping[str, int]) -> bool:
-    """Whether a vocabulary has more tokens of several letters than of one: k-mers, pieces, words."""
+    """Whether a vocabulary has more tokens of several letters (k-mers, pieces, words) than of one letter."""
     words = 0
     for token, number in vocabulary.items():
         text = token

@@ -1,4 +1,4 @@
-"""How ids are written: the text of one, of several, of a sequence; of a gap, and what is not shown."""
+"""The spelling of ids: the text of a token, of a sequence and of a gap, and the parts that are concealed."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from seqmlm.engine.types import Encoding, Ids
 
 
 class Spelling:
-    """Each id as the vocabulary has it, units in lines of their own.
+    """The default spelling: each id as in the vocabulary, and each unit on its own line.
 
     Attributes:
-        stand_in: what is written where a gap is; a unit, where the alphabet is closed.
-        encode_gaps: encodes sequences with `stand_in` in every gap; None where `encode_batch` does that well.
+        stand_in: the text for a gap; a unit of the alphabet if the alphabet is closed.
+        encode_gaps: encodes sequences with `stand_in` in every gap; None if `encode_batch` can do it.
 
     Args:
         tokens: (V,) the vocabulary's string for each id.
-        conceal: text of a record to what rows and reports may show of it, of equal length.
+        conceal: function from the text of a record to the text that rows and reports may show, of equal
+            length.
     """
 
     stand_in: ClassVar[str] = "\ue000"  # Unicode assigns it no character, so texts do not have it
@@ -29,27 +30,28 @@ class Spelling:
         self.tokens, self.conceal = tokens, conceal
 
     def surface(self, token: int) -> str:
-        """The text of an id in a raw sequence, without the vocabulary's markers ("##", "▁")."""
+        """The text of an id in a raw sequence, without the markers of the vocabulary ("##", "▁")."""
         return self.tokens[token]
 
     def text_of_tokens(self, tokens: Sequence[int]) -> str:
-        """The text that some tokens have together, one after the other; lines, where units are lines."""
+        """The text of consecutive tokens; lines if units are lines."""
         return "\n".join(map(self.surface, tokens))
 
     def unit_text(self, token: int) -> str | None:
-        """The text of an id where it can be a unit by itself; None where it is but a piece of one."""
+        """The text of an id if it can be a whole unit; None if it is only a piece of a unit."""
         return self.surface(token)
 
     def meaning(self, text: str) -> str | None:
-        """The meaning of a unit spelled so, in words, where the data gave all alike the same; here None."""
+        """The meaning of a unit with this spelling, if the data give a single meaning; None here."""
         return None
 
     def show(self, text: str, encoding: Encoding, places: Ids, predicted: Ids, hidden: str) -> str:
-        """Three lines for a person: the sequence as the model saw it, as it guessed, and as it is.
+        """Three lines: the sequence with masks, with the predictions of the model, and unchanged.
 
         Args:
-            places: (A,) positions of `encoding` (whose spans point into `text`) that `hidden` stands for.
-            predicted: (A,) the ids the model found most likely there.
+            places: (A,) masked positions of `encoding`, whose spans point into `text`.
+            hidden: the text for a mask.
+            predicted: (A,) the most probable ids at these positions.
         """
         masked = _filled(text, encoding, places, [hidden] * len(places))
         guess = _filled(text, encoding, places, [self.surface(int(token)) for token in predicted])
@@ -57,7 +59,7 @@ class Spelling:
         return "\n".join(f"{label:<10}{' '.join(line.split())}" for label, line in lines)
 
     def respelled(self, encoding: Encoding) -> tuple[str, Ids]:
-        """The text of an encoding, with spaces where units were separate, and (L, 2) spans into that text."""
+        """The text of an encoding, with spaces between separate units, and (L, 2) spans into that text."""
         pieces: list[str] = []
         spans = np.zeros((len(encoding), 2), dtype=np.int32)
         at, last_group, last_end = 0, None, None
@@ -74,7 +76,7 @@ class Spelling:
 
 
 class Letters(Spelling):
-    """Letters of a closed alphabet, which A stands in for; they follow one another without a space."""
+    """The spelling of a closed alphabet of letters, without spaces. The letter A is written for a gap."""
 
     stand_in: ClassVar[str] = "A"
 
@@ -88,7 +90,7 @@ def _filled(text: str, encoding: Encoding, places: Ids, surfaces: Sequence[str])
     pieces, last_end = list[str](), 0
     for place, surface in sorted(zip(places.tolist(), surfaces, strict=True)):
         start, end = encoding.spans[place].tolist()
-        if start >= last_end:  # byte pieces of one character share its span: the first one stands for them
+        if start >= last_end:  # byte pieces of one character share its span; only the first is written
             pieces += [text[last_end:start], surface]
             last_end = end
     return "".join(pieces) + text[last_end:]

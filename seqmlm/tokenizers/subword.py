@@ -1,15 +1,15 @@
-"""Text: WordPiece, byte-level BPE and Unigram vocabularies trained on the data; the units are words.
+"""Tokenizers for text with WordPiece, byte-level BPE and Unigram vocabularies. The units are words.
 
-All three use the same definition of a word: a run of characters without white space and punctuation, or one
-punctuation mark (as BERT does), so bits per word are comparable. They differ in how a word is divided:
+All three define a word as BERT does: a run of characters without white space and punctuation, or one
+punctuation mark. Bits per word are therefore comparable. They differ in how they divide a word:
 
-    bpe.v1        merges of bytes; nothing is ever unknown, every text has an exact likelihood
-    wordpiece.v1  longest match; a word with a character unseen in training is [UNK]
-    unigram.v1    most probable segmentation; such a character is [UNK]
+    bpe.v1        merges of bytes; no text is unknown, and every text has an exact likelihood
+    wordpiece.v1  longest match; a word with a character that is not in the training data is [UNK]
+    unigram.v1    most probable segmentation; a character that is not in the training data is [UNK]
 
-Case is kept unless `lowercase` is set: names, sentence starts and German nouns carry information that scores
-and labels need. Vocabularies are learnt from word counts, whose memory is bounded, rather than from the text;
-training is deterministic: the same words in any order give the same ids.
+Case is kept unless `lowercase` is set. Names, starts of sentences and German nouns contain information that
+scores and labels need. Vocabularies are learnt from word counts, which need bounded memory, not from the
+text. Training is deterministic: the same words in any order give the same ids.
 """
 
 from __future__ import annotations
@@ -44,15 +44,16 @@ SMALLEST, LARGEST = 1024, 32768
 
 
 PIECE = 1 << 18
-"""Characters from which on a text is handed to the library piece by piece: it keeps 700 bytes a word."""
+"""Longer texts are passed to the library in pieces, because it keeps 700 bytes per word."""
 
-_BETWEEN = re.compile(r"(?<=[^\W_]) (?=[^\W_])")  # where every pre-tokenizer here begins a word, and no other
+_BETWEEN = re.compile(r"(?<=[^\W_]) (?=[^\W_])")  # every pre-tokenizer here begins a word there
 
 
 def pieces(text: str) -> Iterator[tuple[int, str]]:
-    """Yield (start, piece) of a text cut between words, each about `PIECE` characters.
+    """Cut a text between words, and yield (start, piece). A piece has about `PIECE` characters.
 
-    Encoded one by one they give what the whole gives. A text without spaces between letters is one piece.
+    The encodings of the pieces are equal to that of the whole text. A text without spaces between letters is
+    one piece.
     """
     start = 0
     while len(text) - start > PIECE and (match := _BETWEEN.search(text, start + PIECE)):
@@ -64,14 +65,14 @@ def pieces(text: str) -> Iterator[tuple[int, str]]:
 def count_words(
     texts: Iterable[str], normalizer: Any, pre_tokenizer: Any, *, min_records: int = 1
 ) -> dict[str, int]:
-    """Count the words of a text stream, sorted by spelling so that the vocabulary is reproducible.
+    """Count the words in a stream of texts. They are sorted by spelling, for a reproducible vocabulary.
 
     Args:
-        texts: read once.
-        normalizer, pre_tokenizer: of the `tokenizers` library; they decide what a word is.
+        texts: the texts, read once.
+        normalizer, pre_tokenizer: objects of the `tokenizers` library. They define a word.
         min_records: words that occur in fewer texts are left out.
 
-    Memory is bounded by the number of distinct words: beyond 5 million, those seen once so far are forgotten.
+    The number of distinct words is bounded. Beyond 5 million, words that occurred once so far are forgotten.
     """
     counts: Counter[str] = Counter()
     spread: Counter[str] = Counter()
@@ -93,19 +94,19 @@ def count_words(
 
 
 def fitted_size(counts: Mapping[str, int]) -> int:
-    """Vocabulary size for this much text: 2 sqrt(characters), a multiple of 8 between 1,024 and 32,768.
+    """The vocabulary size for an amount of text: 2 sqrt(characters), a multiple of 8 from 1,024 to 32,768.
 
-    The loss of a class-imbalanced classifier suffers when classes have few examples; Gowda and May (2020,
-    "Finding the optimal vocabulary size for neural machine translation") recommend the largest vocabulary
-    in which 95 % of the pieces are seen 100 times. On natural text this rule stays near that: 1 MB gives
-    2,000 pieces, 25 MB 10,000, 270 MB and more 32,768.
+    A classifier is less accurate for classes with few examples. Gowda and May (2020) advise the largest
+    vocabulary with 95 % of the pieces occurring 100 times ("Finding the optimal vocabulary size for neural
+    machine translation"). On natural text, this rule gives similar sizes: 2,000 pieces for 1 MB, 10,000 for
+    25 MB, and 32,768 for 270 MB or more.
     """
     characters = sum(len(word) * n for word, n in counts.items())
     return min(max(math.ceil(2 * math.sqrt(characters) / 8) * 8, SMALLEST), LARGEST)
 
 
 def frequent_letters(counts: Mapping[str, int], limit: int) -> list[str]:
-    """The `limit` most frequent characters in code point order; ties go to the smaller code point."""
+    """The `limit` most frequent characters, in code point order. Ties select the smaller code point."""
     letters: Counter[str] = Counter()
     for word, n in counts.items():
         for letter in word:
@@ -114,13 +115,13 @@ def frequent_letters(counts: Mapping[str, int], limit: int) -> list[str]:
 
 
 def spelled_with(counts: Mapping[str, int], letters: Iterable[str]) -> dict[str, int]:
-    """The words that use only these characters."""
+    """The words that consist only of these characters."""
     alphabet = frozenset(letters)
     return {word: n for word, n in counts.items() if alphabet.issuperset(word)}
 
 
 def repeated(counts: Mapping[str, int]) -> Iterator[str]:
-    """Lines in which every word occurs as often as it was counted, separated by spaces.
+    """Yield lines of words, separated by spaces. Each word occurs as often as its count.
 
     The trainers of the `tokenizers` library count words themselves and accept no counts.
     """
@@ -146,11 +147,11 @@ _MARKED_WORD = rf"▁?[{_PUNCTUATION}]|▁?[^▁{_PUNCTUATION}]+|▁"  # after M
 
 
 class SubwordTokenizer(BackendTokenizer):
-    """Base of the three subword tokenizers.
+    """The base class of the three subword tokenizers.
 
     Args:
-        backend: a trained tokenizer; `train` and `load` make it.
-        lowercase: whether it lowers case.
+        backend: a trained tokenizer. `train` and `load` make it.
+        lowercase: whether it converts text to lower case.
     """
 
     traits: ClassVar[Traits] = Traits(unit="word", trainable=True, sensitive_options={"min_records": 10})
@@ -172,15 +173,15 @@ class SubwordTokenizer(BackendTokenizer):
         """Learn a vocabulary from texts.
 
         Args:
-            texts: read once; memory grows with the number of distinct words only.
-            vocabulary_size: the most ids there may be, the five special ones included; fewer if the
-                text has no more. None fits it to the text (`fitted_size`).
-            lowercase: fold case, now and in every later `encode`.
-            min_records: learn from words that occur in at least so many texts.
+            texts: the texts, read once. Memory grows only with the number of distinct words.
+            vocabulary_size: the largest number of ids, including the five special ids. A small text gives
+                fewer. With None, the size depends on the text (`fitted_size`).
+            lowercase: convert to lower case, now and in every later `encode`.
+            min_records: learn only from words that occur in at least this many texts.
 
         Raises:
-            UsageError: an unknown option, or a vocabulary size that leaves no room.
-            DataError: no words in the texts.
+            UsageError: an option is unknown, or the vocabulary size is too small.
+            DataError: the texts have no words.
         """
         if options:
             raise UsageError(f"{cls.name} has no option {min(options)!r}; known: lowercase, min_records")
@@ -195,7 +196,7 @@ class SubwordTokenizer(BackendTokenizer):
 
     @classmethod
     def _of_counts(cls, counts: Mapping[str, int], size: int, normalizer: Any, **options: Any) -> Self:
-        """A tokenizer learnt from counted words, with at most `size` ids."""
+        """A tokenizer with at most `size` ids, learnt from word counts."""
         if size < cls._smallest():
             raise UsageError(f"{cls.name} needs a vocabulary_size of at least {cls._smallest()}; got {size}")
         backend = cls._assembled(cls._learn(counts, size), cls._pre_tokenizer())
@@ -203,7 +204,7 @@ class SubwordTokenizer(BackendTokenizer):
         return cls(backend, **options)
 
     def encode_batch(self, raws: Sequence[str]) -> list[Encoding]:
-        """Encode each text; those above `PIECE` characters go through the library in pieces."""
+        """Encode each text. Texts of more than `PIECE` characters are encoded in pieces."""
         short = iter(super().encode_batch([raw for raw in raws if len(raw) <= PIECE]))
         return [next(short) if len(raw) <= PIECE else self._in_pieces(raw) for raw in raws]
 
@@ -225,7 +226,7 @@ class SubwordTokenizer(BackendTokenizer):
 
     @classmethod
     def _assembled(cls, model: Any, pre_tokenizer: Any) -> tokenizers.Tokenizer:
-        """A learnt model between its pre-tokenizer and its decoder, with the special tokens."""
+        """The complete backend of a learnt model: pre-tokenizer, model, decoder and special tokens."""
         backend = tokenizers.Tokenizer(model)
         backend.pre_tokenizer, backend.decoder = pre_tokenizer, cls._decoder()
         backend.add_special_tokens(list(SPECIAL))
@@ -252,12 +253,13 @@ class SubwordTokenizer(BackendTokenizer):
 
     @classmethod
     def _around_mask(cls, content: dict[str, Any], *, plain: bool) -> None:
-        """Change the file of a tokenizer to what plain transformers must be told, where text with masks is to
-        be divided as it is without, or back: the space in front of a mask belongs to it, and no text behind
-        one gets a space that it does not have.
+        """Change the file of a tokenizer for use with plain transformers (`plain`), or change it back.
 
-        Of text that begins with white space, plain transformers take the first space for the one that is
-        added.
+        With this change, text with masks is divided in the same way as without masks. The space before a mask
+        belongs to the mask, and text after a mask gets no additional space.
+
+        If a text begins with white space, plain transformers treat its first space as the space that is added
+        before a text.
         """
         for token in content["added_tokens"]:
             token["lstrip"] = plain and token["content"] == "[MASK]"
@@ -272,22 +274,22 @@ class SubwordTokenizer(BackendTokenizer):
     @classmethod
     @abstractmethod
     def _normalizer(cls, lowercase: bool) -> Any:
-        """The normalizer, applied first; it keeps offsets into the raw text."""
+        """The normalizer. It is applied first, and keeps offsets into the raw text."""
 
     @classmethod
     @abstractmethod
     def _pre_tokenizer(cls) -> Any:
-        """The pre-tokenizer, which divides a text into words."""
+        """The pre-tokenizer. It divides a text into words."""
 
     @classmethod
     @abstractmethod
     def _decoder(cls) -> Any:
-        """The decoder, which joins pieces."""
+        """The decoder. It joins pieces."""
 
     @classmethod
     @abstractmethod
     def _learn(cls, counts: Mapping[str, int], size: int) -> Any:
-        """The model of the `tokenizers` library with at most `size` ids, the special ones in front."""
+        """The model of the `tokenizers` library with at most `size` ids. Special ids come first."""
 
     @classmethod
     def _post_processor(cls) -> Any:
@@ -304,8 +306,8 @@ _FIRST_SPACE = {"type": "Metaspace", "replacement": " ", "prepend_scheme": "firs
 class BpeTokenizer(SubwordTokenizer):
     """Byte-level byte-pair encoding (Sennrich et al. 2016; bytes as in GPT-2 and RoBERTa).
 
-    A space belongs to the word after it, and one is put in front of the text, so that a word has the same ids
-    wherever it stands.
+    A space belongs to the word after it, and a space is added before the text. Therefore a word has the same
+    ids at every position.
     """
 
     name: ClassVar[str] = "bpe.v1"
@@ -342,7 +344,7 @@ class BpeTokenizer(SubwordTokenizer):
 
     @classmethod
     def _post_processor(cls) -> Any:
-        # Spans leave the space in front out; `add_prefix_space`: the very first one is not in the raw text.
+        # Spans exclude the space before a word. `add_prefix_space`: the first space is not in the raw text.
         trim = processors.ByteLevel(trim_offsets=True, add_prefix_space=True)
         return processors.Sequence([trim, super()._post_processor()])
 
@@ -352,14 +354,14 @@ class BpeTokenizer(SubwordTokenizer):
 
 
 class WordPieceTokenizer(SubwordTokenizer):
-    """WordPiece as BERT uses it: pieces inside a word carry "##", a word is cut by longest match.
+    """WordPiece as in BERT: pieces inside a word begin with "##", and the longest match divides a word.
 
-    The vocabulary is that of byte-pair merges over characters whose first place in a word is marked, which is
-    what the library's own WordPiece trainer does too, except that its ids differ from run to run.
+    The vocabulary comes from byte-pair merges of characters. The first character of a word is marked. The
+    WordPiece trainer of the library does the same, but its ids differ between runs.
     """
 
     name: ClassVar[str] = "wordpiece.v1"
-    divided: ClassVar[bool] = True  # a word with a letter it does not know would be [UNK]
+    divided: ClassVar[bool] = True  # a word with an unknown letter would be [UNK]
 
     @classmethod
     def _normalizer(cls, lowercase: bool) -> Any:
@@ -373,7 +375,7 @@ class WordPieceTokenizer(SubwordTokenizer):
 
     @classmethod
     def _around_mask(cls, content: dict[str, Any], *, plain: bool) -> None:
-        """Words are divided at spaces, which are no part of any: nothing is to be changed."""
+        """Change nothing: words are divided at spaces, and spaces are not part of any word."""
 
     @classmethod
     def _decoder(cls) -> Any:
@@ -429,7 +431,7 @@ class UnigramTokenizer(SubwordTokenizer):
             vocab_size=size - len(SPECIAL), show_progress=False, special_tokens=["[UNK]"], unk_token="[UNK]"
         )
         scratch.train_from_iterator(repeated(spelled_with(counts, letters)), trainer)
-        # The trainer adds up in the order of its threads; rounding takes the last digits away.
+        # The trainer sums in the order of its threads. Rounding removes the digits that differ.
         learnt = json.loads(scratch.to_str())["model"]["vocab"]
         scores = {piece: round(score, 4) for piece, score in learnt if piece not in SPECIAL}
         pieces = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
@@ -437,7 +439,7 @@ class UnigramTokenizer(SubwordTokenizer):
 
 
 def _merges(counts: Mapping[str, int], size: int, alphabet: Sequence[str]) -> tokenizers.Tokenizer:
-    """BPE with at most `size` ids learnt from words without white space; merges seen once are left out."""
+    """Learn BPE with at most `size` ids, from words without white space. Merges seen once are left out."""
     scratch = tokenizers.Tokenizer(models.BPE())
     scratch.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.BpeTrainer(

@@ -54,8 +54,8 @@ def test_figures_are_those_of_the_fine_tuning(
     ).ok()
     stored = workspace / "runs/learnt/predictions.parquet"
     kept = seqmlm("evaluate", stored, "--json").ok().json
-    seqmlm("evaluate", stored, "--label-field", "y").refused(2, "says what its truth and groups are")
-    seqmlm("evaluate", stored, stored).refused(2, "says what its truth and groups are")
+    seqmlm("evaluate", stored, "--label-field", "y").refused(2, "already contains its truth and groups")
+    seqmlm("evaluate", stored, stored).refused(2, "already contains its truth and groups")
     assert kept["intervals"] == told.json["intervals"]
     assert kept["kind"] == kind
     assert kept["items"] == 40
@@ -86,7 +86,7 @@ def test_figures_are_those_of_the_fine_tuning(
         odd = {"text": "a", "doc": "d", "y": "odd" if kind == "class" else ["odd"]}
         other = jsonl(tmp_path / "o.jsonl", [odd])
         seqmlm("predict", "learnt", other, "--truth", "y").refused(3, "o.jsonl:1: the label 'odd' is in no")
-    seqmlm("predict", "learnt", test, "--out", tmp_path / "p.conll").refused(2, "conll is of tags and")
+    seqmlm("predict", "learnt", test, "--out", tmp_path / "p.conll").refused(2, "conll is for tags and")
     assert f"none: fine-tuned on labels, {told.json['kind']} y" in seqmlm("models", "show", "learnt").ok().out
     shown = seqmlm("evaluate", tmp_path / "p.csv").ok().out.splitlines()
     assert shown[:2] == ["40 predictions, 14 groups", "measure\tvalue\t95 % low\t95 % high"]
@@ -158,10 +158,10 @@ def test_entities_are_those_of_their_records(tmp_path: Path, seqmlm: Run) -> Non
     found = seqmlm("evaluate", path, "--label-field", "true", "--json", "--set", "draws=20").ok().json
     assert (found["kind"], found["items"], found["groups"]) == ("entities", 30, 30)
     assert found["f1"] == pytest.approx(f1_score(truth, said, mode="strict", scheme=IOB2))
-    seqmlm("evaluate", path).refused(3, "p.jsonl:1: field 'truth': no truth beside the predictions")
-    seqmlm("evaluate", path, "--label-field", "true", "--prevalence", "0.1").refused(2, "is of scores")
+    seqmlm("evaluate", path).refused(3, "p.jsonl:1: field 'truth': the predictions have no truth")
+    seqmlm("evaluate", path, "--label-field", "true", "--prevalence", "0.1").refused(2, "is for scores")
     jsonl(path, [{**row, "true": "B-B"} for row in rows])
-    seqmlm("evaluate", path, "--label-field", "true").refused(3, "p.jsonl:1: a truth that is no class")
+    seqmlm("evaluate", path, "--label-field", "true").refused(3, "p.jsonl:1: a truth that is not a class")
     jsonl(path, [{**row, "p": None} for row in rows])
     seqmlm("evaluate", path, "--label-field", "true").refused(3, "predict with --level unit")
     few = [{"id": str(n), "prediction": "a", "p": {"a": 1.0, "b": 0.0}, "truth": "a"} for n in range(5)]
@@ -183,7 +183,7 @@ VALUE = {"id": "a", "prediction": 0.5, "truth": 1}
         (CLASS, {"p": {"a": 1.0}}, "a prediction without numbers"),
         (CLASS, {"truth": ["a", "b"]}, "a truth of several classes"),
         (CLASS, {"truth": []}, "a truth of several classes"),
-        (CLASS, {"truth": "c"}, "a truth that is no class"),
+        (CLASS, {"truth": "c"}, "a truth that is not a class"),
     ],
 )
 def test_an_odd_row_is_refused_with_its_line(
@@ -199,7 +199,7 @@ def test_a_column_that_is_named_is_the_truth(tmp_path: Path, seqmlm: Run) -> Non
     path = jsonl(tmp_path / "p.jsonl", [{**CLASS, "id": str(n)} for n in range(4)])
     seqmlm("evaluate", path, "--set", "draws=20").ok()
     seqmlm("evaluate", path, "--label-field", "sentimnt").refused(3, "p.jsonl:1: field 'sentimnt'")
-    seqmlm("evaluate", path, "--positive", "a").refused(2, "--positive is of scores")
+    seqmlm("evaluate", path, "--positive", "a").refused(2, "--positive is for scores")
 
 
 def test_values_are_told_by_their_names(tmp_path: Path, seqmlm: Run) -> None:

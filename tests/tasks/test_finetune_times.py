@@ -79,7 +79,7 @@ def test_columns_beside_histories_are_of_a_time(folder: Path, tmp_path: Path, se
     labels = [(subject, time, str(int(had == "true"))) for subject, time, had, _ in asked]
     copied = written(tmp_path / "c.csv", labels, "subject_id,prediction_time,readmitted")
     again = learnt(folder, "--table", copied, "--name", "again")
-    seqmlm(*again).refused(3, "no column beside ids and labels")
+    seqmlm(*again).refused(3, "no column besides ids and labels")
 
 
 def test_predictions_see_nothing_later(folder: Path, tmp_path: Path, seqmlm: Run) -> None:

@@ -200,7 +200,7 @@ def test_pairs_are_spelled_as_their_field_is_and_predicted_by_columns_and_ids(
     assert [(row["id"], row["second"]) for row in found[2]] == [(f"r{n}", f"s{n}") for n in range(1, 9)]
     for one, *others in zip(*found, strict=True):
         assert all(other["p"] == pytest.approx(one["p"], abs=1e-5) for other in others)
-    seqmlm("predict", "ids", fasta).refused(3, "pairs of ids stand in a table: --set labels=FILE")
+    seqmlm("predict", "ids", fasta).refused(3, "for pairs of ids, give a table: --set labels=FILE")
 
 
 def classes(*labels: str) -> list[Example]:
@@ -270,5 +270,5 @@ def test_a_label_that_is_no_number_is_one_bad_record() -> None:
     problems = Problems("skip")
     assert [one.label for one in as_values(classes("1.5", "NA", "2"), problems)] == [(1.5,), (2.0,)]
     assert problems.bad_count == 1
-    with pytest.raises(DataError, match="a:1: a label that is no number"):
+    with pytest.raises(DataError, match="a:1: a label that is not a number"):
         as_values(classes("1.5", "NA"), Problems())
