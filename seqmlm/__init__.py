@@ -1,7 +1,8 @@
-"""Masked language models on any kind of sequence: train, score and compare.
+"""Train masked language models on any kind of sequence, and score and compare sequences with them.
 
-`seqmlm.load` and `seqmlm.train` give a `Model`; what this module lists is the public surface of Python
-(docs/reference/python.md). It loads nothing heavy before it is used.
+`seqmlm.load` and `seqmlm.train` return a `Model`. The names listed by this module are the public Python API
+(docs/reference/python.md). Importing `seqmlm` is fast: heavy dependencies such as torch are imported at first
+use.
 """
 
 from importlib import import_module

@@ -1,7 +1,8 @@
-"""Python as the command line has it: `load` or `train` gives a `Model`, whose methods are the tasks.
+"""The Python API: `load` and `train` return a `Model`, whose methods are the tasks of the command line.
 
-A method runs the very task of its command, into a file that is read back, so that the numbers are the same to
-the last digit. The trade-off: each call loads the model and writes its rows to the disk, as a command does.
+A method runs the same task as the command, writes the rows to a temporary file and reads them back. Therefore
+the numbers are identical to the last digit. The cost: as with a command, each call loads the model and writes
+its rows to disk.
 """
 
 from __future__ import annotations
@@ -30,20 +31,25 @@ if TYPE_CHECKING:
     from seqmlm.estimators import Detector, Embedder
 
 COLUMNS = {"variants": "mutant"}
-"""What a column of strings is called for a task whose tables have no column `text`."""
+"""The column name for plain strings, by task. Tasks that are not listed read the column `text`."""
 
 
 def load(model: str | Path, *, domain: str | None = None, precision: Precision = "fp32") -> Model:
-    """A trained model, to be asked.
+    """Load a trained model.
+
+    Example:
+
+        model = seqmlm.load("english@champion")
+        rows = model.score(["The dog sat on the mat."])
 
     Args:
-        model: NAME, NAME@ALIAS or NAME:VERSION of the workspace ($SEQMLM_HOME, else the current folder), a
-            model folder, or a hub id.
-        domain: field of its sequences; needed only for models that seqmlm did not train.
-        precision: of matrix products: fp32, bf16 or auto.
+        model: a model of the workspace (NAME, NAME@ALIAS or NAME:VERSION), the path of a model folder, or a
+            hub id. The workspace is $SEQMLM_HOME, or else the current folder.
+        domain: field of the sequences, such as "protein". Needed only for models that seqmlm did not train.
+        precision: number format of matrix products: "fp32", "bf16" or "auto".
 
     Raises:
-        UsageError, StateError: no such model, or one of another field.
+        UsageError, StateError: the model does not exist, or belongs to another field than `domain`.
     """
     return Model(model, domain=domain, precision=precision)
 
@@ -63,22 +69,27 @@ def train(
 ) -> Model:
     """Train a masked language model, as `seqmlm train` does, and load it.
 
+    Example:
+
+        model = seqmlm.train("books.txt", domain="text", max_time="90s", name="english")
+
     Args:
-        data: strings, a Series, a DataFrame or a path; None for the field's built-in sample.
-        domain: field of the sequences: text, protein, dna, code, ehr, logs, or one of a plug-in.
-        name: of the run and of the model. Default: DOMAIN-SIZE-TIME.
-        max_time: "90s", "10m", "2h": of the whole training, evaluation and calibration in it. What reading
-            takes beyond half of it is added.
-        max_steps: optimizer steps.
-        size: tiny, small, base or linear. Default: by `max_time`, else by field.
-        init: model whose weights and vocabulary are the beginning.
-        resume: "auto", or the name of an interrupted run.
-        options: of the file reader, such as {"text": "sequence"} for the column of a DataFrame.
-        settings: further settings by dotted name, such as {"train.warmup": 100}.
+        data: strings, a Series, a DataFrame or a path. None trains on the built-in sample of the field.
+        domain: field of the sequences: text, protein, dna, code, ehr, logs, or a field from a plug-in.
+        name: name of the run and of the model. Default: DOMAIN-SIZE-TIME.
+        max_time: time limit for training, evaluation and calibration together, such as "90s", "10m" or "2h".
+            If reading the data takes more than half of it, the excess is added to the limit.
+        max_steps: largest number of optimizer steps.
+        size: tiny, small, base or linear. Default: selected for `max_time`; without it, the default of the
+            field.
+        init: model whose weights and vocabulary the training starts from.
+        resume: "never", "auto", or the name of an interrupted run.
+        options: options of the file reader, such as {"text": "sequence"} to select a column of a DataFrame.
+        settings: other settings by dotted name, such as {"train.warmup": 100}.
 
     Raises:
-        UsageError, DataError, StateError, TrainingError: as the command.
-        KeyboardInterrupt: stopped by Ctrl-C and saved: `resume` goes on with it.
+        UsageError, DataError, StateError, TrainingError: in the same cases as `seqmlm train`.
+        KeyboardInterrupt: Ctrl-C stopped the training. Its state is saved, and `resume` continues it.
     """
     from seqmlm.training.launch import TrainRequest
     from seqmlm.training.pretrain import pretrain
@@ -99,17 +110,17 @@ def train(
     with TrainingConsole() as console:
         result = pretrain(TrainRequest(domain=domain, name=name, resume=resume, flags=flags), console)
     if result.signal is not None or result.model is None:
-        raise KeyboardInterrupt(f"stopped and saved; train(..., resume={result.run_name!r}) goes on with it")
+        raise KeyboardInterrupt(f"stopped and saved; train(..., resume={result.run_name!r}) continues it")
     return Model(result.model)
 
 
 class Model:
-    """A model that can be asked; made by `load` or `train`.
+    """A trained model, returned by `load` or `train`.
 
-    Every method takes strings, a Series of them, a DataFrame or a path, and returns a DataFrame with the rows
-    that the command of its name writes. Keyword arguments are the settings of that command, as
-    `seqmlm COMMAND --print-config` lists them. Of a DataFrame, `options={"text": COLUMN}` names the column of
-    the sequences.
+    Every method takes strings, a Series of strings, a DataFrame or a path. It returns a DataFrame with the
+    rows that the command of the same name writes. Keyword arguments are the settings of that command, as
+    listed by `seqmlm COMMAND --print-config`. With a DataFrame, `options={"text": COLUMN}` selects the column
+    of the sequences.
 
     Args:
         model: name, folder or hub id, as for `load`.
@@ -143,65 +154,107 @@ class Model:
         return facts if bits is None else {**facts, "held out": f"{bits:.3f} bits per {card.unit}"}
 
     def score(self, data: Data, **settings: Any) -> RowFrame:
-        """How unusual each sequence, or each part of it, is; higher = more unusual (`seqmlm score`).
+        """Score how unusual each sequence, or each part of it, is (`seqmlm score`). Higher is more unusual.
 
-        With `fpr=0.01` rows have `alarm` and `reason`; with `per_unit=True` every unit has its surprisal in
-        bits, and a notebook shows the sequences in colour.
+        Example:
+
+            rows = model.score(["The dog sat on the mat."], fpr=0.01, per_unit=True)
+
+        With `fpr`, the rows have the columns `alarm` and `reason`. With `per_unit=True`, the rows also have
+        the surprisal of every unit in bits, and notebooks show the sequences in colour.
         """
         return self.run("score", data, **settings)
 
     def fill(self, data: Data, **settings: Any) -> RowFrame:
-        """Units that fit into the gaps of sequences, each gap alone and all together (`seqmlm fill`).
+        """Fill the gaps of sequences, each gap by itself and all gaps together (`seqmlm fill`).
 
-        A string is a sequence here, if it is no path: `model.fill("the dog [MASK] the cat.")`.
+        Example:
+
+            model.fill("the dog [MASK] the cat.")
+
+        In this method, a string that is not a path is read as a sequence.
         """
         return self.run("fill", data, **settings)
 
     def zeroshot(self, data: Data, **settings: Any) -> RowFrame:
-        """Classes without training, by the words that fit the gap of a template (`seqmlm zeroshot`).
+        """Classify texts without training, by the words that fit the gap of a template (`seqmlm zeroshot`).
 
-        `templates="{text} it was [MASK]."`, `labels={"good": ["great"], "bad": ["terrible"]}`.
+        Example:
+
+            labels = {"good": ["great"], "bad": ["terrible"]}
+            model.zeroshot(texts, templates="{text} it was [MASK].", labels=labels)
         """
         return self.run("zeroshot", data, **settings)
 
     def variants(self, data: Data, **settings: Any) -> RowFrame:
-        """Log-ratios of variants such as A123G to the wild type, in nats (`seqmlm variants`).
+        """Compare variants such as A123G with the wild type, as log-ratios in nats (`seqmlm variants`).
 
-        Higher is fitter. The wild type is `wildtype=FILE`, or the column wt_seq of a DataFrame.
+        Example:
+
+            model.variants(["A123G", "L45P"], wildtype="wildtype.fasta")
+
+        A higher log-ratio means a fitter variant. The wild type is the file `wildtype`, or the column
+        `wt_seq` of a DataFrame.
         """
         return self.run("variants", data, **settings)
 
     def structure(self, data: Data, **settings: Any) -> RowFrame:
-        """Pairs of units and how strongly they depend on each other, one in a row (`seqmlm structure`).
+        """Measure how strongly each pair of units depends on each other (`seqmlm structure`).
 
-        `.matrix()` of the rows is the map as an array; rows with `predicted` are edges; a notebook shows the
-        map.
+        Example:
+
+            rows = model.structure("proteins.fasta")
+            rows.matrix()
+
+        Each row is a pair of units. `matrix` returns the map of a sequence as an array. Rows whose
+        `predicted` is true are predicted edges. A notebook shows the maps.
         """
         return self.run("structure", data, **settings)
 
     def embed(self, data: Data, **settings: Any) -> RowFrame:
-        """Vectors in context of records, units, windows or spans (`seqmlm embed`); `.vectors()`: an array."""
+        """Compute vectors in context for records, units, windows or spans (`seqmlm embed`).
+
+        Example:
+
+            vectors = model.embed(["The dog sat on the mat."]).vectors()
+
+        `vectors` returns them as an array (N, D), one vector per row.
+        """
         return self.run("embed", data, **settings)
 
     def predict(self, data: Data, **settings: Any) -> RowFrame:
-        """Predictions of a fine-tuned model, with calibrated probabilities (`seqmlm predict`)."""
+        """Predict with a fine-tuned model, with calibrated probabilities (`seqmlm predict`).
+
+        Example:
+
+            seqmlm.load("sentiment").predict(["a great film"])
+        """
         return self.run("predict", data, **settings)
 
     def generate(self, data: Data | None = None, **settings: Any) -> RowFrame:
-        """New sequences, or gaps filled with draws (`seqmlm generate`): `length="80-120", n=10`."""
+        """Generate new sequences, or fill gaps with random draws (`seqmlm generate`).
+
+        Example:
+
+            model.generate(length="80-120", n=10)
+        """
         return self.run("generate", data, **settings)
 
     def run(self, task: str, data: Data | None = None, /, **settings: Any) -> RowFrame:
-        """The rows of any task, plug-ins among them: `run("pairs", "pairs.jsonl")` is `seqmlm pairs`.
+        """Run any task, including tasks from plug-ins, and return its rows.
+
+        Example:
+
+            model.run("pairs", "pairs.jsonl")    # as `seqmlm pairs`
 
         Args:
-            task: its name.
-            data: what it is asked about; None for a task that reads nothing.
-            settings: of its command; lists and mappings where that repeats an option.
+            task: name of the task, which is the name of its command.
+            data: input of the task. None for a task that reads no input.
+            settings: settings of the command. Options that can be repeated take lists or mappings.
 
         Raises:
-            UsageError, DataError, StateError: as the command.
-            KeyboardInterrupt: stopped by Ctrl-C.
+            UsageError, DataError, StateError: in the same cases as the command.
+            KeyboardInterrupt: Ctrl-C stopped the task.
         """
         make = _task(task)
         from seqmlm.tasks.run import run
@@ -214,7 +267,8 @@ class Model:
             place, out = Path(folder), Path(folder) / "rows.jsonl"
             paths = () if data is None else sources(data, place, COLUMNS.get(task, "text"))
             values = {"domain": self.domain, "precision": self.precision, **_plain(make.Config, settings)}
-            if any(Path(path).parent == place for path in paths):  # the caller's own: without these columns
+            # The rows come from the caller: columns that they lack are not looked for.
+            if any(Path(path).parent == place for path in paths):
                 there = data.columns if isinstance(data, pd.DataFrame) else ()
                 absent = dict.fromkeys(name for name, column in self._columns.items() if column not in there)
                 values["options"] = {**absent, **(values.get("options") or {})}
@@ -230,23 +284,34 @@ class Model:
         return rows
 
     def detector(self, **settings: Any) -> Detector:
-        """An outlier detector of scikit-learn's contract; `settings` as for `Detector`."""
+        """Create an outlier detector for scikit-learn. `settings` are those of `Detector`.
+
+        Example:
+
+            detector = model.detector(fpr=0.05).fit(normal)
+            labels = detector.predict(new)
+        """
         from seqmlm.estimators import Detector
 
         return Detector(self, **settings)
 
     def embedder(self, **settings: Any) -> Embedder:
-        """A transformer of scikit-learn's contract: strings to vectors; `settings` as for `Embedder`."""
+        """Create a scikit-learn transformer of sequences into vectors. `settings` are those of `Embedder`.
+
+        Example:
+
+            pipeline = make_pipeline(model.embedder(), LogisticRegression())
+        """
         from seqmlm.estimators import Embedder
 
         return Embedder(self, **settings)
 
 
 class _Console(ScoringConsole):
-    """Progress, and each message once.
+    """Shows progress, and each message only once.
 
     Args:
-        messages: those that were shown before; new ones are added.
+        messages: messages that were shown before. New messages are added to the set.
     """
 
     def __init__(self, messages: set[str]) -> None:
@@ -263,22 +328,24 @@ def _task(name: str) -> Any:
     """The class of a task.
 
     Raises:
-        UsageError: there is none that gives rows.
+        UsageError: no task with this name returns rows.
     """
     from seqmlm.tasks.task import Task
 
     known_tasks = tasks()
     make = known_tasks[name].load() if name in known_tasks else None
     if make is None or not issubclass(make, Task):
-        reason = (
-            f": 'seqmlm {name}' is a command alone" if name in known_tasks else nearest(name, known_tasks)
-        )
-        raise UsageError(f"no task {name!r} that gives rows{reason}")
+        reason = f": 'seqmlm {name}' is only a command" if name in known_tasks else nearest(name, known_tasks)
+        raise UsageError(f"no task {name!r} that returns rows{reason}")
     return make
 
 
 def _plain(kind: type[Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as a config has them: a list of a single value, NAME=A,B of a mapping, a text of a number."""
+    """Convert keyword arguments to the forms of a config.
+
+    A single string becomes a list, a mapping becomes NAME=A,B assignments, and a number becomes text where
+    the setting is text.
+    """
     hints, values = get_type_hints(kind), dict(settings)
     for name, value in settings.items():
         hint = hints.get(name)

@@ -1,4 +1,7 @@
-"""Configs are frozen dataclasses; this turns YAML, `--set a.b=c` and back into them, naming every mistake."""
+"""Convert YAML files, `--set a.b=c` assignments and mappings to frozen config dataclasses, and back.
+
+Errors name the config key that is wrong.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,12 @@ def from_dict(cls: type[T], values: Mapping[str, Any], where: str = "") -> T:
     """Build the dataclass `cls` from nested mappings.
 
     Args:
-        cls: a dataclass type; fields may be dataclasses, scalars, Literals, tuples, mappings, optionals.
-        values: keys to values, as YAML gives them.
+        cls: a dataclass type. Fields may be dataclasses, scalars, Literals, tuples, mappings or optionals.
+        values: values by key, as YAML gives them.
         where: dotted path of `values` inside the whole config, for messages.
 
     Raises:
-        UsageError: an unknown key (naming the nearest known one) or a value of the wrong type.
+        UsageError: a key is unknown (the message suggests the nearest key), or a value has the wrong type.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True, kw_only=True)
@@ -37,7 +40,7 @@ def from_dict(cls: type[T], values: Mapping[str, Any], where: str = "") -> T:
     Point(x=3)
     """
     if not isinstance(values, Mapping):
-        raise UsageError(f"config key {where or '(top)'!r} must hold keys and values, not {values!r}")
+        raise UsageError(f"config key {where or '(top)'!r} must contain keys and values, not {values!r}")
     hints = get_type_hints(cls, include_extras=True)
     names = {f.name for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
     arguments = {}
@@ -50,7 +53,7 @@ def from_dict(cls: type[T], values: Mapping[str, Any], where: str = "") -> T:
 
 
 def _nearest_key(key: str, names: Collection[str], hints: Mapping[str, Any]) -> str:
-    """A phrase that names the nearest key, or a section that has a key of this very name."""
+    """A phrase that suggests the nearest key, or the section that has a key with this name."""
     for name in sorted(names):
         section = hints[name]
         if dataclasses.is_dataclass(section) and key in {part.name for part in dataclasses.fields(section)}:
@@ -59,7 +62,7 @@ def _nearest_key(key: str, names: Collection[str], hints: Mapping[str, Any]) -> 
 
 
 def to_dict(config: Any) -> Any:
-    """The reverse of `from_dict`: plain dicts, lists and scalars that YAML and JSON can hold."""
+    """Convert a config to plain dicts, lists and scalars for YAML or JSON: the reverse of `from_dict`."""
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
         return {f.name: to_dict(getattr(config, f.name)) for f in dataclasses.fields(config) if f.init}
     if isinstance(config, Mapping):
@@ -70,7 +73,7 @@ def to_dict(config: Any) -> Any:
 
 
 def merge(base: Mapping[str, Any], *overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge nested mappings; later ones win key by key, lists and scalars are replaced whole."""
+    """Merge nested mappings key by key. Later mappings win, and lists and scalars are replaced whole."""
     merged = dict(base)
     for override in overrides:
         for key, value in override.items():
@@ -84,10 +87,10 @@ def merge(base: Mapping[str, Any], *overrides: Mapping[str, Any]) -> dict[str, A
 
 
 def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
-    """Turn `["a.b=3", "c=[1, 2]"]` into `{"a": {"b": 3}, "c": [1, 2]}`; values are YAML.
+    """Turn `["a.b=3", "c=[1, 2]"]` into `{"a": {"b": 3}, "c": [1, 2]}`. Values are YAML.
 
     Raises:
-        UsageError: no `=`, an empty key, or a value that is not YAML.
+        UsageError: an assignment has no `=` or an empty key, or its value is not YAML.
     """
     import yaml
 
@@ -95,7 +98,7 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         if not equals or not all(key.split(".")):
-            raise UsageError(f"a setting is written key=value, as seed=1; got {assignment!r}")
+            raise UsageError(f"a setting is written key=value, such as seed=1; got {assignment!r}")
         try:
             value = parse_yaml(text)
         except (yaml.YAMLError, ValueError) as error:
@@ -107,28 +110,28 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
 
 
 def parse_options(assignments: Sequence[str]) -> dict[str, str]:
-    """Reader options from `key=value`, as text: a format knows their types (`Format.select_options`).
+    """Reader options from `key=value` texts. Values stay text: the format converts them.
 
     >>> parse_options(["column=1", "header=false"])
     {'column': '1', 'header': 'false'}
 
     Raises:
-        UsageError: no `=`.
+        UsageError: an assignment has no `=`.
     """
     options: dict[str, str] = {}
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         if not equals or not key:
-            raise UsageError(f"an option is written key=value, as column=text; got {assignment!r}")
+            raise UsageError(f"an option is written key=value, such as column=text; got {assignment!r}")
         options[key] = text
     return options
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a config file; an empty file is an empty config.
+    """Read a config file. An empty file is an empty config.
 
     Raises:
-        UsageError: the file is missing, is not YAML, or does not hold keys and values at its top.
+        UsageError: the file is missing, is not YAML, or does not contain keys and values at its top level.
     """
     import yaml
 
@@ -141,35 +144,40 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if values is None:
         return {}
     if not isinstance(values, dict):
-        raise UsageError(f"config file {path} must hold keys and values at its top")
+        raise UsageError(f"config file {path} must contain keys and values at its top")
     return values
 
 
 def arguments_of(function: Callable[..., Any], values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Keyword arguments as a function's annotations want them; what is not of a plain kind stays as it is.
+    """Convert config values to keyword arguments of the types that a function's annotations name.
+
+    Values for parameters of other than plain types are returned unchanged.
 
     Args:
-        function: takes them.
-        values: from a config, where YAML reads 1e-3 as a string.
+        function: the function that takes the arguments.
+        values: arguments by name, from a config. YAML reads 1e-3 as a string, for example.
         where: dotted path of `values` inside the whole config, for messages.
 
     Raises:
-        UsageError: a value of another kind than a number, text, truth value or one of several words.
+        UsageError: a value is not of the annotated type: number, text, truth value, or a word from a list.
     """
     try:
         hints = get_type_hints(function, include_extras=True)
-    except (NameError, TypeError):  # of a plugin, say: imported for the type checker alone, or of no function
+    # for example a plug-in whose annotations are imported only for type checkers, or an object that is not a
+    # function
+    except (NameError, TypeError):
         hints = {}
     plain = {key: hints[key] for key in values if key in hints and _is_plain(hints[key])}
     arguments = {key: _coerce(hint, values[key], f"{where}.{key}") for key, hint in plain.items()}
-    # A number that was one stays the same: what is stored under a hash of the config must be found again.
+    # Values that are not text stay as they are. Stored results are found by a hash of the config, which must
+    # not change.
     return {**values, **{key: arguments[key] for key in arguments if isinstance(values[key], str)}}
 
 
 def meanings(text: str) -> dict[str, str]:
     """Name -> meaning of arguments or fields, from the section "Args:" of a docstring.
 
-    A line may describe several of them, and continues where it is indented further.
+    An entry may describe several names. Its continuation lines are indented by 8 spaces.
     """
     section = inspect.cleandoc(text).partition("Args:")[2]
     entries = re.findall(r"^ {4}([\w, ]+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
@@ -179,7 +187,7 @@ def meanings(text: str) -> dict[str, str]:
 
 
 def _is_plain(hint: Any) -> bool:
-    """Whether a hint is of what YAML can hold."""
+    """Whether a type hint consists of types that YAML can express."""
     origin = get_origin(hint)
     if origin in (Union, types.UnionType, tuple, list, Sequence, Mapping):
         return all(_is_plain(argument) for argument in get_args(hint) if argument is not Ellipsis)
@@ -207,7 +215,7 @@ def _coerce(hint: Any, value: Any, path: str) -> Any:
         return _coerce_sequence(hint, value, path)
     if isinstance(origin, type) and issubclass(origin, Mapping):
         if not isinstance(value, Mapping):
-            raise UsageError(f"config key {path!r} must hold keys and values; got {value!r}")
+            raise UsageError(f"config key {path!r} must contain keys and values; got {value!r}")
         return dict(value)
     return _coerce_scalar(hint, value, path)
 
@@ -247,7 +255,7 @@ def _coerce_share(value: Any, path: str) -> float:
 
 
 def _coerce_scalar(hint: Any, value: Any, path: str) -> Any:
-    # YAML 1.1 reads 1e-3 as a string, so numbers are also taken from text that spells them.
+    # YAML 1.1 reads 1e-3 as a string. Therefore text that spells a number is accepted as a number.
     if hint is float and not isinstance(value, bool):
         try:
             return float(value)

@@ -1,14 +1,14 @@
-"""Every exception a user can meet, and the exit code each one ends the command line with.
+"""All exceptions for users, with the exit code of the command line for each.
 
     SeqmlmError                 1
-    |-- UsageError              2   what was asked for makes no sense: an unknown key, a bad flag
-    |-- DataError               3   a file that cannot be read as what it claims to be
-    |-- StateError              4   a name already taken, a checkpoint gone bad, a model that is not there
-    |   `-- NotFiniteError          a model whose answers are no numbers
+    |-- UsageError              2   the request makes no sense: an unknown key, a bad flag
+    |-- DataError               3   a file cannot be read in its format
+    |-- StateError              4   a name is taken, a checkpoint is damaged, a model does not exist
+    |   `-- NotFiniteError          a model returns NaN or infinity
     `-- TrainingError           5   the numbers went wrong: NaN in a row, out of memory at the smallest batch
 
-A message says what happened, where (file:line, field) and what to do about it, in one sentence or two. What
-it quotes of data, names of files among it, is harmless to look at: see `printable`.
+A message reports what happened, where (file:line, field) and what to do about it, in one or two sentences.
+Text quoted from data, including names of files, is safe to display: see `printable`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import ClassVar
 
-# Control characters of both sets, separators of lines, what turns the direction of writing, and half
-# surrogates, which no encoding has.
+# Control characters (C0 and C1), line separators, marks that change the direction of text, and lone
+# surrogates, which no encoding can write.
 _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -37,7 +37,7 @@ def plural(unit: str) -> str:
 
 
 def per_second(rate: float) -> str:
-    """A rate for people: of a slow one, as of long records, more than "0".
+    """A rate per second as text. Rates below 10 keep two significant digits, so that slow rates are not "0".
 
     >>> per_second(1234.5), per_second(0.1234)
     ('1,234', '0.12')
@@ -46,9 +46,9 @@ def per_second(rate: float) -> str:
 
 
 def number_of(number: int | str | None, unit: str) -> str:
-    """How many of something, in words; a count that is withheld ("<11") is of several.
+    """A count with its noun in singular or plural. Withheld counts ("<11") take the plural.
 
-    Counts of people (`seqmlm.data.counts.People`) are given as they may be shown.
+    Counts of people (`seqmlm.data.counts.People`) are formatted as they may be shown.
 
     >>> number_of(1, "row"), number_of(1200, "row"), number_of("<11", "row")
     ('1 row', '1,200 rows', '<11 rows')
@@ -59,14 +59,14 @@ def number_of(number: int | str | None, unit: str) -> str:
 
 
 def p_value_text(p_value: float) -> str:
-    """A p-value for people: how far below the smallest that rows can show it lies is no fact."""
+    """A p-value as text. Values below 0.0001 are not shown in detail, because rows do not support them."""
     return f"{p_value:.2g}" if p_value >= 1e-4 else "below 0.0001"
 
 
 def span_text(start: int, end: int) -> str:
-    """The positions of a half-open stretch for people: they count from 1, and the last one is included.
+    """The positions of a half-open range as text. They count from 1, and the last position is included.
 
-    A stretch of nothing is named by the position behind it.
+    An empty range is described by the position after it.
 
     >>> span_text(155, 175), span_text(155, 156), span_text(5, 5), span_text(1200, 1300)
     ('156 to 175', '156', 'before 6', '1,201 to 1,300')
@@ -77,11 +77,11 @@ def span_text(start: int, end: int) -> str:
 
 
 def printable(text: object, *, lines: bool = False) -> str:
-    """A text as a terminal or a page may show it: what would act on either is shown as an escape.
+    """A text that is safe to show on a terminal or page: control characters are shown as escapes.
 
     Args:
-        text: of any origin.
-        lines: ends of lines and tabs stay.
+        text: any object. It is converted with `str`.
+        lines: keep line ends and tabs.
 
     >>> printable("a\\x1b[2J\\u202eb"), printable("a\\nb", lines=True) == "a\\nb"
     ('a\\\\x1b[2J\\\\u202eb', True)
@@ -95,7 +95,7 @@ def printable(text: object, *, lines: bool = False) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """A duration as a person would say it.
+    """A duration in words, rounded to minutes or hours.
 
     >>> duration_text(20), duration_text(70), duration_text(400), duration_text(98_000)
     ('less than a minute', '1 minute', '7 minutes', '27 hours')
@@ -110,7 +110,7 @@ _MINUTES_BEFORE_HOURS = 120
 
 
 class SeqmlmError(Exception):
-    """Base of all errors that seqmlm raises on purpose; the CLI prints the message without a traceback."""
+    """Base class of the errors that seqmlm raises on purpose. The CLI prints them without a traceback."""
 
     exit_code: ClassVar[int] = 1
 
@@ -119,23 +119,23 @@ class SeqmlmError(Exception):
 
 
 class UsageError(SeqmlmError):
-    """The request itself is wrong: an unknown option, key or name, or values that exclude each other."""
+    """The request is wrong: an unknown option, key or name, or values that exclude each other."""
 
     exit_code = 2
 
 
 class DataError(SeqmlmError):
-    """An input cannot be read as what it claims to be.
+    """An input cannot be read in its format.
 
     Args:
-        reason: what is wrong, without the place.
-        source: file (or "-" for standard input) it was found in.
-        line: 1-based line, where known.
-        field: column or field name, where known.
-        remedy: what the user can do.
+        reason: description of the problem, without the place.
+        source: file in which the problem is. "-" is standard input.
+        line: line number, from 1, if known.
+        field: name of the column or field, if known.
+        remedy: action that solves the problem.
 
     Attributes:
-        skippable: whether it is about a part of the input that can be left out.
+        skippable: whether the error concerns a part of the input that can be left out.
     """
 
     exit_code = 3
@@ -157,13 +157,13 @@ class DataError(SeqmlmError):
 
 
 class StateError(SeqmlmError):
-    """Something on disk or in the registry is not in the state the request needs."""
+    """A file, folder or registry entry is not in the state that the request needs."""
 
     exit_code = 4
 
 
 class NotFiniteError(StateError):
-    """A model's answer is NaN or infinite: its weights are damaged, or too large for the precision."""
+    """The output of a model is NaN or infinite: its weights are damaged, or too large for the precision."""
 
 
 class TrainingError(SeqmlmError):
@@ -173,7 +173,7 @@ class TrainingError(SeqmlmError):
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Return ", did you mean 'x'?" for the closest known name, or a list of the known ones.
+    """The end of a message about an unknown name: the closest known name, or a list of the known names.
 
     >>> nearest("optimm", ["optim", "data"])
     "; did you mean 'optim'?"

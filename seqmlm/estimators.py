@@ -1,4 +1,4 @@
-"""Models on scikit-learn's contract: in a `Pipeline`, in `cross_val_score`, in a search of parameters."""
+"""scikit-learn estimators, for a `Pipeline`, `cross_val_score` or a parameter search."""
 
 from __future__ import annotations
 
@@ -18,27 +18,32 @@ from seqmlm.parsing import Share, share
 
 
 class ScoringModel(Protocol):
-    """The methods of `seqmlm.Model` that estimators call."""
+    """The methods of `seqmlm.Model` that the estimators call."""
 
     def score(self, data: Data, **settings: Any) -> RowFrame:
-        """A row, or several, for each sequence."""
+        """Score sequences: one or more rows for each sequence."""
 
     def embed(self, data: Data, **settings: Any) -> RowFrame:
-        """A row with a vector for each sequence."""
+        """Embed sequences: a row with a vector for each sequence."""
 
 
 class Detector(OutlierMixin, BaseEstimator):  # type: ignore[misc]
-    """Outliers among sequences: `fit` on normal ones sets the threshold, `predict` gives 1 or -1.
+    """Detect outliers among sequences: `fit` on normal sequences sets the threshold of `predict`.
 
-    The threshold is the score that a share `fpr` of new normal sequences exceeds at most, in the mean over
-    draws of the normal ones: split conformal prediction (Vovk et al. 2005). The model itself is not trained.
+    The threshold comes from split conformal prediction (Vovk et al. 2005). On average over samples of normal
+    sequences, at most a share `fpr` of new normal sequences exceeds it. The model itself is not trained.
+
+    Example:
+
+        detector = seqmlm.Detector("english", fpr=0.05).fit(normal)
+        detector.predict(new)    # array of 1 (normal) and -1 (outlier)
 
     Args:
-        model: a `seqmlm.Model`, or a name, folder or hub id that `seqmlm.load` takes.
-        fpr: share of normal sequences that may be called outliers, such as 0.05 or "5%".
-        level: what is judged, such as "protein"; the highest score of a sequence counts. None for the field's
-            default.
-        mode: how log-probabilities are computed. None for the field's default.
+        model: a `seqmlm.Model`, or a name, folder or hub id for `seqmlm.load`.
+        fpr: largest share of normal sequences that may be reported as outliers, such as 0.05 or "5%".
+        level: kind of part that gets a score, such as "protein". The highest score of a sequence counts. None
+            selects the default of the field.
+        mode: how log-probabilities are computed. None selects the default of the field.
 
     Attributes:
         offset_: minus the threshold, in the unit of `score_samples`.
@@ -56,10 +61,15 @@ class Detector(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         self.model, self.fpr, self.level, self.mode = model, fpr, level, mode
 
     def fit(self, X: Data, y: object = None) -> Self:
-        """Set the threshold by normal sequences.
+        """Set the threshold from normal sequences.
+
+        Args:
+            X: normal sequences, in any form that `seqmlm.Model.score` takes.
+            y: ignored.
 
         Raises:
-            UsageError: they are too few for the rate: 1 / `fpr` - 1 are needed.
+            UsageError: `fpr` is not between 0 and 1, or there are too few sequences for it: 1 / `fpr` - 1 are
+                needed.
         """
         self.model_ = _opened(self.model)
         try:
@@ -72,29 +82,32 @@ class Detector(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         rank = int(np.ceil((1 - rate) * (len(self.normal_) + 1) - 1e-9))
         if rank > len(self.normal_):
             raise UsageError(
-                f"no threshold for fpr={rate:g} of {len(self.normal_)} normal sequences: "
+                f"{len(self.normal_)} normal sequences are too few for fpr={rate:g}: "
                 f"{1 / rate - 1:.0f} are needed"
             )
         self.offset_ = -float(self.normal_[rank - 1])
         return self
 
     def score_samples(self, X: Data) -> NDArray[np.float64]:
-        """(N,) minus the score of each sequence: lower = more unusual, as scikit-learn has it."""
+        """Minus the score of each sequence, as an array (N,). As in scikit-learn, lower is more unusual."""
         check_is_fitted(self)
         return -self._scores(X)
 
     def decision_function(self, X: Data) -> NDArray[np.float64]:
-        """(N,) below 0 for outliers."""
+        """The distance of each sequence from the threshold, as an array (N,). Outliers are below 0."""
         return self.score_samples(X) - self.offset_
 
     def predict(self, X: Data) -> NDArray[np.int64]:
-        """(N,) 1 for normal sequences, -1 for outliers."""
+        """The class of each sequence, as an array (N,): 1 for normal sequences, -1 for outliers."""
         return np.where(self.decision_function(X) < 0, -1, 1)
 
     def _scores(self, X: Data) -> NDArray[np.float64]:
-        """(N,) the highest score of each sequence; one of which nothing can be scored counts as the least."""
+        """The highest score of each sequence, as an array (N,).
+
+        A sequence without any score gets the lowest score.
+        """
         rows = self.model_.score(X, level=self.level, mode=self.mode)
-        # Sequences that are no file stand one a line.
+        # Sequences that do not come from a file have one line each.
         highest = rows.groupby("line", sort=True)["score"].max()
         _check(X, len(highest))
         scores: NDArray[np.float64] = highest.to_numpy(dtype=float)
@@ -105,24 +118,28 @@ class Detector(OutlierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 class Embedder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Sequences to vectors in context, for a classifier behind it in a `Pipeline`; nothing is fitted.
+    """Turn sequences into vectors in context, for a classifier after it in a `Pipeline`. Nothing is fitted.
+
+    Example:
+
+        make_pipeline(seqmlm.Embedder("english"), LogisticRegression()).fit(texts, classes)
 
     Args:
-        model: a `seqmlm.Model`, or a name, folder or hub id that `seqmlm.load` takes.
-        layers: last, a number, or -4:mean or -4:sum of the last four.
-        pool: over the units of a sequence: mean, start, max or tokens.
+        model: a `seqmlm.Model`, or a name, folder or hub id for `seqmlm.load`.
+        layers: layer of the vectors: "last" or a number. "-4:mean" and "-4:sum" combine the last four layers.
+        pool: how the units of a sequence become one vector: mean, start, max or tokens.
     """
 
     def __init__(self, model: ScoringModel | str | Path, *, layers: str = "last", pool: str = "mean") -> None:
         self.model, self.layers, self.pool = model, layers, pool
 
     def fit(self, X: Data, y: object = None) -> Self:
-        """Open a model that is named; it has learnt."""
+        """Load the model if it was passed by name. Nothing is fitted, and `X` and `y` are ignored."""
         self.model_ = _opened(self.model)
         return self
 
     def transform(self, X: Data) -> NDArray[np.float32]:
-        """(N, D) a vector for each sequence."""
+        """The vectors of sequences, as an array (N, D)."""
         rows = _opened(getattr(self, "model_", self.model)).embed(X, layers=self.layers, pool=self.pool)
         _check(X, len(rows))
         return rows.vectors()
@@ -138,15 +155,15 @@ def _opened(model: ScoringModel | str | Path) -> ScoringModel:
 
 
 def _check(X: Data, records: int) -> None:
-    """Refuse strings that are no sequences of their own.
+    """Refuse input in which one string is not one sequence, such as the lines of a log.
 
     Raises:
-        UsageError: they became another number of records.
+        UsageError: the number of records differs from the number of strings.
     """
     if not isinstance(X, str) and hasattr(X, "__len__") and records != len(X):
         raise UsageError(
-            f"{len(X)} strings became {records} records: here a string is no sequence of its own; use "
-            "Model.score or Model.embed on files"
+            f"{len(X)} strings became {records} records, so a string is not a sequence here; use Model.score "
+            "or Model.embed on files"
         )
 
 

@@ -1,4 +1,4 @@
-"""Rows as a notebook has them: a DataFrame that shows sequences in colour and maps as pictures."""
+"""Result rows as a DataFrame, which notebooks show with coloured sequences and pictures of maps."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ from seqmlm.errors import DataError, UsageError
 from seqmlm.reports.scales import colour_scale, surprisal_scale
 
 Data: TypeAlias = str | Path | Sequence[Any] | pd.Series | pd.DataFrame
-"""What is asked about: a path (or several `Path`s), strings, a Series of them, or a table."""
+"""Input of a task: a path, several `Path`s, strings, a Series of strings, or a DataFrame."""
 
 ITEM = "data"
-"""Source of rows of data that were no file; their `line` is the place among the data, from 1 on."""
+"""The source of rows whose data did not come from a file. Their `line` is the position in the data, from 1.
+"""
 
 PICTURED = 3
-"""Sequences, or maps, that are pictured above a table: the first ones."""
+"""How many sequences or maps are shown above a table in a notebook: the first 3."""
 
 
 class RowFrame(pd.DataFrame):  # type: ignore[misc]
-    """The rows of a task as a DataFrame, with what `seqmlm TASK --out` writes.
+    """The rows of a task as a DataFrame, with the columns that `seqmlm TASK --out` writes.
 
-    `attrs` has `task`, `answer` (the figures in a sentence), `figures` and `sensitive`.
+    `attrs` has the keys `task`, `answer` (the results in a sentence), `figures` (the results as numbers) and
+    `sensitive`.
     """
 
     @property
@@ -39,16 +41,18 @@ class RowFrame(pd.DataFrame):  # type: ignore[misc]
         return RowFrame
 
     def matrix(self, id: str | None = None) -> NDArray[np.float64]:
-        """The map of a sequence: (N, N) values of pairs of units, symmetric; NaN where a pair has none.
+        """The map of a sequence: a symmetric array (N, N) with the value of each pair of units.
+
+        The rows must come from `seqmlm.Model.structure`. Pairs without a value are NaN.
 
         Args:
-            id: of the sequence; None for the first one.
+            id: id of the sequence. None selects the first sequence.
 
         Raises:
-            UsageError: the rows are no pairs of units, or of other sequences.
+            UsageError: the rows are not pairs of units, or do not contain this sequence.
         """
         if not {"i", "j", "value"} <= {*self.columns}:
-            raise UsageError("these rows are no pairs of units: a map is what Model.structure gives")
+            raise UsageError("these rows are not pairs of units: Model.structure returns such rows")
         record_rows = self[self["id"] == (self["id"].iloc[0] if id is None else id)]
         if not len(record_rows):
             raise UsageError(f"no rows of {id!r}")
@@ -59,18 +63,18 @@ class RowFrame(pd.DataFrame):  # type: ignore[misc]
         return table
 
     def vectors(self) -> NDArray[np.float32]:
-        """(N, D) the vectors of the rows.
+        """The vectors of the rows from `seqmlm.Model.embed`, as an array (N, D).
 
         Raises:
-            UsageError: the rows have none.
+            UsageError: the rows have no vectors.
         """
         if "vector" not in self.columns:
-            raise UsageError("these rows have no vectors: Model.embed gives them")
+            raise UsageError("these rows have no vectors: Model.embed returns rows with vectors")
         return np.array(self["vector"].tolist(), dtype=np.float32)
 
     def _repr_html_(self) -> str | None:
         if self.attrs.get("sensitive"):
-            return f"<p>{len(self):,} rows of sensitive data: not shown, for a notebook is a file.</p>"
+            return f"<p>{len(self):,} rows of sensitive data: not shown, since notebooks are saved.</p>"
         table = super()._repr_html_()
         page = self._pictures()
         if page is None:
@@ -81,7 +85,7 @@ class RowFrame(pd.DataFrame):  # type: ignore[misc]
         return frame.format(escape(page)) + str(table)
 
     def _pictures(self) -> str | None:
-        """A page with the first sequences in colour, or the first maps; None where rows have neither."""
+        """A page with the first sequences in colour or the first maps. None if the rows have neither."""
         from seqmlm.reports.page import Page
 
         page = Page(str(self.attrs.get("answer", "")))
@@ -110,7 +114,7 @@ class RowFrame(pd.DataFrame):  # type: ignore[misc]
 
 
 def _text_of_units(units: Sequence[Mapping[str, Any]]) -> tuple[str, list[tuple[int, int]]]:
-    """The text of units, with a space where the sequence had something else, and where each stands in it."""
+    """The text of units, and the range of each unit in it. Gaps between units become a space."""
     text, spans, end = "", list[tuple[int, int]](), None
     for unit in units:
         if end is not None and unit["start"] > end:
@@ -121,15 +125,15 @@ def _text_of_units(units: Sequence[Mapping[str, Any]]) -> tuple[str, list[tuple[
 
 
 def sources(data: Data, folder: Path, column: str = "text") -> list[str]:
-    """Paths of some data; what is no path is written to a Parquet file, named by its content.
+    """The paths of data. Data that are not paths are first written to a Parquet file named after its content.
 
     Args:
         data: see `Data`.
-        folder: for that file; made if missing.
-        column: of strings that are no table.
+        folder: folder for the Parquet file. It is created if missing.
+        column: column name for strings that are not in a DataFrame.
 
     Raises:
-        DataError: no data.
+        DataError: there are no data.
     """
     if isinstance(data, (str, Path)):
         return [str(data)]
@@ -150,7 +154,7 @@ def sources(data: Data, folder: Path, column: str = "text") -> list[str]:
 
 
 def frame(rows: Iterable[Mapping[str, Any]], folder: Path) -> RowFrame:
-    """The rows as a frame; what came from a file in `folder` came from the caller."""
+    """The rows as a `RowFrame`. Rows from a file in `folder` get `ITEM` as their source."""
     caller_rows = []
     for row in rows:
         source = Path(str(row.get("source", "")))
@@ -162,9 +166,14 @@ def frame(rows: Iterable[Mapping[str, Any]], folder: Path) -> RowFrame:
 
 @contextmanager
 def blame_caller(folder: Path, data: Data | None, method: str) -> Iterator[None]:
-    """Context in which an error about a file in `folder` names the data that the caller gave.
+    """Context in which errors about a file in `folder` name the caller's data instead.
 
-    A path that does not exist may be a sequence: the remedy says so.
+    If a path does not exist, it may have been meant as a sequence. The remedy then mentions this.
+
+    Args:
+        folder: folder of the temporary files.
+        data: the data that the caller passed.
+        method: name of the method that the caller used.
     """
     try:
         yield

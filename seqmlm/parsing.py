@@ -1,6 +1,6 @@
-"""JSON and YAML of settings and states that may be damaged, or made to do harm; durations and shares.
+"""Read JSON and YAML that may be damaged or malicious, in bounded memory; parse durations and shares.
 
-Records of data have readers of their own (`seqmlm.data.readers`), which go on after a bad one.
+The formats of data have their own readers (`seqmlm.data.readers`), which continue after a bad record.
 """
 
 from __future__ import annotations
@@ -15,20 +15,23 @@ from pathlib import Path
 from typing import Annotated, Any
 
 LARGEST_JSON = 256 << 20
-"""Bytes of a JSON file of a model, a run or a workspace; a vocabulary of a million words has about 50 MiB."""
+"""Largest size in bytes of a JSON file of a model, run or workspace.
+
+For comparison, a vocabulary of a million words has about 50 MiB.
+"""
 DEEPEST_JSON = 64
-_LONGEST_NUMBER = 300  # digits: the largest float has 309
-_MOST_VALUES = 2_000_000  # of a YAML document
+_LONGEST_NUMBER = 300  # number of digits; the largest float has 309
+_MOST_VALUES = 2_000_000  # values in a YAML document
 _SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(ms|s|min|m|h|d)", re.ASCII)
 
 
 def read_bounded(path: Path, largest: int) -> bytes:
-    """All of a regular file.
+    """All bytes of a regular file.
 
     Raises:
-        ValueError: it has more than `largest` bytes.
-        OSError: it cannot be read, or is no regular file.
+        ValueError: the file has more than `largest` bytes.
+        OSError: the file cannot be read, or is not a regular file.
     """
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "not a regular file", str(path))
@@ -40,31 +43,31 @@ def read_bounded(path: Path, largest: int) -> bytes:
 
 
 def read_json(path: Path, *, largest: int = LARGEST_JSON, finite: bool = False) -> Any:
-    """Read a JSON file that may be damaged, or made to do harm, in bounded memory.
+    """Read a JSON file that may be damaged or malicious, in bounded memory.
 
     Args:
         path: the file.
-        largest: bytes; a larger file is not read.
-        finite: refuse NaN and infinity, which Python reads and JSON does not have.
+        largest: size limit in bytes. A larger file is not read.
+        finite: refuse NaN and infinity, which Python accepts but JSON does not have.
 
     Raises:
-        ValueError: it is not UTF-8, not JSON, too large, nested more than `DEEPEST_JSON` deep, or holds a
-            number that is none; the message says which.
-        OSError: it cannot be read, or is no regular file.
+        ValueError: the file is not UTF-8, not JSON, too large, nested more than `DEEPEST_JSON` deep, or
+            contains a number that is not finite or too long. The message names the reason.
+        OSError: the file cannot be read, or is not a regular file.
     """
     return parse_json(read_bounded(path, largest), finite=finite)
 
 
 def parse_json(data: bytes | str, *, finite: bool = False) -> Any:
-    """Parse JSON as `read_json` does.
+    """Parse JSON with the limits of `read_json`.
 
     Raises:
-        ValueError: as `read_json`.
+        ValueError: as for `read_json`.
     """
 
     def constant(name: str) -> float:
         if finite:
-            raise ValueError(f"it holds {name}, which is no number")
+            raise ValueError(f"it contains {name}, which is not a number")
         return float(name)
 
     def real(text: str) -> float:
@@ -73,7 +76,7 @@ def parse_json(data: bytes | str, *, finite: bool = False) -> Any:
 
     def integer(text: str) -> int:
         if len(text) > _LONGEST_NUMBER:
-            raise ValueError(f"it holds a number of {len(text)} digits")
+            raise ValueError(f"it contains a number with {len(text)} digits")
         return int(text)
 
     try:
@@ -91,16 +94,19 @@ def parse_json(data: bytes | str, *, finite: bool = False) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Numbers of other libraries as JSON has them; anything else as text. For `json.dumps(default=plain)`."""
+    """Convert numbers of other libraries to JSON numbers, and anything else to text.
+
+    For `json.dumps(default=plain)`.
+    """
     return value.item() if hasattr(value, "item") else str(value)
 
 
 def parse_yaml(text: str) -> Any:
-    """Read YAML whose aliases do not multiply: ten lines of them can stand for a billion values.
+    """Parse YAML, and refuse aliases that multiply: ten lines of them can expand to a billion values.
 
     Raises:
-        ValueError: it is nested too deep, or stands for more than `_MOST_VALUES` values.
-        yaml.YAMLError: it is not YAML, or names objects of Python.
+        ValueError: the text is nested too deep, or expands to more than `_MOST_VALUES` values.
+        yaml.YAMLError: the text is not YAML, or names Python objects.
     """
     import yaml
 
@@ -110,7 +116,7 @@ def parse_yaml(text: str) -> Any:
         if node is None:
             return None
         if _values_of(node, {}) > _MOST_VALUES:
-            raise ValueError(f"its aliases stand for more than {_MOST_VALUES} values")
+            raise ValueError(f"its aliases expand to more than {_MOST_VALUES} values")
         return loader.construct_document(node)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
@@ -119,11 +125,11 @@ def parse_yaml(text: str) -> Any:
 
 
 def _values_of(node: Any, counts: dict[int, int]) -> int:
-    """How many values a node of YAML stands for once its aliases are spelled out; each is counted once.
+    """How many values a YAML node expands to if its aliases are spelled out. Each node is visited once.
 
     Args:
-        counts: values of each node so far, by the id of the node; receives those of this node. A node within
-            itself has infinitely many.
+        counts: expanded values of each node so far, by the id of the node. This node is added. A node that
+            contains itself counts as too many.
     """
     if id(node) not in counts:
         counts[id(node)] = _MOST_VALUES + 1
@@ -134,7 +140,7 @@ def _values_of(node: Any, counts: dict[int, int]) -> int:
 
 
 def word_list(text: str) -> tuple[str, ...]:
-    """The words of a text, for tables of names that would take a line each.
+    """The words of a text, for long tables of names in the code.
 
     >>> word_list("ed er emer")
     ('ed', 'er', 'emer')
@@ -143,7 +149,7 @@ def word_list(text: str) -> tuple[str, ...]:
 
 
 def duration(text: str) -> float | None:
-    """Seconds of "90s", "5m", "1.5h", "2d", "500ms"; None if it is not a duration.
+    """Seconds of a duration such as "90s", "5m", "1.5h", "2d" or "500ms". None if the text is not a duration.
 
     >>> duration("5m")
     300.0
@@ -153,20 +159,20 @@ def duration(text: str) -> float | None:
 
 
 Share = Annotated[float, "share"]
-"""Type of a setting that is a part of 1. Its value may be written as a percentage: "5%" is 0.05."""
+"""Type of a setting that is a share of 1. The value may be written as a percentage: "5%" is 0.05."""
 
 
 def share(value: object) -> float:
-    """The number that a share is written as: 0.05, "0.05" or "5%". Its range is not checked.
+    """The value of a share written as 0.05, "0.05" or "5%". Its range is not checked.
 
     Raises:
-        ValueError: it is no number.
+        ValueError: the value is not a number.
 
     >>> share("5%"), share("0.1 %"), share("1e-3"), share(0.2)
     (0.05, 0.001, 0.001, 0.2)
     """
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError(f"{value!r} is no number")
+        raise ValueError(f"{value!r} is not a number")
     if isinstance(value, str) and value.rstrip().endswith("%"):
         with suppress(InvalidOperation):
             return float(Decimal(value.rstrip().removesuffix("%").strip()) / 100)
@@ -174,7 +180,7 @@ def share(value: object) -> float:
 
 
 def magnitude(seconds: float) -> str:
-    """The unit in which a person would tell so many seconds: the largest of which they are two.
+    """The unit in which a duration is best shown: the largest unit that it contains at least twice.
 
     >>> magnitude(20.2), magnitude(900), magnitude(86_400 * 3)
     ('seconds', 'minutes', 'days')

@@ -1,7 +1,7 @@
-"""Names to things: domains, tokenizers, maskers and tasks come through entry points, the built-in ones too.
+"""Find domains, tokenizers, maskers and tasks by name, through entry points. Built-in ones are also found so.
 
-A third-party package adds one by declaring an entry point in the group `seqmlm.domains`, `seqmlm.tokenizers`,
-`seqmlm.maskers` or `seqmlm.tasks`. Names of tokenizers and maskers carry a version ("span.v1"), so that a
+A third-party package adds a plug-in with an entry point in the group `seqmlm.domains`, `seqmlm.tokenizers`,
+`seqmlm.maskers` or `seqmlm.tasks`. Names of tokenizers and maskers have a version ("span.v1"). Therefore a
 stored config keeps its meaning when a default changes.
 """
 
@@ -21,32 +21,32 @@ if TYPE_CHECKING:
 Kind = Literal["domains", "tokenizers", "maskers", "tasks"]
 
 MOVED = {"kmer": "dnabert", "kmer_span": "dnabert"}
-"""Names, without version, of what was built in once -> the folder of `examples` that has it now."""
+"""Plug-ins that used to be built in: name without version -> folder of `examples` that contains it now."""
 
 
 @cache
 def entries(kind: Kind) -> dict[str, EntryPoint]:
-    """The plugins that this installation declares, by name; loads nothing."""
+    """The plug-ins of this installation, by name. Nothing is imported."""
     return {entry.name: entry for entry in entry_points(group=f"seqmlm.{kind}")}
 
 
 def names(kind: Kind) -> list[str]:
-    """The names known in this installation, sorted; loads nothing."""
+    """The plug-in names of this installation, sorted. Nothing is imported."""
     return sorted(entries(kind))
 
 
 def load(kind: Kind, name: str) -> Any:
-    """Import what `name` stands for.
+    """Import the plug-in with this name.
 
     Raises:
-        UsageError: no plugin of that kind has the name.
-        StateError: the plugin is declared but cannot be imported.
+        UsageError: no plug-in of this kind has the name.
+        StateError: the plug-in is declared but cannot be imported.
     """
     declared = entries(kind)
     if name not in declared:
         if folder := MOVED.get(name.removesuffix(".v1")):
-            source = f"`pip install ./examples/{folder}` in the source of seqmlm installs it"
-            raise UsageError(f"{kind[:-1]} {name!r} is in the plug-in seqmlm-{folder}, not here: {source}")
+            source = f"run `pip install ./examples/{folder}` in the source of seqmlm"
+            raise UsageError(f"{kind[:-1]} {name!r} needs the plug-in seqmlm-{folder}: {source}")
         near = declared if ".v" in name else {entry.partition(".v")[0] for entry in declared}
         raise UsageError(f"unknown {kind[:-1]} {name!r}{nearest(name, near)}")
     try:
@@ -57,25 +57,26 @@ def load(kind: Kind, name: str) -> Any:
 
 
 def domain(name: str) -> Field:
-    """The domain object called `name`."""
+    """The domain object with this name."""
     field: Field = load("domains", name)
     return field
 
 
 def tokenizer_class(name: str) -> type[Tokenizer]:
-    """The tokenizer class called `name`; a missing version means the newest ("bpe" is "bpe.v1")."""
+    """The tokenizer class with this name. Without a version, the newest is used ("bpe" is "bpe.v1")."""
     kind: type[Tokenizer] = load("tokenizers", versioned("tokenizers", name))
     return kind
 
 
 def versioned(kind: Kind, name: str) -> str:
-    """Complete a name given without its version to the newest version there is."""
+    """Complete a name without a version with the newest installed version."""
     return newest(entries(kind), name)
 
 
 def newest(names: Collection[str], name: str) -> str:
-    """Complete a name given without its version to the newest one of `names`; itself where there is none.
+    """Complete a name without a version with the newest version in `names`.
 
+    An unknown name is returned as it is.
     >>> newest(["bpe.v1", "bpe.v2"], "bpe"), newest(["bpe.v1", "bpe.v2"], "bpe.v1")
     ('bpe.v2', 'bpe.v1')
     """

@@ -1,16 +1,14 @@
-"""Sensitive data: what holds while a process handles them.
+"""Protection of sensitive data while a process handles them.
 
-Data are sensitive where they concern people or contain secrets. While a process handles them
-(`handling_sensitive_data`), whatever leaves it does so by one of five exits, and these withhold what is about
-single people; nothing else needs to know that the data are sensitive.
+Data are sensitive if they concern people or contain secrets. While a process handles them
+(`handling_sensitive_data`), information can leave the process in five ways. Each of them withholds what
+concerns single people. No other code needs to know that the data are sensitive.
 
-| exit | of sensitive data |
-| --- | --- |
-| files (`Rows`, `Page.write` and all others) | only their owner may read them |
-| `Summary`, and figures by `seqmlm.data.counts.released` | counts of 1 to 10 people are "<11" |
-| `TrackedRun` | no names of data, no commands, no files about single records |
-| progress and sentences | counts are `seqmlm.data.counts.People`, which cannot be formatted by mistake |
-| errors and the quarantine file (`Problems`) | no letter of the data |
+* Files (`Rows`, `Page.write` and all others): only their owner may read them.
+* `Summary`, and figures from `seqmlm.data.counts.released`: counts of 1 to 10 people are "<11".
+* `TrackedRun`: no names of data, no commands, no files about single records.
+* Progress and sentences: counts are `seqmlm.data.counts.People`, which cannot be formatted by mistake.
+* Errors and the quarantine file (`Problems`): not a single character of the data.
 """
 
 from __future__ import annotations
@@ -25,8 +23,11 @@ PERSONAL = (
     *("trained_on.safetensors", "calibration.safetensors", "background.safetensors"),
     "counts.safetensors",
 )
-"""Files of a model folder about records: which ones trained, the score or counts of each that calibrated, and
-what the training records have in common. For sensitive data they are not exported."""
+"""Files of a model folder about the training data.
+
+They contain hashes of the training records, the score or counts of each calibration record, and statistics
+that the training records share. For sensitive data they are not exported.
+"""
 
 _lock = threading.Lock()
 _handling = 0
@@ -34,12 +35,12 @@ _handling = 0
 
 @contextmanager
 def handling_sensitive_data(sensitive: bool = True) -> Iterator[None]:
-    """Within it, every exit of the process withholds what is about single people.
+    """Context in which the process withholds information about single people.
 
-    It holds for the whole process, other threads included: it is safer to withhold too much.
+    It applies to the whole process, including other threads, because withholding too much is safer.
 
     Args:
-        sensitive: False changes nothing.
+        sensitive: False has no effect.
     """
     global _handling
     if not sensitive:
@@ -56,5 +57,5 @@ def handling_sensitive_data(sensitive: bool = True) -> Iterator[None]:
 
 
 def sensitive_data() -> bool:
-    """Whether the process handles sensitive data at this moment."""
+    """Whether the process is handling sensitive data now."""
     return _handling > 0

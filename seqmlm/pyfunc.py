@@ -1,8 +1,8 @@
-"""A registered model as MLflow loads it: `mlflow.pyfunc.load_model("models:/english@champion").predict(df)`.
+"""MLflow flavor of registered models: `mlflow.pyfunc.load_model("models:/english@champion").predict(df)`.
 
-The folder of every trained model holds an `MLmodel` that names this module; nothing in it is pickled, and it
-has no absolute path. What it gives is what `seqmlm score` (of a fine-tuned model `seqmlm predict`) gives, a
-row for each row of the input. Of sensitive data that is ids, p-values and alarms alone.
+The folder of every trained model has an `MLmodel` file that names this module. The file contains no pickled
+objects and no absolute paths. The result is that of `seqmlm score`, or of `seqmlm predict` for a fine-tuned
+model, with a row for each input row. For sensitive data, the columns are only ids, p-values and alarms.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from seqmlm.errors import DataError
 from seqmlm.frames import ITEM
 
 PRIVATE = ("id", "line", "p_value", "alarm")
-"""Columns that are given of sensitive data."""
+"""Columns that are returned for sensitive data."""
 
 
 class Answers:
-    """The model that MLflow calls with a table.
+    """The model object that MLflow calls with a table.
 
     Args:
-        model: answers.
-        settings: of its command, such as {"fpr": 0.01}; None means "not given".
+        model: the model.
+        settings: settings of the command, such as {"fpr": 0.01}. None means "not given".
     """
 
     def __init__(self, model: Model, settings: Mapping[str, Any]) -> None:
@@ -33,16 +33,16 @@ class Answers:
         self.settings = {name: value for name, value in settings.items() if value is not None}
 
     def predict(self, data: pd.DataFrame) -> pd.DataFrame:
-        """The rows of a table of sequences (column `text`), or of what the field's tables have.
+        """Score or predict the sequences of a table, in the columns that the field reads (`text` for texts).
 
         Args:
-            data: the table.
+            data: the table, with one sequence per row.
 
         Raises:
-            DataError: no table, or one that the field does not read.
+            DataError: the input is not a table, or the field cannot read it.
         """
         if not isinstance(data, pd.DataFrame):
-            raise DataError("the input is no table", source=ITEM, remedy="send columns with names")
+            raise DataError("the input is not a table", source=ITEM, remedy="send named columns")
         task = "predict" if self.model.card.head else "score"
         rows = pd.DataFrame(self.model.run(task, data, **self.settings))
         if self.model.card.sensitive:
@@ -51,5 +51,5 @@ class Answers:
 
 
 def _load_pyfunc(path: str, model_config: Mapping[str, Any] | None = None) -> Answers:
-    """Load a model for MLflow; `path` is its folder, `model_config` the argument of `load_model`."""
+    """Load a model for MLflow from the folder `path`. `model_config` is the argument of `load_model`."""
     return Answers(load(path), model_config or {})

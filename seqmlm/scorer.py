@@ -1,7 +1,7 @@
-"""A model over batches of columns: for `datasets.Dataset.map`, and for what else hands batches to processes.
+"""Run a model on batches of columns, for `datasets.Dataset.map` and other tools with several processes.
 
-It holds names alone, so that it goes to another process in a few bytes, and opens its model there on the
-first batch. The price is that every process has a model of its own.
+A `Scorer` stores only the name of its model, so it can be sent to another process in a few bytes. The process
+loads the model on its first batch. The cost: every process has its own copy of the model.
 """
 
 from __future__ import annotations
@@ -22,23 +22,28 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "predict": ("prediction", "probability"),
     "embed": ("vector",),
 }
-"""What a batch gains, by task: the same columns for every batch."""
+"""Columns that a batch gains, by task. They are the same for every batch."""
 
 PRIVATE = ("p_value", "alarm")
-"""Of these, what is given of sensitive data."""
+"""The columns of `COLUMNS` that are returned for sensitive data."""
 
 
 class Scorer:
-    """A column of sequences to columns of answers, a batch at a time: `Dataset.map(scorer, batched=True)`.
+    """Add result columns to a column of sequences, batch by batch: `Dataset.map(scorer, batched=True)`.
+
+    Example:
+
+        scorer = seqmlm.Scorer("english", "score", fpr=0.01)
+        dataset.map(scorer, batched=True)
 
     Args:
-        model: name, folder or hub id.
+        model: name, folder or hub id of the model.
         task: score, predict or embed.
-        column: of a batch that has the sequences.
-        settings: of the task's command, such as fpr=0.01.
+        column: name of the column with the sequences.
+        settings: settings of the task's command, such as fpr=0.01.
 
     Raises:
-        UsageError: no such task.
+        UsageError: the task is not score, predict or embed.
     """
 
     def __init__(
@@ -54,10 +59,10 @@ class Scorer:
         self.model, self.task, self.column, self.settings = str(model), task, column, settings
 
     def __call__(self, batch: Batch) -> dict[str, list[Any]]:
-        """The columns of `COLUMNS` for each sequence of a batch; None for one that cannot be read.
+        """The columns of `COLUMNS` for each sequence of a batch. Sequences that cannot be read get None.
 
         Raises:
-            UsageError: no such column, or settings by which a sequence has several rows.
+            UsageError: the batch lacks the column, or the settings give several rows for a sequence.
         """
         if self.column not in batch:
             raise UsageError(f"a batch has no column {self.column!r}: name it with column=")
@@ -65,7 +70,7 @@ class Scorer:
         strings = [text if isinstance(text, str) else "" for text in texts]
         rows = self._opened.run(self.task, strings, **{"on_error": "skip", **self.settings})
         if rows["line"].duplicated().any():
-            raise UsageError("a sequence has several rows: ask at the level of whole sequences")
+            raise UsageError("a sequence has several rows: set a level that scores whole sequences")
         table = pd.DataFrame(rows).set_index("line").reindex(range(1, len(texts) + 1))
         names = [name for name in COLUMNS[self.task] if not self._opened.card.sensitive or name in PRIVATE]
         return {name: _plain(table[name]) if name in table else [None] * len(texts) for name in names}

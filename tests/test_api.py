@@ -178,7 +178,7 @@ def test_a_map_is_an_array_and_a_picture(protein: Path) -> None:
     assert "1 M, 2 K" in found._repr_html_()
     with pytest.raises(package.UsageError, match="no rows of 'x'"):
         found.matrix("x")
-    with pytest.raises(package.UsageError, match="no pairs of units"):
+    with pytest.raises(package.UsageError, match="not pairs of units"):
         package.load(protein).score(["MKTAYIA"]).matrix()
 
 
@@ -207,9 +207,9 @@ def test_errors_are_those_of_the_command(protein: Path, tmp_path: Path) -> None:
         model.score(["MK", "M1K"])
     with pytest.raises(package.UsageError, match="no task 'train'"):
         model.run("train")
-    with pytest.raises(package.UsageError, match=r"'finetune' that .*: 'seqmlm finetune' is a command"):
+    with pytest.raises(package.UsageError, match=r"'finetune' that .*: 'seqmlm finetune' is only a command"):
         model.run("finetune")
-    with pytest.raises(package.UsageError, match=r"'scor' that gives rows; did you mean 'score'"):
+    with pytest.raises(package.UsageError, match=r"'scor' that returns rows; did you mean 'score'"):
         model.run("scor")
     for text in ("MKTAYIA", "MKTAYIA" * 99):
         with pytest.raises(package.DataError, match=r"a sequence goes into a list: embed\(\[\.\.\.\]\)"):

@@ -41,11 +41,11 @@ def test_round_trip() -> None:
         ({"steps": 1.5}, "'steps' must be int"),
         ({"steps": True}, "'steps' must be int"),
         ({"flag": 1}, "'flag' must be bool"),
-        ({"inner": 3}, "'inner' must hold keys and values"),
+        ({"inner": 3}, "'inner' must contain keys and values"),
         ({"inner": {"kind": "c"}}, "'inner.kind' must be one of a, b"),
         ({"inner": {"pair": [1]}}, "takes 2 values"),
         ({"paths": "abc"}, "'paths' must be a list"),
-        ({"options": 3}, "'options' must hold"),
+        ({"options": 3}, "'options' must contain"),
     ],
 )
 def test_mistakes_are_named(values: dict[str, Any], message: str) -> None:
@@ -96,9 +96,9 @@ def test_yaml_that_multiplies_nests_or_names_objects_is_refused(tmp_path: Path) 
         f"x: !!python/object/apply:pathlib.Path.write_text [!!python/object/apply:pathlib.Path [{canary}], y]"
     )
     for content, reason in (
-        (lists, "aliases stand for more than"),
-        (merges, "aliases stand for more than"),
-        ("a: &a [*a]\n", "aliases stand for more than"),
+        (lists, "aliases expand to more than"),
+        (merges, "aliases expand to more than"),
+        ("a: &a [*a]\n", "aliases expand to more than"),
         ("a: " + "[" * 100_000, "nested too deep"),
         (objects, "python/object"),
         ("a: \0", "special characters"),

@@ -21,9 +21,9 @@ from seqmlm.parsing import read_json, share
         (b"[" * 65 + b"]" * 65, "nested more than 64 deep"),
         (b"[" * 100_000, "nested more than 64 deep"),
         (b'{"a":' * 100_000, "nested more than 64 deep"),
-        (b"1" * 301, "a number of 301 digits"),
-        (b"[NaN]", "NaN, which is no number"),
-        (b"[1e999]", "1e999, which is no number"),
+        (b"1" * 301, "a number with 301 digits"),
+        (b"[NaN]", "NaN, which is not a number"),
+        (b"[1e999]", "1e999, which is not a number"),
         (b" " * 1001, "more than 1000 bytes"),
     ],
 )

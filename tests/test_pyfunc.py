@@ -55,7 +55,7 @@ def test_a_fine_tuned_model_predicts(workspace: Path) -> None:
     table = pd.DataFrame({"text": ["a dog barks", "no cats sleep here"]})
     found = _load_pyfunc(str(folder)).predict(table)
     assert found["prediction"].tolist() == package.load(folder).predict(table)["prediction"].tolist()
-    with pytest.raises(package.DataError, match="the input is no table"):
+    with pytest.raises(package.DataError, match="the input is not a table"):
         _load_pyfunc(str(folder)).predict(["a dog"])
 
 

@@ -1,1 +1,1 @@
-"""Files to records to memory-mapped encodings."""
+"""From files to records, and from records to memory-mapped encodings."""

@@ -1,8 +1,8 @@
-"""Texts, numbers and dates to seconds since 1970-01-01 UTC: every format of times that the fields read.
+"""Convert texts, numbers and dates to seconds since 1970-01-01 UTC, in all time formats of the fields.
 
-Logs repeat their seconds, so `Clock` is a dictionary from the text of a time to its value: a time seen before
-costs one look-up. `orders` and `moments` read the dates of tables, which mean nothing until it is known what
-comes first (03/04/2024); `seconds`, `when` and `time_reader` their cells.
+Logs repeat their seconds. Therefore `Clock` is a dictionary from the text of a time to its value, and a
+repeated time costs one look-up. `orders` and `moments` read dates of tables, such as 03/04/2024, whose order
+of day and month must be found first. `seconds`, `when` and `time_reader` read table cells.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _FIRST_DAY = date(1970, 1, 1).toordinal() + 1
 _LENGTHS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _REMEMBERED = 1 << 16
 _HALF_YEAR = 6  # months
-_LATEST_LINE = 92 * DAY  # by which a line of the old year comes late, at most
-_BOOT = 3600.0  # seconds from January 1 within which a clock that was not set begins to count
+_LATEST_LINE = 92 * DAY  # a line of the old year is at most this much late
+_BOOT = 3600.0  # a clock that is not set starts within this many seconds after January 1
 _NAMES = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTHS = {m: i for i, m in enumerate(_NAMES, 1)}
 _OFFSET = re.compile(r"([+-])(\d\d):?(\d\d)?", re.ASCII)
@@ -41,7 +41,8 @@ _TIME_OF_DAY = r"(?P<h>\d\d)[:.]?(?P<mi>\d\d)[:.]?(?P<s>\d\d)(?:[.,](?P<f>\d+))?
 _ZONE = r"(?: ?(?P<z>Z|UTC|GMT|[+-]\d\d(?::?\d\d)?))?"
 _MONTH = r"(?P<b>[A-Za-z]{3})"
 MONTH_FIRST = "month first "
-"""Before a time of two numbers without a year ("06-14 15:16:01", "0614 15:16:01"), by who knows them."""
+"""Prefix for a time with two numbers and no year ("06-14 15:16:01", "0614 15:16:01"), if the month is first.
+"""
 _SHAPES = tuple(
     re.compile(shape, re.ASCII)
     for shape in (
@@ -60,25 +61,29 @@ _COUNTED = re.compile(r"\d{9,19}(?:[.,]\d+)?", re.ASCII)
 
 
 class Clock(dict[str, float]):
-    """Text of a time to seconds since 1970-01-01 UTC; NaN if it cannot be read.
+    """Converts the text of a time to seconds since 1970-01-01 UTC. NaN if it cannot be read.
 
-    Understood are ISO 8601 (with T or a space, a comma or point before the fraction, Z or an offset),
-    RFC 3164 ("Jun 14 15:16:01"), HDFS ("081109 203615"), BGL, Spark, Apache access and error logs, and the
-    seconds, milli-, micro- or nanoseconds of the epoch. Look times up in the order of the lines: if
-    they have no year, December to January starts the next one.
+    These formats are read:
+
+    * ISO 8601, with T or a space, a comma or point before the fraction, Z or an offset;
+    * RFC 3164 ("Jun 14 15:16:01"), HDFS ("081109 203615"), BGL, Spark, Apache access and error logs;
+    * seconds, milliseconds, microseconds or nanoseconds since 1970.
+
+    Times must be looked up in the order of the lines. If they have no year, a change from December to January
+    starts the next year.
 
     A machine without a clock counts from January 1 until its clock is set. Such times stay in the year of the
-    lines around them. They are recognised in two ways: in the next year they would be later than the log was
-    written, or they begin in the first hour of January 1 behind a line that is not of December.
+    lines around them. They are recognised in two ways. In the next year, they would be later than the last
+    write to the log. Or they begin in the first hour of January 1, after a line that is not from December.
 
     Args:
-        zone: of times without one: "UTC", an offset ("+02:00") or a name ("Europe/Berlin").
-        year: of the first time without a year; None takes the latest that is not after `latest`.
-        latest: seconds; when the log was last written to. None for now.
-        live: the log is still written to, so that its next times are at most now.
+        zone: zone of times without a zone: "UTC", an offset ("+02:00") or a name ("Europe/Berlin").
+        year: year of the first time without a year. None selects the latest year that is not after `latest`.
+        latest: time of the last write to the log, in seconds. None means now.
+        live: whether the log is still being written, so that its next times are at most now.
 
     Raises:
-        UsageError: an unknown zone.
+        UsageError: the zone is unknown.
 
     >>> Clock()["1970-01-02T00:00:00.5+01:00"]
     82800.5
@@ -95,13 +100,14 @@ class Clock(dict[str, float]):
         super().__init__()
         self._zone = find_zone(zone)
         self._first_year, self._latest, self._live = year, latest, live
-        self._year, self._month, self._reached = 0, 0, 0.0  # of the last time without a year; none yet
-        self._unset: float | None = None  # the last time of a clock that was not set, in the same year
+        self._year, self._month, self._reached = 0, 0, 0.0  # of the last time without a year, if any
+        self._unset: float | None = None  # the last time from a clock that was not set, in the same year
         self._dates: Moment | None = None
-        self._last = 0  # the format that matched last is tried first
-        self._regular = False  # whether the last text ended in its clock, and all days have 24 hours
-        self._cached = True  # whether the last text means the same when it comes again
-        self._days: dict[str, float] = {}  # text before the hour to midnight, where no zone moves the clock
+        self._last = 0  # the format of the last match is tried first
+        self._regular = False  # whether the last text ended with its clock time, and all days have 24 hours
+        self._cached = True  # whether the last text means the same when it is repeated
+        # text before the hour -> midnight, if the zone has no clock changes
+        self._days: dict[str, float] = {}
 
     def __missing__(self, text: str) -> float:
         cut = -8 if text[-3:-2] == ":" else -6
@@ -118,7 +124,7 @@ class Clock(dict[str, float]):
         return value
 
     def read_dates(self, dates: Moment) -> None:
-        """From now on read also dates that `dates` knows, before others."""
+        """From now on, also read dates with `dates`, before the other formats."""
         self._dates = dates
         self.clear()
 
@@ -179,8 +185,11 @@ class Clock(dict[str, float]):
         return local - (there.total_seconds() if there is not None else 0.0)
 
     def _year_of(self, month: int, day: int, within: float) -> int:
-        """The year of a time without one. January after autumn begins the next year, unless the clock of the
-        machine was not set. A line of last December that comes late is of the old year."""
+        """The year of a time without a year.
+
+        January after autumn begins the next year, unless the clock of the machine was not set. A late line
+        from last December belongs to the old year.
+        """
 
         def seconds(year: int) -> float:
             return days(year, month, day) * DAY + within
@@ -198,13 +207,13 @@ class Clock(dict[str, float]):
         if not _exists(year, month, day) and self._first_year is None:
             year = _leap_year(year)
         if (year, month) != (self._year, self._month):
-            self.clear()  # by the time this text comes again, it may be that of another year
+            self.clear()  # a repeated text may then belong to another year
             self._days.clear()
         self._year, self._month, self._reached = year, month, seconds(year)
         return year
 
     def _latest_year(self, month: int, day: int, within: float) -> int:
-        """The year of the first time: as it was given, else the latest one that is not after the log."""
+        """The year of the first time: the given year, or else the latest year that is not after the log."""
         if self._first_year is not None:
             return self._first_year
         latest = DAY + (time.time() if self._latest is None else self._latest)
@@ -213,9 +222,9 @@ class Clock(dict[str, float]):
         return next(year for year in possible if days(year, month, day) * DAY + within <= latest)
 
     def _is_unset(self, seconds: Callable[[int], float], year: int, month: int, day: int) -> bool:
-        """Whether a clock that was not set counts a time: `seconds` gives it in a year."""
+        """Whether a time comes from a clock that was not set. `seconds` returns the time in a given year."""
         if self._month and self._month - month <= _HALF_YEAR:
-            return False  # not January, or a January behind lines of spring, which are of the same year
+            return False  # not January, or a January after lines from spring, which belong to the same year
         if self._month and seconds(year + 1) > self._bound:
             return True
         if self._month == 12 or month > 1:
@@ -225,23 +234,23 @@ class Clock(dict[str, float]):
 
     @property
     def _bound(self) -> float:
-        """Seconds that no time of the log exceeds; infinite where the lines before do."""
+        """A time in seconds that no time of the log exceeds. Infinite if earlier lines exceed it."""
         now = time.time() if self._live or self._latest is None else self._latest
         return now + DAY if self._reached <= now + DAY else math.inf
 
 
 def _exists(year: int, month: int, day: int) -> bool:
-    """Whether the year has this day; only February 29 is not in every year."""
+    """Whether the year has this day. Only February 29 is missing in some years."""
     return (month, day) != (2, 29) or isleap(year)
 
 
 def _leap_year(year: int) -> int:
-    """The latest leap year up to this one."""
+    """The latest leap year up to this year."""
     return next(candidate for candidate in range(year, year - 9, -1) if isleap(candidate))
 
 
 def _seconds_of_day(clock: str) -> float:
-    """Seconds since midnight of "HH:MM:SS" or "HHMMSS"; not a number for anything else."""
+    """Seconds since midnight of "HH:MM:SS" or "HHMMSS". NaN for other texts."""
     digits = clock.replace(":", "")
     if len(digits) != 6 or not digits.isdecimal() or clock.count(":") not in (0, 2):
         return NAN
@@ -250,8 +259,9 @@ def _seconds_of_day(clock: str) -> float:
 
 
 def epoch(value: float) -> float:
-    """Seconds from a number of seconds, milli-, micro- or nanoseconds since the epoch, recognised by its
-    size; not a number for what is beyond the year 9999.
+    """Convert seconds, milliseconds, microseconds or nanoseconds since 1970 to seconds.
+
+    The unit is recognised from the size of the number. The result is NaN after the year 9999.
 
     >>> epoch(1117838570), epoch(1117838570_000), epoch(1117838570_000_000_000)
     (1117838570.0, 1117838570.0, 1117838570.0)
@@ -262,12 +272,12 @@ def epoch(value: float) -> float:
 
 
 def days(year: int, month: int, day: int) -> int:
-    """Days from 1970-01-01 to a date; a day beyond the end of the month continues into the next one."""
+    """Days from 1970-01-01 to a date. A day after the end of the month continues into the next month."""
     return date(year, month, 1).toordinal() + day - _FIRST_DAY
 
 
 def offset(zone: str) -> float:
-    """Seconds east of UTC that "Z", "UTC", "GMT", "+02:00", "-0530" or "+02" stands for."""
+    """Seconds east of UTC for "Z", "UTC", "GMT", "+02:00", "-0530" or "+02"."""
     if matched := _OFFSET.fullmatch(zone):
         sign, hours, minutes = matched.groups()
         return (int(hours) * 3600.0 + int(minutes or 0) * 60.0) * (-1 if sign == "-" else 1)
@@ -275,7 +285,11 @@ def offset(zone: str) -> float:
 
 
 def find_zone(name: str) -> float | tzinfo:
-    """Seconds east of UTC, or a zone with rules; a UsageError where there is no such zone."""
+    """Seconds east of UTC, or a zone with rules.
+
+    Raises:
+        UsageError: the zone is unknown.
+    """
     if name.upper() in ("Z", "UTC", "GMT") or _OFFSET.fullmatch(name):
         return offset(name.upper())
     try:
@@ -291,7 +305,7 @@ def find_zone(name: str) -> float | tzinfo:
 ORDERS = tuple(
     order.replace("/", sign) for sign in "/.-" for order in ("%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d/%b/%Y")
 )
-"""Orders of day, month and year that are told by the data, as `datetime.strptime` knows them."""
+"""Orders of day, month and year that are found from the data, in the notation of `datetime.strptime`."""
 
 _CLOCKS = ("%H:%M", "%H:%M:%S", "%I:%M %p", "%I:%M:%S %p")
 _DATE = re.compile(r"\d{1,4}([/.-])(\d{1,2}|[A-Za-z]{3})\1\d{1,4}")
@@ -307,8 +321,9 @@ def is_form(date_format: str) -> bool:
 
 
 def moments(date_format: str) -> Moment:
-    """How text of a form for which `is_form` is true is read: None where it has another. A time of day may
-    follow.
+    """A function that reads text of a form for which `is_form` is true. It returns None for other text.
+
+    A time of day may follow the date.
     """
     words_of_date = 1 + date_format.count(" ")
 
@@ -329,7 +344,7 @@ def moments(date_format: str) -> Moment:
 
 
 def _time_of_day(text: str) -> Time | None:
-    """A time of day; None where it is none."""
+    """The time of day in a text, or None."""
     try:
         return Time.fromisoformat(text)
     except ValueError:
@@ -343,7 +358,7 @@ def _time_of_day(text: str) -> Time | None:
 
 
 def is_date(text: str) -> bool:
-    """Whether text begins as a date does whose order has to be told."""
+    """Whether a text starts like a date whose order of day and month must be found."""
     return _DATE.match(text) is not None
 
 
@@ -363,7 +378,7 @@ def orders(text: str) -> tuple[str, ...]:
 
 
 def common(fitting: Iterable[Sequence[str]]) -> list[str]:
-    """The orders that all of some dates fit, by what each fits."""
+    """The orders that fit all dates, from the orders that fit each date."""
     common_orders = list(ORDERS)
     for orders_of_date in fitting:
         common_orders = [order for order in common_orders if order in orders_of_date]
@@ -371,19 +386,22 @@ def common(fitting: Iterable[Sequence[str]]) -> list[str]:
 
 
 def read_as(order: str) -> str:
-    """The note of a table whose first dates all fit one order."""
+    """The note for a table whose first dates all fit a single order."""
     return f"a table whose dates were read as {order}, which all of its first ones fit"
 
 
 def order_error(fitting: Sequence[str], source: str, line: int, field: str) -> DataError:
-    """The error for a table whose dates fit several orders, or none in common; it is about all of it."""
+    """The error for a table whose dates fit several orders, or have no common order.
+
+    It concerns the whole table.
+    """
     if not fitting:
         fault, forms = "are in several orders of day and month", ORDERS[:2]
     else:
         fault, forms = "fit several orders of day and month", (*fitting,)
     reason = f"the dates, from line {line} on, {fault}"
     remedy = " or ".join(f"--option date_format={order}" for order in forms)
-    return DataError(reason, source=source, field=field, remedy=f"say which one it is: {remedy}")
+    return DataError(reason, source=source, field=field, remedy=f"name the order: {remedy}")
 
 
 # Cells of tables
@@ -397,19 +415,21 @@ _SINCE = {"seconds": 1.0, "minutes": 60.0, "hours": 3_600.0, "days": 86_400.0}
 
 
 def seconds(cell: Any) -> float:
-    """A time in seconds since 1970-01-01 UTC; a time without zone is taken as UTC.
+    """Convert a time to seconds since 1970-01-01 UTC. A time without a zone is UTC.
 
     Args:
-        cell: ISO 8601 text (also a year, or year and month, alone), or a number since 1970 whose unit follows
-            from its size: seconds below 1e11, then milliseconds, microseconds, nanoseconds. Eight digits are
-            a date, four a year; 12 or 14 that are a moment between 1880 and 2200 are one, as HL7 version 2
-            writes them (202103280035, with seconds, parts of them and zone), and no count since 1970.
+        cell: ISO 8601 text, which may be only a year, or a year and a month. Or it is a number since 1970,
+            whose unit follows from its size: seconds below 1e11, then milliseconds, microseconds and
+            nanoseconds. Eight digits are a date, and four are a year. 12 or 14 digits (202103280035) are a
+            time of HL7 version 2 if its year is from 1880 to 2199. It may have seconds, a fraction and a
+            zone.
 
-    Raises: ValueError: it is none of these; its message may hold the value and is not for showing.
+    Raises:
+        ValueError: the cell has another form. The message may contain the value, and must not be shown.
     """
     if not isinstance(cell, str):
         return _of_count(float(cell))
-    if cell[4:5] == "-" and cell[7:8] == "-":  # nearly always, and decided at once
+    if cell[4:5] == "-" and cell[7:8] == "-":  # nearly always, and quickly decided
         return _since_1970(datetime.fromisoformat(cell.strip()))
     text = cell.strip()
     if _PARTIAL.fullmatch(text):
@@ -422,7 +442,7 @@ def seconds(cell: Any) -> float:
 
 
 def _of_digits(text: str) -> float | None:
-    """The time that digits alone write, as HL7 version 2 has it; None where it is none."""
+    """The time written only in digits, as in HL7 version 2. None if it is not a time."""
     written = _HL7.fullmatch(text)
     if written is None:
         return None
@@ -438,9 +458,12 @@ def _of_digits(text: str) -> float | None:
 
 
 def when(cell: Any) -> float | None:
-    """Seconds of a time, or None for other text. No exception is raised, so no error quotes the text."""
+    """The seconds of a time, or None for other text.
+
+    No exception is raised, so that no error quotes the text.
+    """
     if type(cell) is float and _FIRST <= cell < 1e11:
-        return cell  # seconds already: a time stamp of a parquet file
+        return cell  # already in seconds: a time stamp of a parquet file
     try:
         return None if cell is None else seconds(cell)
     except (ValueError, TypeError, OverflowError):
@@ -448,28 +471,36 @@ def when(cell: Any) -> float | None:
 
 
 def _since_1970(moment: datetime) -> float:
-    """Seconds since 1970-01-01 UTC; a moment without zone is taken as UTC."""
+    """Seconds since 1970-01-01 UTC. A time without a zone is UTC."""
     if moment.tzinfo is None:
         return (moment - _EPOCH).total_seconds()
-    return (moment.astimezone(UTC) - _EPOCH_UTC).total_seconds()  # OverflowError where no year has it
+    # OverflowError outside the years of datetime
+    return (moment.astimezone(UTC) - _EPOCH_UTC).total_seconds()
 
 
 def _of_count(number: float) -> float:
-    """Seconds that a number since 1970 counts; a ValueError outside the years 1 to 9999."""
+    """Seconds for a number that counts since 1970.
+
+    Raises:
+        ValueError: it is outside the years 1 to 9999.
+    """
     time_seconds = epoch(number)
-    if not _FIRST <= time_seconds < _LAST:  # neither is a time that is not a number
+    if not _FIRST <= time_seconds < _LAST:  # NaN fails this check too
         raise ValueError("outside the calendar")
     return time_seconds
 
 
 def time_reader(date_format: str) -> When:
-    """The reader of times of this format: cell -> seconds since 1970, None where it has another.
+    """Create a reader of times in a format: cell -> seconds since 1970. It returns None for other formats.
 
-    ISO 8601, and time stamps of parquet, are always read. A time of day may follow the date, or not.
+    ISO 8601 and time stamps of parquet files are always read. A time of day may follow the date.
 
     Args:
-        date_format: a date as `datetime.strptime` reads it ("%m/%d/%Y"), or the unit of numbers that count
-            from an admission, placed at 1970: "seconds", "minutes", "hours" or "days"; else a UsageError.
+        date_format: a date format of `datetime.strptime` ("%m/%d/%Y"). Or it is the unit of numbers that
+            count from an admission, which is set to 1970: "seconds", "minutes", "hours" or "days".
+
+    Raises:
+        UsageError: `date_format` has another form.
     """
     unit = _SINCE.get(date_format)
     if unit is not None:
@@ -484,7 +515,7 @@ def time_reader(date_format: str) -> When:
         return after
     if not is_form(date_format):
         raise UsageError(
-            f"date_format takes how a date is written, such as %m/%d/%Y, or one of {', '.join(_SINCE)}; "
+            f"date_format is a date format, such as %m/%d/%Y, or one of {', '.join(_SINCE)}; "
             f"{date_format!r} is neither"
         )
     moment_of = moments(date_format)
@@ -500,7 +531,11 @@ def time_reader(date_format: str) -> When:
 
 
 def until_seconds(until: str | None) -> float | None:
-    """The option `until` in seconds, a day to its end; a UsageError where it is no time."""
+    """The option `until` in seconds. A day counts to its end.
+
+    Raises:
+        UsageError: it is not a time.
+    """
     if until is None:
         return None
     try:

@@ -1,8 +1,9 @@
-"""What gzip and Zstandard data expand to: in bounded memory, and all that came before a fault.
+"""Decompress gzip and Zstandard data in bounded memory, and keep everything before a fault.
 
-The decoders are those of zlib and zstandard; the loops around them are ours. `gzip.GzipFile` loses what the
-call that meets a fault had unpacked, and the reader of `zstandard` takes a frame that is cut off for the end
-of the data. A small file may expand to any size, so a step here gives at most 1 MiB.
+The decoders are those of zlib and zstandard. Only the loops around them are part of seqmlm, for three
+reasons. `gzip.GzipFile` loses the bytes that the failing call had unpacked. The reader of `zstandard` takes a
+truncated frame for the end of the data. A small file may expand to any size, so a step here returns at most 1
+MiB.
 """
 
 from __future__ import annotations
@@ -17,29 +18,31 @@ from typing import IO, Any
 from seqmlm.errors import DataError
 
 MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "Zstandard"}
-"""First bytes of a compressed file, and what it is."""
+"""First bytes of a compressed file, and its compression."""
 
 PACKED = (".gz", ".bgz")
-"""Endings of files that are written compressed."""
+"""Name endings of files that are written compressed."""
 
 _BLOCK = 1 << 20
-_INPUT = 3 << 15  # compressed bytes that are read at a time
+_INPUT = 3 << 15  # compressed bytes per read
 
 
 def compression(head: bytes) -> str | None:
-    """Compression of a file that begins with these bytes: "gzip", "Zstandard", or None."""
+    """The compression of a file that begins with these bytes: "gzip", "Zstandard", or None."""
     return next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), None)
 
 
 def decompress(read_block: Callable[[int], bytes], data: bytes, source: str, kind: str) -> Iterator[bytes]:
-    """Decompress member after member; zero bytes may follow the last one, as tape padding does.
+    """Decompress all members. Zero bytes may follow the last member, as in tape padding.
 
     Args:
-        read_block: returns up to so many further bytes, b"" at the end; `data` are those read so far.
-        source, kind: for messages; what `compression` says.
+        read_block: returns up to the given number of bytes, and b"" at the end.
+        data: bytes that were read before.
+        source: name of the file, for messages.
+        kind: the result of `compression`.
 
     Raises:
-        DataError: the data are damaged or truncated; all that came before the fault has been yielded.
+        DataError: the data are damaged or truncated. Everything before the fault has been yielded.
     """
     out: list[bytes] = []
     size = 0
@@ -53,16 +56,16 @@ def decompress(read_block: Callable[[int], bytes], data: bytes, source: str, kin
                 out, size = [], 0
     except _Damaged as error:
         reason = error.args[0] if error.args else f"the {kind} data are damaged or truncated"
-        remedy = "download or compress the file again; on_error=skip keeps what came before"
+        remedy = "download or compress the file again; on_error=skip keeps everything before the fault"
         fault = DataError(reason, source=source, remedy=remedy)
-    if size:  # an empty block would be the end
+    if size:  # an empty block would mark the end
         yield b"".join(out)
     if fault is not None:
         raise fault
 
 
 class _Damaged(Exception):
-    """Compressed data that cannot go on; with a sentence where it is not plain damage."""
+    """Compressed data that cannot be continued. It has a message if the reason is not plain damage."""
 
 
 class _Packed:
@@ -72,13 +75,13 @@ class _Packed:
         self._read, self._held, self._at = read_block, data, 0
 
     def next_bytes(self) -> bytes:
-        """Bytes that are held, else the next ones of the file; b"" at the end."""
+        """The bytes in the buffer, or else the next bytes of the file. b"" at the end."""
         data = self._held[self._at :] or self._read(_INPUT)
         self.put_back(b"")
         return data
 
     def put_back(self, data: bytes) -> None:
-        """Hold these bytes, of which more was given than was used."""
+        """Put back bytes that were returned but not used."""
         self._held, self._at = data, 0
 
     def member(self) -> bool:
@@ -92,7 +95,7 @@ class _Packed:
         return False
 
     def take(self, size: int) -> bytes:
-        """Exactly so many bytes, of which there are few."""
+        """Read exactly `size` bytes. The number must be small."""
         while len(self._held) - self._at < size:
             if not (block := self._read(_INPUT)):
                 raise _Damaged
@@ -113,7 +116,7 @@ def _gunzip(packed: _Packed) -> Iterator[bytes]:
                 copy_before = member.copy()
                 try:
                     piece = member.decompress(data, _BLOCK)
-                except zlib.error:  # what this call had unpacked until then is lost with it
+                except zlib.error:  # the bytes that this call had unpacked are lost
                     yield from _bytes_before_fault(copy_before, data)
                     raise _Damaged from None
                 yield piece
@@ -122,13 +125,13 @@ def _gunzip(packed: _Packed) -> Iterator[bytes]:
 
 
 def _bytes_before_fault(member: Any, data: bytes) -> Iterator[bytes]:
-    """Bytes that a member of a gzip file expands to, up to the byte at which it is damaged."""
+    """The decompressed bytes of a gzip member, up to the damaged byte."""
     with suppress(zlib.error):
         for at in range(len(data)):
             yield member.decompress(data[at : at + 1])
 
 
-_WINDOW = 128 << 20  # what the command zstd unpacks without being asked to use more memory
+_WINDOW = 128 << 20  # the limit of the command zstd without options for more memory
 _SKIPPABLE = b"\x2a\x4d\x18"
 
 
@@ -167,7 +170,7 @@ def _unzstd(packed: _Packed) -> Iterator[bytes]:
 
 
 def ending(path: Path) -> str:
-    """The ending of a name in lower case, with that of its compression; "" for a name without one.
+    """The ending of a name in lower case, including that of its compression. "" for a name without an ending.
 
     >>> ending(Path("a.CSV")), ending(Path("b.v1.csv.gz")), ending(Path("scores"))
     ('.csv', '.csv.gz', '')
@@ -179,12 +182,12 @@ def ending(path: Path) -> str:
 def packing(
     path: Path, fill: Callable[[IO[bytes]], object], *, blocks: bool
 ) -> Callable[[IO[bytes]], object]:
-    """A function that fills a file, compressed where the name says so; equal contents give equal bytes.
+    """A function that fills a file, and compresses it if its name says so. Equal contents give equal bytes.
 
     Args:
-        path: name of the file; one that ends in .gz or .bgz is compressed.
+        path: name of the file. It is compressed if it ends in .gz or .bgz.
         fill: writes the contents to a binary file.
-        blocks: compress in the blocks of bgzip, in which an index (tabix) can find places; else as gzip.
+        blocks: use the blocks of bgzip, so that an index (tabix) can find places. Otherwise gzip is used.
     """
 
     def fill_blocks(file: IO[bytes]) -> None:

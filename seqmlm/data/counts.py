@@ -1,9 +1,9 @@
-"""Counts, by what they are of, and how they may leave the process.
+"""Counts of people and things, and the rules for showing them.
 
-Of sensitive data (`seqmlm.privacy`) a count from 1 to 10 people is withheld. A withheld count must not
-follow from a total that is shown, so one more part is withheld where needed. A record counts as a person.
-A plain number may count people, so it is withheld too. What counts something else (files, tables, alarms)
-says so by the type `Things` where it is counted. What a sentence states about people has the type `People`.
+For sensitive data (`seqmlm.privacy`), a count from 1 to 10 people is withheld. A withheld count must not
+follow from a total that is shown. Therefore another part is withheld too if needed. A record counts as a
+person. A plain number may count people, so it is withheld too. Counts of other things (files, tables, alarms)
+have the type `Things`. Counts of people in sentences have the type `People`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Things(int):
 
 
 class People(int):
-    """A count of people. It cannot be formatted: a sentence asks for its `cell`.
+    """A count of people. It cannot be formatted: sentences must use its `cell`.
 
-    Sums and differences of such counts are such counts.
+    Sums and differences of such counts are also of this type.
 
     >>> f"{People(12).cell} records"
     '12 records'
@@ -43,17 +43,17 @@ class People(int):
 
     @property
     def cell(self) -> Cell:
-        """The count as it may be shown: "<11" for 1 to 10 people of sensitive data."""
+        """The count as it may be shown: "<11" for 1 to 10 people in sensitive data."""
         return released_count(int(self))
 
     @property
     def withheld(self) -> bool:
-        """Whether the count may not be shown."""
+        """Whether the count must not be shown."""
         return isinstance(self.cell, str)
 
     @property
     def progress(self) -> int:
-        """The count as a progress bar may show it: 0 as long as it is withheld."""
+        """The count for a progress bar: 0 as long as it is withheld."""
         return 0 if self.withheld else int(self)
 
     def __add__(self, count: int) -> People:
@@ -75,7 +75,7 @@ class People(int):
 
 
 def with_things(counts: Mapping[str, int], names: Collection[str]) -> dict[str, int]:
-    """Counts of which those of some names are `Things`."""
+    """The counts, with the type `Things` for those in `names`."""
     return {name: Things(count) if name in names else count for name, count in counts.items()}
 
 
@@ -90,17 +90,18 @@ def redacted_count(count: int) -> Cell:
 
 
 def released_count(count: int) -> Cell:
-    """The count as it may leave the process: "<11" for 1 to 10 people of sensitive data."""
+    """The count as it may leave the process: "<11" for 1 to 10 people in sensitive data."""
     return redacted_count(count) if sensitive_data() else int(count)
 
 
 def redacted_counts(counts: Mapping[str, int], *, parts: bool = False) -> dict[str, Cell]:
-    """Counts with small ones withheld, by name.
+    """The counts by name, with small counts withheld.
 
     Args:
-        counts: by name.
-        parts: they add up to a total that is shown too: if a single one is withheld, or several with a small
-            sum, the next larger one is withheld as well, because the total would reveal them.
+        counts: counts by name.
+        parts: whether they add up to a total that is shown too. The total would reveal a single withheld
+            count, or several withheld counts with a small sum. In these cases the next larger count is
+            withheld too.
 
     >>> redacted_counts({"train": 56, "validation": 7}, parts=True)
     {'train': 'withheld', 'validation': '<11'}
@@ -118,12 +119,15 @@ def redacted_counts(counts: Mapping[str, int], *, parts: bool = False) -> dict[s
 
 
 def released_counts(counts: Mapping[str, int], *, parts: bool = False) -> dict[str, Cell]:
-    """Counts as they may leave the process: `redacted_counts` of sensitive data."""
+    """The counts as they may leave the process: `redacted_counts` for sensitive data."""
     return redacted_counts(counts, parts=parts) if sensitive_data() else dict(counts)
 
 
 def released_extremes(values: Sequence[float]) -> dict[str, float]:
-    """The least and the largest value, "min" and "max"; none of sensitive data: each is one person's."""
+    """The smallest and largest value as "min" and "max".
+
+    For sensitive data none, since each is one person's.
+    """
     return {} if sensitive_data() else {"min": min(values), "max": max(values)}
 
 
@@ -133,8 +137,8 @@ _EXTREMES = ("0.0", "1.0")
 def redacted(values: Mapping[str, Any]) -> dict[str, Any]:
     """Figures of sensitive data as they may leave the process.
 
-    A count from 1 to 10 becomes "<11", in nested mappings too, unless it is of `Things`. The lowest and the
-    highest quantile, each the value of one record, are removed.
+    A count from 1 to 10 becomes "<11", also in nested mappings, unless it has the type `Things`. The lowest
+    and the highest quantile are removed, because each is the value of one record.
 
     >>> redacted({"records": 5, "tokens": 120, "problems": {"no time": 3}})
     {'records': '<11', 'tokens': 120, 'problems': {'no time': '<11'}}
@@ -143,7 +147,7 @@ def redacted(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def released(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Figures as they may leave the process: `redacted` of sensitive data."""
+    """Figures as they may leave the process: `redacted` for sensitive data."""
     return redacted(values) if sensitive_data() else dict(values)
 
 

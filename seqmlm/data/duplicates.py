@@ -1,8 +1,8 @@
-"""Exact duplicates by 128-bit hashes, and near duplicates of texts by MinHash.
+"""Find exact duplicates with 128-bit hashes, and near duplicates of texts with MinHash.
 
 Copied files are common in collections of source code (Allamanis 2019, "The adverse effects of code
-duplication"): they get too much weight, and when they are on both sides of a split they make a model look
-better than it is. Both kinds are found in one pass over a stream in bounded memory.
+duplication"). They get too much weight. If they are on both sides of a split, a model seems better than it
+is. Both kinds are found in one pass over a stream, in bounded memory.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from seqmlm.data.record import Record
 
 
 def hash128(raw: Any) -> bytes:
-    """A 16-byte hash of a raw sequence; two that differ collide with probability 2^-128."""
+    """A 16-byte hash of a raw sequence. Two different sequences collide with probability 2^-128."""
     data = raw if isinstance(raw, bytes) else str(raw).encode("utf-8", "surrogatepass")
     return hashlib.blake2b(data, digest_size=16).digest()
 
 
 class SeenHashes:
-    """A set of 128-bit hashes, as many as there may be: a table of SQLite in a temporary file."""
+    """A set of any number of 128-bit hashes: an SQLite table in a temporary file."""
 
     def __init__(self) -> None:
         self._file = sqlite3.connect("", check_same_thread=False)
@@ -36,33 +36,33 @@ class SeenHashes:
         self._file.close()
 
     def add(self, digest: bytes) -> bool:
-        """Add a hash; whether it had not been seen."""
+        """Add a hash, and return whether it is new."""
         return self._file.execute("INSERT OR IGNORE INTO seen VALUES (?)", (digest,)).rowcount > 0
 
 
 def distinct(records: Iterable[Record]) -> Iterator[Record]:
-    """The first of all records with exactly the same raw text."""
+    """The records without exact duplicates. The first of records with the same raw text is kept."""
     hashes = SeenHashes()
     return (record for record in records if hashes.add(hash128(record.raw)))
 
 
 _WORD = re.compile(r"\w+|[^\w\s]")
-_ROWS = 8  # minima of a band
+_ROWS = 8  # minima per band
 
 
 class NearDuplicates:
-    """Whether a similar text occurred earlier in a stream; the first one is kept.
+    """Detects whether a similar text occurred earlier in a stream. The first of similar texts is kept.
 
-    A text is the set of its runs of `shingle` words; two are similar if the share of runs they have in common
-    (Jaccard) is at least `threshold`, estimated from `permutations` hash minima (standard error at most
-    .5 / sqrt(permutations)). Texts that share a band of 8 minima are compared (Broder 1997): at a likeness of
-    .85 that finds 99 in 100.
+    A text is represented by the set of its runs of `shingle` words. Two texts are similar if the share of
+    common runs (Jaccard) is at least `threshold`. This share is estimated from `permutations` hash minima,
+    with a standard error of at most .5 / sqrt(permutations). Only texts that share a band of 8 minima are
+    compared (Broder 1997). At a similarity of .85, this finds 99 of 100 pairs.
 
     Args:
-        threshold: in (0, 1].
-        permutations: a multiple of 8.
-        shingle: words of a run; texts with fewer words are never similar.
-        capacity: texts remembered, about 3 KB each; beyond it the oldest are forgotten.
+        threshold: smallest similarity, in (0, 1].
+        permutations: number of hash minima, a multiple of 8.
+        shingle: number of words in a run. Texts with fewer words are never similar.
+        capacity: number of remembered texts, about 3 KB each. Beyond it, the oldest are forgotten.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class NearDuplicates:
         return self._count
 
     def is_repeat(self, text: str) -> bool:
-        """Whether a similar text was given before; if not, this one is remembered."""
+        """Whether a similar text occurred before. If not, this text is remembered."""
         signature = self.signature(text)
         if signature is None:
             return False
@@ -98,7 +98,7 @@ class NearDuplicates:
         return False
 
     def signature(self, text: str) -> Any:
-        """The hash minima (a `LeanMinHash`); None for a text shorter than a shingle."""
+        """The hash minima (a `LeanMinHash`). None for a text shorter than a shingle."""
         from datasketch import LeanMinHash
 
         words, n = _WORD.findall(text), self._shingle

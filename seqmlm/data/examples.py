@@ -1,8 +1,8 @@
-"""Examples: records with what is to be predicted of them, wherever the data say it.
+"""Examples: records with their labels, from all places where data have labels.
 
-A label stands in a column, in a list beside words, in spans, in a FASTA header or in a file of its own, or it
-is that of a whole file. A label of a part belongs to a span of the raw text, not to a token: people label
-words and places in a sequence, and a model may cut these in two or take several as one.
+A label is in a column, in a list next to words, in spans, in a FASTA header or in a separate file. It can
+also apply to a whole file. The label of a part belongs to a span of the raw text, not to a token. The reason:
+people label words and places in a sequence, and a model may split or merge these.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MISSING = ("", "nan")
 _FILL_IN = "fill it in, or leave such records out with --on-error skip"
 _ONE_SIDE = "a pair with an empty side", "fill it in, or name another column with --pair"
 
-_Place = Mapping[str, Any]  # source, line, perhaps field: where an error is
+_Place = Mapping[str, Any]  # source, line and perhaps field: the place of an error
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,9 +47,10 @@ class Spans:
     """Labels of parts of a record.
 
     Args:
-        bounds: (S, 2) start and end in characters of `str(record.raw)`, half open, ascending; none overlap.
-        labels: (S,) one of each span.
-        entities_only: entities are given, and what is between them is outside; else that has no label.
+        bounds: (S, 2) start and end in characters of `str(record.raw)`, half open, ascending, without
+            overlap.
+        labels: (S,) label of each span.
+        entities_only: whether text between the spans is outside of all entities. If not, it has no label.
     """
 
     bounds: NDArray[np.int32]
@@ -60,13 +61,18 @@ class Spans:
 NO_ENTITIES = Spans(np.zeros((0, 2), np.int32), (), entities_only=True)
 
 Label = str | tuple[str, ...] | tuple[float, ...] | Spans
-"""One class, those of several that are true (perhaps none), numbers, or labels of spans."""
+"""A class, the classes that are true (perhaps none), numbers, or labels of spans."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Example:
-    """A record, what is to be predicted of it, the other sequence of a pair, and where the data say it, the
-    part that the example is for.
+    """A record with its label.
+
+    Args:
+        record: the record.
+        label: its label.
+        second: the other sequence of a pair.
+        part: the part of the data that the example belongs to, if the data name it.
     """
 
     record: Record
@@ -77,31 +83,33 @@ class Example:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelSource:
-    """Where the labels of records are.
+    """The place of the labels.
+
+    A text or a number in a column is a single class. A list of texts has several classes, or a label for each
+    word if it is next to words. A list of {start, end, label} has spans. Several columns with 0 and 1 (or
+    false and true) in the first record name the classes that are true. Other columns are numbers.
 
     Args:
-        columns: names in `record.meta`, of KEY=VALUE in a FASTA header, or numbers of its words; none takes
-            `tags` beside words, else `spans`, else TARGET. A text or a number is one class; a list of texts
-            several classes, or, beside words, one each; a list of {start, end, label} spans. Several columns
-            that hold 0 and 1 (or false and true) in the first record name the classes that are true; others
-            are numbers. Of features, the labels that count.
-        numeric: what stands there are numbers.
-        letters: a text has one letter for each character of the record.
-        dense: features label each character, "none" between them; else they are entities.
-        labels: a file of labels: a table (JSON lines, CSV, TSV, Parquet) with ids in "id", else in its first
-            column; FASTA with one letter for each character of the record of that id, or of its document
-            where a record is part of one; or features (BED, GFF3) of that record or document, where chr1
-            may be 1.
-        mask: FASTA beside `labels`, of 0 (no label there) and 1.
-        classes: file or folder to the class of all records in it.
-        pair: column of the other sequence of a pair; of a table of labels, column of its id.
-        raw: what a field makes of the text of that sequence and the record's other columns.
-        until: what a field knows of a sequence at a time (`Times.history_at`): a table with the columns
-            subject_id and prediction_time has labels of each record at several times; without `columns`
-            these are true and false in boolean_value.
+        columns: names in `record.meta`, names of KEY=VALUE in a FASTA header, or numbers of words in the
+            header. None selects `tags` next to words, else `spans`, else TARGET. For features, the labels to
+            use.
+        numeric: whether the labels are numbers.
+        letters: whether a text has a letter for each character of the record.
+        dense: whether features label each character, with "none" between them. If not, they are entities.
+        labels: a file of labels. A table (JSON lines, CSV, TSV, Parquet) has ids in "id", or else in its
+            first column. FASTA has a letter for each character of the record with that id. Features (BED,
+            GFF3) have the name of the record, where chr1 may be written 1. The id or name may also be that of
+            the document of which the record is a part.
+        mask: FASTA file for `labels`, with 0 (no label) and 1.
+        classes: file or folder -> class of all records in it.
+        pair: column of the other sequence of a pair. In a table of labels, column of its id.
+        raw: creates the raw sequence of the field from a text and the other columns of the record.
+        until: returns a sequence as known at a time (`Times.history_at`). A table with the columns subject_id
+            and prediction_time then has labels of each record at several times. Without `columns`, these are
+            true and false in boolean_value.
 
     Raises:
-        UsageError: sources that exclude each other.
+        UsageError: the sources exclude each other.
     """
 
     columns: Sequence[str] = ()
@@ -117,15 +125,15 @@ class LabelSource:
 
     def __post_init__(self) -> None:
         if self.classes and (self.columns or self.labels):
-            raise UsageError("the class of a whole file leaves no room for other labels; give one of both")
+            raise UsageError("the class of a whole file excludes other labels; give only one of them")
         if self.mask is not None and self.kind != "letters":
-            raise UsageError("a mask belongs to labels in FASTA; name those with --label-file")
+            raise UsageError("a mask needs labels in FASTA; name their file with --label-file")
         if self.columns and self.kind == "letters":
             raise UsageError("labels in FASTA have no columns; leave --label or --label-file out")
 
     @property
     def kind(self) -> Literal["table", "features", "letters"] | None:
-        """Kind of the file of labels; None without one."""
+        """The kind of the file of labels. None without such a file."""
         if self.labels is None:
             return None
         suffix = stem_suffix(self.labels)
@@ -133,13 +141,19 @@ class LabelSource:
 
 
 def examples(records: Iterable[Record], problems: Problems, source: LabelSource) -> Iterator[Example]:
-    """Stream the examples; only a file of labels, and the records that its pairs name, are kept in memory.
+    """Read the examples one by one.
+
+    Only a file of labels, and the records that its pairs name, are kept in memory. Records that a file of
+    labels does not name are left out.
 
     Args:
-        records: in any order.
-        problems: receives records whose label is missing or cannot be read; is told of records that a file of
-            labels does not name, which are left out, and of labels of no record.
-        source: where the labels are; a DataError for a file that names none of the records.
+        records: records in any order.
+        problems: receives records whose label is missing or cannot be read. It also counts records that a
+            file of labels does not name, and labels without a record.
+        source: the place of the labels.
+
+    Raises:
+        DataError: a file of labels names none of the records.
     """
     reading = _Reading(source, problems)
     for record, second, about in reading.with_labels(records):
@@ -152,28 +166,28 @@ def examples(records: Iterable[Record], problems: Problems, source: LabelSource)
 
 
 class _Features(NamedTuple):
-    """Labelled stretches of the sequence of a name."""
+    """Labelled stretches of the sequence with a name."""
 
     id: str
     stretches: list[Stretch]
 
 
 _About = FieldRow | Record | _Features | None
-"""What a file of labels says about a record: a row with its line, letters, or features."""
+"""The labels of a record in a file: a row with its line, letters, or features."""
 
 
 class _Reading:
-    """Labels under way."""
+    """The state of reading labels."""
 
     def __init__(self, source: LabelSource, problems: Problems) -> None:
         self._source, self._problems = source, problems
         self._columns = tuple(source.columns)
         self._classes = {Path(path): name for path, name in source.classes.items()}
-        self._flags: bool | None = None  # whether several columns hold 0 and 1 alone
+        self._flags: bool | None = None  # whether several columns contain only 0 and 1
         self._masks = {} if source.mask is None else _by_id(source.mask, problems)
 
     def with_labels(self, records: Iterable[Record]) -> Iterator[tuple[Record, Record | None, _About]]:
-        """Each record, the other of a pair, and what a file of labels says about it."""
+        """Each record, the other record of a pair, and the entry for the record in a file of labels."""
         file, problems = self._source.labels, self._problems
         if file is None:
             yield from ((record, None, None) for record in records)
@@ -212,7 +226,10 @@ class _Reading:
         problems.note("a label of no record", len(by_name.keys() - ids_met), source=file)
 
     def _timed(self, file: str) -> bool:
-        """Whether a table has labels of subjects at times; decides what these are where nobody says."""
+        """Whether a table has labels of subjects at times.
+
+        If no column was named, its value column is used.
+        """
         _, row = next(read_rows(file), (0, {}))
         has_times = self._source.until is not None and {SUBJECT, TIME} <= row.keys()
         if has_times and not self._columns and VALUE in row:
@@ -231,7 +248,10 @@ class _Reading:
                 self._problems.note(why, source=file, line=line)
 
     def _rows(self, file: str) -> Iterator[tuple[tuple[str, ...], int, dict[str, Any]]]:
-        """The ids of each row of a table, its line and the row; decides which columns hold the labels."""
+        """The ids of each row of a table, its line and the row.
+
+        Selects the label columns from the first row.
+        """
         ids: list[str] = []
         for line, row in read_rows(file, self._problems, names={self._source.pair or ""}):
             if not ids:
@@ -256,7 +276,7 @@ class _Reading:
             raise DataError("no labels", source=file, remedy="give an id and a label in each row")
 
     def example(self, record: Record, second: Record | None, about: _About) -> Example:
-        """The example of a record."""
+        """The example for a record."""
         at: _Place = {"source": record.source, "line": record.line}
         fields: Mapping[str, Any] = {**_header_fields(record), **record.meta}
         label: Label
@@ -344,7 +364,7 @@ class _Reading:
         return tuple(dict.fromkeys(_text(element, at) for element in values))
 
     def _lettered(self, record: Record, letters: Record) -> Spans:
-        """Letters of the record, or of the document in which it begins at `start`, perhaps backwards."""
+        """The label letters of a record, or of its part of the document, perhaps in reverse order."""
         begin, reverse = _place_of_part(record, letters.id)
         inside = slice(begin, None if letters.id == record.id else begin + len(str(record.raw)))
         at: _Place = {"source": letters.source, "line": letters.line}
@@ -359,12 +379,12 @@ class _Reading:
                 raise DataError("a mask of another length than its labels", **here, remedy=remedy)
             if set(mask) - {"0", "1"}:
                 reason = "a mask of something other than 0 and 1"
-                raise DataError(reason, **here, remedy="0 is no label there")
+                raise DataError(reason, **here, remedy="write 0 where there is no label")
             mask = mask[inside][:: -1 if reverse else 1]
         return _of_letters(letters.raw[inside][:: -1 if reverse else 1], mask, record, at)
 
     def _featured(self, record: Record, features: _Features) -> Spans:
-        """Labels of the record, or of its part of a document from `start` on, perhaps its other strand."""
+        """The label features of a record, or of its part of the document, perhaps on the other strand."""
         (begin, reverse), n = _place_of_part(record, features.id), len(str(record.raw))
         stretches, complete = features.stretches, features.id == record.id or "start" not in record.meta
         if complete and stretches[-1].end > n:
@@ -386,7 +406,7 @@ class _Reading:
 
 
 def _place_of_part(record: Record, name: str) -> tuple[int, bool]:
-    """Where a record begins in the sequence of a name, its own or its document's; whether it runs back."""
+    """Where a record begins in the named sequence, its own or its document's, and whether it is reversed."""
     if name == record.id:
         return 0, False
     return int(record.meta.get("start", 0)), record.meta.get("strand") == "-"
@@ -409,26 +429,34 @@ def _put_label(
 
 
 def _header_fields(record: Record) -> dict[str, str]:
-    """Fields of a FASTA header: KEY=VALUE pairs, as FLIP and biotrainer do, and its words by number."""
+    """The fields of a FASTA header: KEY=VALUE pairs, as in FLIP and biotrainer, and its words by number."""
     text = str(record.meta.get("description", ""))
     _, *parts = _KEY.split(text)
-    words = {str(number): word for number, word in enumerate(text.split(), 2)}  # the first is the id
+    words = {str(number): word for number, word in enumerate(text.split(), 2)}  # the first word is the id
     return words | {key: value.strip() for key, value in zip(parts[::2], parts[1::2], strict=True)}
 
 
 def _field(name: str, fields: Mapping[str, Any], at: _Place) -> Any:
-    """The value of a record's field; DataError for one that it does not have."""
+    """The value of a record's field.
+
+    Raises:
+        DataError: the record does not have the field.
+    """
     if name in fields:
         return fields[name]
     reason, remedy = "no such field", f"correct its name, give labels with --label-file, {_FILL_IN}"
-    if {"labels", "lines"} <= fields.keys():  # one of each line of a log
+    if {"labels", "lines"} <= fields.keys():  # one label for each line of a log
         reason = "its lines have no label in common"
-        remedy = "give one of each session in a file of its own: --label-file"
+        remedy = "give a label for each session in a separate file: --label-file"
     raise DataError(reason, **at, field=name, remedy=remedy)
 
 
 def _text(value: Any, at: _Place, problem: tuple[str, str] = ("no label", _FILL_IN)) -> str:
-    """A label as text; DataError for nothing, or a value of several parts."""
+    """A label as text.
+
+    Raises:
+        DataError: the value is empty, or has several parts.
+    """
     if value is not None and not isinstance(value, str | int | float):
         raise DataError("a label of several parts", **at, remedy="give a text, a number or a list of these")
     text = str(value).lower() if isinstance(value, bool) else "" if value is None else str(value).strip()
@@ -444,7 +472,7 @@ def _number(value: Any, at: _Place) -> float:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise DataError("a label that is no number", **at, remedy="correct it, or predict it as a class")
+        raise DataError("a label that is not a number", **at, remedy="correct it, or predict it as a class")
     return number
 
 
@@ -458,7 +486,7 @@ def _of_spans(values: Sequence[Any], raw: str, at: _Place) -> Spans:
         spans.append((bounds[0], bounds[1], _text(bounds[2], at)))
     spans.sort()
     if any(not 0 <= start < end <= len(raw) for start, end, _ in spans):
-        remedy = f"start and end count the {len(raw)} characters of the record from 0; end is behind the last"
+        remedy = f"start and end count the {len(raw)} characters of the record from 0; end is after the last"
         raise DataError("a span that is not within its record", **at, remedy=remedy)
     if any(part[1] > later[0] for part, later in pairwise(spans)):
         raise DataError("spans that overlap", **at, remedy="keep one label for each place")
@@ -470,7 +498,7 @@ def _of_words(values: Sequence[Any], words: Sequence[Any], at: _Place) -> Spans:
     labels: dict[tuple[int, int], str] = {}
     for span, value in zip(words, values, strict=True):
         if span is not None and value not in (None, "_"):
-            labels.setdefault(tuple(span), _text(value, at))  # a contraction has the label of its first word
+            labels.setdefault(tuple(span), _text(value, at))  # a contraction gets the label of its first word
     if not labels:
         raise DataError("no label", **at, remedy="fill it in, or name another column with --label")
     return _spans([(*span, labels[span]) for span in sorted(labels)])
@@ -479,7 +507,8 @@ def _of_words(values: Sequence[Any], words: Sequence[Any], at: _Place) -> Spans:
 def _of_letters(letters: Sequence[str], mask: str | None, record: Record, at: _Place) -> Spans:
     n = len(str(record.raw))
     _agree(len(letters), n, "characters", at)
-    inside = range(*record.meta.get("own", (0, n)))  # what is shown beside a record is another one's
+    # the context that is shown with a record belongs to another record
+    inside = range(*record.meta.get("own", (0, n)))
     labelled_places = [n for n in inside if mask is None or mask[n] == "1"]
     if not labelled_places:
         raise DataError("no label", **at, remedy="its mask hides all of them")

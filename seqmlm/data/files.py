@@ -1,8 +1,10 @@
-"""Inputs to blocks of bytes: any size, gzip and Zstandard transparent; `seqmlm.data.lines` makes lines.
+"""Read inputs of any size as blocks of bytes.
 
-Formats and compression are recognised by their first bytes, since names are often wrong. "-" is standard
-input; a live one is a `Source` that readers are given, and one that has to be read twice, or named by its
-content, is saved to a file first.
+gzip and Zstandard are decompressed (lines: `seqmlm.data.lines`).
+
+Formats and compression are recognised from the first bytes, because names are often wrong. "-" is standard
+input. A live input is a `Source`, which readers receive in place of a path. An input that must be read twice,
+or identified by its content, is first saved to a file.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from seqmlm.engine.durable import move_into_place
 from seqmlm.errors import DataError
 
 MAGIC_BYTES = 6
-"""Bytes needed to recognise a file type."""
+"""Number of bytes needed to recognise the type of a file."""
 
 RESAVE = "convert it to UTF-8, for example with iconv"
 """Remedy for text in another encoding."""
@@ -49,11 +51,11 @@ _FOREIGN = {
     b"\x89PNG": ("a picture", "name a text file"),
     b"\x7fELF": ("a program", "name a text file"),
     b"version https://git-lfs.github.com/spec/v": (
-        "a pointer of git-lfs, and not what it points at",
-        "fetch that with git lfs pull",
+        "a pointer of git-lfs, not the file itself",
+        "fetch the file with git lfs pull",
     ),
 }
-_MARKS = {  # the longer ones first
+_MARKS = {  # longer marks first
     b"\xff\xfe\0\0": "utf-32",
     b"\0\0\xfe\xff": "utf-32",
     b"\xff\xfe": "utf-16",
@@ -67,66 +69,74 @@ def may_begin(head: bytes) -> bool:
 
 
 def refuse_foreign(head: bytes, source: str) -> None:
-    """Refuse with a DataError what its first bytes show to be neither text nor packed in a known way."""
+    """Refuse a file if its first bytes show that it is neither text nor compressed in a known format.
+
+    Raises:
+        DataError: it is such a file.
+    """
     if (foreign := foreign_kind(head)) is not None:
         kind, remedy = foreign
         raise DataError(f"the file is {kind}", source=source, remedy=remedy)
 
 
 def foreign_kind(head: bytes) -> tuple[str, str] | None:
-    """Kind of a file that begins with these bytes, and the remedy; None for text and known compressions."""
+    """The kind of a file with these first bytes, and the remedy. None for text and known compressions."""
     return next((kind for magic, kind in _FOREIGN.items() if head.startswith(magic)), None)
 
 
 def is_packed(head: bytes) -> bool:
-    """Whether a file that begins with these bytes is compressed, in a way that `blocks` reads."""
+    """Whether a file with these first bytes is compressed in a format that `blocks` reads."""
     return compression(head) is not None
 
 
 def marked_encoding(head: bytes) -> str | None:
-    """The encoding that a byte order mark names, if it is not UTF-8."""
+    """The encoding of a byte order mark, if it is not UTF-8."""
     return next((codec for mark, codec in _MARKS.items() if head.startswith(mark)), None)
 
 
 MAX_BYTES = 64 << 20
-"""Longest line, or record of several lines, that is accepted."""
+"""Largest size in bytes of a line, or of a record with several lines."""
 
 REFERENCE = "hf:"
-"""What a data set of the Hugging Face hub, or a folder that `datasets` can load, begins with: hf:NAME."""
+"""Prefix of a data set on the Hugging Face hub, or of a folder that `datasets` can load: hf:NAME."""
 
 COMPRESSED = (".gz", ".bgz", ".zst")
 
 UNDER_WAY = ".resume.json"
-"""What is added to the name of an output, for the file beside it that keeps how far its writing has come."""
+"""Suffix of the file next to an output that stores how far it is written."""
 
 _OF_OUTPUT = ("", UNDER_WAY, f"{UNDER_WAY}.lock", ".lock", ".partial.jsonl", ".quarantine.jsonl")
 
 
 class LiveInput(Protocol):
-    """Bytes that come while they are read."""
+    """A source of bytes that arrive while they are read."""
 
     stopped: bool
-    """Whether the end was asked for, so that what came last may be torn."""
+    """Whether the reader was asked to stop, so that the last bytes may be incomplete."""
 
     def read(self, size: int) -> bytes | None:
-        """Up to `size` bytes; b"" at the end, None at a pause: what was read should be handed on."""
+        """Read up to `size` bytes. b"" is the end.
+
+        None is a pause, at which the content so far should be passed on.
+        """
 
 
 class Memory:
-    """Lines that a reader of a live input has taken and not yet handed on: enough to begin in its middle.
-
-    It can then be given up at any moment while it waits for bytes. Another reader is given the first lines of
-    the input, which tell the format, and those from the earliest one held; it passes over what had been
-    handed on.
+    """Lines that a reader of a live input has read but not passed on, so that it can resume in between.
+    The reader can then be stopped at any moment while it waits for bytes. Another reader receives the first
+    lines of the input, which identify the format, and the lines from the earliest waiting line. It skips
+    lines that were passed on.
 
     Args:
-        last_line: the last line, from 1 on, that had reached the records of an earlier reader; 0 for none.
-        waiting: lines taken that wait for others to become records with, by the name of their group.
+        last_line: number, from 1, of the last line in the records of an earlier reader. 0 for none.
+        waiting: lines that wait for others to complete a record, by the name of their group.
 
     Attributes:
-        last_line: now. last_line_before, held_before: at the beginning.
-        held: called while the reader waits for bytes; says which lines wait then.
-        jump: set at a pause: number of lines before those that come next.
+        last_line: the current last line.
+        last_line_before: the last line at the beginning.
+        held_before: the waiting lines at the beginning.
+        held: called while the reader waits for bytes, and returns the lines that are then waiting.
+        jump: number of lines before the next line. It is set at a pause.
     """
 
     def __init__(self, last_line: int = 0, waiting: Mapping[str, Sequence[int]] | None = None) -> None:
@@ -137,21 +147,24 @@ class Memory:
         self.jump: int | None = None
 
     def is_past(self, line: int) -> bool:
-        """Whether an earlier reader has handed on this line, in all records that it belongs to."""
+        """Whether an earlier reader has passed on this line, in all records that it belongs to."""
         return line <= self.last_line_before and line not in self._waiting
 
     def numbered(self, number: int) -> int:
-        """The number of the line before the next one; `number` where the input goes on without a gap."""
+        """The number of the line before the next line.
+
+        It is `number` if the input continues without a gap.
+        """
         if self.jump is not None:
             number, self.jump = self.jump, None
         return number
 
 
 class Source(str):
-    """The name of an input ("-" for standard input) together with where its bytes come from.
+    """The name of an input ("-" for standard input), together with the source of its bytes.
 
-    It is a string, so that readers pass it on, and name it in messages, as they do with the path of a file.
-    `str(source)` is the name alone: a reader that turns its path into a string does so with `source_of`.
+    It is a string, so that readers can pass it on and use it in messages like the path of a file.
+    `str(source)` is only the name: a reader that converts its path to a string must use `source_of`.
     """
 
     live: LiveInput
@@ -163,35 +176,37 @@ class Source(str):
 
 
 def source_of(path: str | Path) -> str:
-    """The path as a string; a `Source` stays one."""
+    """The path as a string. A `Source` remains a `Source`."""
     return path if isinstance(path, str) else str(path)
 
 
 def memory_of(source: str | Path) -> Memory | None:
-    """The memory that the reader of a live source keeps; None where it needs none."""
+    """The memory that the reader of a live source must keep. None if it needs no memory."""
     memory: Memory | None = getattr(live_of(source), "memory", None)
     return memory
 
 
 def live_of(source: str | Path) -> LiveInput | None:
-    """Where the bytes of a live source come from; None for files and for standard input read as a file."""
+    """The input of a live source. None for files, and for standard input that is read like a file."""
     return source.live if isinstance(source, Source) else None
 
 
 STANDARD_INPUT = ("-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
-"""Names of standard input; only the first one is used inside."""
+"""Names of standard input. Only the first is used internally."""
 
 
 def expand(paths: Iterable[str | Path], problems: Problems | None = None) -> list[str]:
-    """Expand paths into files: folders recursively (sorted, without hidden names); "-" and hf:NAME unchanged.
+    """Expand paths into files. Folders are read recursively, sorted, and without hidden names.
+
+    "-" and hf:NAME are not changed.
 
     Args:
         paths: files and folders.
-        problems: told of what is left out of a folder: links to folders and such that lead nowhere, pipes and
-            devices, folders without permission, outputs under way.
+        problems: counts what is left out of a folder: links to folders, broken links, pipes, devices, folders
+            without permission, and unfinished outputs.
 
     Raises:
-        DataError: a path that does not exist or cannot be looked at, or a folder without files.
+        DataError: a path does not exist or cannot be read, or a folder has no files.
     """
     files: list[str] = []
     for path in map(source_of, paths):
@@ -211,7 +226,7 @@ def expand(paths: Iterable[str | Path], problems: Problems | None = None) -> lis
 
 
 def _inside(folder: str, problems: Problems) -> Iterator[str]:
-    """The files below a folder, in no order; what is left out is noted with its name."""
+    """The files below a folder, unsorted. Files that are left out are noted by name."""
 
     def refused(error: OSError) -> None:
         problems.note(f"a folder that cannot be read: {error.strerror}", Things(1), source=error.filename)
@@ -241,12 +256,12 @@ def _inside(folder: str, problems: Problems) -> Iterator[str]:
 
 
 def is_reference(path: str | Path) -> bool:
-    """Whether a path names a data set (hf:NAME) rather than a file."""
+    """Whether a path names a data set (hf:NAME), not a file."""
     return str(path).startswith(REFERENCE)
 
 
 def stem_suffix(source: str | Path) -> str:
-    """The suffix that indicates the format, in lower case: ".fasta" of "a.fasta.gz", "" of "-"."""
+    """The suffix that indicates the format, in lower case: ".fasta" for "a.fasta.gz", and "" for "-"."""
     path = Path(source)
     if path.suffix.lower() in COMPRESSED:
         path = path.with_suffix("")
@@ -254,18 +269,19 @@ def stem_suffix(source: str | Path) -> str:
 
 
 def blocks(source: str | Path, *, pauses: bool = False, encoded: bool = False) -> Iterator[bytes]:
-    """Yield a file's bytes, decompressed, in blocks of about 1 MiB; "-" is standard input.
+    """Yield the decompressed bytes of a file, in blocks of about 1 MiB. "-" is standard input.
 
-    gzip (also of several members, as bgzip writes it) and Zstandard are recognised by their first bytes, and
-    text in UTF-16 or UTF-32 by its byte order mark: it comes in UTF-8.
+    gzip (also with several members, as from bgzip) and Zstandard are recognised from their first bytes. Text
+    in UTF-16 or UTF-32 is recognised from its byte order mark, and is converted to UTF-8.
 
     Args:
         source: the file, or a `Source`.
         pauses: yield b"" at each pause of a live source.
-        encoded: leave UTF-16 and UTF-32 as they are.
+        encoded: do not convert UTF-16 and UTF-32.
 
     Raises:
-        DataError: the file is missing, unreadable or empty, or broken; what came before has been yielded.
+        DataError: the file is missing, unreadable, empty or damaged. Everything before the fault has been
+            yielded.
     """
     parts = _unpacked(source, pauses)
     return parts if encoded else _by_mark(parts, source)
@@ -274,13 +290,13 @@ def blocks(source: str | Path, *, pauses: bool = False, encoded: bool = False) -
 def _unpacked(source: str | Path, pauses: bool) -> Iterator[bytes]:
     if (live := live_of(source)) is not None:
         parts = _live_blocks(live, str(source))
-        if memory_of(source) is not None:  # what a follower gives is read whatever it is
+        if memory_of(source) is not None:  # the blocks of a follower are read without checks
             parts = (block or b"" for block in iter(partial(live.read, _BLOCK), b""))
         yield from (block for block in parts if block or pauses)
         return
     with _opened(source) as handle:
         head = part = _read_part(handle, 1 << 13, str(source))
-        while part and len(head) < MAGIC_BYTES:  # a pipe may begin with less
+        while part and len(head) < MAGIC_BYTES:  # a pipe may begin with fewer bytes
             head += (part := _read_part(handle, 1 << 13, str(source)))
         if not head:
             raise _empty(str(source))
@@ -294,7 +310,10 @@ def _unpacked(source: str | Path, pauses: bool) -> Iterator[bytes]:
 
 
 def _by_mark(parts: Iterator[bytes], source: str | Path) -> Iterator[bytes]:
-    """The same in UTF-8, whatever a byte order mark says; as it is where reading may begin in the middle."""
+    """The blocks in UTF-8, converted if a byte order mark shows another encoding.
+
+    If reading may begin in the middle, the blocks are not changed.
+    """
     if memory_of(source) is not None:
         yield from parts
         return
@@ -313,10 +332,10 @@ codecs.register_error(_NOT_OF_IT, lambda error: ("\udcff", getattr(error, "end",
 
 
 def transcoded(parts: Iterable[bytes], codec: str, source: str) -> Iterator[bytes]:
-    """Blocks of this encoding in UTF-8; bytes that are not of it become one that UTF-8 never has.
+    """Convert blocks from an encoding to UTF-8. Invalid bytes become a byte that UTF-8 never has.
 
     Raises:
-        DataError: a codec cannot go on after such bytes.
+        DataError: the codec cannot continue after invalid bytes.
     """
     decoder = codecs.getincrementaldecoder(codec)(_NOT_OF_IT)
     try:
@@ -325,14 +344,21 @@ def transcoded(parts: Iterable[bytes], codec: str, source: str) -> Iterator[byte
             if text or not block:
                 yield text.encode("utf-8", "surrogateescape")
         yield decoder.decode(b"", final=True).encode("utf-8", "surrogateescape")
-    except UnicodeError:  # codecs that heed no handler, or make half a character of an escape
+    except UnicodeError:  # some codecs ignore the handler, or create half a character from an escape
         remedy = "name another with --option encoding=NAME, or convert it to UTF-8"
         raise DataError(f"the file is not in the encoding {codec}", source=source, remedy=remedy) from None
 
 
 def read_whole(source: str, max_bytes: int, kind: str) -> bytes:
-    """All bytes of a file that has to be held in one piece, decompressed; DataError as of `blocks`, or for a
-    `what` ("notebook") of more than `max_bytes`.
+    """All bytes of a file that must be in memory as a whole, decompressed.
+
+    Args:
+        source: the file.
+        max_bytes: size limit.
+        kind: kind of the file for messages, such as "notebook".
+
+    Raises:
+        DataError: as in `blocks`, or the file has more than `max_bytes`.
     """
     parts, size = list[bytes](), 0
     for block in blocks(source):
@@ -344,18 +370,18 @@ def read_whole(source: str, max_bytes: int, kind: str) -> bytes:
 
 
 def _live_blocks(live: LiveInput, source: str) -> Iterator[bytes]:
-    """The bytes of a live input as they come; b"" is a pause."""
-    head: bytes | None = b""  # until it is known what comes
+    """The bytes of a live input as they arrive. b"" is a pause."""
+    head: bytes | None = b""  # until the kind of input is known
     while (part := live.read(_BLOCK)) != b"":
         if head is None or part is None:
             yield part or b""
             continue
         head += part
         if may_begin(head):
-            continue  # too little has come to tell
+            continue  # too few bytes have arrived
         refuse_foreign(head, source)
         if compression(head) is not None:
-            remedy = "unpack it on the way (zcat, zstdcat)"
+            remedy = "decompress it before the pipe (zcat, zstdcat)"
             raise DataError("compressed data cannot be read as it comes", source=source, remedy=remedy)
         yield head
         head = None
@@ -377,7 +403,7 @@ _BREAK_UP = "break it up, or raise the limit with --option max_bytes=N"
 def too_long(
     source: str, line: int, max_bytes: int, kind: str = "line", remedy: str = _BREAK_UP
 ) -> DataError:
-    """The error for a line or record beyond the limit."""
+    """The error for a line or record that is longer than the limit."""
     reason = f"a {kind} longer than the limit of {max_bytes:,} bytes"
     return DataError(reason, source=source, line=line, remedy=remedy)
 
@@ -394,24 +420,28 @@ def _opened(source: str | Path) -> Iterator[BufferedReader]:
     with handle:
         mode = os.fstat(handle.fileno()).st_mode
         if not stat.S_ISREG(mode):
-            remedy = "give what it holds on standard input: cat PATH | seqmlm ... -"
-            raise DataError("a pipe, socket or device, and no file", source=str(source), remedy=remedy)
+            remedy = "pass its content on standard input: cat PATH | seqmlm ... -"
+            raise DataError("a pipe, socket or device, not a file", source=str(source), remedy=remedy)
         yield handle
 
 
 def require_file(path: str) -> None:
-    """Refuse with a DataError what is not there, not regular, or closed to us, before a library opens it."""
+    """Refuse a file that is missing, not regular or not readable, before a library opens it.
+
+    Raises:
+        DataError: it is such a file.
+    """
     with _opened(path):
         pass
 
 
 def _at_once(path: str, flags: int) -> int:
-    """Open without waiting: a named pipe that nobody writes to would be waited for without end."""
+    """Open without waiting. Otherwise a named pipe without a writer would block for ever."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _unopened(path: str, error: OSError | ValueError, absent: str) -> DataError:
-    """The error for a path that cannot be opened; ValueError is a NUL in its name."""
+    """The error for a path that cannot be opened. A ValueError means that its name contains a NUL."""
     remedy = "check the path"
     if isinstance(error, FileNotFoundError | NotADirectoryError | ValueError):
         reason = "a link that leads nowhere" if "\0" not in path and os.path.islink(path) else absent
@@ -425,7 +455,10 @@ def _unopened(path: str, error: OSError | ValueError, absent: str) -> DataError:
 
 
 class Meter:
-    """Bytes read of files as they lie on the disk; not of those that libraries open (Parquet, genomes)."""
+    """Number of bytes that were read from files, as stored on disk.
+
+    Files that libraries open (Parquet, genomes) do not count.
+    """
 
     bytes = 0
 
@@ -435,7 +468,7 @@ _METER: ContextVar[Meter | None] = ContextVar("meter", default=None)
 
 @contextmanager
 def metered() -> Iterator[Meter]:
-    """Count what is read of files until the context ends."""
+    """Context that counts the bytes that are read from files."""
     meter = Meter()
     token = _METER.set(meter)
     try:
@@ -455,9 +488,12 @@ def _read_part(handle: BufferedReader, size: int, source: str) -> bytes:
 
 
 def save_stdin(folder: Path, suffix: str = "") -> Path:
-    """Write standard input, as it is, into a file named by its content, with a suffix (".fasta.gz").
+    """Save standard input, unchanged, to a file named after its content, with a suffix (".fasta.gz").
 
-    The same input gives the same file; only the owner may read it. DataError where nothing came.
+    The same input gives the same file. Only the owner can read it.
+
+    Raises:
+        DataError: standard input is empty.
     """
     folder.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()

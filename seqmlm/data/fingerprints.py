@@ -1,7 +1,7 @@
-"""Fingerprints of the content of files, and of combinations of settings.
+"""Fingerprints of the contents of files, and of combinations of settings.
 
-Large files are hashed by samples: a modified file of equal size and modification time would go unnoticed, in
-exchange for not reading hundreds of gigabytes twice.
+For large files, only samples are hashed. A modified file with the same size and modification time may
+therefore not be noticed. In exchange, hundreds of gigabytes are not read twice.
 """
 
 from __future__ import annotations
@@ -16,17 +16,23 @@ from seqmlm.data.files import is_reference, require_file
 from seqmlm.errors import DataError
 
 WHOLE_BYTES = 64 << 20
-"""Files up to this size are hashed whole; larger ones by size, modification time and samples."""
+"""Files up to this size are hashed as a whole.
+
+For larger files, size, modification time and samples are hashed.
+"""
 
 _SAMPLE = 1 << 20
 _SAMPLES = 16
 
 
 def file_fingerprint(paths: Iterable[str | Path]) -> str:
-    """SHA-256, in hex, of the contents of some files in their order; names and folders are ignored.
+    """SHA-256, in hex, of the contents of files in order. Their names and folders have no effect.
 
-    A file above `WHOLE_BYTES` is represented by its size, its modification time and 16 evenly spaced samples
-    of 1 MiB, a data set (hf:NAME@COMMIT) by its name. DataError for what is missing, no regular file, or "-".
+    A file larger than `WHOLE_BYTES` is represented by its size, its modification time and 16 evenly spaced
+    samples of 1 MiB. A data set (hf:NAME@COMMIT) is represented by its name.
+
+    Raises:
+        DataError: a file is missing or not regular, or is "-".
     """
     digest = hashlib.sha256()
     for path in map(str, paths):

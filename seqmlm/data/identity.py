@@ -1,4 +1,4 @@
-"""Which records a model was trained on, as keyed hashes: a record can be recognised, but not recovered."""
+"""Identify the training records of a model with keyed hashes, which cannot be turned back into records."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-IDENTITIES = "identities.bin"  # plain numbers of all records, until the rows are divided
+IDENTITIES = "identities.bin"  # plain numbers of all records, until the records are divided
 TRAINED_ON, SALT = "trained_on.npy", "trained_on_salt.npy"
 
 MOST = 4_000_000
-"""Most hashes kept: of more records, those with the smallest hashes."""
+"""Largest number of stored hashes. With more records, those with the smallest hashes are kept."""
 
 Hashes = NDArray[np.uint64]
 
 
 def new_salt() -> NDArray[np.uint8]:
-    """(16,) random bytes that key the hashes, so that a precomputed table of records is useless."""
+    """(16,) random bytes as the key of the hashes, so that a precomputed table of records is useless."""
     return np.frombuffer(os.urandom(16), dtype=np.uint8)
 
 
@@ -32,8 +32,11 @@ def identity_hash(identity: str, salt: bytes) -> int:
 
 
 def write_trained_on(folder: Path, trains: NDArray[np.bool_]) -> None:
-    """Write the sorted hashes of the training records (at most `MOST`), where (N,) `trains` is True, into the
-    folder of `seqmlm.data.store.RecordWriter`; delete those of all records.
+    """Write the sorted hashes of the training records (at most `MOST`), and delete those of all records.
+
+    Args:
+        folder: the folder of `seqmlm.data.store.RecordWriter`.
+        trains: (N,) True for training records.
     """
     hashes = np.fromfile(folder / IDENTITIES, dtype="<u8").astype(np.uint64)
     np.save(folder / TRAINED_ON, np.unique(hashes[trains])[:MOST])
@@ -41,10 +44,10 @@ def write_trained_on(folder: Path, trains: NDArray[np.bool_]) -> None:
 
 
 class TrainedOn:
-    """Whether a model was trained on a record.
+    """Tells whether a model was trained on a record.
 
     Args:
-        corpora: (K,) sorted hashes and the 16 bytes of their key, of each corpus.
+        corpora: for each corpus, the sorted hashes (K,) and the 16 bytes of their key.
     """
 
     def __init__(self, corpora: Iterable[tuple[Hashes, bytes]]) -> None:
@@ -52,18 +55,21 @@ class TrainedOn:
 
     @classmethod
     def of_prepared(cls, folders: Iterable[Path]) -> TrainedOn:
-        """From entries that `seqmlm.data.prepare.prepare` made."""
+        """Read the hashes from cache entries of `seqmlm.data.prepare.prepare`."""
         return cls((np.load(folder / TRAINED_ON), np.load(folder / SALT).tobytes()) for folder in folders)
 
     @classmethod
     def of(cls, identities: Iterable[str]) -> TrainedOn:
-        """From the identities of at most `MOST` records."""
+        """Compute the hashes from the identities of at most `MOST` records."""
         salt = new_salt().tobytes()
         hashes = {identity_hash(identity, salt) for identity in identities}
         return cls([(np.array(sorted(hashes), dtype=np.uint64), salt)])
 
     def __contains__(self, identity: object) -> bool:
-        """Whether a record with this identity trained; of more than `MOST` records only some are known."""
+        """Whether a record with this identity is a training record.
+
+        Beyond `MOST` records, only some are known.
+        """
         for hashes, salt in self.corpora:
             identity_code = np.uint64(identity_hash(str(identity), salt))
             at = int(np.searchsorted(hashes, identity_code))
@@ -81,6 +87,6 @@ class TrainedOn:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> TrainedOn:
-        """Restore what `to_arrays` gave."""
+        """Restore the result of `to_arrays`."""
         names = sorted({name.split("/")[0] for name in arrays}, key=int)
         return cls((arrays[f"{name}/hashes"], arrays[f"{name}/salt"].tobytes()) for name in names)

@@ -1,4 +1,4 @@
-"""Labels of subjects at times, as MEDS has them: `subject_id`, `prediction_time`, perhaps `boolean_value`."""
+"""Labels of subjects at times, as in MEDS: `subject_id`, `prediction_time`, and perhaps `boolean_value`."""
 
 from __future__ import annotations
 
@@ -15,16 +15,20 @@ from seqmlm.data.rows import FLAGS, FieldRow, read_rows, required
 from seqmlm.errors import DataError
 
 Labels = dict[str, list[tuple[float, bool | None]]]
-"""Subject to times, seconds since 1970-01-01 UTC, and labels; None where that is not known."""
+"""Subject -> times (seconds since 1970-01-01 UTC) and labels. None if a label is not known."""
 
 Moments = Mapping[str, Mapping[float, FieldRow]]
-"""Subject to times, in seconds, and the row about each with its line."""
+"""Subject -> time in seconds -> the row for this time, with its line."""
 
 SUBJECT, TIME, VALUE = "subject_id", "prediction_time", "boolean_value"
 
 
 def read_labels(path: Path) -> Labels:
-    """Read a table; a DataError names a column that is missing, a time or a label that cannot be read."""
+    """Read a table of labels.
+
+    Raises:
+        DataError: a column is missing, or a time or label cannot be read.
+    """
     clock, labels = Clock(), Labels()
     for line, row in read_rows(str(path)):
         subject, time = required(row, SUBJECT, str(path), line), moment(row, str(path), line, clock)
@@ -40,7 +44,7 @@ def read_labels(path: Path) -> Labels:
 
 
 def read_moments(rows: Iterable[FieldRow], source: str, problems: Problems) -> Moments:
-    """Times of subjects in a table; `problems` receives those that cannot be read, or are there twice."""
+    """The times of subjects in a table. Times that cannot be read or are repeated go to `problems`."""
     clock, moments = Clock(), dict[str, dict[float, FieldRow]]()
     for line, row in rows:
         try:
@@ -57,9 +61,13 @@ def read_moments(rows: Iterable[FieldRow], source: str, problems: Problems) -> M
 
 
 def moment(row: Mapping[str, Any], source: str, line: int, clock: Clock) -> float:
-    """The prediction time of a row, seconds since 1970-01-01 UTC, to the microsecond; else a DataError."""
+    """The prediction time of a row, in seconds since 1970-01-01 UTC, rounded to microseconds.
+
+    Raises:
+        DataError: the row has no valid time.
+    """
     text = required(row, TIME, source, line)
-    dated = isinstance(text, datetime) and text == text  # pandas has a time that is none
+    dated = isinstance(text, datetime) and text == text  # pandas has a missing time
     time = text.replace(tzinfo=text.tzinfo or UTC).timestamp() if dated else clock[str(text)]
     if time != time:
         raise DataError("no time", source=source, line=line, field=TIME, remedy="ISO 8601")
@@ -67,7 +75,7 @@ def moment(row: Mapping[str, Any], source: str, line: int, clock: Clock) -> floa
 
 
 def time_of(record: Record) -> dict[str, str]:
-    """The column of the time of a record that `at_moments` gave; nothing for other records."""
+    """The time column of a record from `at_moments`. Empty for other records."""
     return {TIME: record.meta[TIME]} if TIME in record.meta else {}
 
 
@@ -78,16 +86,19 @@ def at_moments(
     until: Callable[[Any, float], Any],
     problems: Problems,
 ) -> Iterator[tuple[Record, FieldRow]]:
-    """Records as they were known at their times, and the row about each, in whose place they then stand.
+    """Records as known at their times, each with its row in the table of labels.
+
+    The source and line of a record are then those of the row.
 
     Args:
-        records: those without a time are counted, and left out.
-        moments: of the records by id; those of no record are counted.
+        records: records. Those without a time are counted and left out.
+        moments: times by the id of the record. Times without a record are counted.
         source: the file of `moments`.
-        until: what was known of a raw sequence at a time (`Times.history_at`), None where that was nothing.
-        problems: receives times before the first event, too.
+        until: returns a raw sequence as known at a time (`Times.history_at`). None if nothing was known.
+        problems: also receives times before the first event.
 
-    Raises: DataError: none of the subjects is that of a record.
+    Raises:
+        DataError: none of the subjects is a record.
     """
     subjects_met = set[str]()
     for record in records:
@@ -97,7 +108,7 @@ def at_moments(
         for time, (line, row) in moments.get(record.id, {}).items():
             raw = until(record.raw, time)
             if raw is None:
-                remedy = "ask when something is known of the subject, or leave the row out"
+                remedy = "use a time when something is known about the subject, or leave the row out"
                 reason = "a time before the first event of its subject"
                 problems.bad(DataError(reason, source=source, line=line, field=TIME, remedy=remedy))
                 continue

@@ -1,7 +1,7 @@
-"""Blocks of bytes to lines of text: encodings, byte order marks, line ends, and faults with their line.
+"""Split blocks of bytes into lines of text: encodings, byte order marks, line ends, and faults by line.
 
-UTF-8 unless a byte order mark or the user names another encoding. A fault costs the line it is in, and never
-the lines before it.
+The encoding is UTF-8, unless a byte order mark or the user selects another encoding. A fault affects only its
+own line, never the lines before it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,10 @@ from seqmlm.data.problems import Problems
 from seqmlm.errors import DataError, UsageError
 
 Undecodable = Literal["refuse", "replace", "event"]
-"""What becomes of a line that cannot be read: it goes to the problems; its bad bytes are replaced; or a text
-stands for it."""
+"""Treatment of unreadable lines: report them, replace their bad bytes, or use a text in their place."""
 
 BINARY, OVERLONG = "(binary)", "(over-long line)"
-"""The texts that stand for lines which cannot be read."""
+"""The texts that replace lines that cannot be read."""
 
 _NAME_IT = "name the encoding, for example with --option encoding=latin-1, or convert it to UTF-8"
 _BOM = b"\xef\xbb\xbf"
@@ -41,12 +40,20 @@ _BOM = b"\xef\xbb\xbf"
 def lines(
     source: str | Path, problems: Problems, *, max_bytes: int = MAX_BYTES, encoding: str | None = None
 ) -> Iterator[tuple[int, str]]:
-    """Yield (1-based number, text without its line end) for every line of a text file.
+    """Yield (number from 1, text without line end) for every line of a text file.
 
-    Faults go to `problems`, each with its line: bytes that are not of the encoding, binary data, a line
-    longer than `max_bytes` (in UTF-8), compressed data that breaks off (the whole lines before it have been
-    yielded). `encoding` is a name that Python knows (else UsageError); None is UTF-8, for readers without
-    such an option.
+    Faults go to `problems`, with their line. They are: bytes outside the encoding, binary data, a line longer
+    than `max_bytes` in UTF-8, and truncated compressed data. The complete lines before them have been
+    yielded.
+
+    Args:
+        source: the file, or a `Source`.
+        problems: receives faults.
+        max_bytes: length limit of a line.
+        encoding: an encoding that Python knows. None is UTF-8, for readers without such an option.
+
+    Raises:
+        UsageError: the encoding is unknown.
     """
     numbered = lines_and_pauses(source, problems, max_bytes=max_bytes, pauses=False, encoding=encoding)
     return cast("Iterator[tuple[int, str]]", numbered)
@@ -61,13 +68,15 @@ def lines_and_pauses(
     encoding: str | None = None,
     undecodable: Undecodable = "refuse",
 ) -> Iterator[tuple[int, str] | None]:
-    """The same as `lines`, and None at each pause of a live source.
+    """Yield the same as `lines`, and None at each pause of a live source.
 
     Args:
-        undecodable: "replace" puts U+FFFD for bytes that are no UTF-8 and leaves out NUL bytes (what a
-            machine that lost power leaves), with a note, instead of refusing the line. "event" does so where
-            few bytes of the line are bad; `BINARY` stands for any other line, `OVERLONG` for one that is too
-            long. No line of a followed file is refused.
+        source, problems, max_bytes, encoding: as in `lines`.
+        pauses: whether to yield None at pauses.
+        undecodable: treatment of lines that are not valid UTF-8. With "refuse", they are reported. With
+            "replace", invalid bytes become U+FFFD and NUL bytes (left by a machine that lost power) are
+            removed, with a note. With "event", this is done only if few bytes are bad. Other lines become
+            `BINARY`, and lines that are too long become `OVERLONG`. In a followed file, no line is refused.
     """
     name, memory = source_of(source), memory_of(source)
     if memory is not None and undecodable == "refuse":
@@ -131,18 +140,19 @@ def text_blocks(
     encoding: str | None = None,
     binary: bool = False,
 ) -> Iterator[bytes | None]:
-    """The blocks of a text file without byte order marks; None is the last where it ended early, so that its
-    last line or record is incomplete.
+    """The blocks of a text file without byte order marks.
 
-    A mark is left out at the beginning and, where files were put together, at the beginning of a line. In a
-    file whose lines end in CR alone, as on old Macs, these become line ends.
+    A mark is removed at the beginning of the file. It is also removed at the beginning of a line, where files
+    were concatenated. In a file whose lines end only in CR, as on old Macs, these become line ends. The last
+    block is None if the file ended early, so that its last line or record is incomplete.
 
     Args:
-        source, encoding: see `lines`; blocks are UTF-8 whatever the encoding.
+        source, encoding: see `lines`. Blocks are always UTF-8.
         problems: receives a fault of the file.
-        line: called when a fault is met after the first block; gives the line reached.
+        line: called for a fault after the first block. Returns the current line.
         pauses: see `blocks`.
-        binary: take a file that its first bytes show to be binary, too; a followed file is always taken.
+        binary: accept a file even if its first bytes show that it is binary. A followed file is always
+            accepted.
     """
     codec = None if encoding is None else _codec(encoding)
     started = False
@@ -162,7 +172,7 @@ def text_blocks(
 
 
 def _decided(parts: Iterator[bytes], source: str, problems: Problems, binary: bool) -> Iterator[bytes]:
-    """The blocks, after it is decided by the first one that they are text, and how its lines end."""
+    """The blocks, after the first block was checked for text and for its line ends."""
     if memory_of(source) is not None:
         yield from parts
         return
@@ -172,14 +182,18 @@ def _decided(parts: Iterator[bytes], source: str, problems: Problems, binary: bo
             first = False
             _refuse_other_text(block, source, binary)
             if carriage_returns := b"\n" not in block and b"\r" in block[:-1]:
-                problems.note("lines that end in CR alone (old Macs)", Things(1), source=source)
+                problems.note("lines that end only in CR (old Macs)", Things(1), source=source)
         yield block.replace(b"\r", b"\n") if carriage_returns else block
 
 
 def _codec(encoding: str) -> str | None:
-    """The codec of this name, None for UTF-8, whose bytes are taken as they are; else a UsageError."""
+    """The codec with this name. None for UTF-8, whose bytes are not converted.
+
+    Raises:
+        UsageError: the encoding is unknown.
+    """
     try:
-        "".encode(encoding)  # refuses codecs that are none of text, such as hex
+        "".encode(encoding)  # refuses codecs that are not for text, such as hex
         name = codecs.lookup(encoding).name
         codecs.getincrementaldecoder(name)
     except (LookupError, ValueError):
@@ -191,7 +205,7 @@ def _codec(encoding: str) -> str | None:
 
 
 def _without_marks(parts: Iterator[bytes], problems: Problems, source: str) -> Iterator[bytes]:
-    """The same bytes without byte order marks where a line begins; empty blocks pass."""
+    """The blocks without byte order marks at the beginning of lines. Empty blocks are passed on."""
     begins, number, carried = True, 0, b""
     for block in parts:
         if not block:
@@ -222,14 +236,14 @@ def _without_marks(parts: Iterator[bytes], problems: Problems, source: str) -> I
 
 
 _LOOKED_AT = 1 << 16
-_TOLD_BY = 256  # bytes from which on a file can be told to be binary as a whole
+_TOLD_BY = 256  # smallest number of bytes from which a file can be recognised as binary
 _CONTROLS = bytes(sorted({*range(32), 127} - set(b"\t\n\r\f\x1b")))
 
 
 def _refuse_other_text(block: bytes, source: str, binary: bool) -> None:
-    """Refuse what its first bytes show to be binary, packed twice, or in another encoding.
+    """Refuse a file if its first bytes show that it is binary, compressed twice, or in another encoding.
 
-    A NUL alone does not: it costs the line it is in, since logs have stretches of them after a crash.
+    A NUL is not enough: it affects only its own line, because logs contain stretches of NULs after a crash.
     """
     refuse_foreign(block, source)
     if kind := compression(block):
@@ -244,8 +258,8 @@ def _refuse_other_text(block: bytes, source: str, binary: bool) -> None:
         raise DataError(
             "the file is UTF-16 text without a byte order mark",
             source=source,
-            remedy=f"convert it: iconv -f {codec} -t UTF-8 FILE > NEW, or name it where the format has an "
-            f"option for that: --option encoding={codec.lower()}",
+            remedy=f"convert it: iconv -f {codec} -t UTF-8 FILE > NEW, or, if the format has the "
+            f"option, use --option encoding={codec.lower()}",
         )
     if binary:
         return
@@ -277,7 +291,7 @@ def _chunks_of_lines(parts: Iterator[bytes | None], limit: int) -> Iterator[byte
         cut = block.rfind(b"\n") + 1
         if not cut:
             size += len(block)
-            # Beyond the limit only its first bytes stay, to name it by.
+            # Beyond the limit, only the first bytes are kept, to identify the line.
             blocks = (
                 [*blocks, block]
                 if size <= limit
@@ -314,7 +328,7 @@ def _replaced(raw: bytes, problems: Problems) -> str:
 
 
 def _event(raw: bytes, problems: Problems) -> str:
-    """The text of a line, or what stands for it where it holds a NUL, or a sixth of it is no text."""
+    """The text of a line. `BINARY` if it contains a NUL, or if a sixth of it is not text."""
     if b"\0" not in raw and _is_utf8(raw):
         return raw.decode()
     text = raw.decode("utf-8", "replace")

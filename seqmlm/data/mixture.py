@@ -1,8 +1,9 @@
-"""Several corpora mixed into one: small ones more often, large ones less, by q_i ~ p_i^alpha.
+"""Mix several corpora: small corpora are drawn more often, and large corpora less often, by q_i ~ p_i^alpha.
 
-p_i is a corpus's share of the whole; alpha 1 leaves the shares as they are, 0 makes them equal, 0.3 is what
-multilingual models settled on (Lample & Conneau 2019; Conneau et al. 2020). The same rule serves the text
-a tokenizer is trained on (`resample`, on streams) and the model's training data (`Mixture`, on indices).
+p_i is the share of a corpus in the whole. An alpha of 1 keeps the shares, and 0 makes them equal.
+Multilingual models use 0.3 (Lample & Conneau 2019; Conneau et al. 2020). The same rule applies to the
+training text of a tokenizer (`resample`, on streams) and to the training data of the model (`Mixture`, on
+indices).
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from seqmlm.errors import UsageError
 T = TypeVar("T")
 
 ALPHA = 0.3
-_CORPUS = 48  # bits of a record's number in its dataset
+_CORPUS = 48  # bits of a record's number in its data set
 
 
 def shares(amounts: Sequence[float], alpha: float = ALPHA) -> NDArray[np.float64]:
-    """(C,) the share each corpus gets, by its size (tokens or characters, above 0).
+    """(C,) the share of each corpus, from its size (tokens or characters, above 0).
 
     Raises:
-        UsageError: alpha not in [0, 1], or an empty corpus.
+        UsageError: alpha is not in [0, 1], or a corpus is empty.
     """
     if not 0 <= alpha <= 1:
         raise UsageError(f"alpha of a mixture must be between 0 and 1, not {alpha}")
@@ -40,12 +41,12 @@ def shares(amounts: Sequence[float], alpha: float = ALPHA) -> NDArray[np.float64
 
 
 def rates(amounts: Sequence[float], alpha: float = ALPHA) -> NDArray[np.float64]:
-    """(C,) how often to take each corpus's records, on average, so that the total stays the same."""
+    """(C,) how often each corpus's records are taken on average, with an unchanged total."""
     return np.asarray(shares(amounts, alpha) * np.sum(amounts) / np.asarray(amounts), dtype=np.float64)
 
 
 def resample(items: Iterable[T], rate: float, *, seed: int = 0) -> Iterator[T]:
-    """Yield each item of a stream `rate` times on average: its whole part always, the rest by a keyed draw.
+    """Yield each item of a stream `rate` times on average. A keyed draw decides about the fraction.
 
     >>> list(resample("ab", 2.0))
     ['a', 'a', 'b', 'b']
@@ -58,17 +59,20 @@ def resample(items: Iterable[T], rate: float, *, seed: int = 0) -> Iterator[T]:
 
 
 class Mixture:
-    """Several datasets as one (`seqmlm.engine.types.MovingWindows`), some of their items several times over.
+    """Several data sets as one (`seqmlm.engine.types.MovingWindows`), in which some items are repeated.
 
-    Nothing is copied: index i stands for an item of one dataset. Each item of a dataset comes up equally
-    often, give or take one; where an epoch holds less than a whole dataset, it holds an even sample of it.
+    Nothing is copied: each index refers to an item of a data set. All items of a data set occur equally
+    often, with a difference of at most one. If an epoch has less than a whole data set, it has an even sample
+    of it.
 
     Args:
         datasets: the corpora.
-        alpha: see `shares`; the shares are of tokens.
-        epoch_size: sequences of one epoch; None is the smallest in which every item occurs at least once. A
-            UsageError where it is too small to hold a sequence of each dataset.
-        seed: of the samples.
+        alpha: see `shares`. The shares are of tokens.
+        epoch_size: number of sequences in an epoch. None is the smallest number with which every item occurs.
+        seed: seed of the samples.
+
+    Raises:
+        UsageError: `epoch_size` is too small for a sequence of each data set.
     """
 
     def __init__(
@@ -82,7 +86,7 @@ class Mixture:
         self._datasets = tuple(datasets)
         tokens = [float(np.sum(d.lengths, dtype=np.int64)) for d in datasets]
         sizes = np.array([len(d) for d in datasets], dtype=np.float64)
-        # Tokens wanted of each, over its mean length, gives sequences, up to a common factor.
+        # Tokens of each data set divided by its mean length are its sequences, up to a common factor.
         rates = shares(tokens, alpha) * sizes / np.asarray(tokens)
         if epoch_size is None:
             self._counts = np.rint(rates * (sizes / rates).max()).astype(np.int64)
@@ -101,12 +105,12 @@ class Mixture:
 
     @property
     def lengths(self) -> Ids:
-        """(N,) tokens of each sequence, special tokens included."""
+        """(N,) tokens of each sequence, including special tokens."""
         return self._lengths
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """(C,) sequences of each dataset in an epoch."""
+        """(C,) sequences of each data set in an epoch."""
         return np.asarray(self._counts)
 
     def __len__(self) -> int:
@@ -118,11 +122,11 @@ class Mixture:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest window of any epoch."""
+        """Number of tokens of the longest window in any epoch."""
         return max(dataset.longest for dataset in self._datasets)
 
     def lengths_at(self, epoch: int, indices: NDArray[np.int64]) -> Ids:
-        """(M,) tokens that some windows have in an epoch."""
+        """(M,) number of tokens of windows in an epoch."""
         lengths = self._lengths[indices]
         for corpus, dataset in enumerate(self._datasets):
             here = np.flatnonzero((indices >= self._starts[corpus]) & (indices < self._starts[corpus + 1]))
@@ -135,18 +139,18 @@ class Mixture:
         return lengths
 
     def at(self, epoch: int, index: int) -> Encoding:
-        """A window as it is cut in an epoch; an item that comes up several times is cut anew each time."""
+        """A window as it is cut in an epoch. A repeated item is cut differently each time."""
         corpus, place = self._place(index)
         item, time = (int(number) for number in self._items(corpus, np.array(place)))
         return self._datasets[corpus].at(self._turn(corpus, epoch, time), item)
 
     def locate(self, index: int) -> tuple[int, int]:
-        """The dataset of an index, and the item in it."""
+        """The data set of an index, and the item in it."""
         corpus, place = self._place(index)
         return corpus, int(self._items(corpus, np.array(place))[0])
 
     def _place(self, index: int) -> tuple[int, int]:
-        """The dataset of an index, and the place among those of this dataset."""
+        """The data set of an index, and the position among its indices."""
         if not -len(self) <= index < len(self):
             raise IndexError(index)
         index %= len(self)
@@ -154,9 +158,9 @@ class Mixture:
         return corpus, index - self._starts[corpus]
 
     def _items(self, corpus: int, place: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(M,) items at some places of a dataset, and how often each had come up before.
+        """(M,) the items at positions of a data set, and how often each occurred before.
 
-        Whole rounds come first, then items spaced evenly.
+        Whole rounds come first, then evenly spaced items.
         """
         size = len(self._datasets[corpus])
         rounds, remainder = divmod(int(self._counts[corpus]), size)
@@ -165,11 +169,11 @@ class Mixture:
         return np.where(times < rounds, place, spaced) % size, times
 
     def _turn(self, corpus: int, epoch: int, time: int) -> int:
-        """The epoch of a dataset in which its items come up for this time."""
+        """The epoch of a data set for a repetition of its items."""
         return epoch * -(-int(self._counts[corpus]) // len(self._datasets[corpus])) + time
 
     def records(self, indices: Sequence[int]) -> NDArray[np.int64]:
-        """(M,) a number for the record of each of some windows."""
+        """(M,) a number that identifies the record of each window."""
         places = map(self.locate, indices)
         numbers = [int(self._datasets[at].records([item])[0]) + (at << _CORPUS) for at, item in places]
         return np.array(numbers, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Minimal pairs: two sequences that differ slightly, of which one is the better."""
+"""Minimal pairs: two sequences that differ slightly. One of them should be more probable."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from seqmlm.data.rows import read_rows, required
 from seqmlm.errors import DataError, UsageError
 
 COLUMNS = (
-    ("sentence_good", "sentence_bad"),  # BLiMP and what followed its format
+    ("sentence_good", "sentence_bad"),  # BLiMP and data sets in its format
     ("original", "mutated"),
     ("good", "bad"),
-    ("sent_more", "sent_less"),  # CrowS-Pairs: the first is the more stereotyping
+    ("sent_more", "sent_less"),  # CrowS-Pairs: the first sentence is more stereotyping
 )
 GROUPS = ("UID", "bias_type", "group")
 _IDS = ("pairID", "id")
-_WINOGENDER = "sentid"  # its column of names, "technician.customer.1.male.txt"
+_WINOGENDER = "sentid"  # the column of names, "technician.customer.1.male.txt"
 
 Raw = Callable[[str, Mapping[str, Any]], Any]
-Names = tuple[str | None, str | None, str | None]  # of the columns of both sequences, and of the group
+Names = tuple[str | None, str | None, str | None]  # names of the columns of both sequences and of the group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """A sequence that should be more probable than the other, and what group ("" for none) they are of."""
+    """A sequence that should be more probable than another sequence, with the name of their group or ""."""
 
     id: str
     good: str
@@ -49,21 +49,23 @@ def read_pairs(
     raw: Raw = lambda text, fields: text,
     problems: Problems | None = None,
 ) -> Iterator[Pair]:
-    """Read pairs from JSON lines, CSV, TSV or parquet; without `paths`, from two parallel text files.
+    """Read pairs from JSON lines, CSV, TSV or parquet.
+
+    Without `paths`, read them from two parallel text files.
 
     Args:
-        paths: files whose columns hold the two sequences; sentences of Winogender (Rudinger et al. 2018),
-            columns `sentid` and `sentence`, are paired by their names, the male form first.
-        good, bad: names of those columns (default: the first of `COLUMNS` that are there); without `paths`,
-            two files with one sequence per line.
-        group: name of the column to group by; default: the first of `GROUPS` that is there.
-        raw: what a field makes of a sequence and the other columns of its row.
-        problems: told of pairs that cannot be read (a missing column, an empty sequence); None raises their
+        paths: files with the two sequences in columns. Sentences of Winogender (Rudinger et al. 2018, columns
+            `sentid` and `sentence`) are paired by name, with the male form first.
+        good, bad: names of the two columns. Default: the first of `COLUMNS` that the file has. Without
+            `paths`, they are two files with one sequence per line.
+        group: name of the column for groups. Default: the first of `GROUPS` that the file has.
+        raw: creates the raw sequence of the field from a text and the other columns of its row.
+        problems: receives pairs that cannot be read (a missing column, an empty sequence). None raises their
             errors.
 
     Raises:
-        UsageError: neither files nor both of `good` and `bad`.
-        DataError: a file that cannot be read, or files of unequal length.
+        UsageError: there are no `paths`, and not both of `good` and `bad`.
+        DataError: a file cannot be read, or the files have different lengths.
     """
     noted, names = problems or Problems(), (good, bad, group)
     numbered: Iterator[tuple[str, int, dict[str, Any]]]
@@ -100,7 +102,7 @@ def _pair(row: Mapping[str, Any], names: Names, raw: Raw, path: str, line: int) 
 
 
 def _paired(path: str, problems: Problems) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Rows that hold a pair each; of Winogender's sentences, two that differ in the pronoun become a row."""
+    """Rows with a pair each. Two sentences of Winogender that differ in the pronoun become one row."""
     waiting: dict[str, tuple[int, str, str]] = {}
     for line, row in read_rows(path, problems):
         if not row.keys() >= {_WINOGENDER, "sentence"}:
@@ -108,7 +110,7 @@ def _paired(path: str, problems: Problems) -> Iterator[tuple[int, dict[str, Any]
             continue
         name, _, gender = str(row[_WINOGENDER]).removesuffix(".txt").rpartition(".")
         if gender not in ("male", "female"):
-            continue  # "they" is a third form of each
+            continue  # "they" is the third form of each sentence
         if name not in waiting:
             waiting[name] = line, gender, str(row["sentence"])
             continue
@@ -148,7 +150,10 @@ def _text(value: Any, path: str, line: int, field: str) -> str:
 
 
 def _parallel(good: str, bad: str) -> Iterator[tuple[str, int, dict[str, Any]]]:
-    """The lines of two files as rows; one that cannot be read is an error: it would shift those after it."""
+    """The lines of two files as rows.
+
+    An unreadable line is an error, because it would shift the lines after it.
+    """
     for good_line, bad_line in zip_longest(lines(good, Problems()), lines(bad, Problems())):
         if good_line is None or bad_line is None:
             reason = f"the file ends before line {(good_line or bad_line)[0]} of the other"

@@ -1,7 +1,8 @@
-"""Records to memory-mapped encodings, once: a cache entry that is either complete or absent.
+"""Convert records to memory-mapped encodings, once. A cache entry is either complete or absent.
 
-The entry's name is a hash of everything that decides its content (files, reader options, tokenizer, split),
-so an entry is reused only where it fits, and two processes that want the same one build it once.
+The name of the entry is a hash of everything that determines its content (files, reader options, tokenizer,
+split). Therefore an entry is only reused for the same content. If two processes need the same entry, it is
+built once.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ from seqmlm.errors import DataError, StateError
 
 Cut = Callable[[Encoding, int], list[Encoding]]
 
-_GOLDEN = (5**0.5 - 1) / 2  # of its multiples, however many, no two leave nearly the same rest
+_GOLDEN = (5**0.5 - 1) / 2  # its multiples never have nearly equal fractional parts
 _BATCH_RECORDS = 512
 _BATCH_CHARACTERS = 1 << 20
 
 
 class Encoder(Protocol):
-    """The part of a tokenizer that preparing data needs; its `units`, if any, count the units."""
+    """The part of a tokenizer that preparing data needs. If it has `units`, they count the units."""
 
     def encode_batch(self, raws: list[Any], /) -> list[Encoding]: ...
 
@@ -50,19 +51,19 @@ class Plan:
     """How records become windows.
 
     Args:
-        space: the tokenizer's.
-        max_length: tokens of the longest window, special tokens included.
+        space: the token space of the tokenizer.
+        max_length: number of tokens of the longest window, including special tokens.
         split: a rule from `seqmlm.data.splits`.
-        dedupe: keep only the first of records whose raw text is exactly the same.
-        join_documents: consecutive records of one document (of one file, where records name no document)
-            and of one split group share windows.
-        cut: (sequence, max_length) -> its windows, where it is not joined with others; default:
+        dedupe: keep only the first of records with exactly the same raw text.
+        join_documents: let consecutive records share windows if they belong to the same document and split
+            group. For records without a document, it is the file.
+        cut: (sequence, max_length) -> its windows, if it is not joined with others. Default:
             `seqmlm.engine.windows.windows`.
-        moving: cut windows elsewhere in each epoch, where `seqmlm.engine.windows.moving_windows` can; by
-            default all are cut at the same places always, as those that are joined with others are.
-        seed: of those places.
-        identity: key by which two records are the same; by default the raw text.
-        language: of a raw sequence what it is written in, "" for none: the records of each are counted.
+        moving: cut windows at other places in each epoch, if `seqmlm.engine.windows.moving_windows` can.
+            Otherwise they are always cut at the same places, as joined sequences are.
+        seed: seed of these places.
+        identity: key by which two records are the same. Default: the raw text.
+        language: returns the language of a raw sequence, or "". Records are counted by language.
     """
 
     space: TokenSpace
@@ -89,30 +90,34 @@ def prepare(
 ) -> Prepared:
     """Tokenize a stream of records into a cache entry, or open the existing entry.
 
-    The stream is read once, unless the entry exists, and nothing is kept of it but 24 bytes a record (with
-    `dedupe`: about 40 more).
+    If the entry does not exist, the stream is read once. Only 24 bytes per record are kept in memory (about
+    40 more with `dedupe`).
 
     Args:
-        records, tokenizer, plan: the stream, anything with `encode_batch`, and how it becomes windows.
+        records: the stream of records.
+        tokenizer: any object with `encode_batch`.
+        plan: how records become windows.
         cache: folder of all entries.
-        fingerprint: name of the entry: a hash of everything that decides its content.
-        problems: receives records the tokenizer refuses; if `sensitive`, only the owner may read the entry.
+        fingerprint: name of the entry: a hash of everything that determines its content.
+        problems: receives records that the tokenizer refuses. If it is `sensitive`, only the owner can read
+            the entry.
         progress: called from time to time with the records and tokens so far.
 
     Returns:
-        Prepared, whose statistics hold: records, duplicates, characters, windows, tokens, units,
-        unknown_tokens, length_quantiles (tokens of a window), problems, languages (records of each), and
-        for train, validation and calibration records, windows, tokens.
+        The entry. Its statistics are records, duplicates, characters, windows, tokens, units, unknown_tokens,
+        length_quantiles (tokens of a window), problems, and languages (records of each). For train,
+        validation and calibration, they have records, windows and tokens.
 
     Raises:
-        DataError: no usable record.
-        StateError: the disk is full or read-only; nothing incomplete is left.
+        DataError: there is no usable record.
+        StateError: the disk is full or read-only. Nothing incomplete is left.
     """
     folder, problems = Path(cache) / fingerprint, problems or Problems()
     with _write_errors(folder), _only_one(folder):
         if not (folder / MANIFEST).exists():
             building = folder.with_name(f".{fingerprint}.building")
-            shutil.rmtree(building, ignore_errors=True)  # left by a process that died: we hold the lock
+            # left by a process that died; this process has the lock
+            shutil.rmtree(building, ignore_errors=True)
             building.mkdir(mode=0o700 if problems.sensitive else 0o777)
             try:
                 _Maker(building, tokenizer, plan, problems).run(records, progress)
@@ -125,7 +130,7 @@ def prepare(
 
 
 class _Maker:
-    """Builds one cache entry in a folder of its own."""
+    """Builds a cache entry in a separate folder."""
 
     def __init__(self, folder: Path, tokenizer: Encoder, plan: Plan, problems: Problems) -> None:
         self._folder, self._tokenizer, self._plan, self._problems = folder, tokenizer, plan, problems
@@ -164,11 +169,11 @@ class _Maker:
         languages = {name: n for name, n in self._languages.most_common() if name}
         statistics = {**counts, **divided, "languages": languages, "problems": self._problems.counts}
         statistics["things"] = self._problems.things
-        # Written last: it marks the entry as complete.
+        # Written last, because it marks the entry as complete.
         (self._folder / MANIFEST).write_text(json.dumps(statistics, indent=2) + "\n", encoding="utf-8")
 
     def _encode(self, batch: list[Record]) -> list[tuple[Record, Encoding]]:
-        """Encode a batch; records the tokenizer refuses go to `problems` one by one."""
+        """Encode a batch. Records that the tokenizer refuses go to `problems` one by one."""
         if not batch:
             return []
         try:
@@ -196,18 +201,22 @@ class _Maker:
                 self._sequences.add(part, number, window)
 
     def _shares(self, record: int) -> NDArray[np.float64]:
-        """(`WAYS`,) of a range: spread evenly from a place drawn for the record, neighbours far apart."""
+        """(`WAYS`,) shares of a range, evenly spread from a random start for each record.
+
+        Neighbours are far apart.
+        """
         random_share = uniform(self._plan.seed, np.array([record]), np.zeros(1, dtype=np.int64))
         return np.asarray((random_share + np.arange(WAYS) * _GOLDEN) % 1.0)
 
     def _add_joined(self, encoded: list[tuple[Record, Encoding]]) -> None:
-        """Join neighbours of one document and one split group in windows."""
+        """Join neighbouring records of the same document and split group in windows."""
         marked = [(record, encoding, self._plan.split.mark(record)) for record, encoding in encoded]
         for _, run in groupby(marked, key=lambda m: (m[0].source, m[0].document, m[2][0])):
             members = list(run)
             numbers = [self._note(record, mark) for record, _, mark in members]
             encodings = [encoding for _, encoding, _ in members]
-            # Windows keep the order of tokens: counting ordinary ones finds the record a window begins in.
+            # Windows keep the order of tokens. The count of ordinary tokens therefore finds the first record
+            # of a window.
             ends = np.cumsum([np.count_nonzero(e.groups >= 0) for e in encodings])
             done = window = 0
             last = -1
@@ -239,7 +248,7 @@ def _batches(records: Iterable[Record]) -> Iterator[list[Record]]:
 
 @contextmanager
 def _only_one(folder: Path) -> Iterator[None]:
-    """Let one process at a time build an entry; the others wait and then find it complete."""
+    """Context in which only this process builds an entry. Other processes wait and then find it complete."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f".{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -248,7 +257,7 @@ def _only_one(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _write_errors(folder: Path) -> Iterator[None]:
-    """Turn a full or read-only disk into a StateError."""
+    """Context that turns a full or read-only disk into a StateError."""
     try:
         yield
     except OSError as error:

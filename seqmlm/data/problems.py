@@ -1,4 +1,4 @@
-"""Bad input: raise, skip, or quarantine (skip and save to a file), counted by reason with its place."""
+"""Handle bad input: raise, skip, or quarantine (skip and save to a file), counted by reason and place."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from seqmlm.privacy import sensitive_data
 OnError = Literal["raise", "skip", "quarantine"]
 
 _COUNTS = ("bad", "notes", "places", "remedies")
-_DISTINCT_REASONS = 1000  # bounds memory when every bad record has a reason of its own
+_DISTINCT_REASONS = 1000  # bounds memory if every bad record has its own reason
 _RAW_KEPT = 1 << 20  # characters of a bad record that are saved to the quarantine file
 
 
 @dataclass
 class ProblemCounts:
-    """Counts of problems, met here or in another process (`Problems.for_worker`), and lines to quarantine."""
+    """Counts of problems in this or another process (`Problems.for_worker`), and lines to quarantine."""
 
     bad: Counter[str] = field(default_factory=Counter)
     notes: Counter[str] = field(default_factory=Counter)
@@ -34,29 +34,28 @@ class ProblemCounts:
     remedies: dict[str, str] = field(default_factory=dict)
     first: DataError | None = None
     quarantine_lines: list[str] = field(default_factory=list)
-    things: set[str] = field(default_factory=set)  # reasons that count no people
+    things: set[str] = field(default_factory=set)  # reasons that do not count people
     warnings: list[str] = field(default_factory=list)
 
 
 class Problems:
-    """Collects the problems of an input; one object, which any thread may call, serves all files of a
-    command.
+    """Collects the problems of an input. One object serves all files of a command and all threads.
 
     Args:
-        on_error: "raise" stops at the first bad record, "skip" counts it and continues, "quarantine" also
+        on_error: "raise" stops at the first bad record. "skip" counts it and continues. "quarantine" also
             appends it to the quarantine file.
         quarantine: the quarantine file (JSON lines `source, line, field, reason, remedy, raw`).
-        sensitive: errors and the quarantine file contain no letter of the data; None: if the process handles
-            sensitive data now.
+        sensitive: whether errors and the quarantine file must not contain any character of the data. None:
+            whether the process handles sensitive data now.
 
     Attributes:
         places: the first place of each reason, as "file:line".
-        remedies: what to do about each reason, from its first error.
-        met: bad records met, those of input that is read again (`replaying`) included.
-        listener: told each warning at once, and once.
+        remedies: the remedy for each reason, from its first error.
+        met: number of bad records so far, including input that is read again (`replaying`).
+        listener: receives each warning at once, and only once.
 
     Raises:
-        UsageError: "quarantine" without a file, or an unknown `on_error`.
+        UsageError: "quarantine" is requested without a file, or `on_error` is unknown.
     """
 
     def __init__(
@@ -77,10 +76,10 @@ class Problems:
         self._one_at_a_time = threading.RLock()
 
     def bad(self, error: DataError, raw: str | None = None) -> None:
-        """Handle one bad record (or file) as `on_error` says: under "raise", raise `error`.
+        """Handle a bad record or file according to `on_error`. With "raise", raise `error`.
 
         Raises:
-            StateError: the quarantine file is no regular file, or cannot be written.
+            StateError: the quarantine file is not a regular file, or cannot be written.
         """
         self.met += 1
         if self._replayed:
@@ -99,29 +98,29 @@ class Problems:
                 self._put_aside(error, raw)
 
     def located(self, error: SeqmlmError, record: Any) -> DataError:
-        """An error about a record with the record's file and line.
+        """An error about a record, with its file and line.
 
-        Of sensitive data its reason is left out: it may quote them.
+        For sensitive data, the reason is left out, because it may quote the data.
         """
         hides = self.sensitive and isinstance(error, DataError)
         return DataError(
-            "something that cannot be asked about" if hides else getattr(error, "reason", str(error)),
+            "content that the model cannot process" if hides else getattr(error, "reason", str(error)),
             source=record.source,
             line=record.line,
             remedy=getattr(error, "remedy", None) or "correct it, or leave it out",
         )
 
     def quoted(self, text: str, otherwise: str = "") -> str:
-        """A part of a message that quotes the data; of sensitive data what stands there otherwise."""
+        """A part of a message that quotes the data. For sensitive data, `otherwise` is returned."""
         return otherwise if self.sensitive else text
 
     def note(self, reason: str, n: int = 1, *, source: str | None = None, line: int | None = None) -> None:
-        """Count an irregularity that leaves the record usable (a repeated id, a dropped line).
+        """Count an irregularity that leaves the record usable, such as a repeated id or a dropped line.
 
         Args:
             reason: a constant sentence.
-            n: how often; `Things` where it counts no records, but files, tables or columns.
-            source, line: where, if it is known.
+            n: number of times. `Things` if it counts files, tables or columns instead of records.
+            source, line: the place, if it is known.
         """
         if isinstance(n, Things):
             self._met.things.add(reason)
@@ -130,7 +129,10 @@ class Problems:
                 self._note_place(_count(self._met.notes, reason, n), source, line)
 
     def warn(self, reason: str, *, source: str | None = None) -> None:
-        """Note what a person should know before all is read: the `listener` is told at once, and once."""
+        """Note a warning that the user should see before all input is read.
+
+        The `listener` receives it once.
+        """
         self.note(reason, Things(1), source=source)
         with self._one_at_a_time:
             if reason in self._warned or self._replayed:
@@ -146,18 +148,21 @@ class Problems:
             self.places.setdefault(reason, source if line is None else f"{source}:{line}")
 
     def for_worker(self) -> Problems:
-        """Problems by the same rule for another process, whose counts come back (`take_counts`, `add`)."""
+        """Create problems with the same settings for another process.
+
+        Its counts return with `take_counts` and `add`.
+        """
         problems = Problems(self.on_error, self.quarantine, self.sensitive)
         problems._in_worker = True
         return problems
 
     def take_counts(self) -> ProblemCounts:
-        """Take out the counts of what was met since the last time."""
+        """Take out the counts since the last call."""
         counted, self._met = self._met, ProblemCounts()
         return counted
 
     def add(self, counted: ProblemCounts) -> None:
-        """Count what was met elsewhere."""
+        """Add the counts of another process."""
         with self._one_at_a_time:
             for counts, new_counts in ((self._met.bad, counted.bad), (self._met.notes, counted.notes)):
                 for reason, n in new_counts.items():
@@ -184,7 +189,7 @@ class Problems:
         return self._met.remedies
 
     def nothing(self) -> DataError:
-        """The error for an input without a record that could be used; it says what was met first."""
+        """The error for an input without usable records. It reports the first problem."""
         with self._one_at_a_time:
             first, left_out = self._met.first, next(iter(self._met.notes), None)
         remedy = "check the files, their format and its options"
@@ -198,25 +203,28 @@ class Problems:
             )
         if left_out is not None:
             return DataError(
-                f"no record is left; noted was: {left_out}", source=self.places.get(left_out), remedy=remedy
+                f"no record is left: {left_out}", source=self.places.get(left_out), remedy=remedy
             )
         return DataError("no record was found", remedy=remedy)
 
     @property
     def bad_count(self) -> int:
-        """Bad records and files so far."""
+        """Number of bad records and files so far."""
         with self._one_at_a_time:
             return self._met.bad.total()
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number of occurrences of each reason, of bad records and notes; `Things` where none are people."""
+        """Number of occurrences of each reason for bad records and notes.
+
+        `Things` for reasons that do not count people.
+        """
         with self._one_at_a_time:
             return with_things(dict(sorted((self._met.bad + self._met.notes).items())), self._met.things)
 
     @property
     def things(self) -> list[str]:
-        """Reasons whose counts are of no people."""
+        """Reasons that do not count people."""
         with self._one_at_a_time:
             return sorted(self._met.things)
 
@@ -232,7 +240,7 @@ class Problems:
 
     @property
     def quarantined(self) -> int:
-        """Size of the quarantine file in bytes, 0 if there is none."""
+        """Size of the quarantine file in bytes. 0 if there is none."""
         file = self.quarantine
         return file.stat().st_size if file is not None and file.is_file() else 0
 
@@ -245,8 +253,10 @@ class Problems:
 
     @contextmanager
     def replaying(self, earlier: Mapping[str, Any]) -> Iterator[None]:
-        """While input that was handled before is read again: nothing is raised, counted or quarantined twice,
-        and counting continues from the `snapshot` taken then.
+        """Context in which input is read again that was handled before.
+
+        Nothing is raised, counted or quarantined a second time. Afterwards, counting continues from
+        `earlier`, the `snapshot` taken at that point.
         """
         self._replayed = True
         try:
@@ -258,7 +268,7 @@ class Problems:
             getattr(self._met, name).update(earlier[name])
 
     def close(self) -> None:
-        """Close the quarantine file; a later bad record opens it again."""
+        """Close the quarantine file. The next bad record opens it again."""
         with self._one_at_a_time:
             if self._sink is not None:
                 self._sink.close()
@@ -274,7 +284,7 @@ class Problems:
         line = {name: getattr(error, name) for name in ("source", "line", "field", "reason", "remedy")}
         if raw is not None and not self.sensitive:
             line["raw"] = raw[:_RAW_KEPT]
-        self._append(json.dumps(line) + "\n")  # in ASCII: nothing in it acts on a terminal
+        self._append(json.dumps(line) + "\n")  # in ASCII, so that nothing in it affects a terminal
 
     def _append(self, line: str) -> None:
         if self._in_worker:
@@ -284,19 +294,24 @@ class Problems:
             assert self.quarantine is not None
             self._sink = _appending(self.quarantine)
         self._sink.write(line)
-        self._sink.flush()  # a killed process loses no quarantined record
+        self._sink.flush()  # so that a killed process loses no quarantined record
 
 
 def names_hint(names: Iterable[object]) -> str:
-    """The names that a table has, to be added to a remedy: "; there are: a, b". Of sensitive data it is "",
-    because in a table without a header they are values."""
+    """The names in a table, as an addition to a remedy: "; there are: a, b".
+
+    It is "" for sensitive data, because in a table without a header the names are values.
+    """
     return "" if sensitive_data() else f"; there are: {', '.join(map(str, names))}"
 
 
 def _appending(path: Path) -> TextIO:
-    """Open the quarantine file, which only its owner may read; StateError where it is not regular, or closed.
+    """Open the quarantine file, which only its owner can read.
 
-    Neither a link is followed, nor a pipe waited for: through them bad records could be written anywhere.
+    Links are not followed, and pipes are not waited for. Otherwise bad records could be written anywhere.
+
+    Raises:
+        StateError: the file is not regular, or cannot be opened.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -312,7 +327,7 @@ def _appending(path: Path) -> TextIO:
 
 
 def _count(counts: Counter[str], reason: str, n: int) -> str:
-    """Count a reason, under a common name if there are too many; returns the name."""
+    """Count a reason, and return its name. Beyond the limit, new reasons share a common name."""
     name = reason if reason in counts or len(counts) < _DISTINCT_REASONS else "other reasons"
     counts[name] += n
     return name

@@ -9,15 +9,15 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
 class Record:
-    """One sequence in its field's raw form.
+    """A sequence in the raw form of its field.
 
     Args:
-        id: the name the file gives it (a FASTA id, a CoNLL-U sent_id), else "<file name>:<line>".
-        raw: the sequence itself; a str wherever the field has text (sentence, protein, log line).
-        source: the file it came from, "-" for standard input.
-        line: 1-based line where it starts.
+        id: the name in the file (a FASTA id, a CoNLL-U sent_id), or else "<file name>:<line>".
+        raw: the sequence. It is a str if the field has text (sentence, protein, log line).
+        source: the file. "-" is standard input.
+        line: the line where it starts, from 1.
         document: name of the document it belongs to (article, session, patient), or None.
-        meta: further fields of the file; not needed for training.
+        meta: other fields of the file. They are not needed for training.
     """
 
     id: str
@@ -27,7 +27,8 @@ class Record:
     document: str | None
     meta: Mapping[str, Any]
 
-    # Written by hand: the generated one takes twice the time, which is most of the cost of reading a line.
+    # Written by hand, because the generated method takes twice the time, which is most of the cost of reading
+    # a line.
     def __init__(
         self,
         *,
@@ -52,9 +53,9 @@ _set_id, _set_raw, _set_source, _set_line, _set_document, _set_meta = (
 
 
 def encodable(value: Any) -> Any:
-    r"""The value with escapes for half surrogates: JSON can hold them, and UTF-8 and databases cannot.
+    r"""The value with escapes for lone surrogates. JSON can contain them, but UTF-8 and databases cannot.
 
-    They stand for bytes in the name of a file that are not UTF-8.
+    Lone surrogates represent bytes in a file name that are not UTF-8.
 
     >>> encodable({"source": "lat\udce9in.py"})
     {'source': 'lat\\udce9in.py'}

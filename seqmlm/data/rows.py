@@ -1,6 +1,7 @@
-"""Tables of named fields: JSON lines, CSV, TSV and parquet, row by row with the line each begins on.
+"""Read tables of named fields (JSON lines, CSV, TSV and parquet) row by row, with the line of each row.
 
-For files about sequences rather than of sequences: scores, labels, minimal pairs.
+The tables are about sequences, such as scores, labels or minimal pairs. They do not contain the sequences of
+a field.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from seqmlm.errors import DataError, UsageError, nearest
 
 FieldRow = tuple[int, dict[str, Any]]
 FLAGS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
-"""Truth values as tables spell them, in lower case."""
+"""Truth values in tables, in lower case."""
 
 _DELIMITERS = {".csv": None, ".tsv": "\t"}
 _JSON = (".jsonl", ".ndjson", ".json")
@@ -30,18 +31,19 @@ def read_rows(
     *,
     names: Container[str] = (),
 ) -> Iterator[FieldRow]:
-    """Yield (1-based line or row, field -> value) of a .jsonl, .csv, .tsv or .parquet file (.gz, .zst too),
-    or of JSON lines on standard input ("-").
+    """Yield (line or row from 1, field -> value) of a .jsonl, .csv, .tsv or .parquet file.
+
+    The file may be compressed (.gz, .zst). "-" is JSON lines on standard input.
 
     Args:
         source: the file.
-        problems: told of lines that cannot be read; None raises their errors.
-        names: columns of names of records beside the first one and those called id or code, in which 1,5 is
-            no number.
+        problems: receives lines that cannot be read. None raises their errors.
+        names: columns with names of records, in which 1,5 is not a number. The first column and columns named
+            id or code are always such columns.
 
     Raises:
-        UsageError: a file of another kind.
-        DataError: it cannot be read, with the line.
+        UsageError: the file has another format.
+        DataError: the file cannot be read. The error names the line.
     """
     suffix, problems = stem_suffix(source), problems or Problems()
     if source == "-" or suffix in _JSON:
@@ -57,7 +59,11 @@ def read_rows(
 
 
 def required(row: Mapping[str, Any], name: str, source: str, line: int) -> Any:
-    """The value of a required field; a DataError that lists the fields there are where it is missing."""
+    """The value of a required field.
+
+    Raises:
+        DataError: the field is missing. The error lists the existing fields.
+    """
     if name in row:
         return row[name]
     remedy = nearest(name, [str(key) for key in row][:30]).removeprefix("; ")
@@ -65,12 +71,12 @@ def required(row: Mapping[str, Any], name: str, source: str, line: int) -> Any:
 
 
 def filled(value: Any) -> bool:
-    """Whether a cell says something: not None, empty, NaN or NA."""
+    """Whether a cell has content: it is not None, empty, NaN or NA."""
     return value is not None and str(value).strip().lower() not in ("", "nan", "na")
 
 
 def number(value: Any) -> float:
-    """The finite number that a cell is, NaN where it is none.
+    """The finite number in a cell. NaN if it is not a finite number.
 
     >>> number(" 1.5"), number("much")
     (1.5, nan)

@@ -1,4 +1,4 @@
-"""How bad something says it is: the words and numbers of syslog, of languages and of log libraries."""
+"""Severities of log lines: the words and numbers of syslog, programming languages and log libraries."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ _ORDER = (
     ("EMERG", "EMERGENCY", "PANIC"),
 )
 RANKS = {word: rank for rank, words in enumerate(_ORDER) for word in words}
-"""Words, from harmless to the end of the system; those of one rank mean about the same."""
+"""Severity words with their rank, from harmless to the worst. Words of the same rank mean about the same."""
 
 SYSLOG = ("EMERG", "ALERT", "CRIT", "ERR", "WARNING", "NOTICE", "INFO", "DEBUG")
 """The severities of RFC 5424 by their number."""
 
 _LETTERS = {"V": "TRACE", "D": "DEBUG", "I": "INFO", "W": "WARN", "E": "ERROR", "F": "FATAL", "A": "FATAL"}
-"""Of Android and Kubernetes."""
-_NUMBERS = {10: "TRACE", 20: "DEBUG", 30: "INFO", 40: "WARN", 50: "ERROR", 60: "FATAL"}  # of bunyan and pino
+"""The letters of Android and Kubernetes."""
+# the numbers of bunyan and pino
+_NUMBERS = {10: "TRACE", 20: "DEBUG", 30: "INFO", 40: "WARN", 50: "ERROR", 60: "FATAL"}
 
 
 def severity(value: Any) -> str:
-    """The severity that a word or number means, in capital letters; "" where it means none.
+    """The severity that a word or number means, in capital letters. "" if it is not a severity.
 
     >>> [severity(one) for one in ("warn", 3, "50", "core:error", "rather bad", None)]
     ['WARN', 'ERR', 'ERROR', 'ERROR', '', '']
@@ -40,7 +41,7 @@ def severity(value: Any) -> str:
 
 
 def highest(severities: Iterable[str | None]) -> str | None:
-    """The worst of some severities, the first of equal ones; None where there is none.
+    """The worst of several severities, or the first of equally bad severities. None if there are none.
 
     >>> highest(["INFO", "", "ERROR", "ERR", None]), highest([])
     ('ERROR', None)

@@ -1,4 +1,4 @@
-"""Names of the sources of a run: of one corpus among several, and of all for people."""
+"""Names for the sources of a run: of a corpus among several, and of all data for display."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from seqmlm.data.files import is_reference
 from seqmlm.privacy import sensitive_data
 
 UNNAMED = "data"
-"""Name of the corpus of all files that the user gives no name."""
+"""Name of the corpus of all files without a name from the user."""
 KEPT_INPUTS = ".inputs"
-"""Folder, among the runs, of standard input as it was kept in files."""
+"""Folder, among the runs, with saved standard input."""
 
 
 def shown_name(paths: Sequence[str]) -> str:
-    """The name of the data in a tracked run: the first file or folder, and how many more there are.
+    """The name of the data in a tracked run: the first file or folder, and the number of others.
+
+    Sensitive data have no name, because the name of a file may be that of a person.
 
     Args:
-        paths: as the user named them; references to data sets and "-" are among them, none is standard input.
-
-    Sensitive data have no name: that of a file may be a person's.
+        paths: paths as the user wrote them, including references to data sets and "-". Empty is standard
+            input.
 
     >>> shown_name(["/data/a.fasta", "/data/b.fasta"]), shown_name(["-"])
     ('a.fasta and 1 more', 'standard input')
@@ -36,6 +37,6 @@ def shown_name(paths: Sequence[str]) -> str:
 
 
 def split_source(text: str) -> tuple[str | None, str]:
-    """Corpus name and path of `NAME=PATH`; no name where the whole text is a path that exists."""
+    """The corpus name and path of `NAME=PATH`. If the whole text is an existing path, there is no name."""
     name, equals, path = text.partition("=")
     return (name, path) if equals and name and not os.path.exists(text) else (None, text)

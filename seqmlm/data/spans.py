@@ -1,4 +1,4 @@
-"""Stretches of records, as a table names them: `id`, `start`, `end`, and whatever else is known of each."""
+"""Read spans of records from a table with the columns `id`, `start`, `end` and others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from seqmlm.errors import DataError
 
 
 class Span(NamedTuple):
-    """start, end: letters of a record's text. fields: what else is known of it. line: of the table."""
+    """A span of a record.
+
+    Attributes:
+        start: first character in the record's text.
+        end: character after the last.
+        fields: other columns of the table.
+        line: line in the table.
+    """
 
     start: int
     end: int
@@ -22,7 +29,11 @@ class Span(NamedTuple):
 
 
 def span_of(row: Mapping[str, Any], source: str, line: int) -> Span:
-    """The span that a row names; DataError where a column is missing, or it is none."""
+    """The span in a row.
+
+    Raises:
+        DataError: a column is missing, or the row is not a span.
+    """
     bounds = [str(required(row, name, source, line)).strip() for name in ("start", "end")]
     start, end = (int(bound) if bound.isdecimal() else -1 for bound in bounds)
     if not 0 <= start < end:
@@ -34,7 +45,7 @@ def span_of(row: Mapping[str, Any], source: str, line: int) -> Span:
 
 
 def read_spans(path: Path, problems: Problems) -> dict[str, list[Span]]:
-    """The spans of each record in a table; `problems` receives rows that name none."""
+    """The spans of each record in a table. Rows that are not spans go to `problems`."""
     spans: dict[str, list[Span]] = defaultdict(list)
     for line, row in read_rows(str(path)):
         name = str(required(row, "id", str(path), line))

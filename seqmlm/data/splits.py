@@ -1,9 +1,9 @@
-"""Division of records into training, validation and calibration, by whole groups.
+"""Divide records into training, validation and calibration, in whole groups.
 
-A split works in two steps, so that records are read once and memory stays small: `mark` gives a record two
-64-bit numbers (its group, its place in time) while the data are streamed; `parts` divides once all marks are
-known. A group is in one part by construction. With few groups, training gets one first, then validation, then
-calibration.
+A split has two steps, so that records are read once and memory stays small. `mark` gives a record two 64-bit
+numbers (its group and its place in time) while the data are read. `parts` divides the records when all marks
+are known. A group is always in a single part. With few groups, training gets a group first, then validation,
+then calibration.
 """
 
 from __future__ import annotations
@@ -29,22 +29,23 @@ Places = NDArray[np.int64]
 Parts = NDArray[np.int8]
 
 PARTS: tuple[Part, ...] = ("train", "validation", "calibration")
-"""The parts of the data; `Split.parts` gives their indices here."""
+"""The parts of the data. `Split.parts` returns indices into this tuple."""
 
 TRAIN, VALIDATION, CALIBRATION = range(3)
 
-_IN_ORDER: Parts = np.array([VALIDATION, CALIBRATION, TRAIN], dtype=np.int8)  # of hashes, ascending
+# parts in the order of ascending hashes
+_IN_ORDER: Parts = np.array([VALIDATION, CALIBRATION, TRAIN], dtype=np.int8)
 
 
 def hash64(text: str, seed: int = 0) -> int:
-    """A signed 64-bit hash of a text, the same on every machine and in every process."""
+    """A signed 64-bit hash of a text. It is the same on every machine and in every process."""
     key = seed.to_bytes(8, "little", signed=True)
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8, key=key).digest()
     return int.from_bytes(digest, "little", signed=True)
 
 
 def neighbours(record: Record, lines: int = 1000) -> str:
-    """A key that keeps neighbouring lines together where there is no document: blocks of a file's lines."""
+    """A key that keeps neighbouring lines together if there is no document: blocks of lines of a file."""
     return record.document or f"{Path(record.source).name}:{record.line // lines}"
 
 
@@ -53,31 +54,32 @@ class Split(Protocol):
     """A rule that divides records into training, validation and calibration."""
 
     def mark(self, record: Record) -> tuple[int, int]:
-        """Two signed 64-bit numbers: the record's group and its place in the order."""
+        """Two signed 64-bit numbers: the group of a record, and its place in the order."""
 
     def parts(self, marks: Marks) -> Parts:
-        """(N, 2) marks to (N,) the part of each record, as a place in `PARTS`."""
+        """The part of each record (N,), as an index into `PARTS`, from the marks (N, 2)."""
 
 
 _GIVEN: dict[str | None, int] = {None: 0, "train": 1, "validation": 2, "calibration": 3}
 
 
 def no_label(record: Record) -> str | None:
-    """The data name no part."""
+    """The part that the data name for a record, for data that name no parts."""
     return None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ByKey:
-    """Groups are divided by hash; each part gets at least one group as soon as there are enough.
+    """Divides groups by hash. If there are enough groups, each part gets at least one group.
 
     Args:
-        key: the domain's group of a record.
-        seed: of the hash.
-        share, calibration: shares of the groups for validation and for calibration; 0 for none.
-        enough: records that calibrate at least, if any; a fifth of few.
-        split_of: the part that the data name for a record, or None. If any is in validation, only those named
-            so are held out; if none is named for calibration, half of the validation groups calibrate.
+        key: returns the group of a record.
+        seed: seed of the hash.
+        share, calibration: shares of the groups for validation and for calibration. 0 for none.
+        enough: smallest number of calibration records, if there are any, but at most a fifth of all records.
+        split_of: returns the part that the data name for a record, or None. If any record is named for
+            validation, only named records are held out. If then none is named for calibration, half of the
+            validation groups calibrate.
     """
 
     key: Callable[[Record], str]
@@ -106,7 +108,7 @@ class ByKey:
 
 
 def _ordered(value: Any) -> int:
-    """A number, date or ISO 8601 text as a 64-bit integer that keeps the order."""
+    """Convert a number, date or ISO 8601 text to a 64-bit integer with the same order."""
     if isinstance(value, str):
         value = datetime.fromisoformat(value)
     if isinstance(value, date) and not isinstance(value, datetime):
@@ -116,22 +118,23 @@ def _ordered(value: Any) -> int:
     number = float(value)
     if math.isnan(number):
         raise ValueError("NaN has no place in an order")
-    # The bits of a double, read as an integer, keep the order of positive and reverse that of negative ones.
+    # The bits of a double, read as an integer, keep the order of positive numbers, and reverse that of
+    # negative ones.
     bits = int(np.float64(number + 0.0).view(np.int64))
     return bits if bits >= 0 else bits ^ 0x7FFFFFFFFFFFFFFF
 
 
 def _share(hashes: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Signed 64-bit hashes as numbers spread evenly over [0, 1)."""
+    """Convert signed 64-bit hashes to numbers that are evenly spread over [0, 1)."""
     shares: NDArray[np.float64] = (hashes.view(np.uint64) >> np.uint64(11)).astype(np.float64) / 2.0**53
     return shares
 
 
 def _by_share(groups: NDArray[np.int64], held_out_shares: tuple[float, float]) -> Parts:
-    """(N,) group hashes to (N,) parts: the lowest hashes validate, the next ones calibrate.
+    """The part of each record (N,) from its group hash (N,): the lowest hashes validate, the next calibrate.
 
-    Where groups of several records, of different sizes, leave a part less than half or more than twice of
-    its share, the groups are chosen by their sizes too.
+    Groups have several records and different sizes. If a part then has less than half or more than twice its
+    share, the sizes of groups are considered too.
     """
     shares = _share(groups)
     ends = (held_out_shares[0], held_out_shares[0] + held_out_shares[1])
@@ -148,19 +151,21 @@ def _by_share(groups: NDArray[np.int64], held_out_shares: tuple[float, float]) -
             return np.asarray(sized[member], dtype=np.int8)
     if all((parts == part).any() for part, share in enumerate((1.0, *held_out_shares)) if share > 0):
         return parts
-    # A part is empty: the nearest groups move to it, as long as there are enough of them.
+    # A part is empty: the nearest groups move to it, as long as there are enough groups.
     first, second = np.searchsorted(distinct, ends).tolist()
     validate, calibrate = _enough(len(distinct), (first, second - first), held_out_shares)
     place = np.digitize(np.arange(len(distinct)), (validate, validate + calibrate))
     return np.asarray(_IN_ORDER[place][member], dtype=np.int8)
 
 
-_FEWEST_SIZED = 4  # groups; of fewer each part gets one
+_FEWEST_SIZED = 4  # groups; with fewer, each part gets one group
 
 
 def _by_size(sizes: NDArray[np.int64], shares: tuple[float, float]) -> Parts:
-    """(G,) records of each group, in order of their hashes, to (G,) parts; a group is passed over where it
-    would make a part half as large again as it should be, unless no other is left.
+    """The part of each group (G,), from the sizes of groups (G,) in the order of their hashes.
+
+    A group is skipped if a part would become more than 1.5 times as large as its target, unless no other
+    group is left.
     """
     parts = np.full(len(sizes), TRAIN, dtype=np.int8)
     for part, share in ((VALIDATION, shares[0]), (CALIBRATION, shares[1])):
@@ -176,7 +181,7 @@ def _by_size(sizes: NDArray[np.int64], shares: tuple[float, float]) -> Parts:
 
 
 def _enough(groups: int, counts: tuple[int, int], shares: tuple[float, float]) -> tuple[int, int]:
-    """Numbers of validation and calibration groups: at least one each if wanted, after training has one."""
+    """Numbers of validation and calibration groups: at least one if requested, after one for training."""
     validate = max(counts[0], int(shares[0] > 0))
     calibrate = max(counts[1], int(shares[1] > 0))
     validate = max(0, min(validate, groups - 1 - int(shares[1] > 0 and groups > 2)))
@@ -184,7 +189,7 @@ def _enough(groups: int, counts: tuple[int, int], shares: tuple[float, float]) -
 
 
 def _calibrating(split: ByKey | Chronological, records: int) -> float:
-    """The share of so many records that calibrate."""
+    """The share of records for calibration, if there are `records` records."""
     if not split.calibration:
         return 0.0
     return max(split.calibration, min(split.enough / max(records, 1), 0.2, (1 - split.share) / 2))
@@ -192,18 +197,23 @@ def _calibrating(split: ByKey | Chronological, records: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Chronological:
-    """The earliest groups train, later ones validate; the latest calibrate, or some of all times before.
+    """Divides groups by time: the earliest train, and later groups validate.
 
-    No group in training begins after one in validation. None in validation begins after one in calibration
-    where the latest calibrate; where calibration is spread, none in calibration after one in validation: the
-    time before validation is cut into stretches of as many groups, and one is drawn of each by hash.
+    With `calibrate_on` "latest", the latest groups calibrate. No training group begins after a validation
+    group, and no validation group begins after a calibration group.
+
+    With "spread", calibration groups come from the whole time before validation. This time is cut into as
+    many stretches as there are calibration groups, and a group of each stretch is drawn by hash. No training
+    or calibration group begins after a validation group.
 
     Args:
-        key: the domain's group of a record (session, patient); a group's time is that of its first record.
-        order: the record's place in time: a number, a date, or ISO 8601 text.
-        share, calibration: shares of the records for validation and calibration, as groups allow; 0 for none.
-        enough: records that calibrate at least, if any; a fifth of few.
-        calibrate_on: whether the latest groups calibrate, or some spread over the time of training.
+        key: returns the group of a record (session, patient). The time of a group is that of its first
+            record.
+        order: returns the place of a record in time: a number, a date, or ISO 8601 text.
+        share, calibration: shares of the records for validation and calibration, as far as groups allow. 0
+            for none.
+        enough: smallest number of calibration records, if there are any, but at most a fifth of all records.
+        calibrate_on: "latest" or "spread".
     """
 
     key: Callable[[Record], str]
@@ -214,7 +224,11 @@ class Chronological:
     calibrate_on: CalibrateOn = "latest"
 
     def mark(self, record: Record) -> tuple[int, int]:
-        """The hash of the record's group and its place in time; DataError for a record without a time."""
+        """The hash of a record's group, and its place in time.
+
+        Raises:
+            DataError: the record has no time.
+        """
         try:
             return hash64(self.key(record)), _ordered(self.order(record))
         except (ValueError, TypeError):
@@ -229,7 +243,7 @@ class Chronological:
         begins = np.full(len(groups), np.iinfo(np.int64).max)
         np.minimum.at(begins, member, marks[:, 1])
         parts = np.full(len(groups), TRAIN, dtype=np.int8)
-        groups_left = np.lexsort((came, begins))  # groups in no part yet, the earliest first
+        groups_left = np.lexsort((came, begins))  # groups without a part so far, the earliest first
         spread = self.calibrate_on == "spread"
         order = (VALIDATION, CALIBRATION) if spread else (CALIBRATION, VALIDATION)
         calibration = _calibrating(self, len(marks))
@@ -248,15 +262,16 @@ class Chronological:
 
 
 def _latest(groups_left: Places, groups: Marks, records: Places, size: float) -> Places:
-    """The last of `groups_left` (in order of time), latest first, that have at least `size` records."""
+    """The last of `groups_left` (in order of time), latest first, with at least `size` records in all."""
     latest = groups_left[::-1]
     return latest[: int(np.searchsorted(np.cumsum(records[latest]), size)) + 1]
 
 
 def _stretches(groups_left: Places, groups: Marks, records: Places, size: float) -> Places:
-    """Groups of about `size` records, spread over `groups_left`, in order of time: one of each stretch.
+    """Groups with about `size` records together, spread over `groups_left`: one from each stretch of time.
 
-    Drawn, not every tenth: what a machine does again and again would fall on the same place of its period.
+    They are drawn at random, not at regular intervals. Otherwise periodic events could always be at the same
+    place of the interval.
     """
     count = min(len(groups_left), max(1, round(size * len(groups_left) / int(records[groups_left].sum()))))
     stretch = np.arange(len(groups_left)) * count // len(groups_left)
@@ -265,7 +280,7 @@ def _stretches(groups_left: Places, groups: Marks, records: Places, size: float)
 
 
 def evenly(total: int, count: int) -> list[int]:
-    """Indices of `count` of `total` things, spread evenly; all where there are no more.
+    """`count` evenly spread indices of `total` items. All indices if there are no more.
 
     >>> evenly(10, 4), evenly(3, 9)
     ([0, 3, 6, 9], [0, 1, 2])
@@ -274,7 +289,7 @@ def evenly(total: int, count: int) -> list[int]:
 
 
 def nested(total: int) -> list[int]:
-    """All indices in an order of which every beginning is spread evenly (van der Corput 1935).
+    """All indices, in an order in which every first part is evenly spread (van der Corput 1935).
 
     >>> nested(8)
     [0, 4, 2, 6, 1, 5, 3, 7]

@@ -1,10 +1,12 @@
 """Prepared data on disk: encodings in an Arrow stream, divided into splits, read through a memory map.
 
-`sequences.arrow` has a row per window and a list per column: ids, groups, spans (start, end), and classes,
-positions, weights, symbols, `channel:<name>` if the tokenizer gives them; `record` and `window` number its
-origin. `datasets` can load it and numpy views it without copying, so memory does not grow with the data. All
-batches but the last have the same number of rows, so that row i is found by division. Rows are divided into
-splits only once all are on disk: a chronological split cannot know its parts earlier.
+`sequences.arrow` has a row per window, and a column per array. The columns ids and groups always exist. The
+columns spans (start, end), classes, positions, weights, symbols and `channel:<name>` exist if the tokenizer
+provides them. The columns `record` and `window` number the origin of the window.
+
+`datasets` can load the file, and numpy views it without copying, so that memory does not grow with the data.
+All batches except the last have the same number of rows, so that a row is found by division. Rows are divided
+into splits only when all are on disk, because a chronological split cannot know its parts earlier.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ LENGTHS, OWNERS, MARKS, MOVES = "lengths.bin", "owners.bin", "marks.bin", "moves
 COLUMNS = ("ids", "groups", "spans", "classes", "positions", "weights", "symbols")
 CHANNEL = "channel:"
 
-_BATCH_TOKENS = 1 << 22  # what one batch may hold in memory while it is gathered
+_BATCH_TOKENS = 1 << 22  # largest number of tokens of a batch in memory
 _BATCH_ROWS = 1 << 13
 _TWO_NUMBERS, _NUMBER = Struct("<qq"), Struct("<Q")
 _RECORD_ROWS = 1 << 12
@@ -47,13 +49,13 @@ _RECORD_SCHEMA = pa.schema(
 
 
 def rows_per_batch(max_length: int) -> int:
-    """Rows of one batch: a power of two, fewer for longer windows, so that memory has a bound."""
+    """Rows of a batch: a power of two, fewer for longer windows, so that memory is bounded."""
     rows = max(1, min(_BATCH_ROWS, _BATCH_TOKENS // max(1, max_length)))
     return 1 << (rows.bit_length() - 1)
 
 
 class _Writer:
-    """Files that grow together, a batch at a time, and an Arrow stream among them."""
+    """Files that grow together in batches. One of them is an Arrow stream."""
 
     def __init__(self, folder: Path, stream: str, *names: str) -> None:
         self.rows = 0
@@ -71,15 +73,13 @@ class _Writer:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Write what is buffered and close all files, even if one fails."""
+        """Write buffered data and close all files, even if one of them fails."""
         with self._files:
             self._flush()
 
 
 class SequenceWriter(_Writer):
-    """Appends windows to `sequences.arrow` in a folder, and their lengths, records and moves to files beside
-    it.
-    """
+    """Appends windows to `sequences.arrow`, and their lengths, records and moves to other files."""
 
     def __init__(self, folder: Path, max_length: int, units: Units) -> None:
         super().__init__(folder, SEQUENCES, LENGTHS, OWNERS, MOVES)
@@ -90,14 +90,14 @@ class SequenceWriter(_Writer):
         self._origin: list[tuple[int, int]] = []
 
     def add(self, encoding: Encoding, record: int, window: int) -> None:
-        """Append one window: number `window` of record number `record`."""
+        """Append a window with the number `window` of the record with the number `record`."""
         self._held.append(encoding)
         self._origin.append((record, window))
         if len(self._held) >= self._limit:
             self._flush()
 
     def add_moving(self, moving: Moving, record: int) -> None:
-        """Append the windows of a record that may be cut elsewhere."""
+        """Append the windows of a record whose cuts may move."""
         rows = self.rows + len(self._held) + np.arange(len(moving.windows))
         repeated = np.tile([moving.head, moving.tail], (len(rows), 1))
         self._numbers[2].write(np.column_stack([rows, repeated, moving.moves]).astype("<i8").tobytes())
@@ -122,7 +122,7 @@ class SequenceWriter(_Writer):
         self._held, self._origin = [], []
 
     def _columns(self) -> dict[str, NDArray[Any]]:
-        """Per-token arrays of the held encodings, end to end."""
+        """Per-token arrays of the buffered encodings, concatenated."""
         first = self._held[0]
         names = [name for name in COLUMNS if getattr(first, name) is not None]
         columns = {name: np.concatenate([getattr(e, name) for e in self._held]) for name in names}
@@ -132,9 +132,7 @@ class SequenceWriter(_Writer):
 
 
 class RecordWriter(_Writer):
-    """Appends the origin of each record to `records.arrow`, and a keyed hash of its identity to a file beside
-    it.
-    """
+    """Appends the origin of each record to `records.arrow`, and a keyed hash of it to another file."""
 
     def __init__(self, folder: Path, identity: Callable[[Record], str]) -> None:
         super().__init__(folder, RECORDS, MARKS, IDENTITIES)
@@ -145,7 +143,7 @@ class RecordWriter(_Writer):
         self._held: list[tuple[str, str, int, str | None]] = []
 
     def add(self, record: Record, mark: tuple[int, int]) -> int:
-        """Append one record with the marks its split needs; returns its number."""
+        """Append a record with its marks for the split, and return its number."""
         named = encodable([record.id, record.source, record.document])
         self._held.append((named[0], named[1], record.line, named[2]))
         self._numbers[0].write(_TWO_NUMBERS.pack(*mark))
@@ -164,7 +162,10 @@ class RecordWriter(_Writer):
 
 
 class ArrowRows:
-    """Random access to the rows of an Arrow stream on disk: batches of `size` rows (but the last), mapped."""
+    """Random access to the rows of a memory-mapped Arrow stream.
+
+    All batches except the last have `size` rows.
+    """
 
     def __init__(self, path: Path) -> None:
         with pa.memory_map(str(path)) as source:
@@ -174,7 +175,7 @@ class ArrowRows:
         self.batches = len(chunks)
 
     def views(self, batch: int) -> dict[str, NDArray[Any]]:
-        """Column name to its values in one batch, end to end, and "offsets" (rows + 1,); without copying."""
+        """The concatenated values of each column in a batch, and "offsets" (rows + 1,), without copying."""
         columns = {}
         for name in self.table.column_names:
             chunk = self.table.column(name).chunk(batch)
@@ -202,13 +203,13 @@ _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 
 
 def divide(folder: Path, split: Split, space: TokenSpace, max_length: int) -> dict[str, Any]:
-    """Write rows and lengths of all splits, and token counts and record hashes of the training split.
+    """Write the rows and lengths of all splits, and token counts and record hashes of the training split.
 
-    The numbers of the calibration records are kept, so that these can be read again; the plain files that the
-    writers left in the folder are removed. No window is longer than `max_length`.
+    The numbers of the calibration records are kept, so that these records can be read again. The plain files
+    of the writers are removed from the folder. No window may be longer than `max_length`.
 
     Returns:
-        Statistics: unknown_tokens, length_quantiles, and for each part records, windows, tokens.
+        Statistics: unknown_tokens, length_quantiles, and for each part records, windows and tokens.
     """
     owners, lengths = _plain(folder / OWNERS, np.int64), _plain(folder / LENGTHS, np.int32)
     parts = split.parts(_plain(folder / MARKS, np.int64).reshape(-1, 2))
@@ -235,14 +236,16 @@ def divide(folder: Path, split: Split, space: TokenSpace, max_length: int) -> di
 
 
 WAYS = 8
-"""Ways in which a long record may be cut into windows; epochs take turns."""
+"""Number of ways in which a long record may be cut into windows. Epochs use them in turn."""
 
 TRAIN_MOVES = "train_moves.npy"
 
 
 def _write_moves(folder: Path) -> None:
-    """Write (3 + `WAYS`, M) of the M training windows that may be cut elsewhere: which they are, how many
-    tokens they repeat at both ends, and their moves."""
+    """Write an array (3 + `WAYS`, M) about the M training windows whose cuts may move.
+
+    It has their indices, the numbers of tokens that they repeat at both ends, and their moves.
+    """
     moves = _plain(folder / MOVES, np.int64).reshape(-1, 3 + WAYS)
     rows = _mapped(folder / "train.npy")
     at = np.searchsorted(rows, moves[:, 0])
@@ -255,17 +258,18 @@ def _write_moves(folder: Path) -> None:
 def _count_tokens(
     folder: Path, owners: NDArray[np.int64], lengths: NDArray[np.int32], parts: Parts, space: TokenSpace
 ) -> tuple[NDArray[np.int64], int]:
-    """(V,) token counts of the train split; unknown tokens of all parts."""
+    """The token counts (V,) of the train split, and the number of unknown tokens in all parts."""
     counts = np.zeros((2, space.size), dtype=np.int64)
     start = 0
-    # Read, not mapped: mapped pages would count as memory of this process.
+    # Read, not mapped, because mapped pages would count as memory of this process.
     with pa.OSFile(str(folder / SEQUENCES)) as source, pa.ipc.open_stream(source) as batches:
         for batch in batches:
             rows = slice(start, start + len(batch))
             start += len(batch)
             ids = batch.column("ids").values.to_numpy()
             held_out = np.repeat(parts[owners[rows]] != TRAIN, lengths[rows])
-            # Ordinary tokens without a unit are never predicted: a unigram that counts them would look worse.
+            # Ordinary tokens without a unit are never predicted. A unigram that counted them would look
+            # worse.
             counted = (batch.column("groups").values.to_numpy() >= 0) | space.is_special[ids]
             ids, held_out = ids[counted], held_out[counted]
             for part in (0, 1):
@@ -274,7 +278,7 @@ def _count_tokens(
 
 
 def _quantiles(by_length: NDArray[np.int64]) -> dict[str, int]:
-    """Quantiles of window lengths, from how many windows have each length."""
+    """Quantiles of window lengths, from the number of windows with each length."""
     ends = np.cumsum(by_length)
     at = [int(np.searchsorted(ends, max(1, round(q * int(ends[-1]))))) for q in _QUANTILES]
     return dict(zip(map(str, _QUANTILES), at, strict=True))
@@ -282,7 +286,7 @@ def _quantiles(by_length: NDArray[np.int64]) -> dict[str, int]:
 
 def _plain(path: Path, kind: type[np.generic]) -> NDArray[Any]:
     """A binary file of numbers as a memory-mapped array."""
-    if not path.stat().st_size:  # cannot be mapped
+    if not path.stat().st_size:  # an empty file cannot be mapped
         return np.zeros(0, dtype=kind)
     return np.memmap(path, dtype=kind, mode="r").view(np.ndarray)
 
@@ -291,7 +295,7 @@ MANIFEST = "prepared.json"
 
 
 class Origin(NamedTuple):
-    """Where a window came from: record and window are numbers."""
+    """The origin of a window. `record` and `window` are numbers."""
 
     id: str
     source: str
@@ -302,7 +306,7 @@ class Origin(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a record was read: its number in the entry, its id, file and line, and the number of the file."""
+    """The place of a record: its number in the entry, its id, file and line, and the number of the file."""
 
     number: int
     id: str
@@ -312,7 +316,7 @@ class Place(NamedTuple):
 
 
 class _Columns(NamedTuple):
-    """The columns of one batch, end to end, and those of them that are channels."""
+    """The concatenated columns of a batch. Channels are separate."""
 
     offsets: NDArray[np.int32]
     arrays: dict[str, Any]
@@ -325,13 +329,14 @@ class _Columns(NamedTuple):
 
 
 class EncodedDataset:
-    """One part of the data in a folder that `prepare` wrote (a `seqmlm.engine.types.MovingWindows`).
+    """One part of the data in a folder from `prepare` (a `seqmlm.engine.types.MovingWindows`).
 
-    Windows of long training records are cut elsewhere in each epoch where they were prepared so; others, and
-    those of other splits, stay as they are.
+    If the data were prepared for it, the windows of long training records are cut at other places in each
+    epoch. Other windows, and those of other splits, do not change.
 
-    Holds file handles and numpy views only, so memory does not grow with the data; pickles as its path, so
-    that loader workers open the same files. The arrays of `[index]` are read-only views of the file.
+    The object has only file handles and numpy views, so that memory does not grow with the data. It is
+    pickled as its path, so that loader workers open the same files. The arrays of `[index]` are read-only
+    views of the file.
     """
 
     def __init__(self, folder: Path, part: Part) -> None:
@@ -347,12 +352,12 @@ class EncodedDataset:
 
     @property
     def lengths(self) -> Ids:
-        """(N,) tokens of each window, special tokens included."""
+        """(N,) tokens of each window, including special tokens."""
         return self._lengths
 
     @property
     def rows(self) -> NDArray[np.int64]:
-        """(N,) this split's rows of `sequences.arrow`, ascending."""
+        """(N,) the rows of this split in `sequences.arrow`, ascending."""
         return self._rows
 
     def __len__(self) -> int:
@@ -369,13 +374,13 @@ class EncodedDataset:
 
     @cached_property
     def longest(self) -> int:
-        """Tokens of the longest window of any epoch."""
+        """Number of tokens of the longest window in any epoch."""
         moved = self._moves[0]
         lengths = [int(self.lengths_at(epoch, moved).max()) for epoch in range(WAYS)] if len(moved) else []
         return max([int(self._lengths.max(initial=0)), *lengths])
 
     def lengths_at(self, epoch: int, indices: NDArray[np.int64]) -> Ids:
-        """(M,) tokens that some windows have in an epoch."""
+        """(M,) number of tokens of windows in an epoch."""
         lengths = self._lengths[indices]
         moved, moves = self._moves[0], self._moves[3 + epoch % WAYS]
         at = np.searchsorted(moved, indices)
@@ -383,7 +388,8 @@ class EncodedDataset:
         if not len(here):
             return lengths
         at = at[here]
-        # The first window of a record never moves: neither does the end of the last one before it.
+        # The first window of a record never moves. Therefore the end of the window before it never moves
+        # either.
         end = np.where(at + 1 < len(moved), moves[np.minimum(at + 1, len(moved) - 1)], 0)
         lengths_of_epoch = lengths.copy()
         lengths_of_epoch[here] += (end - moves[at]).astype(lengths.dtype)
@@ -414,12 +420,12 @@ class EncodedDataset:
         return moved_window(pieces, head, tail, begin, end)
 
     def records(self, indices: Sequence[int]) -> NDArray[np.int64]:
-        """(M,) the number of the record that each of some windows belongs to."""
+        """(M,) the number of the record of each window."""
         owners = self._arrow.table.column("record").take(self._rows[np.asarray(indices, dtype=np.int64)])
         return np.asarray(owners.to_numpy(), dtype=np.int64)
 
     def origin(self, index: int) -> Origin:
-        """Record, file and line of window `index`."""
+        """The origin of window `index`: its record, file and line."""
         batch, row = divmod(int(self._rows[index]), self._arrow.size)
         record, window = (self._arrow.table.column(n).chunk(batch)[row].as_py() for n in ("record", "window"))
         table = self._records.table
@@ -437,11 +443,15 @@ class EncodedDataset:
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A finished cache entry of `prepare`: its folder, parts and statistics; `datasets.Dataset.from_file`
-    loads `sequences.arrow` in it.
+    """A finished cache entry of `prepare`: its folder, parts and statistics.
+
+    `datasets.Dataset.from_file` loads `sequences.arrow` in the folder.
 
     Args:
-        token_counts: (V,) occurrences of each token id in the train split, special tokens included.
+        folder: the folder.
+        train, validation, calibration: the parts.
+        statistics: see `prepare`.
+        token_counts: (V,) occurrences of each token id in the train split, including special tokens.
     """
 
     folder: Path
@@ -453,7 +463,11 @@ class Prepared:
 
     @classmethod
     def open(cls, folder: Path) -> Prepared:
-        """Open a finished cache entry; a StateError for a folder that is none."""
+        """Open a finished cache entry.
+
+        Raises:
+            StateError: the folder is not a complete cache entry.
+        """
         try:
             statistics = read_json(folder / MANIFEST)
             things = statistics.pop("things", ())
@@ -467,8 +481,10 @@ class Prepared:
         return cls(folder, train, validation, calibration, statistics, counts)
 
     def places(self, part: Part, limit: int) -> list[Place]:
-        """Where records of a part are, at most `limit`, spread evenly; a StateError where the part is
-        missing.
+        """The places of at most `limit` evenly spread records of a part.
+
+        Raises:
+            StateError: the part is missing.
         """
         try:
             numbers = np.load(self.folder / CALIBRATES) if part == "calibration" else self._numbers(part)
@@ -483,13 +499,16 @@ class Prepared:
         return [Place(number, name, source, line, files[source]) for number, name, source, line in places]
 
     def _numbers(self, part: Part) -> NDArray[np.int64]:
-        """Numbers of the records of a part, ascending."""
+        """The numbers of the records of a part, ascending."""
         windows: EncodedDataset = getattr(self, part)
         return np.unique(windows.records(range(len(windows))))
 
 
 def _mapped(path: Path) -> NDArray[Any]:
-    """A .npy file as a read-only array in a memory map (plain, for indexing a memmap object is slow)."""
+    """A .npy file as a read-only memory map.
+
+    It is a plain array, because indexing a memmap object is slow.
+    """
     try:
         return np.load(path, mmap_mode="r").view(np.ndarray)  # type: ignore[no-any-return]
     except ValueError:  # an empty file cannot be mapped

@@ -1,7 +1,8 @@
-"""Tags of words and the entities they spell: IO, BIO (IOB2) and BIOES, of which each is made of the others.
+"""Convert between tags of words and entities, in the schemes IO, BIO (IOB2) and BIOES.
 
-What a tagger gets wrong is read as `seqeval` reads it, so that figures compare with published ones. BILOU is
-BIOES in other letters, and IOB1 (where an I- begins an entity, Ramshaw and Marcus 1995) is BIO with repairs.
+Incorrect tags of a tagger are read as in `seqeval`, so that figures can be compared with published figures.
+BILOU is BIOES with other letters. IOB1 (in which an I- begins an entity, Ramshaw and Marcus 1995) is read as
+BIO with repairs.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from seqmlm.errors import DataError
 
 Scheme = Literal["io", "bio", "bioes"]
 Entity = tuple[int, int, str]
-"""First word, the word after its last, type."""
+"""First word, the word after the last, and type."""
 
 _LETTERS = {"B": "B", "I": "I", "E": "E", "S": "S", "L": "E", "U": "S"}
 _OUTSIDE = ("O", "")
@@ -22,19 +23,24 @@ _OUTSIDE = ("O", "")
 def entities(
     tags: Sequence[str], *, scheme: Scheme = "bio", source: str | None = None, line: int | None = None
 ) -> tuple[list[Entity], int]:
-    """The entities of a sentence, and how many of its tags do not follow from the tag before.
+    """The entities of a sentence, and the number of tags that do not follow from the previous tag.
 
-    An I- without a beginning begins an entity; one of BIOES without its end ends with its last tag.
+    An I- without a beginning starts an entity. A BIOES entity without an end ends with its last tag.
 
     Args:
-        tags: one a word, "O" for no entity; a DataError names one that is none of a scheme.
-        scheme: what they are meant to be. source, line: of the sentence, for messages.
+        tags: one tag per word. "O" means no entity.
+        scheme: the intended scheme.
+        source, line: the place of the sentence, for messages.
+
+    Raises:
+        DataError: a tag belongs to no scheme.
 
     >>> entities(["B-PER", "I-PER", "O", "I-LOC"])
     ([(0, 2, 'PER'), (3, 4, 'LOC')], 1)
     """
     spans: list[Entity] = []
-    repaired, first, letter_before, inside = 0, 0, "O", ""  # the letter before, and the type of what is open
+    # the letter before, and the type of the open entity
+    repaired, first, letter_before, inside = 0, 0, "O", ""
     for n, tag in enumerate([*tags, "O"]):
         letter, kind = _parted(tag, source, line)
         goes_on = letter in ("I", "E") and letter_before in ("B", "I") and kind == inside
@@ -63,7 +69,10 @@ def _parted(tag: str, source: str | None, line: int | None) -> tuple[str, str]:
 
 
 def tagged(spans: Iterable[Entity], n: int, scheme: Scheme) -> list[str]:
-    """The tags of a sentence of n words; IO joins two of a type side by side. DataError: they overlap.
+    """The tags of a sentence with n words. IO joins neighbouring entities of the same type.
+
+    Raises:
+        DataError: entities overlap, or are not within the sentence.
 
     >>> tagged([(0, 2, "PER"), (3, 4, "LOC")], 4, "bioes")
     ['B-PER', 'E-PER', 'O', 'S-LOC']
@@ -81,7 +90,7 @@ def tagged(spans: Iterable[Entity], n: int, scheme: Scheme) -> list[str]:
 
 
 def scheme_of(tags: Iterable[str]) -> Scheme | None:
-    """The scheme that all tags of a data set are of; None where they are no tags of entities.
+    """The scheme of all tags in a data set. None if they are not tags of entities.
 
     >>> scheme_of(["O", "B-LOC", "I-LOC"]), scheme_of(["NOUN", "VERB"])
     ('bio', None)

@@ -1,9 +1,11 @@
-"""The floor that tasks stand on: a model ready to be asked, and what judges records. In reading order:
+"""The layer below the tasks: a loaded model, and the code that scores records with it.
 
-model_folder    a model folder, our card in it, and the objects that the card names
-calibrations    what a folder holds of normal data
-session         reference -> a model ready to be asked
-batches         records -> batches of encodings, and how much is done at a time
-scorer          batches -> scores, window by window
-detector        scores -> rows with p-values and alarms
+In reading order:
+
+    model_folder     the folder of a model, its card, and the objects that the card names
+    calibrations     the files of a folder about normal data
+    session          from a model reference to a loaded model
+    record_batches   from records to batches of encodings, and the size of the batches
+    scorer           from batches to scores, window by window
+    detector         from scores to rows with p-values and alarms
 """

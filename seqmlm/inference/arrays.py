@@ -1,4 +1,7 @@
-"""Arrays in a file of a model folder: safetensors with facts as JSON in the header, read whole or refused."""
+"""Arrays in a file of a model folder: safetensors, with facts as JSON in the header.
+
+A file is read whole, or refused.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ HEADER = "seqmlm"
 """Key of the facts in the header."""
 
 UNFIT = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
-"""Errors of arrays and facts that do not fit together: a file that is whole may still say anything."""
+"""Errors of arrays and facts that do not fit together. An intact file may still have any content."""
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -26,20 +29,24 @@ Arrays = dict[str, NDArray[Any]]
 def read_arrays(file: Path, remedy: str) -> tuple[Arrays, dict[str, str]]:
     """All arrays of a file, and its header.
 
+    Args:
+        file: the file.
+        remedy: advice for the user if the file cannot be read.
+
     Raises:
-        StateError: it cannot be read, or holds NaN; with the remedy.
+        StateError: the file cannot be read, or contains NaN. The message has the remedy.
     """
     try:
         shapes_of(file)
         with safe_open(file, framework="numpy") as opened:
             arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
             header = opened.metadata() or {}
-    # The last two: of numbers in a format that numpy does not have.
+    # The last two errors occur with number formats that numpy does not have.
     except (OSError, ValueError, SafetensorError, TypeError, AttributeError) as error:
         raise damaged_file(file, error, remedy) from None
     for name, values in arrays.items():
         if values.dtype.kind == "f" and np.isnan(values).any():
-            raise damaged_file(file, ValueError(f"{name} holds NaN"), remedy)
+            raise damaged_file(file, ValueError(f"{name} contains NaN"), remedy)
     return arrays, header
 
 

@@ -1,9 +1,9 @@
-"""What a model folder holds to judge with, written whole or not at all.
+"""Files of a model folder for calibration. Each file is written whole, or not at all.
 
-calibration.safetensors   a calibration for each level and mode: arrays, with what belongs to them as JSON in
-                          the header, so that one rename replaces all of it
-background.safetensors    what levels know of normal data
-trained_on.safetensors    keyed hashes of the records the model was trained on
+calibration.safetensors   a calibration for each level and mode: arrays, with other facts as JSON in the
+                          header, so that a single rename replaces everything
+background.safetensors    statistics of normal data, by level
+trained_on.safetensors    keyed hashes of the training records
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _CALIBRATE = "calibrate the model again ('seqmlm calibrate')"
 _FORMAT = 5
 _FACTS = ("rows_per_day", "records", "precision", "source", "counts")
 FEW_RECORDS = 30
-"""Records of a calibration below which their number is said, for rows of one record are alike."""
+"""A calibration from fewer records reports their number, because rows of the same record are similar."""
 USUAL_RATE = 0.05
-"""The rate of false alarms that a calibration must support to be chosen where no rate is asked for."""
+"""The rate of false alarms that a calibration must support to be selected if no rate is requested."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -42,13 +42,13 @@ class Stored:
     """A calibration of one level and mode.
 
     Args:
-        fitted: judges rows.
-        rows_per_day: of normal data with times; None without.
-        records: normal records that the rows are of.
-        precision: "fp32" or "bf16", that the normal data were asked in.
-        source: fingerprint of the normal data, or the data set of the training it was set aside from.
-        created: when, ISO 8601.
-        counts: what counts were mixed into the scores (`seqmlm.inference.expert`), "none" for none.
+        fitted: computes p-values of rows.
+        rows_per_day: rows per day in normal data with times. None without times.
+        records: number of normal records from which the rows come.
+        precision: "fp32" or "bf16", the precision of the model for the normal data.
+        source: fingerprint of the normal data, or of the training data from which they were set aside.
+        created: time of the calibration, ISO 8601.
+        counts: identity of the counts in the scores (`seqmlm.inference.expert`), or "none".
     """
 
     fitted: Calibration
@@ -61,21 +61,24 @@ class Stored:
 
     @property
     def rows(self) -> int:
-        """Normal rows it was fitted to."""
+        """Number of normal rows that the calibration was fitted to."""
         return self.fitted.rows
 
     @property
     def few(self) -> bool:
-        """Whether its rows are of few records: their number promises more than they hold."""
+        """Whether its rows come from few records.
+
+        It is then less reliable than the number of rows suggests.
+        """
         return 0 < self.records < min(FEW_RECORDS, self.rows)
 
     @property
     def coarse(self) -> bool:
-        """Whether it has so few rows that no p-value can be `USUAL_RATE`."""
+        """Whether it has so few rows that no p-value can be as low as `USUAL_RATE`."""
         return self.fitted.smallest_rate > USUAL_RATE + 1e-9
 
     def facts(self, alpha: float | None = None) -> dict[str, Any]:
-        """Figures of the calibration by name, and what a rate of alarms (`alpha`) would rest on."""
+        """Figures of the calibration by name. With a rate of alarms (`alpha`), they include its support."""
         fitted = self.fitted
         facts: dict[str, Any] = {
             "rows": fitted.rows,
@@ -96,7 +99,7 @@ class Stored:
 
 
 def rate_above(rate: float) -> str:
-    """A rate in two digits, rounded up: what a person types is then not below it.
+    """A rate with two digits, rounded up. A user who enters it is then not below the rate.
 
     >>> rate_above(1 / 301), rate_above(0.05)
     ('0.0034', '0.05')
@@ -106,12 +109,12 @@ def rate_above(rate: float) -> str:
 
 
 def calibration_summary(calibrations: Mapping[tuple[str, str], Stored]) -> str:
-    """Rows and rates of calibrations in one sentence."""
+    """The rows and rates of calibrations in one sentence."""
     levels: dict[str, list[str]] = {}
     for (level, mode), calibration in calibrations.items():
         fitted = calibration.fitted
         counted = fitted.counts if isinstance(fitted, TwoPopulations) else None
-        few = f" of fewer than {FEW_RECORDS} records" if calibration.few else ""
+        few = f" from fewer than {FEW_RECORDS} records" if calibration.few else ""
         rows = f"{mode} {calibration.rows:,} rows{few}"
         rows += "" if counted is None else f", {counted.rows:,} for rules based on counts"
         levels.setdefault(level, []).append(
@@ -122,7 +125,7 @@ def calibration_summary(calibrations: Mapping[tuple[str, str], Stored]) -> str:
 
 
 def stored_calibrations(folder: Path) -> dict[tuple[str, str], Stored]:
-    """All calibrations of a model folder by level and mode; empty where it has none.
+    """All calibrations of a model folder, by level and mode. Empty if it has none.
 
     Raises:
         StateError: the file cannot be read.
@@ -148,7 +151,7 @@ def stored_calibrations(folder: Path) -> dict[tuple[str, str], Stored]:
 
 
 def readable_calibrations(folder: Path, notify: Callable[[str], None]) -> dict[tuple[str, str], Stored]:
-    """Calibrations that stay beside a new one; none of a file that this version cannot read."""
+    """The calibrations that a new calibration keeps. If this version cannot read the file, there are none."""
     try:
         return stored_calibrations(folder)
     except StateError as error:
@@ -157,7 +160,7 @@ def readable_calibrations(folder: Path, notify: Callable[[str], None]) -> dict[t
 
 
 def stored_calibration(model: LoadedModel, level: Level, mode: str) -> Stored | None:
-    """A calibration of a level and mode, or None.
+    """The calibration for a level and mode, or None.
 
     Raises:
         StateError: the file cannot be read.
@@ -166,10 +169,10 @@ def stored_calibration(model: LoadedModel, level: Level, mode: str) -> Stored | 
 
 
 def stored_background(model: LoadedModel, level: Level) -> Background | None:
-    """Knowledge of a level about normal data; None where it needs none, or the model holds none.
+    """The background of a level: its statistics of normal data.
 
-    Levels with one kind of background know the same (that of training, where it is from there): any of them
-    lends its own to the others, where what it learnt from scores was seen in the same way.
+    None if the level needs no background, or the model has none. Levels with the same kind of background can
+    use the background of each other. If it was fitted to scores, both levels must have the same view.
 
     Raises:
         StateError: the file cannot be read.
@@ -193,7 +196,7 @@ def stored_background(model: LoadedModel, level: Level) -> Background | None:
 
 
 def stored_trained_on(folder: Path) -> TrainedOn | None:
-    """Hashes of the records that a model was trained on; None where the model does not have them.
+    """Hashes of the training records of a model. None if the model does not have them.
 
     Raises:
         StateError: the file cannot be read.
@@ -208,20 +211,22 @@ def stored_trained_on(folder: Path) -> TrainedOn | None:
 
 
 def store(folder: Path, calibrations: Mapping[tuple[str, str], Stored]) -> None:
-    """Put calibrations, by level and mode, in the place of those a model has; its others stay.
+    """Store calibrations by level and mode. They replace those of the same level and mode, and others stay.
 
-    The others are those there are at this moment: two processes that calibrate at once keep both.
+    The file is read again for this. Therefore two processes that calibrate at the same time keep the results
+    of both.
 
     Raises:
-        StateError: the folder cannot be written; the calibrations it had are untouched.
+        StateError: the folder cannot be written. The old calibrations then remain as they were.
     """
     with changing(folder) as put:
-        stored = readable_calibrations(folder, lambda text: None)  # who calibrates was told before
+        # the calibrating command has already shown the message
+        stored = readable_calibrations(folder, lambda text: None)
         put(CALIBRATION, _content({**stored, **calibrations}))
 
 
 def _content(stored: Mapping[tuple[str, str], Stored]) -> bytes:
-    """The file of some calibrations."""
+    """The content of a file with these calibrations."""
     arrays, facts = Arrays(), []
     for (level, mode), calibration in stored.items():
         state, level_arrays = calibration.fitted.to_state()
@@ -238,7 +243,7 @@ def _content(stored: Mapping[tuple[str, str], Stored]) -> bytes:
 
 
 def store_backgrounds(folder: Path, backgrounds: Mapping[str, Background]) -> None:
-    """Put what levels, by name, know of normal data in the place of what they knew; that of others stays.
+    """Store backgrounds by level. They replace those of the same levels, and others stay.
 
     Raises:
         StateError: the folder cannot be written.
@@ -256,7 +261,7 @@ def store_backgrounds(folder: Path, backgrounds: Mapping[str, Background]) -> No
 
 
 def store_trained_on(folder: Path, trained_on: TrainedOn) -> None:
-    """Keep what tells the records a model was trained on.
+    """Store the hashes that identify the training records of a model.
 
     Raises:
         StateError: the folder cannot be written.

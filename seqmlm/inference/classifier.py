@@ -1,8 +1,8 @@
-"""Classes without training: the words of each, put into the gap of a template (Schick and Schuetze 2021).
+"""Classify without training: the words of each class are put into the gap of a template.
 
-Words differ in how probable they are anyway, and that is taken off: by what they have in the template without
-the text (pointwise mutual information), or by what they have on average over unlabelled inputs (contextual
-calibration, Zhao et al. 2021; Hu et al. 2022).
+The method is that of Schick and Schuetze (2021). Words differ in their general probability, which is
+subtracted. It is the probability of a word in the template without the text (pointwise mutual information).
+Or it is the mean over unlabelled inputs (contextual calibration, Zhao et al. 2021; Hu et al. 2022).
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ class Verbalizer:
     """The words of the classes.
 
     Args:
-        names: C classes. words: W words, those of a class side by side. owner: (W,) the class of each.
+        names: names of the C classes.
+        words: the W words. Words of the same class are next to each other.
+        owner: (W,) the class number of each word.
 
     Raises:
-        UsageError: fewer than two classes, a class without words, or a word of two classes.
+        UsageError: there are fewer than two classes, a class has no words, or two classes share a word.
     """
 
     names: tuple[str, ...]
@@ -43,21 +45,25 @@ class Verbalizer:
 
     @classmethod
     def of(cls, labels: Mapping[str, Sequence[str]]) -> Verbalizer:
-        """From class to words."""
+        """Create a verbalizer from a mapping of each class to its words."""
         if len(labels) < 2:
             raise UsageError("at least two classes are needed: --label positive=great --label negative=bad")
         for name, words in labels.items():
             if not words or any(not word.strip() for word in words):
-                raise UsageError(f"class {name!r} has no words, or an empty one: --label {name}=word,word")
+                raise UsageError(f"class {name!r} has no words, or an empty word: --label {name}=word,word")
         all_words = [word for class_words in labels.values() for word in class_words]
         if (twice := next((word for word in all_words if all_words.count(word) > 1), None)) is not None:
-            raise UsageError(f"the word {twice!r} stands for two classes, or twice for one")
+            raise UsageError(f"the word {twice!r} is used for two classes, or twice for the same class")
         owner = np.repeat(np.arange(len(labels)), [len(class_words) for class_words in labels.values()])
         return cls(names=tuple(labels), words=tuple(all_words), owner=owner)
 
     def probabilities(self, log_probs: Doubles, words: Longs | None = None) -> Doubles:
-        """(..., C) of the classes: a class has the geometric mean of its words, among all of (..., W) words
-        or those that are chosen. Log-probabilities are calibrated, in any unit but that of a factor."""
+        """Probabilities of the classes, as an array (..., C), from log-probabilities of words (..., W).
+
+        The probability of a class is the geometric mean over its words. Only the words numbered `words` are
+        used, or all for None. The log-probabilities must be calibrated. Their unit may differ only by a
+        factor.
+        """
         chosen = np.arange(len(self.words)) if words is None else words
         word_log_probs = log_probs[..., chosen]
         word_log_probs = word_log_probs - np.logaddexp.reduce(word_log_probs, axis=-1, keepdims=True)
@@ -69,7 +75,7 @@ class Verbalizer:
         return class_probs
 
     def word_sets(self) -> list[Longs]:
-        """(C,) word numbers with one word of each class: the first words, the second words, and so on."""
+        """Word numbers (C,) with one word of each class: the first words, the second words, and so on."""
         class_words = [np.flatnonzero(self.owner == number) for number in range(len(self.names))]
         longest = max(map(len, class_words))
         return (
@@ -83,15 +89,16 @@ class Classifier:
     """Classifies records with one model.
 
     Args:
-        cloze: of the model.
-        templates: T texts with a gap, and places for data; one without these stands behind the text.
-        verbalizer: the words.
+        cloze: the cloze of the model.
+        templates: T texts with a gap and placeholders for data. A template without placeholders follows the
+            text.
+        verbalizer: the words of the classes.
 
     Attributes:
         fields: columns that the templates need.
 
     Raises:
-        UsageError: no template, one without a gap or with several; a word that cannot stand in it.
+        UsageError: there is no template, a template has no gap or several, or a word does not fit into it.
     """
 
     def __init__(self, cloze: Cloze, templates: Sequence[str], verbalizer: Verbalizer) -> None:
@@ -105,13 +112,14 @@ class Classifier:
         )
         for word in verbalizer.words:
             if mark := next((mark_text for mark_text in special if mark_text in word), None):
-                raise UsageError(f"the word {word!r} has {mark!r} in it, which is no word of the data")
-        self._copies: list[tuple[int, int]] = []  # of each template: its tokens, and copies of a record in it
+                raise UsageError(f"the word {word!r} contains {mark!r}, which does not occur in data")
+        # for each template: its tokens, and the number of copies of a record
+        self._copies: list[tuple[int, int]] = []
         self._empty = [self._checked(template) for template in self.templates]
         self._prior = np.zeros((len(self.templates), len(verbalizer.words)))
 
     def _checked(self, template: str) -> Prompt:
-        """The template without data, once every word was seen to fit into it."""
+        """The template without data, after a check that every word fits into it."""
         prompt = self._prompt(template, self.cloze.domain.text.empty, dict.fromkeys(fields_in(template), ""))
         if len(prompt.holes) != 1:
             forms = " or ".join(self.cloze.forms)
@@ -121,7 +129,7 @@ class Classifier:
             try:
                 [gapped] = self.cloze.encode_filled([prompt], [[word]])
             except (DataError, UsageError) as error:
-                raise UsageError(f"the word {word!r} cannot stand in {template!r}: {error}") from None
+                raise UsageError(f"the word {word!r} does not fit into {template!r}: {error}") from None
             sizes.append(len(gapped.units))
             tokens = max(tokens, len(gapped.encoding))
         self._copies.append((tokens, len(set(sizes)) + sum(sizes) - len(sizes)))
@@ -132,14 +140,14 @@ class Classifier:
         return self.cloze.domain.gaps.prompt(written, self.cloze.forms)
 
     def query(self, record: Record, word: str, longest: int) -> Query:
-        """The question how probable a word in the first template of a record is, in a window around it."""
+        """A query for the probability of a word in the first template of a record, in a window around it."""
         prompt = self._prompt(self.templates[0], record.raw, record.meta)
         (gapped,) = self.cloze.encode_filled([prompt], [[word]])
         rule = self.cloze.rule
         return chain_query(rule, gap_window(rule, gapped, 0, longest), 0)
 
     def _log_probs(self, prompts: Sequence[Prompt]) -> Doubles:
-        """(N, T, W) of the words in the gaps of N x T prompts, in nats per token."""
+        """Log-probabilities (N, T, W) of the words in the gaps of N x T prompts, in nats per token."""
         words = self.verbalizer.words
         pairs = [(prompt, [word]) for prompt in prompts for word in words]
         gapped = self.cloze.encode_filled([prompt for prompt, _ in pairs], [word for _, word in pairs])
@@ -147,9 +155,9 @@ class Classifier:
         return np.array(fits, dtype=np.float64).reshape(-1, len(self.templates), len(words))
 
     def cost(self, tokens: int) -> float:
-        """Forward tokens that a record of so many tokens takes, by estimate.
+        """Estimate the forward tokens for a record with `tokens` tokens.
 
-        Words of equally many tokens share the copy in which all these are hidden.
+        Words with equally many tokens share the copy in which all their tokens are masked.
         """
         longest = self.cloze.session.card.max_length
         return float(
@@ -157,28 +165,34 @@ class Classifier:
         )
 
     def log_probs(self, records: Sequence[Record]) -> Doubles:
-        """(N, T, W) log-probabilities of the words in each template of each record, calibrated (nats per
-        token)."""
+        """Calibrated log-probabilities of the words in each template of each record, in nats per token.
+
+        The shape of the array is (N, T, W).
+        """
         framed_records = [(record, template) for record in records for template in self.templates]
         prompts = [self._prompt(template, record.raw, record.meta) for record, template in framed_records]
         calibrated: Doubles = self._log_probs(prompts) - self._prior
         return calibrated
 
     def calibrate(self, contexts: Sequence[Record]) -> None:
-        """Take off, from now on, what words have anyway: in the mean over unlabelled records, or without
-        data, where there are none."""
+        """Measure the general probability of the words. From now on, it is subtracted.
+
+        Args:
+            contexts: unlabelled records, over which the mean is taken. If empty, the templates without data
+                are used.
+        """
         if contexts:
             self._prior = np.logaddexp.reduce(self.log_probs(contexts), axis=0) - math.log(len(contexts))
         else:
             self._prior = self._log_probs(self._empty)[0]
 
     def scores(self, calibrated: Doubles) -> Doubles:
-        """(N, C) of the classes, the mean over templates."""
+        """Probabilities (N, C) of the classes: the mean over the templates."""
         class_probs: Doubles = self.verbalizer.probabilities(calibrated).mean(axis=1)
         return class_probs
 
     def wordings(self, calibrated: Doubles) -> dict[str, list[str]]:
-        """The most probable class of each record by each template, and each word of a class, alone."""
+        """The most probable class of each record, by each single template and by each set of single words."""
         templates, words = self.templates if len(self.templates) > 1 else [], self.verbalizer
         probabilities = {
             template: words.probabilities(calibrated[:, place]) for place, template in enumerate(templates)
@@ -195,11 +209,15 @@ class Classifier:
 def read_wording(
     templates: Sequence[str], labels: Sequence[str], file: Path | None
 ) -> tuple[Sequence[str], dict[str, list[str]]]:
-    """Templates and the words of each class, as a person wrote them: CLASS=WORD,WORD, or a file of YAML with
-    `templates` and `labels`, in place of both.
+    """Read templates and the words of each class from options or from a file.
+
+    Args:
+        templates: the templates.
+        labels: the words of classes, as CLASS=WORD,WORD.
+        file: YAML file with `templates` and `labels`, which replaces both options.
 
     Raises:
-        UsageError: a class without words or given twice, or a file that cannot be read.
+        UsageError: a class has no words or is given twice, or the file cannot be read.
     """
     if file is None:
         words_of_class = dict[str, list[str]]()

@@ -1,8 +1,9 @@
-"""What fits into a gap: the most probable units of a gap, and how probable given candidates are in it.
+"""Fill gaps: the most probable units of a gap, and the probabilities of given candidates.
 
-A candidate is put into the sequence as its field writes it, and encoded there; then its tokens are hidden and
-asked from left to right, so that candidates of several tokens have a log-probability like any other. Copies
-that are equal once the gap is hidden are computed once: all candidates of one token take one pass together.
+A candidate is written into the sequence in the form of its field, and encoded there. Then its tokens are
+masked and predicted from left to right, so that candidates of several tokens get a log-probability too.
+Copies that are equal after masking are computed once. Therefore all candidates of a single token share one
+pass.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ class Guess(NamedTuple):
 
 
 Choose = Callable[[int, int, Doubles], Longs]
-"""Number of a sequence, round, and (A, K) log-probabilities of units -> (A,) a symbol for each."""
+"""Selects symbols: (sequence number, round, (A, K) log-probabilities of units) -> (A,) symbols."""
 
 
 Again = Callable[[int, int, int], Longs]
-"""Number of a sequence, round from 1 on, and units of its gaps -> places of those to be asked again."""
+"""Selects units to predict again: (sequence number, round from 1, units in its gaps) -> places of units."""
 
 
 def most_probable(number: int, done: int, log_probs: Doubles) -> Longs:
@@ -47,14 +48,14 @@ def most_probable(number: int, done: int, log_probs: Doubles) -> Longs:
 
 
 class Fit(NamedTuple):
-    """How well a candidate fits: the natural log-probability of all its units, and how many these are."""
+    """The log-probability (nats) of all units of a candidate, and the number of its units."""
 
     log_prob: float
     units: int
 
 
 class _State:
-    """A sequence whose gaps are being filled, as it was given."""
+    """A sequence whose gaps are being filled, with its original prompt."""
 
     def __init__(self, prompt: Prompt, gapped: Gapped) -> None:
         self.prompt, self.gapped = prompt, gapped
@@ -62,16 +63,16 @@ class _State:
         self.sure = np.full(len(gapped.units), -np.inf)
 
     def least_sure(self, done: int, rounds: int) -> Longs:
-        """The units, by their place in the gaps, that are hidden after so many of all rounds."""
+        """The least certain units, by their place in the gaps, to mask after `done` of `rounds` rounds."""
         count = -(-len(self.sure) * (rounds - done) // rounds)
         return np.sort(np.argsort(self.sure, kind="stable")[:count])
 
 
 class Cloze:
-    """Asks one model about gaps.
+    """Predicts gaps with one model.
 
     Args:
-        session: the model. Counts are not mixed in: they know sequences, and no gaps.
+        session: the model. Counts are not mixed in, because they cannot predict gaps.
     """
 
     def __init__(self, session: Session) -> None:
@@ -83,15 +84,15 @@ class Cloze:
 
     @property
     def forms(self) -> tuple[str, ...]:
-        """How gaps may be written."""
+        """The ways to write a gap."""
         mask_token = self.tokenizer.tokens[self.tokenizer.space.mask]
         return tuple(dict.fromkeys((*self.domain.gaps.forms, mask_token)))
 
     def opened(self, prompts: Sequence[Prompt]) -> list[Gapped]:
-        """Encode sequences with gaps in which nothing is known.
+        """Encode sequences with empty gaps.
 
         Raises:
-            UsageError: a gap that cannot be one.
+            UsageError: a gap cannot be masked.
         """
         spelling = self.tokenizer.spelling
         filled = [
@@ -105,7 +106,10 @@ class Cloze:
         ]
 
     def tokens(self, prompt: Prompt) -> int:
-        """Tokens that the model sees of a sequence with gaps; a window, where the gaps cannot be opened."""
+        """Number of tokens that the model sees for a sequence with gaps.
+
+        If the gaps cannot be encoded, it is the length of a window.
+        """
         longest = self.session.card.max_length
         try:
             return min(longest, len(self.opened([prompt])[0].encoding))
@@ -116,8 +120,8 @@ class Cloze:
         """Encode sequences with a candidate in each gap.
 
         Raises:
-            UsageError: a text that is not there once it is encoded, or that the vocabulary does not have.
-            DataError: one that the alphabet does not have.
+            UsageError: a candidate is not in the sequence after encoding, or not in the vocabulary.
+            DataError: a candidate has characters outside the alphabet.
         """
         filled = [
             self.domain.gaps.filled(prompt, gap_texts)
@@ -130,8 +134,10 @@ class Cloze:
         ]
 
     def guesses(self, gapped: Sequence[Gapped], k: int) -> list[list[list[Guess]]]:
-        """For each sequence, for each unit of its gaps in order, the k most probable guesses, best first,
-        while all gaps are hidden."""
+        """The k most probable guesses for each unit of the gaps of each sequence, while all gaps are masked.
+
+        Units are in order, and the best guess is first.
+        """
         k = min(k, self.symbols)
         width = k if self._allowed is None else self.symbols
         want = top(width)
@@ -153,7 +159,7 @@ class Cloze:
         ]
 
     def fits(self, gapped: Sequence[Gapped], gap: int = 0) -> list[Fit]:
-        """How probable what stands in a gap of each sequence is, while nothing is known of the other gaps."""
+        """How well the content of a gap fits in each sequence, while the other gaps are masked."""
         longest = self.session.card.max_length
         queries = [
             chain_query(self.rule, gap_window(self.rule, sequence, gap, longest), gap) for sequence in gapped
@@ -168,18 +174,22 @@ class Cloze:
     def refined(
         self, prompts: Sequence[Prompt], rounds: int, choose: Choose, units_again: Again | None = None
     ) -> list[list[str]]:
-        """Fill all gaps together, so that what stands in one fits what stands in the others: a text for each.
+        """Fill all gaps of each sequence together, so that their contents fit each other.
 
-        All units are asked while all are hidden; then, in every further round, some are hidden again and
-        asked anew, given what the others have become.
+        Returns a text per gap.
+
+        First all units are masked and predicted. In each later round, some units are masked and predicted
+        again, given the current content of the others.
 
         Args:
-            choose: what is put at units, given their distributions.
-            units_again: units to ask again; None for mask-predict (Ghazvininejad et al. 2019): the least
-                certain ones, fewer each time.
+            prompts: sequences with gaps.
+            rounds: number of rounds.
+            choose: selects the symbols of units from their distributions.
+            units_again: selects the units to predict again. None uses mask-predict (Ghazvininejad et al.
+                2019): the least certain units, fewer in each round.
 
         Raises:
-            UsageError: a sequence is longer than the model.
+            UsageError: a sequence is longer than the model allows.
         """
         states = [
             _State(prompt, sequence) for prompt, sequence in zip(prompts, self.opened(prompts), strict=True)
@@ -187,8 +197,8 @@ class Cloze:
         for state in states:
             if len(state.gapped.encoding) > self.session.card.max_length:
                 raise UsageError(
-                    f"a sequence of {len(state.gapped.encoding)} tokens with several gaps is longer than the "
-                    f"{self.session.card.max_length} that the model sees: shorten it"
+                    f"a sequence with several gaps has {len(state.gapped.encoding)} tokens, more than the "
+                    f"{self.session.card.max_length} that the model can see: shorten it"
                 )
         for done in range(rounds):
             units_by_state = [
@@ -203,7 +213,7 @@ class Cloze:
     def _fill_units(
         self, states: Sequence[_State], units_by_state: Sequence[Longs], done: int, choose: Choose
     ) -> None:
-        """Hide some units of each state, ask for them, and put there what is chosen."""
+        """Mask some units of each state, predict them, and store the selected symbols."""
         queries, origins = [], []
         for number, (state, units) in enumerate(zip(states, units_by_state, strict=True)):
             if len(units):
@@ -226,7 +236,7 @@ class Cloze:
 
     @cached_property
     def _possible(self) -> Bools:
-        """(K,) the symbols that may be put into a gap."""
+        """(K,) True for symbols that may fill a gap."""
         if self.rule.facts.names is not None:
             return np.ones(self.symbols, dtype=np.bool_)
         possible = ~self.tokenizer.space.is_special
@@ -237,7 +247,7 @@ class Cloze:
         return possible
 
     def _gapped_with_symbols(self, state: _State) -> Gapped:
-        """The sequence with what was chosen for its gaps in them."""
+        """The sequence with the selected symbols in its gaps."""
         if self.tokenizer.traits.closed:
             return self.encode_filled([state.prompt], [self._texts(state)])[0]
         encoding = state.gapped.encoding
@@ -246,7 +256,7 @@ class Cloze:
         return replace(state.gapped, encoding=replace(encoding, ids=ids))
 
     def _texts(self, state: _State) -> list[str]:
-        """Text of the chosen symbols for each gap, as the field writes it."""
+        """The text of the selected symbols for each gap, in the form of the field."""
         ends = np.cumsum([len(units) for units in state.gapped.gaps])
         parts = np.split(state.symbols, ends[:-1])
         if self.rule.facts.names is not None:
@@ -255,11 +265,14 @@ class Cloze:
 
     @property
     def symbols(self) -> int:
-        """How many units there are that could stand in a gap."""
+        """The number of different units that could fill a gap."""
         return self.rule.symbols
 
     def _windows(self, gapped: Sequence[Gapped]) -> tuple[list[Query], list[tuple[int, int, Gapped]]]:
-        """The questions about all gaps; where all of a sequence fit one window, they are one."""
+        """The queries of all gaps, each in a window around the gap.
+
+        If a sequence fits one window, its queries are equal.
+        """
         longest = self.session.card.max_length
         queries, origins = [], []
         for number, sequence in enumerate(gapped):
@@ -270,7 +283,7 @@ class Cloze:
         return queries, origins
 
     def _allowed_guesses(self, ids: Sequence[int], log_probs: Sequence[float], k: int) -> list[Guess]:
-        """The first k guesses that the field allows in a gap, in the order given."""
+        """The first k guesses that the field allows in a gap, in the given order."""
         guesses: Iterator[Guess] = (
             Guess(self.symbol_text(symbol), symbol, log_prob)
             for symbol, log_prob in zip(ids, log_probs, strict=True)
@@ -280,19 +293,23 @@ class Cloze:
         return [guess for guess, _ in zip(allowed, range(k), strict=False)]
 
     def symbol_text(self, symbol: int) -> str:
-        """Text of a symbol of the units' alphabet, as the field's data write it."""
+        """The text of a symbol of the units' alphabet, in the form of the field."""
         names = self.rule.facts.names
         return self.tokenizer.spelling.surface(symbol) if names is None else names[symbol]
 
     def prompts(self, raws: Sequence[object], written: Sequence[str] = ()) -> list[Prompt]:
-        """Sequences in which gaps are written; `written`: what each is called in a message.
+        """Find the gaps in sequences.
+
+        Args:
+            raws: the sequences, with written gaps.
+            written: a description of each sequence, for messages.
 
         Raises:
-            UsageError: one has no gap.
+            UsageError: a sequence has no gap.
         """
         prompts = [self.domain.gaps.prompt(raw, self.forms) for raw in raws]
         for number, prompt in enumerate(prompts):
             if not prompt.holes:
                 name = written[number] if written else "this sequence"
-                raise UsageError(f"{name} has no gap; write {' or '.join(self.forms)} where one is")
+                raise UsageError(f"{name} has no gap; write {' or '.join(self.forms)} in its place")
         return prompts

@@ -1,4 +1,4 @@
-"""Records to judged rows: scores, statistics, calibrated p-values and alarms, batch by batch."""
+"""Compute rows from records: scores, statistics, calibrated p-values and alarms, batch by batch."""
 
 from __future__ import annotations
 
@@ -19,28 +19,30 @@ from seqmlm.inference.record_batches import Encoded, batches
 from seqmlm.inference.scorer import RecordScorer
 
 SMALL = 0.05
-"""p-value of a statistic up to which it says that something is wrong."""
+"""p-value up to which a statistic is reported as unusual by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class JudgedRow:
-    """A row with what calibration says of it.
+    """A row with its p-value and alarm.
 
     Args:
-        row: what was judged.
+        row: the row.
         scored_record: the record it belongs to.
-        p_value: share of normal rows that are at least as unusual; None without calibration.
-        extrapolated: whether `p_value` lies below all that normal rows can show, by the fit of a tail.
-        alarm: whether `p_value` is at most the asked rate; None where none was asked.
-        p_values: of each statistic alone.
-        fired: the statistic with the smallest of these among those that judge; an infinite one before others,
-            and one as rare as asked that names what happened before the rest. None where none is unusual by
-            itself: neither small nor below the asked rate.
-        usual: what one in a hundred normal rows exceeds in that statistic; of alarms alone.
-        beyond: so many normal rows, all of which are less unusual, where `extrapolated`.
-        unfamiliar: most of it is unknown to the model (`Level.unfamiliar`), or nothing of it could be scored
-            and some of it is outside the vocabulary. It has no p-value, and is an alarm only at a level where
-            what is unknown is evidence, if normal rows are so as rarely as alarms are asked for.
+        p_value: share of normal rows that are at least as unusual. None without calibration.
+        extrapolated: whether `p_value` comes from a fitted tail, below the range of the normal rows.
+        alarm: whether `p_value` is at most the requested rate. None if no rate was requested.
+        p_values: p-value of each single statistic.
+        fired: the statistic with the smallest p-value among those of the calibration. Infinite statistics
+            come first. Next are statistics that name what happened and are as rare as requested. None if no
+            statistic is unusual by itself: neither below `SMALL` nor below the requested rate.
+        usual: value of that statistic that one in a hundred normal rows exceeds. Only for alarms.
+        beyond: number of normal rows, all less unusual, that the row was compared with. Only if
+            `extrapolated`.
+        unfamiliar: whether most of the row is unknown to the model (`Level.unfamiliar`). Rows without any
+            score are unfamiliar too if some of their content is outside the vocabulary. Such a row has no
+            p-value. It is an alarm only if its level treats unknown content as evidence and few enough normal
+            rows are unfamiliar.
     """
 
     row: Row
@@ -56,16 +58,16 @@ class JudgedRow:
 
 
 class Detector:
-    """Judges records with one model, at one level.
+    """Scores records with one model at one level, and raises alarms.
 
     Args:
         scorer: scores units.
-        level: what of a record is judged.
-        mode: how units are hidden.
-        background: what the level knows of normal data.
-        calibration: of this level and mode; without one, rows have no p-values.
+        level: the part of a record that gets a row.
+        mode: how units are masked.
+        background: the level's statistics of normal data.
+        calibration: the calibration of this level and mode. Without it, rows have no p-values.
         alpha: share of normal rows that may raise an alarm.
-        want: what is read of every unit, beside what the level reads.
+        want: values to read for every unit, in addition to those of the level.
     """
 
     def __init__(
@@ -84,29 +86,34 @@ class Detector:
         self._want = union(level.want, want)
 
     def judged_rows(self, records: Iterable[Record], problems: Problems) -> Iterator[JudgedRow]:
-        """Judge a stream of records, in order and in bounded memory."""
+        """Process a stream of records, in order and in bounded memory."""
         for batch in batches(records):
             yield from self.batch(batch, problems)
 
     def batch(self, records: Sequence[Record], problems: Problems) -> list[JudgedRow]:
-        """Judge some records together."""
+        """Process some records together."""
         return self.encoded(self.scorer.encoded(records, problems))
 
     def encoded(self, encoded: Sequence[Encoded]) -> list[JudgedRow]:
-        """Judge some records together that are tokenized already."""
+        """Process some records together that are already tokenized."""
         return [row for record_rows in self.each(encoded) for row in record_rows]
 
     def each(
         self, encoded: Sequence[Encoded], selected: Sequence[Bools] | None = None
     ) -> list[list[JudgedRow]]:
-        """`encoded`, by record; of each the units at the (L,) tokens that are wanted, None for all."""
+        """Process encoded records, and return the rows of each record.
+
+        Args:
+            encoded: the records.
+            selected: (L,) True for each record at the tokens whose units are scored. None scores all.
+        """
         scores = self.unit_scores(encoded, selected)
         rows = self.rows(scores)
         judged = iter(self.judge(scores, rows))
         return [[*islice(judged, len(record_rows))] for record_rows in rows]
 
     def judge(self, scores: Sequence[ScoredRecord], rows: Sequence[list[Row]]) -> list[JudgedRow]:
-        """Judge the rows of each of some records that are scored."""
+        """Compute p-values and alarms for the rows of scored records."""
         pairs = [(row, score) for score, record_rows in zip(scores, rows, strict=True) for row in record_rows]
         judgement = self.judgement([row for row, _ in pairs])
         if judgement is None:
@@ -123,7 +130,7 @@ class Detector:
         ]
 
     def judgement(self, rows: Sequence[Row]) -> Judgement | None:
-        """p-values of rows by the calibration; None without one."""
+        """p-values of rows from the calibration. None without a calibration."""
         if self.calibration is None:
             return None
         return self.calibration.judge(*table(rows, self.level.statistics.judging))
@@ -131,8 +138,10 @@ class Detector:
     def unit_scores(
         self, batch: Sequence[Encoded], selected: Sequence[Bools] | None = None
     ) -> list[ScoredRecord]:
-        """Score a batch, or the units of it that are wanted; both ways where the level has a second
-        reading."""
+        """Score a batch, or the selected units of it.
+
+        If the level has a second reading, both readings are scored.
+        """
         view = self.level.view
         scores = self.scorer.unit_scores(batch, self.mode, want=self._want, view=view, selected=selected)
         return self._both_ways(batch, scores)
@@ -144,7 +153,7 @@ class Detector:
         return [list(judged_rows(self.level, score, self.background)) for score in scores]
 
     def _both_ways(self, batch: Sequence[Encoded], scores: list[ScoredRecord]) -> list[ScoredRecord]:
-        """The scores combined with those of the level's second reading, where sequences have one."""
+        """Combine the scores with those of the level's second reading, if sequences have a second reading."""
         second = self.level.second
         if second is None or self.scorer.session.tokenizer.units.facts.strands is None:
             return scores
@@ -153,7 +162,7 @@ class Detector:
         )
         summed = [
             reduction for reduction in self._want if reduction.over_unit == "sum"
-        ]  # others cannot be divided
+        ]  # other values cannot be divided
         scored = self.scorer.unit_scores(second_records, self.mode, want=summed)
         return [
             second.combine(first, second_score) for first, second_score in zip(scores, scored, strict=True)
@@ -168,7 +177,7 @@ class Detector:
             rare = normal is not None and alpha is not None and normal.unfamiliar_rate <= alpha
             alarm = None if alpha is None else unfamiliar and self.level.unknown_is_evidence and rare
             return JudgedRow(row=row, scored_record=score, alarm=alarm, unfamiliar=unfamiliar)
-        # What few rows cannot rank above their largest value, an infinite statistic, says most.
+        # An infinite statistic says most: few normal rows cannot rank values above their largest value.
         endless = {
             name for name in p_values if row.statistics.get(name) == np.inf and p_values[name] <= SMALL
         }
@@ -193,8 +202,10 @@ class Detector:
         )
 
     def _unfamiliar(self, row: Row, scored: ScoredRecord) -> bool:
-        """Whether a row is marked so, or nothing of it could be scored and some of it is outside the model's
-        vocabulary."""
+        """Whether a row is unfamiliar.
+
+        Either the row is marked so, or it has no score and some of it is outside the model's vocabulary.
+        """
         if row.unfamiliar or row.score is not None:
             return row.unfamiliar
         starts = scored.unknown(self.scorer.session.tokenizer.units.facts.unfamiliar)[:, 0]
@@ -202,7 +213,7 @@ class Detector:
 
 
 def table(rows: Sequence[Row], names: Iterable[str]) -> tuple[dict[str, Doubles], Longs]:
-    """Statistics of rows by name (M,), NaN where a row does not have one, and their lengths (M,)."""
+    """The statistics of rows by name, each an array (M,), and their lengths (M,). Missing values are NaN."""
     nothing = float("nan")
     columns = {
         name: np.array([row.statistics.get(name, nothing) for row in rows], np.float64) for name in names

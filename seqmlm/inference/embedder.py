@@ -1,8 +1,8 @@
 """Vectors in context: hidden states of a model, pooled over records, units, windows or spans.
 
-A record longer than the model is read in overlapping windows, each unit where it is most central, as in
-scoring; where sequences have two strands, a vector is the mean of both. The trade-off: a window's units are
-in memory together, never a record's, so that any record fits; a maximum is then taken window by window.
+A record longer than the model is read in overlapping windows. Each unit is read in the window where it is
+most central, as in scoring. If sequences have two strands, a vector is the mean of both. Only the units of a
+window are in memory together, so that any record fits. The cost: a maximum is taken window by window.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ Pool = Literal["mean", "start", "max", "tokens"]
 
 
 class Segment(NamedTuple):
-    """A window, and what is read in it.
+    """A window, and the tokens whose states are read.
 
-    window: what the model sees.
-    unit: (L,) number in the record of each token's unit, -1 outside.
-    read_mask: (L,) True where states are read.
+    Attributes:
+        window: the encoding that the model sees.
+        unit: (L,) number in the record of each token's unit, -1 outside.
+        read_mask: (L,) True for tokens whose states are read.
     """
 
     window: Encoding
@@ -47,11 +48,11 @@ class Item:
     """A part of a record whose vectors are computed together.
 
     Args:
-        record: that it is of.
-        segments: of each window one, or two where there is another strand.
-        bounds: (T, 2) first unit of each vector, and the one behind its last.
-        spans: (T, 2) the same in the record's text; None of a whole record.
-        fields: what else rows say of each vector; none, or T.
+        record: the record.
+        segments: segments of each window: one, or two if there is another strand.
+        bounds: (T, 2) for each vector, the first unit and the unit after the last.
+        spans: (T, 2) the same in characters of the record's text. None for a whole record.
+        fields: other columns of the row of each vector. Empty, or T mappings.
     """
 
     record: Record
@@ -70,12 +71,12 @@ class Item:
 
     @property
     def tokens(self) -> int:
-        """Tokens of all windows that the model reads for the item."""
+        """Number of tokens in all windows that the model reads for the item."""
         return sum(len(segment.window) for strands in self.segments for segment in strands)
 
 
 def concatenate_items(first: Item, second: Item) -> Item:
-    """Two records as one item, whose vectors are those of the first, then of the second."""
+    """Combine two records into one item, with the vectors of the first record, then those of the second."""
     offset = 1 + max(int(segment.unit.max()) for strands in first.segments for segment in strands)
     moved = [
         [segment._replace(unit=np.where(segment.unit < 0, -1, segment.unit + offset)) for segment in strands]
@@ -86,10 +87,12 @@ def concatenate_items(first: Item, second: Item) -> Item:
 
 
 class Layers(NamedTuple):
-    """Selection of hidden layers, and how their states become one vector.
+    """A selection of hidden layers, and how their states become one vector.
 
-    text: as it was asked for. numbers: K, as `Conditionals.hidden_states` takes them.
-    how: one, their mean, their sum, or all, one behind the other.
+    Attributes:
+        text: the selection as text.
+        numbers: K numbers of layers, for `Conditionals.hidden_states`.
+        how: "one" layer, the "mean" or "sum" of the layers, or "all" layers concatenated.
     """
 
     text: str
@@ -98,7 +101,11 @@ class Layers(NamedTuple):
 
     @staticmethod
     def check(text: str) -> None:
-        """Refuse a text that names layers of no model; UsageError."""
+        """Refuse a text that does not select layers.
+
+        Raises:
+            UsageError: the text has the wrong form.
+        """
         if re.fullmatch(r"all|last|-?\d+|(last|-[1-9]\d*):(mean|sum)", text, re.ASCII) is None:
             raise UsageError(
                 f"layers are last, a number, -4:mean or -4:sum of the last four, or all, not {text!r}"
@@ -106,14 +113,15 @@ class Layers(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, depth: int) -> Layers:
-        """Layers named by a text, for a model of `depth` layers.
+        """Parse a selection of layers, for a model with `depth` layers.
 
         Args:
-            text: last, a number (0 for the embeddings, negative from the last on), -4:mean or -4:sum of the
-                last four, or all.
+            text: "last", "all" or a number. 0 is the embeddings, and negative numbers count from the last
+                layer. "-4:mean" and "-4:sum" combine the last four layers.
+            depth: number of layers.
 
         Raises:
-            UsageError: it is none of these, or not there.
+            UsageError: the text has the wrong form, or the model does not have the layer.
         """
         cls.check(text)
         first, colon, how = text.partition(":")
@@ -127,7 +135,7 @@ class Layers(NamedTuple):
         return cls("last" if number == -1 else text, (number,), "one")
 
     def combined(self, states: Floats) -> Floats:
-        """(A, W) of (A, K, H) states."""
+        """Combine states (A, K, H) of the selected layers into vectors (A, W)."""
         reduced: Floats = states.reshape(len(states), -1)
         if self.how in ("mean", "sum"):
             reduced = states.mean(1) if self.how == "mean" else states.sum(1)
@@ -135,20 +143,21 @@ class Layers(NamedTuple):
 
 
 class Embedder:
-    """Embeds encoded records.
+    """Computes vectors of encoded records.
 
     Args:
         ask: the model.
-        tokenizer: its own.
-        max_length: tokens of a window.
-        layers: whose states, as `Layers.parse` takes them.
-        of: what has a vector.
-        pool: "mean" or "max" over units, each of which is the mean of its tokens; "start" for the start token
-            of a record or the first token of a part; "tokens" for the mean over all tokens of a record,
-            special ones too, as sentence-transformers has it.
+        tokenizer: its tokenizer.
+        max_length: number of tokens in a window.
+        layers: selection of layers, for `Layers.parse`.
+        of: the parts that get a vector each.
+        pool: how states become a vector. Means ("mean") and maxima ("max") are over units, and a unit is the
+            mean of its tokens. The choice "start" takes the start token of a record, or the first token of a
+            part. The choice "tokens" is the mean over all tokens of a record, including special tokens, as in
+            sentence-transformers.
 
     Raises:
-        UsageError: a layer that is not there, or tokens of parts.
+        UsageError: the model does not have a layer, or "tokens" is used for parts.
     """
 
     def __init__(
@@ -170,11 +179,13 @@ class Embedder:
         self._edges = [token for token in (space.start, space.end) if token is not None]
         self._by_token = of == "record" and pool in ("start", "tokens")
         if pool == "tokens" and of != "record":
-            raise UsageError("pool=tokens is of records; of parts take mean, start or max")
+            raise UsageError("pool=tokens is only for records; for parts use mean, start or max")
 
     def items(self, sequence: Encoded, spans: Sequence[Span] = ()) -> Iterator[Item]:
-        """Items of a record; none of a record without a unit, nor of spans without a token
-        (`unit_ranges`)."""
+        """The items of a record.
+
+        Records without units and spans without tokens (`unit_ranges`) have none.
+        """
         units = unit_numbers(sequence.encoding)
         if (units < 0).all():
             return
@@ -203,7 +214,7 @@ class Embedder:
         return Item(record=sequence.record, segments=segments, bounds=bounds, spans=places, fields=fields)
 
     def _parts(self, sequence: Encoded, units: Longs) -> Iterator[Item]:
-        """An item for each window, with a vector or one for each of its units."""
+        """An item for each window, with one vector, or with a vector for each of its units."""
         text = unit_spans(sequence.encoding, units)
         for strands in self._segments(sequence.encoding, units):
             read_units = strands[0].unit[strands[0].read_mask & (strands[0].unit >= 0)]
@@ -218,8 +229,8 @@ class Embedder:
     def _segments(
         self, encoding: Encoding, units: Longs, selected: Bools | None = None
     ) -> Iterator[list[Segment]]:
-        """The windows of a record, each with that of its other strand."""
-        # A column that travels with the tokens.
+        """The windows of a record, each with the window of its other strand."""
+        # This column keeps the unit numbers with the tokens.
         numbered = replace(encoding, symbols=units.astype(np.int32), weights=None)
         space = self.tokenizer.space
         if self.of == "window":
@@ -240,7 +251,7 @@ class Embedder:
             yield [segment, *self._other_strand(segment)]
 
     def _other_strand(self, segment: Segment) -> list[Segment]:
-        """The same units of the other strand, which has them in the opposite order."""
+        """The same units on the other strand, where they are in reverse order."""
         window, unit, read_mask = segment
         strands = self.tokenizer.units.facts.strands
         mirror_window = None if strands is None else strands.mirrored(window)
@@ -252,10 +263,10 @@ class Embedder:
         return [Segment(mirror_window, unit, read_mask)]
 
     def vectors(self, items: Sequence[Item]) -> Iterator[Floats]:
-        """(T, H) vectors of each item, in order; equal windows are computed once.
+        """Vectors (T, H) of each item, in order. Equal windows are computed once.
 
         Raises:
-            TrainingError, NotFiniteError: as `Conditionals.hidden_states`.
+            TrainingError, NotFiniteError: as in `Conditionals.hidden_states`.
         """
         parts = [part for item in items for strands in item.segments for part in strands]
         states = self.ask.hidden_states(
@@ -282,7 +293,7 @@ class Embedder:
         return pooled if largest else pooled / counts
 
     def _units(self, item: Item, states: Iterator[Floats]) -> Iterator[tuple[Longs, Floats]]:
-        """(N,) units of each window, ascending, and their (N, H) vectors, the mean of its strands."""
+        """The units (N,) of each window, ascending, and their vectors (N, H): the mean of the strands."""
         for strands in item.segments:
             strand_vectors = list[Floats]()
             for segment in strands:
@@ -300,9 +311,9 @@ class Embedder:
 
 
 def unit_numbers(encoding: Encoding) -> Longs:
-    """(L,) number of each token's unit; -1 of special tokens.
+    """(L,) number of each token's unit, and -1 for special tokens.
 
-    An unknown token is of no unit for those who score, but stands for a text: here it is a unit.
+    In scoring, an unknown token belongs to no unit. Here it is a unit, because it represents text.
     """
     inside = encoding.groups >= 0
     if encoding.spans is not None:
@@ -312,7 +323,7 @@ def unit_numbers(encoding: Encoding) -> Longs:
 
 
 def unit_spans(encoding: Encoding, units: Longs) -> Longs:
-    """(U, 2) where each unit stands in the text of its record; 0 where nothing is known."""
+    """(U, 2) start and end of each unit in the text of its record. 0 if they are unknown."""
     inside = np.flatnonzero(units >= 0)
     spans = np.zeros((int(units.max(initial=-1)) + 1, 2), dtype=np.int64)
     if encoding.spans is not None:
@@ -323,12 +334,12 @@ def unit_spans(encoding: Encoding, units: Longs) -> Longs:
 
 
 def unit_ranges(encoding: Encoding, spans: Sequence[Span]) -> Longs:
-    """(S, 2) first unit that each of some spans shares a letter with, and the one behind its last.
+    """(S, 2) for each span, the first unit that overlaps it, and the unit after the last that overlaps it.
 
-    One without a unit has the same number twice.
+    For a span without a unit, both numbers are equal.
     """
     text = unit_spans(encoding, unit_numbers(encoding))
     letters = np.array([(span.start, span.end) for span in spans], dtype=np.int64).reshape(-1, 2)
-    # Ends may go back where characters are several units: the largest so far finds the first that overlaps.
+    # Ends may decrease if a character consists of several units. The running maximum finds the first overlap.
     first = np.searchsorted(np.maximum.accumulate(text[:, 1]), letters[:, 0], side="right")
     return np.column_stack([first, np.maximum(first, np.searchsorted(text[:, 0], letters[:, 1]))])

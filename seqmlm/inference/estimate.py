@@ -1,4 +1,4 @@
-"""What a scoring takes, by estimate, before it begins: by its input and the model, never by a clock."""
+"""Estimate the work of a scoring before it begins, from its input and the model. Nothing is timed."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from seqmlm.inference.record_batches import batches, characters, encoded, forwar
 from seqmlm.inference.session import Session, digest
 
 LOOK = 1 << 21
-"""Tokens that are looked at, at most, to choose among modes: some seconds of reading."""
+"""Largest number of tokens that are read to choose among modes. Reading them takes some seconds."""
 
 GLANCE = 1 << 14
-"""Tokens where there is one mode: all that depends on them is how much is said to be left."""
+"""The same for a single mode. The estimate is then used only to show the remaining time."""
 
 
 class Work(NamedTuple):
-    """Estimated work of a scoring.
+    """The estimated work of a scoring.
 
-    tokens: forward tokens (`forward_tokens`) in each mode that it is asked of.
-    characters: of all records.
+    Attributes:
+        tokens: forward tokens (`forward_tokens`) by mode.
+        characters: characters of all records.
     """
 
     tokens: Mapping[str, float]
@@ -46,11 +47,22 @@ def work_of(
     format: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Work | None:
-    """Estimated work of a scoring in each mode; no clock is read.
+    """Estimate the work of a scoring in each mode, without reading a clock.
 
-    Records are read and counted, equal ones once; what cannot be read counts nothing. Of an input of more
-    than `LOOK` tokens, or `GLANCE`, the rest is taken to be like its beginning, by the bytes that were read
-    for it, which may be compressed. None of an input, as `Field.read` takes it, that can be read only once.
+    Records are read and counted. Equal records count once, and records that cannot be read do not count.
+    After `LOOK` or `GLANCE` tokens, the rest of the input is extrapolated from its beginning, in proportion
+    to its bytes, which may be compressed.
+
+    Args:
+        session: the model.
+        level: the level of the rows.
+        modes: the modes to compare.
+        sources: the inputs, as in `Field.read`.
+        format: the format of the inputs. None detects it.
+        options: options of the reader.
+
+    Returns:
+        The work. None if an input can be read only once.
     """
     costs = [cost_of(session, level, mode) for mode in modes]
     size = input_bytes(sources)
@@ -69,17 +81,17 @@ def _totals(
     problems: Problems,
     size: int,
 ) -> tuple[Doubles, float]:
-    """(C,) what all records of an input of so many bytes cost together, and their characters."""
+    """The cost of all records of an input with `size` bytes, as an array (C,), and their characters."""
     digests, total, look = set[bytes](), np.zeros(len(costs)), LOOK if len(costs) > 1 else GLANCE
     tokens, letters, factor = 0, 0, 1.0
     stored, bytes_per_letter = (
         0,
         0.0,
-    )  # bytes read; bytes of a character, of those before the last block of the file
-    with metered() as meter, suppress(SeqmlmError):  # the run itself says what is wrong with its input
+    )  # bytes read so far; bytes per character before the last block of the file
+    with metered() as meter, suppress(SeqmlmError):  # the run itself reports errors of its input
         for batch in batches(records):
             batch_letters = sum(map(characters, batch))
-            if meter.bytes > stored:  # a block was read amid this batch, and is used from there on
+            if meter.bytes > stored:  # a block was read during this batch, and is used from there on
                 bytes_per_letter, stored = (
                     stored / (letters + batch_letters / 2) if stored else bytes_per_letter,
                     meter.bytes,
@@ -98,16 +110,16 @@ def _totals(
 
 
 class Cost(Protocol):
-    """Forward tokens that a record takes, or the units of it at the (L,) wanted tokens."""
+    """The forward tokens for a record, or only for its units at the selected tokens (L,)."""
 
     def __call__(self, encoding: Encoding, selected: Bools | None = None) -> float: ...
 
 
 def cost_of(session: Session, level: Level, mode: Mode) -> Cost:
-    """Forward tokens that a record takes at a level in a mode."""
+    """A function that computes the forward tokens for a record, at a level in a mode."""
     model, view, tokenizer = session.model, level.view, session.tokenizer
     longest, special = session.card.max_length, tokenizer.space.is_special
-    if view is not WHOLE:  # what is asked there depends on the record
+    if view is not WHOLE:  # the queries depend on the record
         rule = view.units(tokenizer)
 
         def of_windows(encoding: Encoding, selected: Bools | None = None) -> float:

@@ -1,4 +1,4 @@
-"""Counts beside a model: kept in its folder, mixed into what it says of units.
+"""Counts that are stored in the folder of a model and mixed into its probabilities.
 
 counts.safetensors    counts of the training split and the weights of the mixture (`seqmlm.engine.expert`)
 """
@@ -30,19 +30,19 @@ from seqmlm.parsing import parse_json
 if TYPE_CHECKING:
     from seqmlm.inference.session import ExpertUse, Session
 
-_AGAIN = "copy the model again from where it is whole, or score without counts (expert=none)"
+_AGAIN = "copy the model again from an intact copy, or score without counts (expert=none)"
 
 
 def stored_expert(model: LoadedModel, use: ExpertUse = "auto") -> CountExpert | None:
-    """The counts that scores of a model mix in; None for none.
+    """The counts that the scores of a model mix in. None for no counts.
 
     Raises:
-        StateError: the file cannot be read, or `use` is "counts" and there are none.
+        StateError: the file cannot be read, or `use` is "counts" and the model has no counts.
     """
     file = Path(model.path) / COUNTS
     if use == "none" or not file.is_file():
         if use == "counts":
-            why = "as models of few data: train it again with more, or leave expert out"
+            why = "because its data were too few: train it again with more, or leave out expert"
             raise StateError(f"{model.path} has no counts ({COUNTS}), {why}")
         return None
     arrays, header = read_arrays(file, _AGAIN)
@@ -52,7 +52,7 @@ def stored_expert(model: LoadedModel, use: ExpertUse = "auto") -> CountExpert | 
         if missing := {str(EXACT), COUNTS_ALONE} - set(expert.weights):
             raise ValueError(f"no weights for {', '.join(sorted(missing))}")
         for name in ("mixture", "model", "counts"):
-            float(expert.facts[f"{name}_bits"])  # which a scoring tells
+            float(expert.facts[f"{name}_bits"])  # a scoring shows them
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise StateError(f"{file} cannot be read ({error}); {_AGAIN}") from None
     return expert if use == "counts" or expert.facts.get("better") else None
@@ -62,10 +62,10 @@ _EXPERTS: WeakKeyDictionary[Session, CountExpert | None] = WeakKeyDictionary()
 
 
 def session_expert(session: Session) -> CountExpert | None:
-    """The counts that scores of a session mix in, read once for each session; None for none.
+    """The counts that the scores of a session mix in, read once per session. None for no counts.
 
     Raises:
-        StateError: as of `stored_expert`.
+        StateError: as in `stored_expert`.
     """
     if session not in _EXPERTS:
         _EXPERTS[session] = stored_expert(session.model, session.expert_use)
@@ -73,7 +73,7 @@ def session_expert(session: Session) -> CountExpert | None:
 
 
 def counts_identity(session: Session) -> str:
-    """The digest of the counts that scores of a session mix in, for what rests on them; "none" for none."""
+    """A hash of the counts that the scores of a session mix in, to identify them. "none" for no counts."""
     if session_expert(session) is None:
         return "none"
     return hashlib.sha256((Path(session.model.path) / COUNTS).read_bytes()).hexdigest()[:16]
@@ -83,10 +83,15 @@ def counts_identity(session: Session) -> str:
 
 
 def mixed(expert: CountExpert, scores: Sequence[ScoredRecord], *, visible: bool) -> list[ScoredRecord]:
-    """Scores of whole records, with what `CountExpert.needs`, with the counts mixed in.
+    """Mix counts into scores of whole records.
 
-    They have the mixture's surprisals, and the values `ALONE`, `COUNTED` and `SEEN` in the place of what the
-    expert needs. `visible`: the model saw what it was asked about.
+    The new scores have the surprisals of the mixture. The values that the expert needed are replaced with
+    `ALONE`, `COUNTED` and `SEEN`.
+
+    Args:
+        expert: the counts.
+        scores: scores with the values in `CountExpert.needs`.
+        visible: whether the model saw the units that it predicted.
     """
     priced = _prices(expert, [score.encoding for score in scores])
     mixtures, needed = [], {wish.name for wish in expert.needs}
@@ -102,7 +107,7 @@ def mixed(expert: CountExpert, scores: Sequence[ScoredRecord], *, visible: bool)
 def mixed_sequences(
     expert: CountExpert, encodings: Sequence[Encoding], scores: Sequence[SequenceScore], *, visible: bool
 ) -> list[SequenceScore]:
-    """Scores of sequences with the counts mixed in; each unit at the first of its positions."""
+    """Mix counts into scores of sequences. The score of each unit is at the first of its positions."""
     mixtures = []
     for encoding, score, prices in zip(encodings, scores, _prices(expert, encodings), strict=True):
         groups, nats = score.units
@@ -117,15 +122,17 @@ def mixed_sequences(
 def _mixture(
     expert: CountExpert, log2: Doubles, values: Mapping[str, NDArray[Any]], prices: CountProbs, visible: bool
 ) -> tuple[Doubles, Doubles]:
-    """(U,) bits (log2 p) of units, and the share of p that comes from counts; of seen ones the larger of
-    both."""
+    """The mixture of each unit as log2 p, in an array (U,), and the share of p that comes from counts (U,).
+
+    If the model saw the units, the lower of the two probabilities is used.
+    """
     if visible:
         return expert.lower_of_both(log2, prices)
     return expert.mixture(expert.model_log_probs(log2, values), prices, str(EXACT))
 
 
 def _prices(expert: CountExpert, encodings: Sequence[Encoding]) -> list[CountProbs]:
-    """Probabilities of the units of each sequence by the counts; each sequence is a record."""
+    """Probabilities of the units of each sequence from the counts. Each sequence is a record."""
     units = expert.hash_units(encodings)
     prices = expert.count_log_probs(units)
     bounds = np.searchsorted(units.sequence, np.arange(len(encodings) + 1)).tolist()

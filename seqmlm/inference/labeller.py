@@ -1,4 +1,4 @@
-"""A fine-tuned model at work: from encodings to classes, values or tags of records and their parts."""
+"""Predict with a fine-tuned model: from encodings to classes, values or tags of records and their parts."""
 
 from __future__ import annotations
 
@@ -24,11 +24,14 @@ from seqmlm.errors import StateError
 from seqmlm.inference.model_folder import HEAD, LoadedModel
 from seqmlm.inference.pieces import HeadCard, Piece, pieces_read_together
 
-_TOGETHER = 256  # sequences whose outputs are held
+_TOGETHER = 256  # number of sequences whose outputs are in memory
 
 
 class Labeller:
-    """Predicts with an encoder and its head; `ask` asks the encoder, and is made anew for None."""
+    """Predicts with an encoder and its head. `ask` calls the encoder.
+
+    None creates new conditionals for it.
+    """
 
     def __init__(self, rows: LabelledRows, card: HeadCard, ask: Conditionals | None = None) -> None:
         self.rows, self.card = rows, card
@@ -36,11 +39,11 @@ class Labeller:
 
     @classmethod
     def load(cls, model: LoadedModel, ask: Conditionals) -> Labeller:
-        """The head of a model folder.
+        """Load the head of a model folder.
 
         Raises:
-            UsageError: the model has none.
-            StateError: it is damaged.
+            UsageError: the model has no head.
+            StateError: the file of the head is damaged.
         """
         card = HeadCard.of(model)
         rows: Any = model.rows
@@ -53,16 +56,22 @@ class Labeller:
         return cls(labelled.eval().to(ask.device), card, ask)
 
     def saved(self) -> dict[str, bytes]:
-        """The file with the head's own weights, by name."""
+        """The files with the weights of the head, by name."""
         return {HEAD: save(module_tensors(_head(self.rows)))}
 
     def outputs(self, sequences: Iterable[Sequence[Piece]], counts: Sequence[int]) -> Iterator[Floats]:
-        """(N, K) logits or values of each sequence of pieces, before temperature and scale; N labels each, of
-        which one that no piece reads has NaN."""
+        """Logits or values (N, K) of each sequence of pieces, before temperature and scale.
+
+        A sequence has N labels. A label that no piece reads has NaN.
+
+        Args:
+            sequences: the pieces of each sequence.
+            counts: the number of labels N of each sequence.
+        """
         return self._head_outputs(sequences, counts, self.rows.scores)
 
     def features(self, sequences: Iterable[Sequence[Piece]], counts: Sequence[int]) -> Iterator[Floats]:
-        """(N, H) what outputs are a linear function of; arguments as of `outputs`."""
+        """The features (N, H) of which the outputs are a linear function. Arguments as for `outputs`."""
         return self._head_outputs(sequences, counts, self.rows.pooled_states)
 
     def _head_outputs(
@@ -75,14 +84,15 @@ class Labeller:
         )
         remaining = zip(listed, counts, strict=True)
         while chunk := list(islice(remaining, _TOGETHER)):
-            with evaluation_mode(self.rows):  # which looks at every module: too slow for each record
+            # evaluation_mode visits every module, which would be too slow for each record
+            with evaluation_mode(self.rows):
                 outputs = [self._average_pieces(pieces, count, states, head) for pieces, count in chunk]
             yield from outputs
 
     def _average_pieces(
         self, pieces: Sequence[Piece], count: int, states: Iterator[Floats], head: Callable[..., Tensor]
     ) -> Floats:
-        """(N, K) of one sequence, from the states of its pieces, which are the next ones."""
+        """The averaged output (N, K) of one sequence. The states of its pieces are next in `states`."""
         total: Floats | None = None
         weight = np.zeros((count, 1), dtype=np.float32)
         for group in pieces_read_together(pieces, self.card):
@@ -104,14 +114,14 @@ class Labeller:
         return values
 
     def probabilities(self, outputs: Floats) -> Floats:
-        """(N, K) probabilities of classes from logits; values in their own units."""
+        """Probabilities (N, K) of classes from logits. Values are returned in their own units."""
         if self.card.kind == "value":
             return np.asarray(outputs * np.array(self.card.scale) + np.array(self.card.center))
         warm = outputs / self.card.temperature
         return np.asarray(expit(warm) if self.card.kind == "multilabel" else softmax(warm, axis=1))
 
     def chain(self, outputs: Floats) -> list[str]:
-        """(N,) tags of neighbouring parts: the most probable ones that can follow each other."""
+        """The most probable valid sequence of tags (N,) for neighbouring parts."""
         if not len(outputs):
             return []
         begin, steps, end = (np.zeros(len(self.card.names)) for _ in range(3))
@@ -128,14 +138,15 @@ class Labeller:
 
 
 def _head(rows: LabelledRows) -> nn.Module:
-    """Module with the parameters of the head, which the encoder's own file does not have."""
+    """A module with the parameters of the head, which are not in the file of the encoder."""
     return nn.ModuleDict({"classifier": rows.classifier} | ({} if rows.crf is None else {"crf": rows.crf}))
 
 
 def allowed_steps(names: Sequence[str]) -> NDArray[np.float64]:
-    """(K + 1, K) 0 where a tag may follow another one, or (last row) begin; -inf where it may not.
+    """(K + 1, K) 0 if a tag may follow another tag, or start (last row), and -inf if it may not.
 
-    I-X follows B-X or I-X, E-X too; S, B and O stand anywhere. Other names follow each other freely.
+    I-X and E-X follow B-X or I-X. S, B and O may be anywhere. Names of other forms may follow each other
+    freely.
     """
     steps = np.zeros((len(names) + 1, len(names)))
     if not all(name == "O" or name[1:2] == "-" for name in names) or "O" not in names:

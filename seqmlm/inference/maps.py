@@ -1,9 +1,9 @@
-"""Records to maps of dependence: long sequences window by window, aligned families as one mean map.
+"""Compute maps of dependence from records: long sequences by windows, aligned families as a mean map.
 
-Estimators (`seqmlm.structure.estimators`) are given sequences that fit into the model. Here a longer one is
-cut into windows that overlap by half, and each pair is taken from the window in which it is most central;
-pairs that no window holds together are not asked about. Memory is that of the dense map, so the number of
-units, and of pairs, has a limit.
+Estimators (`seqmlm.structure.estimators`) take sequences that fit into the model. Here, a longer sequence is
+cut into windows that overlap by half. Each pair is taken from the window in which it is most central. Pairs
+that are in no common window are not computed. The dense map must fit into memory. Therefore the number of
+units and the number of pairs are limited.
 """
 
 from __future__ import annotations
@@ -30,26 +30,36 @@ from seqmlm.structure.maps import DependenceMap, Null, apc, null_sequences, with
 
 Longs = NDArray[np.int64]
 Names = Callable[[Record, Sequence[str]], Sequence[str]]
-"""(record, (N,) its units) -> (N,) what each names."""
+"""(record, (N,) its units) -> (N,) the name of each unit."""
 
 MOST_UNITS = 4096
-"""Units of a sequence whose map is made: one of so many takes 128 MiB, and several are held at once."""
+"""Largest number of units of a sequence with a map.
+
+Such a map takes 128 MiB, and several maps are in memory together.
+"""
 
 MOST_PAIRS = 1 << 20
-"""Pairs of a sequence that are asked about: all of 1,448 units, or those within a distance of more units."""
+"""Largest number of pairs of a sequence: all pairs of 1,448 units, or near pairs of more units."""
 
 
 class MapInput(NamedTuple):
-    """Input of one map: a sequence, or the members of a family, first the one whose units the map has."""
+    """Input of one map: a sequence, or the members of a family.
+
+    The first member of a family has the units of the map.
+    """
 
     encodings: Sequence[Encoding]
     family: Family | None = None
 
 
 class Subject(NamedTuple):
-    """A record that a map is made of; of a family its first member.
+    """A record with a map. For a family, it is the first member.
 
-    units: (N,) how each is spelled. rows: that an earlier run wrote of it.
+    Attributes:
+        record: the record.
+        units: (N,) text of each unit.
+        map_input: the input of the map.
+        rows: rows for this record from an earlier run.
     """
 
     record: Record
@@ -67,21 +77,21 @@ class Subject(NamedTuple):
 
 
 class Maps:
-    """Makes maps with one model and one estimator.
+    """Computes maps with one model and one estimator.
 
     Args:
         session: the model.
-        settings: of the estimator. The average product is corrected here, on whole maps, so that neither
-            windows nor members of a family are corrected each by itself.
-        null: null models of each sequence, by which pairs get z and p; 0 for none.
-        kind: of null model, as of `seqmlm.structure.maps.null_sequences`.
-        corpus: what "pmi" counts in.
-        family: most rows that are taken of an alignment, of which one map is made; None: records are
-            sequences by themselves.
-        both_strands: a map is the mean of that of the sequence and, turned around, that of its other strand.
+        settings: settings of the estimator. The average product correction is applied here, to whole maps.
+            Otherwise it would be applied to each window or member separately.
+        null: number of null models per sequence, which give pairs z-scores and p-values. 0 for none.
+        kind: kind of null model, see `seqmlm.structure.maps.null_sequences`.
+        corpus: records that the method "pmi" counts.
+        family: largest number of rows of an alignment that are used for its map. With None, records are
+            separate sequences.
+        both_strands: whether a map is the mean of the maps of the two strands.
 
     Raises:
-        UsageError: the model cannot be asked by this method, or its sequences have one strand.
+        UsageError: the model does not support the method, or its sequences have only one strand.
     """
 
     def __init__(
@@ -119,12 +129,14 @@ class Maps:
 
     @property
     def nats(self) -> bool:
-        """Whether values are nats."""
+        """Whether the values are in nats."""
         return self._estimator.nats and not self.settings.apc
 
     def encoded(self, records: Iterable[Record], problems: Problems) -> Iterator[tuple[Record, MapInput]]:
-        """Records with their encodings (of a family, of all members); `problems` gets those that cannot be
-        tokenized."""
+        """Records with their encodings, which for a family are those of all members.
+
+        Records that cannot be tokenized go to `problems`.
+        """
         domain, tokenizer = self.session.domain, self.session.tokenizer
         for record in records if self._through is None else self._through(records, problems):
             family = record.raw if isinstance(record.raw, Family) else None
@@ -134,11 +146,16 @@ class Maps:
                 yield parts[0], MapInput(encodings, family)
 
     def subject(self, record: Record, map_input: MapInput, names: Names | None = None) -> Subject:
-        """A record with the text of its units; units of one name in `names` are hidden together.
+        """A record with the text of its units.
+
+        Args:
+            record: the record.
+            map_input: its encodings.
+            names: names of units. Units with the same name are masked together.
 
         Raises:
-            DataError: it is too long, or a family whose units are not its letters.
-            UsageError: null models of sequences whose units cannot be moved.
+            DataError: the sequence is too long, or a unit of a family is not a single letter.
+            UsageError: null models are requested, but the units of the sequence cannot be moved.
         """
         if self._null:
             next(null_sequences(map_input.encodings[0], self.session.tokenizer.space, 1, kind=self._kind))
@@ -157,7 +174,7 @@ class Maps:
         return Subject(record, units, map_input)
 
     def refusal(self, encoding: Encoding) -> str | None:
-        """Why no map of a sequence is made, or None."""
+        """Why a sequence cannot have a map, or None."""
         first = self._estimator.representatives(encoding)
         count, places = len(first), len(np.unique(first))
         pairs = places * min(places, self.settings.distance or places)
@@ -166,15 +183,15 @@ class Maps:
         return f"a sequence of {count:,} units, too many for a map of all pairs"
 
     def passes(self, encoding: Encoding) -> int:
-        """Masked or changed copies of a sequence that its map takes."""
+        """Number of masked or changed copies of a sequence for its map."""
         return sum(count for _, count in self._copies(encoding))
 
     def cost(self, encoding: Encoding) -> float:
-        """Forward tokens that its map takes."""
+        """Number of forward tokens for the map of a sequence."""
         return float(sum(len(window) * count for window, count in self._copies(encoding)))
 
     def tokens(self, length: int) -> float:
-        """Forward tokens that a sequence of so many tokens takes, its units being tokens."""
+        """Number of forward tokens for a sequence of `length` tokens, if units are tokens."""
         longest = self.session.card.max_length
         if length <= longest:
             return float(length * self._estimator.passes(length, length))
@@ -187,10 +204,10 @@ class Maps:
             yield window, times * self._estimator.passes_of(window)
 
     def of(self, map_inputs: Sequence[MapInput]) -> list[DependenceMap]:
-        """One map for each, in order; equal sequences are asked about once.
+        """The maps of the inputs, in order. Equal sequences are computed once.
 
         Raises:
-            UsageError: null models of sequences whose units cannot be moved.
+            UsageError: null models are requested, but the units of a sequence cannot be moved.
         """
         versions = [
             [self._versions(encoding) for encoding in map_input.encodings] for map_input in map_inputs
@@ -220,7 +237,7 @@ class Maps:
     def _final_map(
         self, family: Family | None, member_maps: Sequence[Sequence[DependenceMap]]
     ) -> DependenceMap:
-        """The map of one input from (M, 1 + null) maps: a row for each member, its null models last."""
+        """The map of one input from maps (M, 1 + null): a row for each member, with the null models last."""
         versions = []
         for version_maps in zip(*member_maps, strict=True):
             version = version_maps[0] if family is None else family_map(family, version_maps)
@@ -232,7 +249,7 @@ class Maps:
         return with_null_scores(versions[0], versions[1:]) if self._null else versions[0]
 
     def _maps_by_key(self, encodings: Sequence[Encoding]) -> dict[bytes, DependenceMap]:
-        """The maps of sequences, as the estimator makes them, by `_key`; of both strands where wanted."""
+        """The maps of sequences by `_key`, before corrections. If requested, they combine both strands."""
         strands = self.session.tokenizer.units.facts.strands
         if strands is None or not self._both:
             return self._maps(encodings)
@@ -245,7 +262,7 @@ class Maps:
         }
 
     def _maps(self, encodings: Sequence[Encoding]) -> dict[bytes, DependenceMap]:
-        """The maps of sequences as they are."""
+        """The maps of sequences by `_key`, for the given strand."""
         fresh = {self._key(encoding): encoding for encoding in encodings}
         windows = {key: self._windows(encoding) for key, encoding in fresh.items()}
         window_maps = iter(
@@ -257,7 +274,7 @@ class Maps:
         }
 
     def _key(self, encoding: Encoding) -> bytes:
-        """Equal for sequences whose maps are equal."""
+        """A key that is equal for sequences with equal maps."""
         symbols = encoding.symbols if self.settings.together else None
         return digest(encoding) + (b"" if symbols is None else symbols.tobytes())
 
@@ -270,7 +287,7 @@ class Maps:
     def _merge_windows(
         self, encoding: Encoding, windows: Sequence[Encoding], window_maps: Sequence[DependenceMap]
     ) -> DependenceMap:
-        """The map of a sequence from those of its windows, each pair from the one it is deepest in."""
+        """Combine the maps of windows. Each pair is taken from the window in which it is most central."""
         if len(windows) == 1:
             return window_maps[0]
         numbers, first = self.units.numbers(encoding), window_maps[0]
@@ -295,18 +312,22 @@ class Maps:
 
 
 def _check_strands(session: Session, settings: StructureSettings) -> None:
-    """Refuse both strands of what has one, and of what asks the model nothing."""
+    """Refuse both strands for sequences with one strand, and for methods that do not use the model.
+
+    Raises:
+        UsageError: in both cases.
+    """
     if session.tokenizer.units.facts.strands is None:
-        why = f"is for sequences with two strands, and those of {session.domain.name} have one"
+        why = f"needs sequences with two strands, and {session.domain.name} sequences have one"
     elif settings.method in ("pmi", "couplings"):
-        why = f"asks the model about the other strand, and --method {settings.method} asks it nothing"
+        why = f"uses the model on the other strand, and --method {settings.method} does not use the model"
     else:
         return
     raise UsageError(f"both_strands {why}: leave it out")
 
 
 def _both_strands(forward: DependenceMap, backward: DependenceMap) -> DependenceMap:
-    """The mean of the map of a sequence and that of its other strand, whose units are in opposite order."""
+    """The mean of the maps of a sequence and of its other strand, whose units are in reverse order."""
     error = None
     if forward.error is not None and backward.error is not None:
         error = np.sqrt(forward.error**2 + backward.error[::-1, ::-1] ** 2) / 2
@@ -315,7 +336,7 @@ def _both_strands(forward: DependenceMap, backward: DependenceMap) -> Dependence
 
 
 def candidates(session: Session) -> tuple[int, ...] | None:
-    """The ids that can stand at a place, where the field says that these are not all ordinary ones."""
+    """The ids that may occur at a place, if the field allows only some of the ordinary ids."""
     texts = session.domain.gaps.candidates(session.tokenizer)
     if texts is None:
         return None
@@ -324,7 +345,7 @@ def candidates(session: Session) -> tuple[int, ...] | None:
 
 
 def mean_details(maps: Sequence[DependenceMap]) -> dict[str, float]:
-    """Figures of several maps, as means over those that have them."""
+    """Figures of several maps. Each is the mean over the maps that have it."""
     names = dict.fromkeys(name for dependence in maps for name in dependence.details)
     columns = {
         name: [dependence.details[name] for dependence in maps if name in dependence.details]
@@ -334,7 +355,7 @@ def mean_details(maps: Sequence[DependenceMap]) -> dict[str, float]:
 
 
 def _common_fields(maps: Sequence[DependenceMap]) -> dict[str, Any]:
-    """Fields of a map that is made of several: passes in total, details as means."""
+    """Fields of a map that combines several maps: the total of passes, and the means of details."""
     return {"passes": sum(dependence.passes for dependence in maps), "details": mean_details(maps)}
 
 
@@ -342,22 +363,30 @@ def _common_fields(maps: Sequence[DependenceMap]) -> dict[str, Any]:
 
 
 class Member(NamedTuple):
-    """A sequence of a family: as it is without gaps, and (N,) the column of each of its units."""
+    """A sequence of a family, without gaps.
+
+    Attributes:
+        raw: the sequence.
+        columns: (N,) column of each unit in the alignment.
+    """
 
     raw: Any
     columns: Longs
 
 
 class Family(NamedTuple):
-    """Some rows of an alignment, the first of them the one whose units the map is of."""
+    """Some rows of an alignment. The first row has the units of the map."""
 
     members: tuple[Member, ...]
 
     def check(self, units: Sequence[int]) -> None:
-        """Refuse members that have so many units, and another number of columns.
+        """Check that each member has as many units as columns.
+
+        Args:
+            units: number of units of each member.
 
         Raises:
-            DataError: a unit is not one letter, so that it has no column.
+            DataError: a unit is not a single letter, and therefore has no column.
         """
         if any(len(member.columns) != count for member, count in zip(self.members, units, strict=True)):
             raise DataError(
@@ -370,17 +399,19 @@ GAPS = "-."
 
 
 def families(session: Session, max_members: int) -> Callable[[Iterable[Record], Problems], Iterator[Record]]:
-    """Function that groups rows of alignments into one record per family, for `Maps.encoded`.
+    """A function that groups rows of alignments into one record per family, for `Maps.encoded`.
 
     Args:
-        max_members: of a family: the first row, and others spread evenly over the rest.
+        session: the model.
+        max_members: largest number of members of a family: the first row, and others evenly spread over the
+            rest.
 
     Raises:
-        UsageError: a linear model, which reads rows with their gaps and is of one family as a whole.
+        UsageError: the model is linear. It reads rows with their gaps, and models the family as a whole.
     """
     if not session.model.rows.has_hidden_states:
         raise UsageError(
-            "family=true takes the gaps out of rows, which a linear model needs: leave it out, and use "
+            "family=true removes the gaps of rows, which a linear model needs: leave it out, and use "
             "--method couplings, the map of the whole family"
         )
 
@@ -389,7 +420,7 @@ def families(session: Session, max_members: int) -> Callable[[Iterable[Record], 
             family_rows = list(rows)
             if len({len(str(row.raw)) for row in family_rows}) > 1:
                 raise DataError(
-                    "no alignment: its rows differ in length",
+                    "not an alignment: its rows differ in length",
                     source=family_rows[0].source,
                     line=family_rows[0].line,
                     remedy="align them first, or leave out family",
@@ -417,7 +448,7 @@ def row_options(session: Session, format: str | None) -> dict[str, Any]:
     """The option that makes readers keep the gaps of an alignment.
 
     Raises:
-        UsageError: no reader of the field has it.
+        UsageError: the readers of the field do not have it.
     """
     if "gaps" not in session.domain.files.options(format):
         raise UsageError(f"domain {session.domain.name} reads no alignments: leave out family")
@@ -425,7 +456,7 @@ def row_options(session: Session, format: str | None) -> dict[str, Any]:
 
 
 def family_map(family: Family, maps: Sequence[DependenceMap]) -> DependenceMap:
-    """The mean of the maps of the members of a family in the columns of its first member."""
+    """The mean of the maps of the members of a family, in the columns of its first member."""
     query = family.members[0].columns
     size = (len(query), len(query))
     total, square, count = np.zeros(size), np.zeros(size), np.zeros(size)

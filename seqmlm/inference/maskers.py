@@ -1,4 +1,4 @@
-"""The masker that a card or a config names, made for a tokenizer."""
+"""Create the masker that a card or a config names, for a tokenizer."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from seqmlm.tokenizers.base import Tokenizer
 
 
 def make_masker(config: MaskingConfig, tokenizer: Tokenizer) -> Masker:
-    """Construct the masker a config names.
+    """Create the masker that a config names.
 
-    Any masker's option `words` may hold words as text, and `words_file` names a file with one word a line;
-    both are spelled in the tokenizer's ids. What a masker must know of the vocabulary, the tokenizer says.
+    For every masker, the option `words` may contain words as text, and `words_file` is a file with one word
+    per line. Both are converted to the tokenizer's ids. The tokenizer also provides what a masker must know
+    about the vocabulary.
 
     Raises:
-        UsageError: an unknown masker or option, a word list that cannot be read, or a masker that cannot hide
-            what several tokens show.
+        UsageError: a masker or option is unknown, a word list cannot be read, or the masker cannot hide units
+            that several tokens show.
     """
     options = inline_words(config.options)
     if "words" in options:
@@ -50,7 +51,7 @@ def inline_words(options: Mapping[str, Any]) -> dict[str, Any]:
         try:
             lines = Path(path).read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            problem = f"cannot read {path} ({error}); give one word a line"
+            problem = f"cannot read {path} ({error}); write one word per line"
             raise UsageError(f"masking.options.words_file: {problem}") from None
         words = [line.strip() for line in lines if line.strip() and not line.startswith(("#", ";"))]
         inlined["words"] = [*inlined.get("words", ()), *words]

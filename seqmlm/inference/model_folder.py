@@ -1,18 +1,19 @@
-"""A model folder: a plain Hugging Face folder, with our card beside the weights, and the way back in.
+"""Read and write model folders: plain Hugging Face folders with a card of seqmlm.
 
-The card names tokenizer and domain; here these names become objects.
+The card names the tokenizer and the domain. This module loads the objects for these names.
 
-config.json  model.safetensors  tokenizer.json  tokenizer_config.json   what transformers loads
-channels.safetensors                                                    further inputs, where it reads any
-head.safetensors                                                        the head of a fine-tuned model
-embedding.safetensors  senses.safetensors                               the normalization of its vectors, and
-                                                                        centroids of senses
-seqmlm_tokenizer.json                                                   which of our tokenizers it is
-seqmlm.json                                                             the card: masking, data, origin,
-                                                                        and SHA-256 of all other files
+    config.json  model.safetensors  tokenizer.json  tokenizer_config.json   files that transformers loads
+    channels.safetensors                                                    other inputs, if the model has any
+    head.safetensors                                                        the head of a fine-tuned model
+    embedding.safetensors  senses.safetensors                               the normalization of its vectors,
+    and
+                                                                            centroids of senses
+    seqmlm_tokenizer.json                                                   the name of the seqmlm tokenizer
+    seqmlm.json                                                             the card: masking, data, origin,
+                                                                            and SHA-256 of all other files
 
-A file that was damaged is an error when the model is loaded, not another score. Against who changes files on
-purpose the checksums are no protection: they can be computed again.
+A damaged file is an error when the model is loaded, and never changes scores. The checksums do not protect
+against deliberate changes, because they can be computed again.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from seqmlm.tokenizers.base import CARD as TOKENIZER_CARD
 from seqmlm.tokenizers.base import CHECKPOINT_FILES, Tokenizer, of_length
 from seqmlm.tokenizers.base import read_card as tokenizer_card
 
-if TYPE_CHECKING:  # who reads a card loads no torch for that
+if TYPE_CHECKING:  # code that only reads cards does not load torch
     from transformers import PreTrainedModel
 
     from seqmlm.domains.field import Field
@@ -54,18 +55,18 @@ if TYPE_CHECKING:  # who reads a card loads no torch for that
 CARD, CALIBRATION, COUNTS = "seqmlm.json", "calibration.safetensors", "counts.safetensors"
 HEAD, EMBEDDING, SENSES = "head.safetensors", "embedding.safetensors", "senses.safetensors"
 LOCK = ".seqmlm.lock"
-"""Held while files of a folder are replaced; a kill may leave it, without content."""
+"""Locked while files of a folder are replaced. After a kill, the empty file may remain."""
 
 _LARGEST_CARD = 64 << 20
 _LONGEST = 1 << 24  # tokens of a window
 _CHECKSUM = "checksum"
-_COPY = "copy the model again from where it is whole, or train it again"
-_CALIBRATE = "copy it again from where it is whole, or calibrate the model again ('seqmlm calibrate')"
+_COPY = "copy the model again from an intact copy, or train it again"
+_CALIBRATE = "copy it again from an intact copy, or calibrate the model again ('seqmlm calibrate')"
 _ELSEWHERE = "free space, or copy the model to a folder of your own"
 _PATIENCE = 60.0  # seconds to wait for another process that replaces files
 
-# Files that change a model where they are found, beside our own cards (seqmlm*.json): a card that lists files
-# must list these, and no link leads from them out of the folder.
+# Files that change a model if they are present, besides the cards of seqmlm (seqmlm*.json). A card that lists
+# files must list these. None of them may be a link out of the folder.
 _READ_BY_NAME = (
     *("config.json", "generation_config.json", INDEX, ADAPTER, "model.safetensors", "channels.safetensors"),
     *(*CHECKPOINT_FILES, "log_templates.json", CALIBRATION, COUNTS, HEAD, EMBEDDING, SENSES),
@@ -78,7 +79,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """Description of a model folder, by which every scorer checks what it is asked to do."""
+    """Description of a model folder. It determines how the model may be used."""
 
     domain: str
     unit: str
@@ -87,15 +88,18 @@ class Card:
     probability: Literal["ordinary", "full"]
     sensitive: bool = False
     channels: Mapping[str, Any] = field(default_factory=dict)
-    """Further inputs it reads, by name, as `seqmlm.engine.channels.channels_of` takes them."""
+    """Other inputs of the model by name, in the form of `seqmlm.engine.channels.channels_of`."""
     masking: Mapping[str, Any] = field(default_factory=dict)
     reading: Mapping[str, Any] = field(default_factory=dict)
-    """Options that its data were read with and all others are too: what is a record (`Reading.cuts`), which
-    columns a linear model reads, and in which one a fine-tuned model found its sequences."""
+    """Reader options of the training data, which apply to all other data too.
+
+    They define what a record is (`Reading.cuts`), the columns of a linear model, or the sequence column of a
+    fine-tuned model.
+    """
     head: Mapping[str, Any] = field(default_factory=dict)
-    """Of a fine-tuned model what it predicts (`seqmlm.inference.labeller.HeadCard`); of others nothing."""
+    """Predictions of a fine-tuned model (`seqmlm.inference.pieces.HeadCard`). Empty for other models."""
     languages: tuple[str, ...] = ()
-    """Those of its training data, and of its parent's; none where sequences of the field have none."""
+    """Languages of the training data and of the parent. Empty if sequences of the field have no language."""
     seed: int = 0
     parent: str | None = None
     dataset: str | None = None
@@ -105,13 +109,16 @@ class Card:
     metrics: Mapping[str, Any] = field(default_factory=dict)
     version: str = __version__
     files: Mapping[str, Any] = field(default_factory=dict)
-    """By name of each other file what may be there: one {size, sha256}; while it is replaced the old one and
-    the new one, None for no file."""
+    """Accepted states of each other file, by name.
+
+    Normally it is one {size, sha256}. While a file is replaced, there are the old and the new state. None
+    means no file.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LoadedModel:
-    """A model ready to be asked: the module (`rows` of tokens are its input), tokenizer, domain and card."""
+    """A loaded model: its module (which reads `rows` of tokens), tokenizer, domain and card."""
 
     rows: MaskedRows | LinearRows
     tokenizer: Tokenizer
@@ -120,13 +127,16 @@ class LoadedModel:
     path: str
 
     def reading(self, format: str | None = None) -> dict[str, Any]:
-        """Options of readers that its data are read with, those that a format (None: any) takes."""
+        """The reader options of the model's data that a format accepts.
+
+        A format of None accepts all options.
+        """
         accepted = self.domain.files.options(format)
         return {name: setting for name, setting in self.card.reading.items() if name in accepted}
 
     @property
     def files(self) -> list[Path]:
-        """The files that decide what it answers; none of a model from the hub."""
+        """The files that determine the model's output. Empty for a model from the hub."""
         folder = Path(self.path)
         paths = (path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else ()
         return sorted(path for path in paths if path.suffix in (".json", ".safetensors", ".txt"))
@@ -139,10 +149,16 @@ def write(
     card: Card,
     other_files: Mapping[str, bytes] = MappingProxyType({}),
 ) -> None:
-    """Write a model folder, with further files by name; the card goes last, so a folder with a card is
-    complete.
+    """Write a model folder. The card is written last, so that a folder with a card is complete.
 
-    Only their owner may read files of a sensitive model; others have the mode that the umask allows.
+    For a sensitive model, only the owner can read the files. Others get the mode that the umask allows.
+
+    Args:
+        directory: the folder. It is created if missing.
+        rows: the model.
+        tokenizer: its tokenizer.
+        card: its card.
+        other_files: contents of other files, by name.
     """
     with data_rules(card):
         directory.mkdir(parents=True, exist_ok=True)
@@ -154,10 +170,11 @@ def write(
 
 
 def write_plain(directory: Path, folder: Path, card: Card) -> None:
-    """Write settings and weights of a model so that plain transformers gives its probabilities too.
+    """Write settings and weights of a model so that plain transformers computes the same probabilities.
 
-    What the model's probability space excludes (special ids, padded vocabulary) gets no probability by the
-    decoder's bias: see `never_predict`. No card is written; the files of the model's folder were checked.
+    Tokens outside the model's probability space (special ids, padding of the vocabulary) get no probability
+    through the decoder's bias: see `never_predict`. No card is written. The files of the model's folder must
+    be checked already.
 
     Raises:
         UsageError, StateError: the model or its tokenizer cannot be loaded.
@@ -174,7 +191,7 @@ def write_plain(directory: Path, folder: Path, card: Card) -> None:
 
 
 def save_weights(directory: Path, model: Any, channels: InputChannels | None = None) -> None:
-    """Write settings and weights of a model, as transformers does.
+    """Write settings and weights of a model in the format of transformers.
 
     Raises:
         OSError: the files cannot be written.
@@ -184,15 +201,15 @@ def save_weights(directory: Path, model: Any, channels: InputChannels | None = N
             model.save_pretrained(directory)
         if channels is not None:
             channels.save(directory)
-    except SafetensorError as error:  # which its files' writer raises for a full disk
+    except SafetensorError as error:  # the writer of its files raises this error if the disk is full
         raise OSError(EIO, " ".join(str(error).split())) from error
     usual = (directory / "config.json").stat().st_mode & 0o777
     for path in directory.glob("*.safetensors"):
-        path.chmod(usual)  # safetensors makes its files for the owner alone
+        path.chmod(usual)  # safetensors creates files that only the owner can read
 
 
 def seal(folder: Path, card: Card) -> None:
-    """Write the card of a folder, with the checksums of all files that are there.
+    """Write the card of a folder, with the checksums of all its files.
 
     Raises:
         OSError: the folder cannot be read or written.
@@ -208,21 +225,21 @@ def _write_card(folder: Path, card: Card) -> None:
 
 
 def _digest(values: Mapping[str, Any]) -> str:
-    """SHA-256, in hex, of what a card says besides it."""
+    """SHA-256, in hex, of the values of a card without its checksum."""
     text = json.dumps(values, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 @contextmanager
 def changing(folder: Path) -> Iterator[Callable[[str, bytes | None], None]]:
-    """Replace files of a model folder while no other process does.
+    """Context in which no other process can replace files of a model folder.
 
-    A kill at any moment leaves each file as it was or as it shall be, and a card that accepts it: the card
-    first lists both, then the file is replaced, then the card lists the new one.
+    After a kill at any moment, each file is either old or new, and the card accepts both. First the card
+    lists both states. Then the file is replaced. Finally the card lists only the new state.
 
     Yields:
-        put(name, content): replaces a file by all of its content, or removes it for None. Only the owner may
-            read files of a sensitive model.
+        A function put(name, content), which replaces a file with this content, or removes it for None. Only
+        the owner can read the files of a sensitive model.
 
     Raises:
         StateError: the folder cannot be written (the old files are still there), or another process has been
@@ -233,7 +250,7 @@ def changing(folder: Path) -> Iterator[Callable[[str, bytes | None], None]]:
         lock.acquire()
     except InUseError:
         raise
-    except StateError as error:  # its remedy is for a workspace
+    except StateError as error:  # its remedy is meant for a workspace
         raise StateError(f"{str(error).partition(';')[0]}; {_ELSEWHERE}") from None
     try:
         with data_rules(read_card(folder)):
@@ -261,17 +278,17 @@ def _replace_listed(folder: Path, name: str, content: bytes | None) -> None:
 
 
 def put_file(path: Path, content: bytes | None) -> None:
-    """Put one file into a model folder, or remove it for None; see `changing`.
+    """Write a file of a model folder, or remove it for None. See `changing`.
 
     Raises:
-        StateError: it cannot be written; the old one is still there.
+        StateError: the file cannot be written. The old file is still there.
     """
     with changing(path.parent) as put:
         put(path.name, content)
 
 
 def card_values(folder: Path) -> dict[str, Any]:
-    """Values of the card of a model folder, unchecked; none where it cannot be read."""
+    """Unchecked values of the card of a model folder. Empty if the card cannot be read."""
     try:
         values = read_json(folder / CARD)
     except (OSError, ValueError):
@@ -280,24 +297,26 @@ def card_values(folder: Path) -> dict[str, Any]:
 
 
 def data_rules(*cards: Card | None) -> AbstractContextManager[None]:
-    """Context in which the rules for the data of some models hold (`seqmlm.privacy`)."""
+    """Context with the privacy rules for the data of these models (`seqmlm.privacy`)."""
     return handling_sensitive_data(any(card is not None and card.sensitive for card in cards))
 
 
 def unexported_files(folder: Path) -> tuple[str, ...]:
-    """Names of the files of a model folder that may not leave it: of sensitive data those about records."""
+    """Names of files that must stay in a model folder: for sensitive data, the files about records."""
     return PERSONAL if card_values(folder).get("sensitive", False) else ()
 
 
 def check_files(folder: Path, card: Card, *, weights: bool = True, replaced: str | None = None) -> None:
-    """Refuse a folder one of whose files is not what its card says.
+    """Refuse a folder with a file that does not match its card.
 
     Args:
-        weights: False checks all but tensors.
-        replaced: a file that will be replaced, whatever it is.
+        folder: the folder.
+        card: its card.
+        weights: False skips the check of tensors.
+        replaced: a file that will be replaced, and therefore may be damaged.
 
     Raises:
-        StateError: a file is damaged or missing, or one that would be read is not on the card.
+        StateError: a file is damaged or missing, or a file that would be read is not on the card.
     """
     for name, accepted in card.files.items():
         if name == replaced or (name.endswith(".safetensors") and not weights):
@@ -322,22 +341,25 @@ def _is_read(name: str) -> bool:
 
 
 def _refuse_links(folder: Path) -> None:
-    """Refuse a folder of which a file that would be read is a link out of it, a pipe or a device."""
+    """Refuse a folder if a file that would be read is a link out of it, a pipe or a device."""
     for path in folder.iterdir() if folder.is_dir() else ():
         if _is_read(path.name):
             file_of(folder, path.name)
 
 
 def load_tokenizer(reference: str | Path, domain: str | None = None) -> Tokenizer:
-    """Load the tokenizer of a folder or hub id: ours by its card, else a Hugging Face fast tokenizer.
+    """Load the tokenizer of a folder or hub id.
+
+    It is a seqmlm tokenizer if the folder has its card, or else a Hugging Face fast tokenizer.
 
     Args:
         reference: the folder or hub id.
-        domain: the field that it reads; without it no tokenizer of a field is tried on a checkpoint.
+        domain: the field of the sequences. Without it, the field's own tokenizers are not tried on a
+            checkpoint.
 
     Raises:
-        UsageError: one that cannot be used here.
-        StateError: there is none, or its files are damaged.
+        UsageError: the tokenizer cannot be used with seqmlm.
+        StateError: there is no tokenizer, or its files are damaged.
     """
     directory = Path(reference)
     _refuse_links(directory)
@@ -360,17 +382,21 @@ def _tokenizer(reference: str | Path, domain: str | None = None) -> Tokenizer:
         return kind.load(directory)
     except StateError:
         raise
-    except Exception as error:  # each tokenizer has its own files, and they may hold anything
+    except Exception as error:  # each tokenizer has its own files, and they may have any content
         why = f"{type(error).__name__}: {error}"
         raise StateError(f"the tokenizer in {directory} cannot be read: {why}; copy it again") from error
 
 
 def _installed(reference: str | Path, find: Callable[[str], T], name: object) -> T:
-    """The installed plug-in that a card names; StateError where it is not installed."""
+    """The installed plug-in that a card names.
+
+    Raises:
+        StateError: it is not installed.
+    """
     try:
         return find(str(name))
     except UsageError as error:
-        raise StateError(f"{reference}: {error}; its card names what is not installed here") from None
+        raise StateError(f"{reference}: {error}; install the plug-in that its card names") from None
 
 
 def load(
@@ -380,16 +406,16 @@ def load(
     replaced: str | None = None,
     head: Literal["needed", "optional"] = "needed",
 ) -> LoadedModel:
-    """Load a model folder, ours or any Hugging Face masked LM with its tokenizer.
+    """Load a model folder: a folder of seqmlm, or any Hugging Face masked LM with its tokenizer.
 
     Args:
         reference: a folder, or a Hugging Face hub id.
-        domain: needed for a folder without our card; for one with it, must agree.
-        replaced: a file of the folder that will be replaced, so that it may be damaged.
+        domain: needed for a folder without a seqmlm card. With a card, it must agree with the card.
+        replaced: a file of the folder that will be replaced, and therefore may be damaged.
         head: see `seqmlm.engine.backbones.load`.
 
     Raises:
-        UsageError: the domain is missing or another one.
+        UsageError: the domain is missing or differs from the card.
         StateError: the folder is incomplete or damaged.
     """
     from seqmlm.engine import linear
@@ -401,7 +427,7 @@ def load(
         raise UsageError(f"{reference} is a {card.domain} model; it cannot be used with --domain {domain}")
     name = card.domain if card is not None else domain
     if name is None:
-        how = "say what its sequences are with --domain, or --set domain=NAME"
+        how = "name the field of its sequences with --domain, or --set domain=NAME"
         raise UsageError(f"{reference} has no {CARD}: {how}")
     field = plugins.domain(name) if card is None else _installed(reference, plugins.domain, name)
     tokenizer = _tokenizer(reference, name)
@@ -428,7 +454,7 @@ def load(
 
 
 def _checked_card(folder: Path, replaced: str | None = None) -> Card | None:
-    """The card, once all files are what it says."""
+    """The card, after a check that all files match it."""
     _refuse_links(folder)
     card = read_card(folder)
     if card is not None:
@@ -437,12 +463,15 @@ def _checked_card(folder: Path, replaced: str | None = None) -> Card | None:
         except StateError:
             if read_card(folder) == card:
                 raise
-            return _checked_card(folder, replaced)  # a file was replaced between the two looks
+            return _checked_card(folder, replaced)  # a file was replaced between the two reads
     return card
 
 
 def load_weights(reference: str | Path, space: TokenSpace) -> PreTrainedModel:
-    """The masked LM of a folder or hub id, its files checked; see `seqmlm.engine.backbones.load`."""
+    """Load the masked LM of a folder or hub id, after a check of its files.
+
+    See `seqmlm.engine.backbones.load`.
+    """
     _checked_card(Path(reference))
     return _weights(reference, space)
 
@@ -455,18 +484,18 @@ def _weights(
 
     if linear.load(reference, space) is not None:
         raise UsageError(
-            f"{reference} is a linear model, which has no weights that transformers could load: it cannot be "
-            "exported or continued with --init; use the folder itself, or train --size tiny, small or base"
+            f"{reference} is a linear model, which cannot be exported or continued with --init; use the "
+            "folder itself, or train --size tiny, small or base"
         )
     with _quiet():
         return load_backbone(str(reference), space, head=head)
 
 
 def load_channels(reference: str | Path, model: PreTrainedModel) -> InputChannels | None:
-    """Channels that a saved model adds to its embeddings; None where it reads no further inputs.
+    """The channels that a saved model adds to its embeddings. None if the model has no other inputs.
 
     Raises:
-        StateError: its card names channels whose weights are not there.
+        StateError: the card names channels whose weights are missing.
     """
     card = read_card(Path(reference))
     if card is None or not card.channels:
@@ -477,10 +506,10 @@ def load_channels(reference: str | Path, model: PreTrainedModel) -> InputChannel
 
 
 def read_card(folder: Path) -> Card | None:
-    """The card of a model folder, or None where it has none (an imported Hugging Face folder).
+    """The card of a model folder. None if it has no card, as for an imported Hugging Face folder.
 
     Raises:
-        StateError: the card is broken, or asks for what a card may not.
+        StateError: the card is damaged, or has values that are not allowed.
     """
     path = folder / CARD
     if not path.is_file():
@@ -488,7 +517,7 @@ def read_card(folder: Path) -> Card | None:
     try:
         values = read_json(path, largest=_LARGEST_CARD)
         if not isinstance(values, dict):
-            raise ValueError("it does not hold keys and values")
+            raise ValueError("it does not contain keys and values")
         if values.pop(_CHECKSUM, None) != _digest(values):
             raise ValueError("its content is not that of its checksum")
         card = from_dict(Card, values)
@@ -499,20 +528,24 @@ def read_card(folder: Path) -> Card | None:
 
 
 def _check_card(card: Card) -> None:
-    """Raise ValueError for values that no model of ours has, and that would lead out of the folder."""
+    """Check values that no model of seqmlm has, or that would lead out of the folder.
+
+    Raises:
+        ValueError: the card has such a value.
+    """
     if "words_file" in (card.masking.get("options") or {}):
-        problem = "names a file elsewhere: a card holds the words themselves"
+        problem = "is a file outside the folder, but a card must contain the words themselves"
         raise ValueError(f"masking.options.words_file {problem}")
     if not 3 <= card.max_length <= _LONGEST:
         raise ValueError(f"max_length is {card.max_length}")
     for name, accepted in card.files.items():
         if Path(name).name != name or not isinstance(accepted, list):
-            raise ValueError(f"files: {name!r} is no file of a model folder")
+            raise ValueError(f"files: {name!r} is not a file of a model folder")
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep transformers' own progress bars and warnings off the terminal: what matters is said by us."""
+    """Context without the progress bars and warnings of transformers. seqmlm reports what matters itself."""
     from transformers.utils import logging
 
     bars_enabled, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()

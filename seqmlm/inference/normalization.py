@@ -1,8 +1,10 @@
-"""What is taken off vectors before they are compared: fitted on a named corpus, and kept with the model.
+"""Normalize vectors before they are compared.
 
-Few dimensions of hidden states are large in all vectors, so that cosines are large too, whatever is compared
-(Timkey and van Schijndel 2021). A mean, deviations and principal components take that off. They are of a
-corpus, never of the vectors at hand: what these have in common would be taken off too.
+The normalization is fitted on a corpus and kept with the model.
+
+In hidden states, a few dimensions are large in all vectors, so that all cosines are large (Timkey and van
+Schijndel 2021). A mean, deviations and principal components remove this effect. They must come from another
+corpus than the compared vectors, because a normalization removes what its corpus has in common.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ from seqmlm.inference.vector_files import load_vector_file
 
 Normal = Literal["raw", "centred", "z", "whitened"]
 FEWEST = 11
-"""Vectors of a corpus: a mean of fewer would tell what is in them."""
-_NONE = 1e-10  # of the mean variance: what counts as no variance
+"""Smallest number of vectors of a corpus. The mean of fewer vectors would reveal their content."""
+_NONE = 1e-10  # share of the mean variance below which a dimension has no variance
 _BLOCK = 4096
 _AGAIN = "fit one on a corpus: seqmlm embed MODEL CORPUS --set fit=true"
 
@@ -36,9 +38,10 @@ class Normalization:
     """Means, deviations and components of the vectors of a corpus.
 
     Args:
-        mean: (H,). scale: (H,) standard deviations, 0 of dimensions without variance, which z drops.
-        components: (C, H) of unit variance (PCA whitening).
-        facts: what vectors it is of, and which corpus.
+        mean: (H,) means.
+        scale: (H,) standard deviations. 0 for dimensions without variance, which "z" drops.
+        components: (C, H) components with unit variance (PCA whitening).
+        facts: the kind of vectors and the corpus.
     """
 
     mean: Floats
@@ -48,10 +51,10 @@ class Normalization:
 
     @classmethod
     def fit(cls, vectors: Iterable[Floats], facts: Mapping[str, Any]) -> Normalization:
-        """Fitted on (H,) vectors, a block of them in memory.
+        """Fit on vectors (H,), with a block of them in memory.
 
         Raises:
-            DataError: there are too few.
+            DataError: there are too few vectors.
         """
         from sklearn.decomposition import IncrementalPCA
 
@@ -59,11 +62,11 @@ class Normalization:
         for vector in vectors:
             block.append(vector)
             count += 1
-            if len(block) == 2 * _BLOCK:  # the rest is never too small for a block of its own
+            if len(block) == 2 * _BLOCK:  # the rest is then always large enough for its own block
                 pca.partial_fit(np.stack(block[:_BLOCK]).astype(np.float64))
                 del block[:_BLOCK]
         if count < FEWEST:
-            raise DataError(f"a normalization is of {FEWEST} vectors or more, and there are {count}")
+            raise DataError(f"{count} vectors are too few for a normalization: {FEWEST} are needed")
         pca.partial_fit(np.stack(block).astype(np.float64))
         varied = pca.var_ > _NONE * pca.var_.mean()
         varying = pca.explained_variance_ > _NONE * pca.explained_variance_.mean()
@@ -74,21 +77,21 @@ class Normalization:
 
     @property
     def dropped(self) -> int:
-        """Dimensions without variance."""
+        """Number of dimensions without variance."""
         return int((self.scale == 0).sum())
 
     @property
     def digest(self) -> str:
-        """Names it, for whoever compares vectors."""
+        """A hash that identifies the normalization when vectors are compared."""
         return sha256(self.saved()).hexdigest()[:16]
 
     def width(self, normal: Normal) -> int:
-        """Numbers of a normalized vector."""
+        """Length of a normalized vector."""
         width = len(self.mean)
         return {"z": width - self.dropped, "whitened": len(self.components)}.get(normal, width)
 
     def applied(self, normal: Normal, vectors: Floats) -> Floats:
-        """(N, W) of (N, H) vectors."""
+        """Normalize vectors (N, H) to vectors (N, W)."""
         if normal == "raw":
             return vectors
         centred: Floats = vectors - self.mean
@@ -98,12 +101,12 @@ class Normalization:
         return centred if normal == "centred" else whitened
 
     def saved(self) -> bytes:
-        """Content of its safetensors file."""
+        """The content of the safetensors file."""
         arrays = {"mean": self.mean, "scale": self.scale, "components": self.components}
         return encode_arrays(arrays, {HEADER: json.dumps(dict(self.facts), sort_keys=True)})
 
     def keep(self, folder: Path) -> None:
-        """Keep it with a model.
+        """Save the normalization in the folder of a model.
 
         Raises:
             StateError: it cannot be written.
@@ -112,7 +115,7 @@ class Normalization:
 
     @classmethod
     def stored(cls, folder: Path, expected: Mapping[str, Any]) -> Normalization:
-        """Normalization of a model folder; see `seqmlm.inference.vector_files.load_vector_file`."""
+        """The normalization of a model folder. See `seqmlm.inference.vector_files.load_vector_file`."""
 
         def build(arrays: Mapping[str, Floats], facts: Mapping[str, Any]) -> Normalization:
             normalization = cls(**arrays, facts=facts)

@@ -1,4 +1,4 @@
-"""Pairs of strings to rows: the pseudo-log-likelihood of both, of all their tokens or of those they share."""
+"""Score pairs of strings: the pseudo-log-likelihoods of both, over all tokens or over their common tokens."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class PairScorer:
 
     Args:
         session: the model.
-        mode: how units are hidden.
-        metric: `shared` scores the tokens that both sequences have, the others all.
+        mode: how units are masked.
+        metric: `shared` scores the tokens that both sequences have in common. Other metrics score all tokens.
 
     Raises:
-        UsageError: a sequence of the model's domain is no plain text.
+        UsageError: the sequences of the model's domain are not plain text.
     """
 
     def __init__(self, session: Session, *, mode: Mode = EXACT, metric: Metric = "sum") -> None:
@@ -39,19 +39,20 @@ class PairScorer:
         self.session, self._scorer, self._mode, self._metric = session, RecordScorer(session), mode, metric
 
     def cost(self, pair: Pair) -> float:
-        """Forward tokens that both sequences take, by estimate."""
+        """Estimate the forward tokens for both sequences."""
         cost = forward_tokens(self.session.model, self._mode)
         return sum(cost(self.session.tokens(text)) for text in (pair.good, pair.bad))
 
     def pair_rows(self, pairs: Sequence[Pair]) -> Iterator[dict[str, Any]]:
-        """Score pairs together; equal masked copies are computed once. A row has both sequences'
-        pseudo-log-likelihoods (nats), units and characters, the tokens that the vocabulary does not have,
-        which no score counts, and what the metric makes of it.
+        """Score pairs together. Equal masked copies are computed once.
+
+        A row has the pseudo-log-likelihoods (nats), units and characters of both sequences, and the result of
+        the metric. It also has the number of tokens outside the vocabulary, which no score counts.
 
         Raises:
-            DataError: a sequence that cannot be spelled.
-            NotFiniteError: an answer is not a finite number; it names the pair.
-            UsageError: under `shared`, a sequence longer than the model.
+            DataError: a sequence cannot be tokenized.
+            NotFiniteError: a result is not a finite number. The error names the pair.
+            UsageError: with `shared`, a sequence is longer than the model allows.
         """
         tokenizer = self.session.tokenizer
         encodings = encoded_texts(tokenizer, [text for pair in pairs for text in (pair.good, pair.bad)])
@@ -62,7 +63,7 @@ class PairScorer:
 
         def sequence_name(number: int) -> str:
             pair, side = pairs[number // 2], "bad" if number % 2 else "good"
-            return f"the {side} one of the pair {self.session.place_of(pair)}"
+            return f"the {side} sequence of the pair {self.session.place_of(pair)}"
 
         scores = self._scorer.sequences(
             encodings, self._mode, selected=selected, view=view, name_of=sequence_name
@@ -88,7 +89,7 @@ class PairScorer:
             yield {**row, "margin": margin, "correct": correct}
 
     def figures(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """How pairs came out (`seqmlm.evaluation.pairs.pair_figures`), and how they were scored."""
+        """Results of the pairs (`seqmlm.evaluation.pairs.pair_figures`), and how they were scored."""
         return {
             "metric": self._metric,
             "mode": str(self._mode),
@@ -99,7 +100,7 @@ class PairScorer:
 
 
 class _TokenView(View):
-    """Each token a unit of its own, in sequences no longer than the model."""
+    """A view in which each token is a unit. Sequences must not be longer than the model allows."""
 
     def units(self, tokenizer: Tokenizer) -> Units:
         return Units(tokenizer.space)
@@ -109,8 +110,8 @@ class _TokenView(View):
     ) -> list[tuple[Encoding, Bools]]:
         if len(encoding) > max_length:
             raise UsageError(
-                f"a text of {len(encoding)} tokens is longer than the model's window of {max_length}: what "
-                "it shares cannot be compared in one piece"
+                f"a text has {len(encoding)} tokens, more than the model's window of {max_length}: shorten "
+                "it, or use another metric"
             )
         numbers = np.arange(len(encoding), dtype=np.int32)
         groups = np.where(encoding.groups >= 0, numbers, SPECIAL_GROUP).astype(np.int32)
@@ -122,10 +123,10 @@ TOKENS = _TokenView()
 
 
 def common_tokens(first: Encoding, second: Encoding) -> tuple[Bools, Bools]:
-    """(L,) for each of two sequences, True at the tokens that an alignment of their ids has in both.
+    """The tokens that two sequences have in common, according to an alignment of their ids.
 
-    The metric of CrowS-Pairs compares these alone (by difflib's alignment, as there), so that the frequency
-    of the words that differ does not count.
+    For each sequence, a mask (L,) is True at these tokens. The metric of CrowS-Pairs compares only them (with
+    the same difflib alignment), so that the frequency of the differing words does not count.
     """
     masks = np.zeros(len(first), dtype=np.bool_), np.zeros(len(second), dtype=np.bool_)
     matcher = SequenceMatcher(None, first.ids.tolist(), second.ids.tolist(), autojunk=False)

@@ -1,7 +1,7 @@
-"""What a head reads, and where: long sequences are cut into windows, and labels divided among them.
+"""Select the tokens that a head reads: long sequences are cut into windows, and labels divided among them.
 
-A part is read in the window in which it is most central, as in scoring; a record's scores are the mean over
-its windows.
+A part is read in the window in which it is most central, as in scoring. The scores of a record are the mean
+over its windows.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ class HeadCard:
     """Description of the head of a model folder.
 
     Args:
-        kind: what is predicted.
-        label: what people call it: the column it was learnt from.
-        names: of the classes, tags or values, in the order of the outputs.
-        pool: "start", the state of a record's start token, or of the first token of a part; "mean" over all
-            tokens of a record, special ones too, as transformers has it, or of a part; "prompt", the gap's.
+        kind: kind of prediction.
+        label: name of the prediction: the column of the training labels.
+        names: names of the classes, tags or values, in the order of the outputs.
+        pool: the states that the head reads. Start states ("start") are those of the start token of a record,
+            or of the first token of a part. Means ("mean") are over all tokens of a part or record, including
+            special tokens, as in transformers. Prompts ("prompt") have the state of the gap.
         crf: see `HeadConfig`.
-        temperature: that logits are divided by (Guo et al. 2017).
-        center, scale: of each value; outputs are in units of `scale` from `center`.
-        pair: column of the other sequence, where pairs are predicted.
-        pairing: concat, both in one sequence; bi, each embedded alone.
-        length: of the longest window.
-        template, words: of a prompt (`seqmlm.inference.prompts`), a word for each class.
+        temperature: divisor of the logits (Guo et al. 2017).
+        center, scale: center and scale of each value. Outputs are in units of `scale` from `center`.
+        pair: column of the other sequence, if pairs are predicted.
+        pairing: "concat" joins both sequences, and "bi" embeds them separately.
+        length: number of tokens of the longest window.
+        template, words: template of a prompt, and a word for each class (`seqmlm.inference.prompts`).
     """
 
     kind: Kind
@@ -59,32 +60,34 @@ class HeadCard:
 
     @property
     def of_parts(self) -> bool:
-        """Whether parts of a record are labelled, not the record."""
+        """Whether the labels are those of parts of a record, not of the record."""
         return self.kind in ("tags", "entities")
 
     @property
     def config(self) -> HeadConfig:
-        """Configuration of the head itself.
+        """Configuration of the head.
 
-        One that begins fitted has no dropout: pooled states are nearly all mean, little deviation, which is
-        what it reads, and a mean that is dropped outweighs that (of three splice sites a first loss of 5.3
-        nats, and an accuracy of .846 instead of .915).
+        A fitted head starts without dropout. Pooled states are almost equal to their mean, and the head reads
+        their small deviations from it. Dropout of the mean would outweigh these deviations. On three splice
+        sites, it led to a first loss of 5.3 nats, and an accuracy of .846 instead of .915.
         """
         of: dict[str, Any] = {"kind": self.kind, "outputs": len(self.names), "crf": self.crf}
         return HeadConfig(**of, pairs=self.pairing == "bi", dropout=0.0 if self.begins_fitted else 0.1)
 
     @property
     def begins_fitted(self) -> bool:
-        """Whether a training begins with a head that was fitted to the frozen encoder (Kumar et al. 2022).
+        """Whether training starts with a head that was fitted to the frozen encoder (Kumar et al. 2022).
 
-        A head at random would first spoil what it reads. Values are read from so little of it, with such
-        weights, that a fitted head does (GB1: a Spearman of .43, at random .70); a cosine has one weight.
+        A random head would first spoil the states that it reads. Heads for values start at random: they read
+        such small differences, with such large weights, that a fitted head would spoil the states instead. On
+        GB1, its Spearman correlation is .43, and .70 for a random head. A head for a cosine has only one
+        weight.
         """
         values = self.kind == "value" and self.pairing != "bi"
         return not self.of_parts and self.pool != "prompt" and not values
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for the card."""
+        """The description as plain values, for the card."""
         return dict(to_dict(self))
 
     @classmethod
@@ -92,22 +95,23 @@ class HeadCard:
         """The head of a model.
 
         Raises:
-            UsageError: it has none.
+            UsageError: the model has no head.
         """
         if not model.card.head:
             raise UsageError(
-                f"{model.path} is a masked language model that predicts no labels: teach it some with seqmlm "
+                f"{model.path} is a masked language model without labels: train it on labels with seqmlm "
                 "finetune, or use zeroshot, which needs none"
             )
         return from_dict(cls, model.card.head)
 
 
 class Piece(NamedTuple):
-    """A window of a sequence, and which labels are read in it.
+    """A window of a sequence, and the labels that are read in it.
 
-    encoding: the window.
-    labels: where they are read.
-    numbers: (n,) of these labels among those of the sequence.
+    Attributes:
+        encoding: the window.
+        labels: the tokens at which labels are read.
+        numbers: (n,) numbers of these labels among those of the sequence.
     """
 
     encoding: Encoding
@@ -130,17 +134,23 @@ def unit_bounds(encoding: Encoding) -> NDArray[np.int32]:
 def pieces(
     encoding: Encoding, space: TokenSpace, card: HeadCard, bounds: NDArray[np.int32] | None = None
 ) -> tuple[list[Piece], NDArray[np.bool_]]:
-    """The windows in which the labels of a sequence are read, and (S,) which parts have a token.
+    """The windows in which the labels of a sequence are read, and a mask (S,) of parts with tokens.
 
-    `bounds`: (S, 2) of the labelled parts in its text, ascending; None for the sequence itself, whose S is 1.
+    Args:
+        encoding: the sequence.
+        space: the token space.
+        card: the description of the head.
+        bounds: (S, 2) start and end of the labelled parts in the text, ascending. With None, the label is
+            that of the sequence, and S is 1.
     """
     if bounds is None:
         return _of_record(encoding, space, card), np.ones(1, dtype=np.bool_)
     assert encoding.spans is not None
-    # The unknown token is of no unit, and stands for a text.
+    # The unknown token belongs to no unit, but represents text.
     inside = np.flatnonzero((encoding.groups >= 0) | (encoding.spans[:, 1] > encoding.spans[:, 0]))
     spans = encoding.spans[inside]
-    # Ends may go back where characters are several tokens: the largest so far finds the first that overlaps.
+    # Ends may decrease if a character consists of several tokens. The running maximum finds the first
+    # overlap.
     first = np.searchsorted(np.maximum.accumulate(spans[:, 1]), bounds[:, 0], side="right")
     stop = np.searchsorted(spans[:, 0], bounds[:, 1], side="left")
     has_token = stop > first
@@ -167,13 +177,13 @@ def _of_record(encoding: Encoding, space: TokenSpace, card: HeadCard) -> list[Pi
 def _of_parts(
     encoding: Encoding, space: TokenSpace, length: int, read_tokens: Longs, label: Longs, weights: Floats
 ) -> list[Piece]:
-    """The windows in which parts are read: each where its first token is most central."""
+    """The windows in which parts are read. Each part is read where its first token is most central."""
     if not len(read_tokens):
         return []
     first = np.r_[True, label[1:] != label[:-1]]
     selected = np.zeros(len(encoding), dtype=np.bool_)
     selected[read_tokens[first]] = True
-    # The column `weights` travels with the tokens: it says which of the sequence's a window has.
+    # The column `weights` keeps the token numbers of the sequence, so that they can be found in a window.
     numbered = replace(encoding, weights=np.arange(len(encoding), dtype=np.float32))
     pieces = []
     for window, owned in central_windows(numbered, space, length, selected):
@@ -192,13 +202,18 @@ def _of_parts(
 def pieces_of_pair(
     first: Encoding, second: Encoding, space: TokenSpace, card: HeadCard, types: bool
 ) -> list[Piece]:
-    """Where the label of two sequences is read: in both as one, or in the windows of the one, then the other.
+    """The windows in which the label of a pair is read.
+
+    They are the windows of the joined sequences, or those of the first sequence, then of the second.
 
     Args:
+        first, second: the two sequences.
+        space: the token space.
+        card: the description of the head.
         types: whether the model has segment ids.
 
     Raises:
-        DataError: as one they are longer than the model reads.
+        DataError: the joined sequences are longer than the model allows.
     """
     if card.pairing == "concat":
         return _of_record(_join_pair(first, second, space, types, card.length), space, card)
@@ -206,21 +221,21 @@ def pieces_of_pair(
     for encoding in (first, second):
         for number, piece in enumerate(_of_record(encoding, space, card)):
             first_of, weights = piece.labels.first & (number == 0), piece.labels.weights * np.float32(0.5)
-            # Further windows go on with what the first one began.
+            # Other windows continue the label that the first window started.
             pieces.append(piece._replace(labels=piece.labels._replace(first=first_of, weights=weights)))
     return pieces
 
 
 def pieces_read_together(pieces: Sequence[Piece], card: HeadCard) -> list[Sequence[Piece]]:
-    """Pieces by what the head reads at once: each alone, but all of a pair that is embedded apart."""
+    """Group pieces that the head reads together: single pieces, or all pieces of a pair with pairing "bi"."""
     return [pieces] if card.pairing == "bi" else [[piece] for piece in pieces]
 
 
 def _join_pair(first: Encoding, second: Encoding, space: TokenSpace, types: bool, length: int) -> Encoding:
-    """Two sequences as one: start, the first, end, the second, end (Devlin et al. 2019)."""
+    """Join two sequences: start, the first, end, the second, end (Devlin et al. 2019)."""
     pair = join([first, second], space, len(first) + len(second))[0]
     if len(pair) > length:
-        why = f"a pair of {len(pair)} tokens, and the model reads {length}"
+        why = f"a pair has {len(pair)} tokens, and the model reads {length}"
         raise DataError(why, remedy="shorten it, or leave it out")
     if not types:
         return replace(pair, spans=None)
@@ -229,6 +244,6 @@ def _join_pair(first: Encoding, second: Encoding, space: TokenSpace, types: bool
 
 
 def standardized(values: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of (N, K) values; 1 where they do not differ."""
+    """Mean and standard deviation of values (N, K). The deviation of equal values is set to 1."""
     deviation = values.std(axis=0)
     return tuple(values.mean(axis=0).tolist()), tuple(np.where(deviation > 0, deviation, 1.0).tolist())

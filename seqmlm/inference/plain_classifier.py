@@ -1,7 +1,7 @@
-"""A fine-tuned model as one of transformers' own classes, where that class computes the same numbers.
+"""Export a fine-tuned model to a class of transformers, if that class computes the same numbers.
 
-Temperature, and the scale of values, go into the last layer. What the class computes otherwise is refused,
-not approximated: `seqmlm predict` reads the folder as it is.
+The temperature and the scale of values become part of the last layer. Models for which the class would
+compute other numbers are refused, not approximated. `seqmlm predict` reads their folders directly.
 """
 
 from __future__ import annotations
@@ -32,25 +32,26 @@ PROBLEMS = MappingProxyType(
     }
 )
 POOLING = MappingProxyType({"start": "cls", "mean": "mean"})
-"""What transformers calls our ways of reading a record."""
+"""The names in transformers for the ways to pool a record."""
 
 
 def plain_classifier(model: LoadedModel) -> PreTrainedModel:
-    """Model for `AutoModelForSequenceClassification`, or for parts `AutoModelForTokenClassification`.
+    """A model for `AutoModelForSequenceClassification`, or `AutoModelForTokenClassification` for parts.
 
-    Its logits of one window are `Labeller.outputs` divided by the temperature; of values, in their own units.
+    For one window, its logits are `Labeller.outputs` divided by the temperature. Values are in their own
+    units.
 
     Raises:
-        UsageError: a model without a head, or one that transformers' class would compute otherwise.
-        StateError: its head is damaged.
+        UsageError: the model has no head, or the class of transformers would compute other numbers.
+        StateError: the head is damaged.
     """
     labeller = Labeller.load(model, Conditionals(model.rows, device="cpu"))
     card, rows = labeller.card, labeller.rows
     encoder: Any = rows.rows.model
     if (why := _obstacle(model, card, encoder.config.model_type)) is not None:
         raise UsageError(
-            f"{model.path} cannot become a plain transformers folder of equal numbers: {why}. The folder "
-            "itself does its work with seqmlm predict"
+            f"{model.path} cannot be exported to a plain transformers folder with equal numbers: {why}. "
+            "seqmlm predict can use the folder itself"
         )
     config = deepcopy(encoder.config)
     config.id2label = dict(enumerate(card.names))
@@ -75,21 +76,21 @@ def plain_classifier(model: LoadedModel) -> PreTrainedModel:
 
 
 def _obstacle(model: LoadedModel, card: HeadCard, architecture: str) -> str | None:
-    """Why transformers' class would compute other numbers; None where it would not."""
+    """Why the class of transformers would compute other numbers. None if it computes the same."""
     if card.crf:
-        return "its tags are one chain (a CRF), and transformers' class has none"
+        return "its tags form a chain (a CRF), which the class of transformers does not have"
     if card.pairing == "bi":
-        return "it embeds both sequences of a pair apart, and transformers' class reads them as one"
+        return "it embeds the sequences of a pair separately, and the class of transformers joins them"
     if model.card.channels:
         inputs = ", ".join(sorted(model.card.channels))
-        return f"it reads further inputs of each token ({inputs}), and transformers' class has none"
+        return f"it reads other inputs of each token ({inputs}), unlike the class of transformers"
     if card.of_parts:
-        return None if card.pool == "start" else "it reads a part from the mean over its tokens, not from one"
+        return None if card.pool == "start" else "it reads the mean over the tokens of a part, not one token"
     if HEADS[architecture].neck is None:
         return (
-            f"for a label of a sequence transformers' {architecture} has a further layer before the classes, "
-            "which was not trained (a ModernBERT can be exported, and tags of any architecture)"
+            f"for labels of sequences, {architecture} in transformers has an additional layer, which was not "
+            "trained (ModernBERT models and tags of any architecture can be exported)"
         )
     if card.pool not in POOLING:
-        return "it reads the gap of a prompt, and transformers' class has none"
+        return "it reads the gap of a prompt, which the class of transformers does not have"
     return None

@@ -1,8 +1,8 @@
-"""A prompt as the head of a fine-tuning: the classes begin as what the masked LM says of a word of each.
+"""Fine-tuning with a prompt: the classifier starts as the masked LM's predictions of a word per class.
 
-A record is put into a template with a gap, which is hidden; the classifier reads the state there and begins
-as the decoder's own rows of the classes' words (Gao et al. 2021, LM-BFF). Before the first step it is
-zero-shot classification, which a few examples only have to correct.
+A record is put into a template with a gap, which is masked. The classifier reads the state at the gap. It
+starts with the decoder's rows for the words of the classes (Gao et al. 2021, LM-BFF). Before the first step,
+it is a zero-shot classifier, which a few examples only need to correct.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Prompts:
     """Puts records into the template of a head.
 
     Raises:
-        UsageError: no template, a word of several tokens, or an architecture whose masked-LM head has another
-            form than the classifier.
+        UsageError: there is no template, a word has several tokens, or the masked-LM head of the architecture
+            has another form than the classifier.
     """
 
     def __init__(self, session: Session, card: HeadCard) -> None:
@@ -51,14 +51,14 @@ class Prompts:
     def _place(self, record: Record, word: str) -> int:
         tokens = self._query(record, word).asked
         if len(tokens) != 1:
-            raise UsageError(f"the word {word!r} is several tokens here: take one that the vocabulary has")
+            raise UsageError(f"the word {word!r} is several tokens: use a word in the vocabulary")
         return int(tokens[0])
 
     def _query(self, record: Record, word: str) -> Query:
         return self.classifier.query(record, word, self.card.length)
 
     def pieces(self, record: Record) -> list[Piece]:
-        """The window of a record in the template, with its gap hidden, as a list of one piece."""
+        """The window of a record in the template, with its gap masked, as a list of one piece."""
         query = self._query(record, self.card.words[0])
         ids = query.encoding.ids.copy()
         ids[query.masked] = self.session.tokenizer.space.mask
@@ -66,12 +66,12 @@ class Prompts:
         return [Piece(replace(query.encoding, ids=ids), where, np.zeros(1, dtype=np.int64))]
 
     def begin(self, rows: LabelledRows) -> None:
-        """Give the classifier the decoder's rows of the words."""
+        """Set the weights of the classifier to the decoder's rows for the words."""
         import torch
 
         decoder: Any = rows.rows.model.get_output_embeddings()
         if rows.rows.model.config.model_type != "modernbert":
-            raise UsageError("--head prompt needs a ModernBERT, such as seqmlm train makes")
+            raise UsageError("--head prompt needs a ModernBERT model, such as those from seqmlm train")
         chosen = torch.tensor(self.ids)
         with torch.no_grad():
             rows.classifier.weight.copy_(decoder.weight[chosen])

@@ -1,7 +1,7 @@
-"""Records to batches of encodings, and how much is done at a time: forward tokens, by estimate.
+"""Group records into batches of encodings, and limit the work of a batch by estimated forward tokens.
 
-A batch depends on the records in it alone, never on a clock, so that a run that goes on after a crash cuts
-the input where an undisturbed one does.
+A batch depends only on its records, never on a clock. Therefore a run that resumes after a crash cuts the
+input at the same places as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -32,14 +32,20 @@ BATCH_RECORDS = 256
 BATCH_CHARACTERS = 1 << 18
 BATCH_SECONDS = 2
 PART_SECONDS = 20
-"""Work by estimate between two commits: what a run that is stopped loses, and a resumed one repeats."""
+"""Estimated seconds of work between two commits.
 
-# Multiplications and additions a second: of two cores, and of a GPU that a small model does not fill.
-# One core of an AMD EPYC does 0.8 to 2 times as many in exact scores of sequences of 64 to 512 tokens, of
-# copies computed as differences too (fp32, tiny and small, four patterns of layers, processor time).
+A run that is stopped loses them, and repeats them when resumed.
+"""
+
+# Multiplications and additions per second of two cores, and of a GPU that a small model does not use fully.
+# One core of an AMD EPYC reaches 0.8 to 2 times as many in exact scores of sequences of 64 to 512 tokens.
+# This includes copies computed as differences (fp32, tiny and small, four patterns of layers, processor
+# time).
 _RATES = {False: 5e10, True: 1e13}
-_LENGTHS = 64  # of sequences whose exact score's cost is computed; up to 8,192 tokens 15 % apart
-_LEAST = {False: 4096, True: 1 << 17}  # forward tokens of a batch: less would leave forwards half empty
+# number of lengths for which the cost of an exact score is computed; up to 8,192 tokens they are 15 % apart
+_LENGTHS = 64
+# forward tokens of a batch; fewer would leave forward passes half empty
+_LEAST = {False: 4096, True: 1 << 17}
 
 
 # How much is done at a time
@@ -47,12 +53,12 @@ _LEAST = {False: 4096, True: 1 << 17}  # forward tokens of a batch: less would l
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """How much is done at a time; the same for the same model, mode and kind of device.
+    """How much work is done at a time. It is the same for the same model, mode and kind of device.
 
     Args:
-        batch: forward tokens of a batch, which is full with the first record that reaches this.
+        batch: forward tokens of a batch. The first record that reaches them completes the batch.
         commit_interval: forward tokens between two commits.
-        cost: forward tokens that a record of so many tokens takes.
+        cost: computes the forward tokens for a record from its number of tokens.
     """
 
     batch: float = float("inf")
@@ -60,13 +66,13 @@ class Budget:
     cost: Callable[[int], float] = float
 
     def share(self, sequence: Encoded) -> float:
-        """Share of a batch that a record fills, by tokens, records (`BATCH_RECORDS`) or characters."""
+        """The share of a batch that a record fills: by tokens, records (`BATCH_RECORDS`) or characters."""
         batch_share = max(1 / BATCH_RECORDS, characters(sequence.record) / BATCH_CHARACTERS)
         return max(batch_share, self.cost(len(sequence.encoding)) / self.batch)
 
     @classmethod
     def of(cls, model: LoadedModel, mode: Mode = EXACT) -> Budget:
-        """Budget of a model in a mode: about `BATCH_SECONDS` of work a batch and `PART_SECONDS` a commit."""
+        """The budget of a model in a mode: about `BATCH_SECONDS` per batch, and `PART_SECONDS` per commit."""
         each_second = tokens_per_second(model)
         batch = max(_LEAST[_has_gpu()], int(BATCH_SECONDS * each_second))
         commit = max(batch, int(PART_SECONDS * each_second))
@@ -80,14 +86,15 @@ def _has_gpu() -> bool:
 
 
 def tokens_per_second(model: LoadedModel) -> float:
-    """About how many forward tokens a model computes in a second: the same in every run on such a device."""
+    """Approximate forward tokens per second of a model. The same in every run on the same kind of device."""
     return _RATES[_has_gpu()] / (2 * model.rows.weights_per_token)
 
 
 def forward_tokens(model: LoadedModel, mode: Mode = EXACT) -> Callable[[int], float]:
-    """Function from tokens of a record to the forward tokens of its score in a mode, where units are tokens.
+    """A function from the tokens of a record to the forward tokens of its score in a mode.
 
-    In tokens that the model computes in whole sequences (`engine.layout.exact_cost`).
+    Units are assumed to be tokens. Forward tokens are counted as in whole sequences
+    (`engine.layout.exact_cost`).
     """
     longest = model.card.max_length
     copies = {"one-pass": 1, "partition": mode.parts}.get(mode.kind)
@@ -99,10 +106,10 @@ def forward_tokens(model: LoadedModel, mode: Mode = EXACT) -> Callable[[int], fl
     lengths, costs = _exact_costs(layers, longest)
 
     def exact_cost(tokens: int) -> float:
-        """Forward tokens of an exact score of so many tokens."""
+        """Forward tokens of an exact score of `tokens` tokens."""
         if tokens <= longest:
             return float(np.interp(tokens, lengths, costs))
-        # Each token is asked in one of two windows; both are computed unmasked.
+        # Each token is predicted in one of two windows. Both are also computed unmasked.
         return float(costs[-1]) * tokens / longest + tokens
 
     return exact_cost
@@ -110,7 +117,7 @@ def forward_tokens(model: LoadedModel, mode: Mode = EXACT) -> Callable[[int], fl
 
 @cache
 def _exact_costs(layers: Layers, longest: int) -> tuple[Doubles, Doubles]:
-    """Lengths from 0 to `longest`, ascending, and the cost of an exact score, nearly linear between them."""
+    """Ascending lengths from 0 to `longest`, and the cost of an exact score, nearly linear between them."""
     from seqmlm.engine.layout import exact_cost
 
     lengths = np.unique(np.geomspace(1, longest, _LENGTHS).round())
@@ -119,14 +126,14 @@ def _exact_costs(layers: Layers, longest: int) -> tuple[Doubles, Doubles]:
 
 
 def characters(record: Record) -> int:
-    """About how long a record is in its file; what is no text counts as a kilobyte."""
+    """Approximate length of a record in its file. Records that are not text count as a kilobyte."""
     return len(record.raw) if isinstance(record.raw, str) else 1024
 
 
 def batches(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """Records that are tokenized together: up to `BATCH_RECORDS` of them or `BATCH_CHARACTERS`, one at least.
+    """Group records to tokenize together, limited by `BATCH_RECORDS` and `BATCH_CHARACTERS`.
 
-    Those before an error come before it is raised.
+    A batch has at least one record. Records before an error are returned before it is raised.
     """
     batch, size = list[Record](), 0
     try:
@@ -150,7 +157,7 @@ _UNFAMILIAR = "a record most of which the model's vocabulary does not know: is i
 
 
 class Encoded(NamedTuple):
-    """A record and what the model sees of it."""
+    """A record and its encoding for the model."""
 
     record: Record
     encoding: Encoding
@@ -159,10 +166,10 @@ class Encoded(NamedTuple):
 def tokenized(
     domain: Field, tokenizer: Tokenizer, records: Sequence[Record], problems: Problems
 ) -> Iterator[Encoded]:
-    """Tokenize a batch; records that the tokenizer cannot spell go to `problems`.
+    """Tokenize a batch. Records that cannot be tokenized go to `problems`.
 
     Raises:
-        DataError: a record that cannot be spelled, where `problems` raises; those before it come first.
+        DataError: a record cannot be tokenized, and `problems` raises. Records before it come first.
     """
     sequences = list[Encoded]()
     stream: Iterator[Encoded]
@@ -181,15 +188,15 @@ def tokenized(
 def encoded(
     domain: Field, tokenizer: Tokenizer, records: Sequence[Record], problems: Problems
 ) -> list[Encoded]:
-    """`tokenized`, at once."""
+    """All results of `tokenized` as a list."""
     return [*tokenized(domain, tokenizer, records, problems)]
 
 
 def encoded_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Encoding]:
-    """Tokenize strings that stand in no file of the domain.
+    """Tokenize strings that do not come from a file of the domain.
 
     Raises:
-        DataError: a text that the tokenizer cannot spell.
+        DataError: a text cannot be tokenized.
     """
     try:
         return tokenizer.encode_batch(texts)
@@ -199,7 +206,7 @@ def encoded_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Encoding]:
 
 
 def unknown_tokens(tokenizer: Tokenizer, encodings: Iterable[Encoding]) -> int:
-    """Tokens that the vocabulary does not have, which no score can count."""
+    """Number of tokens outside the vocabulary, which no score can count."""
     unfamiliar = np.array(tokenizer.units.facts.unfamiliar, dtype=np.int32)
     return (
         sum(int(np.isin(encoding.ids, unfamiliar).sum()) for encoding in encodings) if len(unfamiliar) else 0
@@ -223,13 +230,13 @@ def _singly(
 
 
 def _unfamiliar(batch: Sequence[Encoded], tokenizer: Tokenizer) -> int:
-    """Records more than half of which is unknown."""
+    """Number of records of which more than half is unknown."""
     if not batch or not len(tokenizer.units.facts.unfamiliar):
         return 0
     unknown = np.zeros(max(tokenizer.space.size, max(tokenizer.units.facts.unfamiliar) + 1), dtype=np.bool_)
     unknown[list(tokenizer.units.facts.unfamiliar)] = True
     record = np.repeat(np.arange(len(batch)), [len(sequence.encoding) for sequence in batch])
-    # What is not known may stand outside of all units.
+    # Unknown tokens may be outside all units.
     strange = unknown[np.concatenate([sequence.encoding.ids for sequence in batch])]
     inside = strange | (np.concatenate([sequence.encoding.groups for sequence in batch]) >= 0)
     size = len(batch)
@@ -243,7 +250,7 @@ def _unfamiliar(batch: Sequence[Encoded], tokenizer: Tokenizer) -> int:
 
 
 def input_bytes(paths: Sequence[str]) -> int | None:
-    """Size of all input files together, as they lie on the disk; None where some is no file."""
+    """Total size of all input files on the disk. None if an input is not a file."""
     files = expand(paths)
     if any(is_reference(path) or is_pipe(path) for path in files):
         return None
@@ -251,14 +258,14 @@ def input_bytes(paths: Sequence[str]) -> int | None:
 
 
 def is_pipe(path: str) -> bool:
-    """Whether a path can be read only once: "-" and what is no regular file."""
+    """Whether a path can be read only once: "-", and anything other than a regular file."""
     return path == "-" or not (is_reference(path) or stat.S_ISREG(Path(path).stat().st_mode))
 
 
 def check(domain: Field, record: Record, tokenizer: Tokenizer, problems: Problems) -> bool:
-    """Whether the tokenizer can spell the record; what it cannot is handed to `problems`.
+    """Whether the tokenizer can spell the record. If not, the record goes to `problems`.
 
-    Only closed alphabets refuse a record; an open vocabulary counts its unknown tokens elsewhere.
+    Only closed alphabets refuse a record. An open vocabulary counts its unknown tokens elsewhere.
     """
     unknown_pieces = tokenizer.unknown(record.raw) if tokenizer.traits.closed else []
     if unknown_pieces:
@@ -270,7 +277,7 @@ def check(domain: Field, record: Record, tokenizer: Tokenizer, problems: Problem
 def unknown_error(
     domain: Field, record: Record, unknown_pieces: Sequence[Unknown], *, sensitive: bool = False
 ) -> DataError:
-    """The error for a record with pieces outside the alphabet; sensitive data shows no value."""
+    """The error for a record with pieces outside the alphabet. For sensitive data, it shows no values."""
     unit = "a unit" if sensitive or domain.sensitive else repr(unknown_pieces[0].text)
     further_pieces = f" and {len(unknown_pieces) - 1} more" if len(unknown_pieces) > 1 else ""
     return DataError(

@@ -1,7 +1,7 @@
-"""Sequences to scores: one model, any of the engine's modes, for records and for strings alike.
+"""Score sequences with one model, in any mode of the engine, for records and strings.
 
-Records become `ScoredRecord`, unit by unit, and are remembered by the session; strings whose units nobody
-looks at (sentences of pairs, hypotheses) become `SequenceScore`, which is cheaper to make.
+Records become `ScoredRecord`, unit by unit, and the session remembers them. Strings whose units are not
+needed (sentences of pairs, hypotheses) become `SequenceScore`, which is faster to compute.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from seqmlm.inference.session import Session
 
 
 class _Request(NamedTuple):
-    """Mode, reductions and view that a sequence is scored with."""
+    """The mode, reductions and view for scoring a sequence."""
 
     mode: Mode
     want: tuple[Reduction, ...]
@@ -43,7 +43,7 @@ class RecordScorer:
         self._scorers: dict[_Request, Scorer] = {}
 
     def encoded(self, records: Sequence[Record], problems: Problems) -> list[Encoded]:
-        """Tokenize a batch; records that the tokenizer cannot spell go to `problems`."""
+        """Tokenize a batch. Records that cannot be tokenized go to `problems`."""
         return encoded(self.session.domain, self.session.tokenizer, records, problems)
 
     def unit_scores(
@@ -55,16 +55,21 @@ class RecordScorer:
         view: View = WHOLE,
         selected: Sequence[Bools] | None = None,
     ) -> list[ScoredRecord]:
-        """Score every unit of a batch; long records window by window, each unit where it is most central.
+        """Score every unit of a batch.
 
-        Sequences that the model cannot tell apart are scored once. Where the model has counts that help, and
-        is shown the whole record, surprisals are those of the mixture of both; where the model sees the
-        units, the larger of both.
+        Long records are scored in windows, each unit where it is most central.
+
+        Sequences that the model cannot distinguish are scored once. If the model has useful counts and sees
+        whole records, surprisals come from the mixture of both. If the model also sees the predicted units,
+        the larger surprisal of the two is used.
 
         Args:
-            want: what is read of every unit beside its surprisal (`seqmlm.engine.reductions`).
-            view: what of a record the model is shown.
-            selected: for each (L,) True at the tokens of units to score; None for all, which are remembered.
+            batch: the encoded records.
+            mode: how units are masked.
+            want: values to read for every unit besides its surprisal (`seqmlm.engine.reductions`).
+            view: the part of a record that the model sees.
+            selected: (L,) for each record, True at the tokens of the units to score. None scores all units,
+                and remembers their scores.
         """
         expert = session_expert(self.session) if view == WHOLE else None
         request = _Request(mode, union(want, () if expert is None else expert.needs), view)
@@ -108,18 +113,18 @@ class RecordScorer:
         view: View = WHOLE,
         name_of: Callable[[int], str] = "sequence {}".format,
     ) -> list[SequenceScore]:
-        """Score sequences of which only the pseudo-log-likelihood is wanted; nothing is remembered.
+        """Compute the pseudo-log-likelihood of sequences. Nothing is remembered.
 
-        Positions count the scored tokens of a sequence of several windows.
+        In a sequence with several windows, positions count the scored tokens.
 
         Args:
-            mode, view: as of `unit_scores`.
-            selected: for each (L,) True at the tokens to score; None for all of all.
-            name_of: from number of a sequence, from 0 on, to its name in the error where its answers are not
-                finite.
+            encodings: the sequences.
+            mode, view: as in `unit_scores`.
+            selected: (L,) for each sequence, True at the tokens to score. None scores all tokens.
+            name_of: name of a sequence by its number, from 0, for the error if its result is not finite.
 
         Raises:
-            NotFiniteError: an answer is not a finite number.
+            NotFiniteError: a result is not a finite number.
         """
         expert = session_expert(self.session) if view == WHOLE else None
         request = _Request(mode, () if expert is None else expert.needs, view)
@@ -133,13 +138,13 @@ class RecordScorer:
         return mixed_sequences(expert, encodings, scores, visible=self._sees(mode))
 
     def _sees(self, mode: Mode) -> bool:
-        """Whether the model sees the units that it is asked about; a linear one never looks at them."""
+        """Whether the model sees the units that it predicts. A linear model never sees them."""
         return mode == ONE_PASS and self.session.model.rows.has_hidden_states
 
     def _windows(
         self, request: _Request, encodings: Sequence[Encoding], selected: Sequence[Bools] | None
     ) -> Iterator[list[SequenceScore]]:
-        """The scores of the windows of each sequence, one at least."""
+        """The scores of the windows of each sequence. Each sequence has at least one window."""
         tokenizer, longest = self.session.tokenizer, self.session.card.max_length
         counts: list[int] = []
 
@@ -156,7 +161,7 @@ class RecordScorer:
     def _culprit(
         self, request: _Request, encodings: Sequence[Encoding], selected: Sequence[Bools] | None
     ) -> int:
-        """The first of some sequences whose answers are not finite, each asked alone."""
+        """The number of the first sequence whose result is not finite, if each is scored separately."""
         for number, encoding in enumerate(encodings):
             try:
                 self._windows(request, [encoding], None if selected is None else [selected[number]])
@@ -165,7 +170,7 @@ class RecordScorer:
         return 0
 
     def _scorer(self, request: _Request) -> Scorer:
-        """The one scorer for a request."""
+        """The scorer for a request. It is created once."""
         if request not in self._scorers:
             rule, ask = request.view.units(self.session.tokenizer), self.session.conditionals()
             self._scorers[request] = Scorer(ask, rule, mode=request.mode, want=request.want)
@@ -177,7 +182,7 @@ _NOTHING = SequenceScore(_EMPTY, np.zeros(0, dtype=np.float32), _EMPTY)
 
 
 def _merge_windows(parts: list[SequenceScore]) -> SequenceScore:
-    """The score of a sequence from those of its windows, units still in order."""
+    """Combine the scores of the windows of a sequence. Units remain in order."""
     if len(parts) == 1:
         return parts[0]
     groups = np.concatenate([part.groups for part in parts])

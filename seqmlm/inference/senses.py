@@ -1,7 +1,7 @@
-"""Senses of words, or labels of any spans: the one whose centroid is nearest among those that the word has.
+"""Assign senses to words, or labels to any spans, by the nearest centroid among the senses of the word.
 
-A sense is the mean of the vectors that its word has in labelled sentences, and a word in context has the
-sense that is nearest by cosine (Jurafsky and Martin, Speech and Language Processing).
+The centroid of a sense is the mean of its word's vectors in labelled sentences. A word in context gets the
+sense with the largest cosine (Jurafsky and Martin, Speech and Language Processing).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from seqmlm.inference.arrays import HEADER, encode_arrays
 from seqmlm.inference.model_folder import SENSES, put_file
 from seqmlm.inference.vector_files import load_vector_file
 
-_AGAIN = "build some with --set senses=TRAIN"
+_AGAIN = "build senses with --set senses=TRAIN"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -31,9 +31,11 @@ class Senses:
     """A centroid for each sense of each word.
 
     Args:
-        centroids: (S, H), of length 1.
-        words, names, counts: of each, its word, its name, and how often training has it.
-        facts: what vectors they are of.
+        centroids: (S, H) centroids with length 1.
+        words: the word of each sense.
+        names: the name of each sense.
+        counts: the frequency of each sense in the training data.
+        facts: the kind of vectors.
     """
 
     centroids: Floats
@@ -44,7 +46,7 @@ class Senses:
 
     @cached_property
     def of_word(self) -> Mapping[str, list[int]]:
-        """Word to the numbers of its senses."""
+        """The numbers of the senses of each word."""
         numbers = defaultdict[str, list[int]](list)
         for number, word in enumerate(self.words):
             numbers[word].append(number)
@@ -52,10 +54,10 @@ class Senses:
 
     @classmethod
     def of(cls, labelled: Iterable[tuple[str, str, Floats]], facts: Mapping[str, Any]) -> Senses:
-        """From words, their senses and (H,) vectors.
+        """Compute centroids from words, their senses and vectors (H,).
 
         Raises:
-            UsageError: there are none.
+            UsageError: there are no labelled spans.
         """
         sums, counts = dict[tuple[str, str], Floats](), Counter[tuple[str, str]]()
         for word, name, vector in labelled:
@@ -63,7 +65,7 @@ class Senses:
             sums[key] = sums[key] + vector if key in sums else vector.astype(np.float64)
             counts[key] += 1
         if not sums:
-            raise UsageError("no labelled span to build senses from")
+            raise UsageError("the data have no labelled spans from which senses could be built")
         keys = sorted(sums)
         centroids = np.stack([sums[key] / max(float(np.linalg.norm(sums[key])), 1e-30) for key in keys])
         words, names = zip(*keys, strict=True)
@@ -73,7 +75,10 @@ class Senses:
         )
 
     def sense(self, word: str, vector: Floats) -> tuple[str, float | None]:
-        """The nearest sense of a word, and its cosine; `UNKNOWN` where training has no such word."""
+        """The nearest sense of a word, and its cosine.
+
+        `UNKNOWN` if the training data do not contain the word.
+        """
         senses = self.of_word.get(word)
         if not senses:
             return UNKNOWN, None
@@ -82,12 +87,12 @@ class Senses:
         return self.names[senses[int(cosines.argmax())]], float(cosines.max())
 
     def frequent(self, word: str) -> str:
-        """The most frequent sense of a word in training."""
+        """The most frequent sense of a word in the training data."""
         senses = self.of_word.get(word)
         return self.names[max(senses, key=lambda number: self.counts[number])] if senses else UNKNOWN
 
     def keep(self, folder: Path) -> None:
-        """Keep them with a model.
+        """Save the senses in the folder of a model.
 
         Raises:
             StateError: they cannot be written.
@@ -103,7 +108,7 @@ class Senses:
 
     @classmethod
     def stored(cls, folder: Path, expected: Mapping[str, Any]) -> Senses:
-        """Senses of a model folder; see `seqmlm.inference.vector_files.load_vector_file`."""
+        """The senses of a model folder. See `seqmlm.inference.vector_files.load_vector_file`."""
 
         def build(arrays: Mapping[str, Floats], described: Mapping[str, Any]) -> Senses:
             senses = cls(centroids=arrays["centroids"], **described)

@@ -1,12 +1,12 @@
-"""From the name of a model to something that can be asked: what every task does first, in one place.
+"""Open a model by its name: the first step of every task.
 
-A session has resolved the reference, loaded the folder, checked what may be shown, and settled the precision.
-It makes one `Conditionals` for the model, and remembers scores.
+A session has resolved the reference, loaded the folder, checked what may be shown, and set the precision. It
+creates the `Conditionals` of the model once, and remembers scores.
 
-The trade-off: memory for time. Most log windows and many reads occur again and again, so scores are kept by
-what the model saw; `forget` gives them up. A run does so at each commit, because the packing of a batch, and
-with it the last bits of its numbers, depends on which of its sequences are known already: a resumed run then
-repeats what an undisturbed one computes.
+Memory is traded for time. Most log windows and many sequencing reads occur repeatedly, so scores are kept by
+the input that the model saw. `forget` discards them, and a run does so at each commit. The reason: the
+packing of a batch, and therefore the last bits of its numbers, depend on which sequences are already known. A
+resumed run then repeats the numbers of an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -40,30 +40,30 @@ if TYPE_CHECKING:
     from seqmlm.registry.entries import ModelEntry
 
 ExpertUse = Literal["auto", "counts", "none"]
-"""Whether scores mix counts in: where they help, wherever there are any, or never."""
+"""Whether scores mix in counts: if they help, whenever the model has counts, or never."""
 
 CACHED_UNITS = 1 << 18
-"""Most units remembered, over all sequences; beyond it those not asked for longest are forgotten."""
+"""Largest number of remembered units over all sequences. Beyond it, the least recently used are forgotten."""
 
 Key = tuple[bytes, Hashable]
 
 NO_RECORD = Record(id="", raw="", source="", line=0)
 NO_ENCODING = Encoding(ids=np.zeros(0, dtype=np.int32), groups=np.zeros(0, dtype=np.int32))
-"""Of a record that is not kept."""
+"""Placeholder for a record that is not kept."""
 
 
 OWN_FILE = "name a file with --out, which only you can read"
-"""What to do where results for single records are not shown on the console."""
+"""Advice for cases in which results for single records are not shown on the console."""
 
 
 class Session:
-    """A model ready to be asked.
+    """A loaded model.
 
     Args:
         model: the model.
-        tokens_per_batch: budget of a forward pass; None for what suits the device.
-        precision: of the matrix products, for all that is asked; "auto" is resolved here.
-        entry: the model's entry in the registry, where it has one.
+        tokens_per_batch: number of tokens of a forward pass. None selects it for the device.
+        precision: number format of all matrix products. "auto" is resolved here.
+        entry: the model's entry in the registry, if it has an entry.
         expert: whether counts are mixed into scores (`seqmlm.inference.expert`).
     """
 
@@ -105,18 +105,20 @@ class Session:
 
         Args:
             reference: NAME, NAME@ALIAS, NAME:VERSION, a folder or a hub id.
-            domain: needed for a model without our card; for one with it, must agree.
-            folder: something is to be kept with the model, so that it must be a folder here.
-            replaced: a file of the model that will be replaced, so that it may be damaged.
-            shows_records: results for single records will be shown on the console: a sensitive model refuses.
-            remedy: what to do instead, for the message of that refusal.
-            labels: "none" takes masked language models, "learnt" those that are fine-tuned, "any" both, and
-                encoders without a masked-LM head.
+            domain: needed for a model without a seqmlm card. With a card, it must agree with the card.
+            tokens_per_batch, precision, expert: as for the class.
+            folder: whether files will be saved with the model, so that it must be a local folder.
+            replaced: a file of the model that will be replaced, and therefore may be damaged.
+            shows_records: whether results for single records will be shown on the console. Sensitive models
+                refuse this.
+            remedy: advice in the message of that refusal.
+            labels: "none" accepts masked language models, and "learnt" accepts fine-tuned models. "any"
+                accepts both, and also encoders without a masked-LM head.
 
         Raises:
-            UsageError: the reference cannot be one, a model of another domain, or a sensitive one whose
-                results would be shown.
-            StateError: no such model, or it is incomplete or not in a folder.
+            UsageError: the reference is invalid, the model belongs to another domain, or its results are
+                sensitive and would be shown.
+            StateError: the model does not exist, is incomplete, or is not in a folder.
         """
         resolved = resolve(reference)
         if folder and resolved.path is None:
@@ -127,8 +129,8 @@ class Session:
         model = model_folder.load(resolved.location, domain=domain, replaced=replaced, head=head)
         if model.card.head and labels == "none":
             raise UsageError(
-                f"{reference} was fine-tuned to predict {model.card.head.get('label')!r}, and answers "
-                f"nothing else: use seqmlm predict {reference}, or the model it was made from"
+                f"{reference} was fine-tuned and can only predict {model.card.head.get('label')!r}: use "
+                f"seqmlm predict {reference}, or the model from which it was made"
             )
         if shows_records and model.card.sensitive:
             raise UsageError(f"scores of sensitive data are not shown on the console: {remedy}")
@@ -139,61 +141,67 @@ class Session:
         """Refuse a model of sensitive data.
 
         Args:
-            kept: what would be kept with the model.
+            kept: the content that would be saved with the model, for the message.
+            why: the reason for the refusal, for the message.
 
         Raises:
-            UsageError: the model is such a one.
+            UsageError: the data of the model are sensitive.
         """
         if self.card.sensitive:
             raise UsageError(f"{kept} of sensitive data are not kept with a model: {why}")
 
     def data_rules(self) -> AbstractContextManager[None]:
-        """Context in which records for the model are handled: what leaves the process obeys the rules for its
-        data (`seqmlm.privacy`)."""
+        """Context with the privacy rules for the model's data (`seqmlm.privacy`).
+
+        Records for the model are processed in it.
+        """
         return model_folder.data_rules(self.card)
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer."""
+        """The tokenizer of the model."""
         return self.model.tokenizer
 
     @property
     def domain(self) -> Field:
-        """The model's domain."""
+        """The domain of the model."""
         return self.model.domain
 
     @property
     def mode(self) -> Mode:
-        """How records are scored where nobody says: the field's way, where units have tokens of their own."""
+        """The default mode: that of the field if its units have their own tokens, or else exact."""
         return self.domain.defaults.mode if self.tokenizer.units.facts.one_pass else EXACT
 
     @property
     def card(self) -> Card:
-        """The model's card."""
+        """The card of the model."""
         return self.model.card
 
     def reader(
         self, sources: Sequence[str], *, format: str | None = None, options: Mapping[str, Any] | None = None
     ) -> Callable[..., Any]:
-        """Function that reads the records of some sources, given the `Problems` that receive bad ones."""
+        """A function that reads the records of sources.
+
+        Its argument is the `Problems` that receive bad records.
+        """
         reader_options = {**self.model.reading(format), **(options or {})}
         return lambda problems: self.domain.read(
             sources, problems, format=format, scoring=True, **reader_options
         )
 
     def check_text(self) -> None:
-        """Refuse a model whose sequences are no strings (patients, log windows).
+        """Refuse a model whose sequences are not strings (patients, log windows).
 
         Raises:
-            UsageError: it is one.
+            UsageError: the model is such a model.
         """
         if not self.tokenizer.traits.reads(""):
             raise UsageError(
-                f"a sequence of the {self.card.domain} domain is no plain text; use seqmlm score on files"
+                f"a sequence of the {self.card.domain} domain is not plain text; use seqmlm score on files"
             )
 
     def conditionals(self) -> Conditionals:
-        """Conditional distributions of the model, on the best device."""
+        """The conditional distributions of the model, on the best device."""
         from seqmlm.engine.conditionals import Conditionals
         from seqmlm.engine.device import best_device
 
@@ -208,32 +216,40 @@ class Session:
         return self._conditionals
 
     def embedder(self, *, layers: str = "last", of: Of = "record", pool: Pool = "mean") -> Embedder:
-        """Embedder of records.
+        """Create an embedder of records.
 
         Args:
-            layers: last, a number, -4:mean or -4:sum of the last four, or all, one behind the other.
-            of: what has a vector. pool: see `seqmlm.inference.embedder.Embedder`.
+            layers: "last", "all" (concatenated) or a number. "-4:mean" and "-4:sum" combine the last four
+                layers.
+            of: the parts that get a vector each.
+            pool: see `seqmlm.inference.embedder.Embedder`.
 
         Raises:
-            UsageError: a layer that is not there, or a linear model, which has none.
+            UsageError: the model does not have the layer, or is linear and has no layers.
         """
         from seqmlm.inference.embedder import Embedder
 
         if not self.model.rows.has_hidden_states:
             raise UsageError(
-                f"{self.model.path} is a linear model, which has no hidden states: embed with one that was "
-                "trained with --size tiny, small or base"
+                f"{self.model.path} is a linear model, which has no hidden states: embed with a model that "
+                "was trained with --size tiny, small or base"
             )
         how: dict[str, Any] = {"layers": layers, "of": of, "pool": pool}
         return Embedder(self.conditionals(), self.tokenizer, self.card.max_length, **how)
 
     def embed(self, records: Iterable[Record], **how: Any) -> Iterator[tuple[Record, Floats]]:
-        """Vectors of records, lazily and in order: a record, and (T, H) float32 of it, one, or one for each
-        unit or window; none of a record without a unit. `how`: layers, of (not "span"), pool, as of
-        `embedder`.
+        """Compute the vectors of records, lazily and in order.
+
+        Args:
+            records: the records.
+            how: `layers`, `of` (not "span") and `pool`, as in `embedder`.
+
+        Yields:
+            Each record with its vectors (T, H) as float32. T is 1, or the number of units or windows. A
+            record without units has no vectors.
 
         Raises:
-            DataError: a record that cannot be spelled in the model's units.
+            DataError: a record cannot be tokenized.
         """
         from seqmlm.inference.record_batches import batches, encoded
 
@@ -248,47 +264,49 @@ class Session:
 
     @cached_property
     def budget(self) -> Budget:
-        """Forward tokens of a batch and of a part, and what an exact score takes of them."""
+        """Forward tokens of a batch and of a part, and the cost of an exact score in forward tokens."""
         from seqmlm.inference.record_batches import Budget
 
         return Budget.of(self.model)
 
     def place_of(self, item: Any) -> str:
-        """File and line of a record or pair for a message, and its id unless the data are sensitive."""
+        """File and line of a record or pair for messages, with its id unless the data are sensitive."""
         place = f"{item.source}:{item.line}"
         return place if self.card.sensitive else f"{place} ({item.id})"
 
     def tokens(self, raw: Any) -> int:
-        """Tokens of a sequence; of one that the tokenizer refuses, a window of the model."""
+        """Number of tokens of a sequence. If the tokenizer refuses it, it is the length of a window."""
         try:
             return len(self.tokenizer.encode(raw))
         except DataError:
             return self.card.max_length
 
     def copy_tokens(self, tokens: int) -> float:
-        """Forward tokens of one masked copy of so many tokens, among others of the same sequence."""
+        """Forward tokens of one masked copy with `tokens` tokens, among other copies of the same sequence."""
         window_tokens = min(tokens, self.card.max_length)
         return self.budget.cost(window_tokens) / window_tokens if window_tokens else 0.0
 
     @property
     def forward_tokens(self) -> int:
-        """Tokens that went through the model since `forget`."""
+        """Number of tokens that the model has processed since `forget`."""
         return self.conditionals().statistics.tokens - self._forgotten
 
     def forget(self) -> None:
-        """Keep no score, no free memory and no budget that was halved for want of it: as in a new process."""
+        """Discard scores, release free memory, and restore the batch size, as in a new process."""
         from seqmlm.engine.device import release_memory
 
         self.cache = ScoreCache()
-        if self.conditionals().device.type == "cpu":  # a GPU would wait for its own to be freed
+        if self.conditionals().device.type == "cpu":  # a GPU would wait for its own memory to be freed
             release_memory(self.conditionals().device)
         self._forgotten = self.conditionals().statistics.tokens
         self.conditionals().tokens_per_batch = self._budget
 
 
 class ScoreCache:
-    """Scores by what the model saw; bounded (units over all sequences), exact, the same for any order of the
-    input."""
+    """Scores by the input that the model saw.
+
+    The cache is exact, limited by the number of units, and independent of the order of the input.
+    """
 
     def __init__(self, units: int = CACHED_UNITS) -> None:
         self._most, self._units = units, 0
@@ -300,17 +318,18 @@ class ScoreCache:
         request: Hashable,
         score: Callable[[list[int]], list[ScoredRecord]],
     ) -> list[ScoredRecord]:
-        """Scores of a batch, one each, without record and encoding; of equal sequences the same object.
+        """Scores of a batch, in order, without record and encoding. Equal sequences get the same object.
 
         Args:
-            request: whatever else decides the answer (mode, what is read of it).
-            score: scores the sequences with these indices, those that are not known.
+            encodings: the sequences.
+            request: everything else that determines the scores: the mode and the values to read.
+            score: scores the sequences with these indices, which are not in the cache.
         """
         keys = [(digest(encoding), request) for encoding in encodings]
         fresh = {key: number for number, key in reversed(list(enumerate(keys))) if key not in self._known}
         missing = sorted(fresh.values())
         scores = score(missing) if missing else []
-        fresh_scores = {  # neither texts nor the batch that an encoding is a view of are kept
+        fresh_scores = {  # texts are not kept, nor the batch that an encoding is a view of
             keys[number]: replace(unit_scores, record=NO_RECORD, encoding=NO_ENCODING)
             for number, unit_scores in zip(missing, scores, strict=True)
         }
@@ -327,7 +346,7 @@ class ScoreCache:
 
 
 def digest(encoding: Encoding) -> bytes:
-    """16 bytes that are equal for encodings a model cannot tell apart."""
+    """A hash of 16 bytes that is equal for encodings that a model cannot distinguish."""
     state = blake2b(encoding.ids.tobytes(), digest_size=16)
     state.update(encoding.groups.tobytes())
     if encoding.positions is not None:

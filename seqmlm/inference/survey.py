@@ -1,4 +1,4 @@
-"""A report's view of vectors: how alike any two are and why, layer by layer, and a map of them."""
+"""The part of a report about vectors: the similarity of random pairs and its causes, by layer, and a map."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from seqmlm.reports.page import Cell, Page
 
 MOST = 2000
-"""Vectors that are looked at, drawn from all."""
+"""Number of vectors that are examined, drawn from all vectors."""
 ITEMS = 512
-"""Of the input that each layer is asked about."""
+"""Number of input items for which each layer is examined."""
 
 _COLUMNS = ("vectors", "mean cosine", "low", "high", "dimensions with the largest share of it")
 
@@ -33,16 +33,19 @@ _COLUMNS = ("vectors", "mean cosine", "low", "high", "dimensions with the larges
 def survey(
     page: Page, rows: Sequence[Floats], *, normal: str, words: Sequence[str], kinds: Sequence[str]
 ) -> None:
-    """Add how some vectors lie.
+    """Add the similarity of vectors, its relation to frequency, and maps to a page.
 
     Args:
-        rows: N of (W,). normal: what was taken off.
-        words: N units, or none. kinds: N values of a column, by which the map is coloured, or none.
+        page: the page.
+        rows: N vectors (W,).
+        normal: name of the normalization of the vectors.
+        words: N units, or none.
+        kinds: N values of a column for the colours of the map, or none.
     """
     vectors = np.stack(rows)
     if (shape := geometry(vectors)) is None:
         return
-    page.table("How alike random pairs are", _COLUMNS, [_row(normal, shape)])
+    page.table("How similar random pairs are", _COLUMNS, [_row(normal, shape)])
     if words:
         rho = frequency_correlation(vectors, words)
         page.section("Frequency", f"Spearman of a unit's frequency and its mean cosine with all: {rho:.3f}.")
@@ -53,9 +56,10 @@ def survey(
 
 
 def layer_table(embedder: Embedder, items: Iterable[Item]) -> Iterator[list[Cell]]:
-    """Rows of a table about the vectors of the first items: one for each layer.
+    """Rows of a table about the vectors of the first items: two for each layer.
 
-    A row describes the vectors as they are, and those of one half without the mean of the other half.
+    The first row describes the raw vectors. The second describes half of the vectors after subtraction of the
+    mean of the other half.
     """
     vectors_read, first = list[Floats](), islice(items, ITEMS)
     while batch := [*islice(first, BATCH_RECORDS)]:
@@ -76,7 +80,7 @@ def layer_table(embedder: Embedder, items: Iterable[Item]) -> Iterator[list[Cell
 
 
 def add_layers(page: Page, rows: Sequence[Sequence[Cell]]) -> None:
-    """Add that table."""
+    """Add the table of layers to a page."""
     page.table("The same by layer", _COLUMNS, rows)
 
 

@@ -1,4 +1,4 @@
-"""What of an encoder is trained with a head: all of it, its last layers, low-rank adapters, or nothing."""
+"""Select what is trained together with a head: all of the encoder, its last layers, adapters, or nothing."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from seqmlm.inference.pieces import HeadCard
 
 
 def tune(rows: LabelledRows, how: str) -> None:
-    """Freeze what is not trained.
+    """Freeze the parameters that are not trained.
 
     Args:
-        rows: changed in place.
-        how: "all", "last:K" layers, "lora:R" (adapters of rank R beside the products of all layers, Hu et al.
-            2022), or "none".
+        rows: the model. It is changed in place.
+        how: "all", "none", "last:K" (the last K layers), or "lora:R". The last adds adapters of rank R to the
+            linear maps of all layers (Hu et al. 2022).
 
     Raises:
-        UsageError: something else, or what the model does not have.
+        UsageError: `how` has another form, or the model does not have these layers.
     """
     kind, _, number = how.partition(":")
     if how == "none":
@@ -49,7 +49,7 @@ def tune(rows: LabelledRows, how: str) -> None:
 
 
 def merge(rows: LabelledRows) -> None:
-    """Put adapters into the weights that they stand beside; without adapters nothing changes."""
+    """Merge adapters into the weights that they modify. A model without adapters does not change."""
     for name, module in list(rows.rows.model.named_modules()):
         if hasattr(module, "get_delta_weight"):
             module.merge()
@@ -58,21 +58,23 @@ def merge(rows: LabelledRows) -> None:
 
 
 UNITS = 100_000
-"""Labels that a linear head on a frozen encoder is fitted to, at most: drawn."""
+"""Largest number of labels for fitting a linear head on a frozen encoder. More labels are sampled."""
 
 
 def fit_frozen(
     rows: LabelledRows, card: HeadCard, features: Floats, targets: Floats, seed: int, *, begins: bool = False
 ) -> None:
-    """Fit the head alone: logistic or ridge regression on standardized features, by scikit-learn.
+    """Fit only the head: logistic or ridge regression on standardized features, with scikit-learn.
 
     Args:
-        rows: whose classifier is set.
-        features: (N, H) what it reads (`Labeller.features`); rows of NaN are left out.
-        targets: (N, K).
-        seed: of which labels are drawn, where there are many.
-        begins: the encoder will be trained with this head. Then one scale serves all features, so that little
-            weight is on those that vary little, which the first steps would move by many deviations.
+        rows: the model. Its classifier is set.
+        card: the description of the head.
+        features: (N, H) features of the head (`Labeller.features`). Rows with NaN are left out.
+        targets: (N, K) labels.
+        seed: seed for sampling labels, if there are many.
+        begins: whether the encoder will be trained with this head. All features then have the same scale, so
+            that features with little variance get small weights. The first steps would move such features by
+            many deviations.
     """
     from sklearn.linear_model import RidgeCV
     from sklearn.preprocessing import StandardScaler
@@ -81,7 +83,7 @@ def fit_frozen(
     if len(complete) > UNITS:
         complete = np.sort(np.random.default_rng(seed).choice(complete, UNITS, replace=False))
     scaler = StandardScaler().fit(features[complete])
-    # A dead feature has only rounding errors, which would be scaled up.
+    # A feature without variance has only rounding errors, which would be scaled up.
     scaler.scale_[scaler.scale_ < 1e-6 * scaler.scale_.max()] = np.inf
     if begins:
         scaler.scale_[:] = np.sqrt(scaler.var_.mean()) or 1.0
@@ -106,7 +108,10 @@ def fit_frozen(
 
 
 def _logistic(inputs: Floats, labels: Floats) -> tuple[Longs, Doubles, Doubles]:
-    """Classes that occur (K,), their weights (K, H) and biases (K,); of two, the first one's are 0."""
+    """The classes that occur (K,), their weights (K, H) and biases (K,).
+
+    The first of two classes has zeros.
+    """
     from sklearn.linear_model import LogisticRegression
 
     classes = np.unique(labels).astype(np.int64)

@@ -1,28 +1,30 @@
-"""How a model judges variants: log-ratios by every convention, from one set of passes, none of them twice.
+"""Score variants with log-ratios in several conventions, from shared forward passes without repetition.
 
-x is the wild type, y the mutant, M the places where they differ; the log-ratio of a place is the log-
-probability of the new unit minus that of the old one. Summed over M, with places asked in
+x is the wild type, y is the mutant, and M are the places where they differ. The log-ratio of a place is the
+log-probability of the new unit minus that of the old unit. It is summed over M. The places are predicted with
 
     wt          x unmasked (one pass; ESM's "wt-marginals")
     masked      x with this place masked (ESM's option "masked-marginals")
     mask_fill   x with all of M masked (the formula of Meier et al. 2021)
     mutant      y with this place masked
-    match_fill  the new unit in y, the old one in x, each with this place masked
+    match_fill  the new unit in y, the old unit in x, each with this place masked
     pll_delta   pseudo-log-likelihood of y minus that of x
-    pll_excess  the same of what each place has above its expectation, the negative entropy there
+    pll_excess  the same, but each place counts minus its expectation, the negative entropy there
 
-Deletions and insertions have the last two alone. A unit that is lost or gained counts in `pll_delta` whatever
-it is, so that this says little more than how long a deletion is; by `pll_excess` a unit that is as probable
-as expected counts nothing.
+Deletions and insertions have only the last two. In `pll_delta`, a lost or gained unit counts, whatever it is.
+Therefore it mostly measures the length of a deletion. In `pll_excess`, a unit that is as probable as expected
+counts 0.
 
-For one substitution all but `wt` and the last two are the same. Of a sequence longer than the model every
-place is asked in the window in whose middle it stands, as ProteinGym does; what lies outside does not count.
+For a single substitution, all except `wt` and the last two are equal. In a sequence longer than the model
+allows, each place is predicted in the window around it, as in ProteinGym. Content outside the window has no
+effect.
 
-Where a token is several letters (k-mers, byte pairs) a letter is hidden with all tokens that show it,
-and read as a letter: `masked` is the one masked convention there. Of both strands the mean is taken.
+If a token has several letters (k-mers, byte pairs), a letter is masked with all tokens that show it, and
+predicted as a letter. Then `masked` is the only masked convention. With two strands, the mean of both is
+used.
 
-Beside them stands how well the model knows the wild type: by so many bits does what stands at the places of a
-variant surprise it, by `masked`. Effects are worth little where chance does as well (Gordon et al. 2024).
+The results also include how well the model knows the wild type: its mean surprisal in bits at the places of a
+variant, with `masked`. Effects are of little value if a random guess does as well (Gordon et al. 2024).
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ MASKED = ("masked", "wt", "mask_fill", "mutant", "match_fill")
 WHOLE = ("pll_delta", "pll_excess")
 CONVENTIONS = (*MASKED, *WHOLE)
 BITS = "wildtype_bits"
-NOT_LETTERS = "variants need a model whose units are single letters, each a token"
+NOT_LETTERS = "variants need a model whose units are single letters, with a token for each letter"
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -62,8 +64,10 @@ Effects = dict[str, float]
 class Context(NamedTuple):
     """A copy of a wild type in which the distribution at one place is read.
 
-    place: the unit that is read. masked: units that hold [MASK]. substitutions: (unit, token) of those that
-    hold another token.
+    Attributes:
+        place: the unit that is read.
+        masked: units that are replaced with [MASK].
+        substitutions: (unit, token) for units that are replaced with another token.
     """
 
     place: int
@@ -74,9 +78,12 @@ class Context(NamedTuple):
 class _Wildtype:
     """A wild type with its tokens and the log-probabilities computed so far.
 
-    tokens: (U,) where its units stand, every one a token, one a letter; -1 where a letter is no unit.
-    log_probs: (V,) log-probabilities in the contexts that variants share.
-    pll: its pseudo-log-likelihood and the excess of that, or None as long as nobody asked.
+    Each unit is a token and a letter.
+
+    Attributes:
+        tokens: (U,) the position of each unit's token, and -1 if a letter is not a unit.
+        log_probs: (V,) log-probabilities, in the contexts that variants share.
+        pll: its pseudo-log-likelihood with excess. None until it is computed.
     """
 
     def __init__(self, text: str, encoding: Encoding, tokens: Longs) -> None:
@@ -86,13 +93,14 @@ class _Wildtype:
 
 
 class _Shared:
-    """Places of a wild type that several variants have, in chunks which are each asked by themselves.
+    """Places of a wild type that several variants share, in chunks that are computed separately.
 
     Args:
-        places: all of them, ascending. size: of a chunk.
+        places: all places, ascending.
+        size: number of places in a chunk.
 
     Attributes:
-        first: of each chunk the variant that needs it first, in the order of the file.
+        first: for each chunk, the first variant in the file that needs it.
     """
 
     def __init__(self, places: Sequence[int], size: int) -> None:
@@ -102,7 +110,7 @@ class _Shared:
         self.first: dict[int, Variant] = {}
 
     def add(self, variant: Variant) -> None:
-        """Take the next variant of the file."""
+        """Add the next variant of the file."""
         for number in self._of(variant):
             self.first.setdefault(number, variant)
 
@@ -110,7 +118,7 @@ class _Shared:
         return {self._chunk[edit.start] for edit in variant.edits if edit.start in self._chunk}
 
     def places(self, variant: Variant) -> int:
-        """Places that are asked for a variant, since it is the first one that needs them."""
+        """The number of places that are computed for a variant, because it is the first to need them."""
         first_needed = [number for number in self._of(variant) if self.first.get(number) is variant]
         return sum(len(self._places_of(number)) for number in first_needed)
 
@@ -118,14 +126,14 @@ class _Shared:
         return self._places[number * self._size : (number + 1) * self._size]
 
     def due(self, variants: Iterable[Variant]) -> list[Sequence[int]]:
-        """The chunks that some variants need and that were not asked yet, each once."""
+        """The chunks that some variants need and that were not computed yet, each once."""
         due = sorted(self._due & set().union(*map(self._of, variants)))
         self._due -= set(due)
         return [self._places_of(number) for number in due]
 
 
 class _Place(NamedTuple):
-    """A place of a variant: the tokens that stand there before and after, and the contexts it is asked in."""
+    """A place of a variant: the old and the new token, and the contexts in which it is read."""
 
     old_token: int
     new_token: int
@@ -136,14 +144,14 @@ class _Place(NamedTuple):
 
 
 class _Likelihood(NamedTuple):
-    """Pseudo-log-likelihood of a sequence (nats), and how much of it is above its expectation."""
+    """Pseudo-log-likelihood of a sequence (nats), and its excess over the expectation."""
 
     pll: float
     excess: float
 
     @classmethod
     def of(cls, score: ScoredRecord) -> _Likelihood:
-        """Likelihood of a sequence from its scores, which have the entropy of each unit."""
+        """The likelihood of a sequence from its scores, which must have the entropy of each unit."""
         bits, expected = float(score.surprisal.sum()), float(score.values[Entropy.name].sum())
         return cls(pll=-bits * math.log(2), excess=(expected - bits) * math.log(2))
 
@@ -152,17 +160,19 @@ class VariantScorer:
     """Scores variants with one model.
 
     Args:
-        session: the model; counts must not be mixed in.
-        letters: what can stand at one place.
-        pll: the PLL-delta and its excess of all variants, not of deletions and insertions alone.
-        mirrored: the same variant as the other strand has it, or None; the mean of both is taken.
-        windows: nearly every variant has a wild type of its own: none is remembered for a later call.
+        session: the model. Counts must not be mixed in.
+        letters: the letters that may occur at a place.
+        pll: whether to compute `pll_delta` and `pll_excess` for all variants, not only for deletions and
+            insertions.
+        mirrored: returns the same variant on the other strand, or None. The mean of both is used.
+        windows: whether nearly every variant has its own wild type. Wild types are then not remembered for
+            later calls.
 
     Attributes:
-        one_letter: whether every letter is a token; else `masked` is the one masked convention.
+        one_letter: whether every letter is a token. If not, `masked` is the only masked convention.
 
     Raises:
-        UsageError: the model's units are not single letters.
+        UsageError: the units of the model are not single letters.
     """
 
     def __init__(
@@ -180,7 +190,7 @@ class VariantScorer:
         self._scorer = RecordScorer(session)
         self._wildtypes: dict[str, _Wildtype] = {}
         self._shared: dict[str, _Shared] = {}
-        self._whole: dict[str, Variant] = {}  # the first variant of each wild type that needs its likelihood
+        self._whole: dict[str, Variant] = {}  # first variant of each wild type that needs its likelihood
         self._symbols = session.tokenizer.units.facts.names
         self.one_letter = self._symbols is None or session.tokenizer.traits.single_tokens
         if self.one_letter:
@@ -190,10 +200,11 @@ class VariantScorer:
             raise UsageError(NOT_LETTERS)
 
     def expect(self, variants: Iterable[Variant]) -> None:
-        """Variants that will be asked about in several batches: what they share is asked once.
+        """Announce variants of several batches, so that shared contexts are computed once.
 
-        It is asked by itself, so that no answer depends on which variants are in a batch, and in chunks of
-        about two seconds of work by estimate, so that rows can be committed in between.
+        Shared contexts are computed separately, so that no result depends on which variants are in a batch.
+        They are divided into chunks of about two seconds of work by estimate, so that rows can be committed
+        in between.
         """
         places, scored = dict[str, set[int]](), [variant for variant in variants if variant.scored]
         for variant in scored:
@@ -209,9 +220,9 @@ class VariantScorer:
                 self._shared[variant.wildtype].add(variant)
 
     def cost(self, variant: Variant) -> float:
-        """Forward tokens that a variant takes, by estimate.
+        """Estimate the forward tokens for a variant.
 
-        What several variants share counts for the first of them in the file.
+        Contexts that several variants share count for the first of these variants in the file.
         """
         if not variant.scored:
             return 0.0
@@ -229,7 +240,7 @@ class VariantScorer:
         return total if self._mirrored(variant) is None else 2 * total
 
     def _pll_cost(self, variant: Variant, tokens: int) -> float:
-        """Forward tokens of the likelihoods of a mutant and, where it is not known before, its wild type."""
+        """Forward tokens for the likelihood of a mutant and, if not known yet, of its wild type."""
         cost, new_letters = self.session.budget.cost, sum(len(edit.text) for edit in variant.edits)
         old_letters = sum(edit.end - edit.start for edit in variant.edits)
         if variant.flank is not None:
@@ -242,22 +253,27 @@ class VariantScorer:
         return self._pll or not variant.substitutions
 
     def _place_cost(self, text: str) -> float:
-        """Forward tokens of a place asked hidden and seen, the latter in a window that others may share."""
+        """Forward tokens for a place, masked and unmasked.
+
+        Other places may share the window of the latter.
+        """
         tokens, longest = self._tokens(text), self.session.card.max_length
         return self.session.copy_tokens(tokens) + (longest if tokens > longest else 0)
 
     def _tokens(self, text: str) -> int:
-        """Tokens of a wild type; where each letter is a token, its letters, start and end."""
+        """Number of tokens of a wild type. If each letter is a token, they are its letters, start and end."""
         return len(text) + 2 if self.one_letter else self.session.tokens(text)
 
     def effects(self, variants: Sequence[Variant]) -> list[Effects]:
-        """Log-ratios (nats) of some variants by convention, higher = fitter; {} for what is not scored.
+        """Log-ratios (nats) of variants, by convention. Higher is fitter.
 
-        Where `masked` is known, `BITS` is beside it.
+        Variants that are not scored have none.
+
+        If `masked` is available, the result also has `BITS`.
 
         Raises:
-            DataError: a sequence that cannot be spelled.
-            UsageError: a unit of the model is not one letter.
+            DataError: a sequence cannot be tokenized.
+            UsageError: a unit of the model is not a single letter.
         """
         mirrored = {
             n: twin for n, variant in enumerate(variants) if (twin := self._mirrored(variant)) is not None
@@ -280,7 +296,7 @@ class VariantScorer:
         return ratios
 
     def _substitution_effects(self, variants: Sequence[Variant]) -> list[Effects]:
-        """`MASKED` of substitutions, where every letter is a token."""
+        """The `MASKED` conventions of substitutions, if every letter is a token."""
         places = [self._places(variant) for variant in variants]
         contexts: dict[str, dict[Context, None]] = {}
         for variant, variant_places in zip(variants, places, strict=True):
@@ -309,7 +325,7 @@ class VariantScorer:
         return effects
 
     def map(self, text: str) -> Doubles:
-        """(L, A) log-ratio of each letter in place of what stands there, by `masked`; NaN of gaps."""
+        """(L, A) log-ratio of each letter to the letter of the sequence, with `masked`. NaN for gaps."""
         wildtype = self._wildtype_of(text)
         places = np.flatnonzero(wildtype.tokens >= 0)
         contexts = [Context(place, (place,)) for place in places.tolist()]
@@ -331,7 +347,7 @@ class VariantScorer:
     def _checked(self, text: str, encoding: Encoding) -> _Wildtype:
         tokens = self.session.tokenizer.units.places(encoding)
         units = np.count_nonzero(encoding.groups >= 0)
-        if len(tokens) < len(text) and encoding.spans is not None:  # N is no unit: nothing stands there
+        if len(tokens) < len(text) and encoding.spans is not None:  # N is not a unit: it has no token
             letter_tokens = np.full(len(text), -1, dtype=np.int64)
             letter_tokens[encoding.spans[tokens, 0]] = tokens
             nowhere = {letter for letter, token in zip(text, letter_tokens, strict=True) if token < 0}
@@ -361,7 +377,7 @@ class VariantScorer:
         ]
 
     def _rows(self, wildtype: _Wildtype, contexts: Iterable[Context]) -> Mapping[Context, Floats]:
-        """(V,) log-probabilities of all tokens at the place of each context; none is asked twice."""
+        """(V,) log-probabilities of all tokens at the place of each context. No context is computed twice."""
         log_probs = {
             context: wildtype.log_probs[context] for context in contexts if context in wildtype.log_probs
         }
@@ -370,7 +386,8 @@ class VariantScorer:
         for context in contexts:
             if context not in log_probs:
                 token = int(wildtype.tokens[context.place])
-                # From the place itself on, so that windows of an even length begin where ProteinGym's do.
+                # From the place itself, so that windows with an even length start where those of ProteinGym
+                # start.
                 window = window_around(wildtype.encoding, space, longest, token, token)
                 first = int(window.groups[window.groups >= 0][0])
                 windows.setdefault(first, (window, []))[1].append(context)
@@ -403,7 +420,10 @@ class VariantScorer:
         return log_probs
 
     def _query(self, wildtype: _Wildtype, window: Encoding, copies: Sequence[Sequence[Context]]) -> Query:
-        """One question about a window: a variant for each copy, in which all its places are asked."""
+        """A query about a window, with a variant for each copy.
+
+        All places of a copy are read in its variant.
+        """
         token_of_group = {int(group): at for at, group in enumerate(window.groups) if group >= 0}
         groups = wildtype.encoding.groups[wildtype.tokens].tolist()
         at = [token_of_group.get(group, -1) for group in groups]  # -1: outside the window
@@ -433,7 +453,7 @@ class VariantScorer:
         )
 
     def _letter_effects(self, variants: Sequence[Variant]) -> list[Effects]:
-        """`masked` where tokens are several letters: each letter hidden with all tokens that show it."""
+        """`masked` if tokens have several letters. Each letter is masked with all tokens that show it."""
         rule, session = self.session.tokenizer.units, self.session
         assert rule.facts.names is not None
         symbol = {letter: number for number, letter in enumerate(rule.facts.names)}
@@ -457,7 +477,7 @@ class VariantScorer:
         ]
 
     def _deltas(self, variants: Sequence[Variant]) -> list[Effects]:
-        """`WHOLE` of each mutant and its wild type, and the PLL-delta of their means over units."""
+        """The `WHOLE` conventions of mutants and wild types, and the difference of their means per unit."""
         unflanked = [variant for variant in variants if variant.flank is None]
         for wildtype in {
             variant.wildtype: self._wildtype_of(variant.wildtype) for variant in unflanked
@@ -496,22 +516,22 @@ class VariantScorer:
     def _likelihoods(
         self, encodings: Sequence[Encoding], selected: Sequence[NDArray[np.bool_]] | None = None
     ) -> list[_Likelihood]:
-        """Likelihoods of sequences; with (L,) masks, of their selected tokens only."""
+        """Likelihoods of sequences. With masks (L,), only their selected tokens count."""
         masks = selected or [np.ones(len(encoding), dtype=np.bool_) for encoding in encodings]
         batch = [Encoded(NO_RECORD, encoding) for encoding in encodings]
         return [*map(_Likelihood.of, self._scorer.unit_scores(batch, want=(Entropy(),), selected=masks))]
 
     def _segments(self, variant: Variant, wildtype: Encoding, mutant: Encoding) -> list[NDArray[np.bool_]]:
-        """(L,) of wild type and mutant: the tokens of what changes and of `flank` letters at each side.
+        """(L,) masks of the wild type and mutant: tokens of the change and of `flank` letters on each side.
 
-        Tokens may be cut otherwise in the mutant: the segment ends where both have the end of a token, so
-        that both count the same letters beside the change.
+        The mutant may be tokenized differently. A segment therefore ends at token ends that both share, so
+        that both count the same letters around the change.
         """
         assert variant.flank is not None
         sizes = len(variant.wildtype), len(variant.mutant)
         prefix = max(0, variant.edits[0].start - variant.flank)
         suffix = max(0, sizes[0] - variant.edits[-1].end - variant.flank)
-        # Residues have no spans: there each token is a letter, and its group says which.
+        # Residues have no spans. There, each token is a letter, and its group is the number of the letter.
         spans = [_spans(encoding) for encoding in (wildtype, mutant)]
         starts = np.intersect1d(spans[0][:, 0], spans[1][:, 0])
         ends = np.intersect1d(sizes[0] - spans[0][:, 1], sizes[1] - spans[1][:, 1])
@@ -527,12 +547,12 @@ class VariantScorer:
 
 
 def _bits(log_probs: Sequence[float]) -> Effects:
-    """The mean surprisal of what the wild type has, by name; nothing where nothing changes."""
+    """The mean surprisal of the wild type's units at the changed places, by name. Empty without a change."""
     return {BITS: -float(np.mean(log_probs, dtype=np.float64)) / math.log(2)} if log_probs else {}
 
 
 def _spans(encoding: Encoding) -> Longs:
-    """(T, 2) the letters of each token that is one."""
+    """(T, 2) start and end of each token of a unit, in letters."""
     inside = encoding.groups >= 0
     if encoding.spans is not None:
         return encoding.spans[inside].astype(np.int64)
@@ -540,7 +560,7 @@ def _spans(encoding: Encoding) -> Longs:
 
 
 def _ratio_sums(places: Sequence[_Place], rows: Mapping[Context, Floats]) -> Effects:
-    """The conventions' log-ratios, summed over the places of a variant."""
+    """The log-ratios of the conventions, summed over the places of a variant."""
     ratios = dict.fromkeys(MASKED, 0.0)
     for place in places:
         for name in ("wt", "masked", "mask_fill", "mutant"):

@@ -12,7 +12,7 @@ from seqmlm.parsing import parse_json
 
 
 class VectorFacts(Protocol):
-    """An object that was fitted to vectors, with facts that name these vectors."""
+    """An object that was fitted to vectors, with facts that identify these vectors."""
 
     @property
     def facts(self) -> Mapping[str, Any]: ...
@@ -24,15 +24,18 @@ Loaded = TypeVar("Loaded", bound=VectorFacts)
 def load_vector_file(
     file: Path, make: Callable[[Arrays, Any], Loaded], expected: Mapping[str, Any], *, name: str, remedy: str
 ) -> Loaded:
-    """Object that was fitted to vectors, from the arrays and the header of a file of a model folder.
+    """Load an object that was fitted to vectors from a file of a model folder.
 
     Args:
-        expected: facts that it must agree with.
-        name, remedy: what it is called, and how a person gets another.
+        file: the file.
+        make: creates the object from the arrays and the header.
+        expected: facts that the object must agree with.
+        name: name of the kind of object, for messages.
+        remedy: advice on how to create another object, for messages.
 
     Raises:
-        UsageError: there is none, or it is of other vectors.
-        StateError: it is damaged.
+        UsageError: the file does not exist, or was fitted to other vectors.
+        StateError: the file is damaged.
     """
     if not file.is_file():
         raise UsageError(f"{file.parent} has no {name} yet: {remedy}")
@@ -45,6 +48,6 @@ def load_vector_file(
     except UNFIT as error:
         raise damaged_file(file, error, remedy) from None
     if differing is not None:
-        difference = f"{differing} {loaded.facts.get(differing)}, and these have {expected[differing]}"
-        raise UsageError(f"{file} is of vectors with {difference}: {remedy}")
+        difference = f"{differing} {loaded.facts.get(differing)}, but these have {expected[differing]}"
+        raise UsageError(f"{file} was fitted to vectors with {difference}: {remedy}")
     return loaded

@@ -1,1 +1,1 @@
-"""`seqmlm train`: from files to a model that is evaluated, calibrated and registered."""
+"""`seqmlm train`: from files to an evaluated, calibrated and registered model."""

@@ -1,8 +1,8 @@
-"""A training put together for its data: model, masker, planner, settings of the loop, and evaluation.
+"""The parts of a training for given data: model, masker, planner, loop settings and evaluation.
 
-The evaluation asks every model the same masked units, whatever its masker, and reports the unigram beside it.
-It asks the engine itself and opens no session: a model in training has no folder, and stays on the device of
-its process.
+The evaluation uses the same masked units for every model, whatever its masker. It also reports the result of
+unigram frequencies for comparison. It calls the engine directly, without a session, because a model in
+training has no folder and stays on the device of its process.
 """
 
 from __future__ import annotations
@@ -62,19 +62,19 @@ if TYPE_CHECKING:
 Probability = Literal["ordinary", "full"]
 
 FINAL_FACTOR = 4
-"""The evaluation after a training reads so many times the sequences of one on the way."""
+"""The evaluation after training reads this many times as many sequences as an evaluation during training."""
 
 PROBED = 2000
-"""Training sequences in which a masker has to hide something, at most, spread evenly."""
+"""Largest number of training sequences, evenly spread, in which the masker must hide something."""
 
 
 class Training(Objective):
-    """A training put together for its data; each part is made when it is asked for first.
+    """A training for given data. Each part is created at first use.
 
-    The initial model of `config`, if any, is a folder or hub id.
+    If `config` has an initial model, it is a folder or hub id.
 
     Attributes:
-        loop: settings of the loop; replaced once it is known how much of the time limit is for steps.
+        loop: settings of the loop. They are replaced when the share of the time limit for steps is known.
     """
 
     def __init__(self, config: PretrainConfig, corpus: Corpus) -> None:
@@ -92,11 +92,11 @@ class Training(Objective):
 
     @cached_property
     def trained_model(self) -> MaskedRows | LinearRows:
-        """The model that is trained: a masked model with its space and channels, or a linear one."""
+        """The model that is trained: a masked model with its space and channels, or a linear model."""
         return self.new_model() if self._linear is None else self._linear[0]
 
     def new_model(self) -> MaskedRows:
-        """The model before its first step: the same one whenever settings and data are the same."""
+        """The model before its first step. The same settings and data always give the same model."""
         torch.manual_seed(self.config.seed)
         model, tokenizer = self.config.model, self.corpus.tokenizer
         if model.init is not None:
@@ -108,7 +108,7 @@ class Training(Objective):
 
     @cached_property
     def corruptor(self) -> Corruptor:
-        """The masker, with the rates at which it hides, replaces and keeps units."""
+        """The masker with its rates of hidden, replaced and kept units."""
         tokenizer, masking = self.corpus.tokenizer, self.config.masking
         frequencies = unigram(self.corpus.token_counts, tokenizer.space)
         masker = make_masker(masking, tokenizer)
@@ -122,22 +122,25 @@ class Training(Objective):
 
     @cached_property
     def dataset(self) -> RowDataset:
-        """The packed rows with their masks; of equivalent forms too, where the tokenizer knows any."""
+        """The packed rows with their masks.
+
+        Equivalent forms of sequences are included if the tokenizer knows any.
+        """
         tokenizer = self.corpus.tokenizer
         augmentation = tokenizer.units.facts.augment if self.config.train.augment else None
         return RowDataset(self.corpus.train, self.corruptor, augmentation=augmentation, seed=self.config.seed)
 
     @cached_property
     def evaluator(self) -> Evaluator:
-        """The measure of the model on validation sequences."""
+        """The evaluator of the model on validation sequences."""
         return Evaluator(self)
 
     def check(self, world: int) -> None:
-        """Make what trains, and refuse a number of processes of which some would be idle.
+        """Create the parts of the training, and refuse more processes than a batch has rows.
 
         Raises:
-            UsageError: it is too large, an option is unknown to masker or model, a window is longer than the
-                model's positions, or the masker hides nothing.
+            UsageError: there are too many processes, or the masker or model does not know an option. Or a
+                window has more tokens than the model has positions, or the masker hides nothing.
         """
         if self._linear is not None and world > 1:
             raise UsageError("a linear model is trained by one process: start seqmlm without torchrun")
@@ -153,20 +156,20 @@ class Training(Objective):
             )
 
     def _check_masks(self) -> None:
-        """Refuse a masker that would teach nothing: a lexicon of words that the data do not have."""
+        """Refuse a masker that hides nothing, such as a lexicon of words that do not occur in the data."""
         lengths = self.corpus.train.lengths
         rows = [PackedRow(0, (n,), int(lengths[n])) for n in evenly(len(lengths), PROBED)]
         if not any(len(self.dataset[row].asked) for row in rows):
             raise UsageError(
                 f"masker {self.config.masking.masker!r} hides nothing in {len(rows):,} training sequences: "
-                "give a lexicon words that the data have (seqmlm lexicon finds some), or take another masker"
+                "use a lexicon of words in the data (seqmlm lexicon finds some), or another masker"
             )
 
     def evaluation(self, run: TrainingRun, processes: Processes) -> Best | Evaluate:
-        """The evaluator; where the best weights by it are to be kept, in a `Best`.
+        """The evaluator. If the best weights must be kept, it is wrapped in a `Best`.
 
-        Masks of chosen places teach what the evaluation, by masks anywhere, does not measure: the last stay.
-        So they do where several processes would have to agree on the best.
+        Two cases use the last weights. Maskers that hide selected places train something that the evaluation
+        does not measure, because it masks units anywhere. Several processes would have to agree on the best.
         """
         if processes.world > 1 or isinstance(self.corruptor.masker, Lexicon | Position):
             return self.evaluator
@@ -184,19 +187,19 @@ class Training(Objective):
         outcome = super().train(run, processes, tracked, console)
         if self.best is not None and self.best.replaced is not None:
             console.message(
-                f"kept the weights of an earlier evaluation: {self.best.value:.3f} bits per "
-                f"{self.corpus.unit}, compared with {self.best.replaced:.3f} for the last weights, which had "
-                "begun to memorize; train for a shorter time, or on more data"
+                f"kept earlier weights: {self.best.value:.3f} bits per {self.corpus.unit} instead of "
+                f"{self.best.replaced:.3f}, because the last weights had begun to memorize. Train for a shorter "
+                "time, or on more data"
             )
         return outcome
 
     def gather(self, path: Path) -> None:
-        """Take the whole model from a checkpoint: of a sharded one this process has a part."""
+        """Load the whole model from a checkpoint. Needed when this process has only a shard of it."""
         self.trained_model = self.new_model()
         restore_module(self.trained_model, checkpoint.open_checkpoint(path).tensors("model"))
 
     def card(self, name: str, run_id: str | None, steps: int) -> model_folder.Card:
-        """The card of the model's folder, without its metrics."""
+        """The card for the folder of the model, without its metrics."""
         config, corpus, rows = self.config, self.corpus, self.trained_model
         linear, cuts = self._linear is not None, plugins.domain(config.domain).reading.cuts
         return model_folder.Card(
@@ -219,13 +222,13 @@ class Training(Objective):
         )
 
     def sentence(self) -> str:
-        """The shape of a new model in a sentence; "" for a model that is loaded."""
+        """A sentence about the shape of a new model. It is empty for a model that is loaded."""
         model = self.config.model
         if self._linear is not None:
             shape = self._linear[0].model.config
             return (
-                f"linear: {shape.columns} columns of {len(shape.symbols)} states, {len(self.corpus.train):,} "
-                f"rows that weigh as much as {shape.sequences:.0f} different ones; gaps are no state"
+                f"linear: {shape.columns} columns with {len(shape.symbols)} states each, gaps excluded; "
+                f"the {len(self.corpus.train):,} rows weigh as much as {shape.sequences:.0f} different rows"
             )
         if model.init is not None or PATTERN_KEYS & set(model.overrides):
             return ""
@@ -233,21 +236,25 @@ class Training(Objective):
 
 
 def _languages(init: str | None, corpus: Corpus) -> tuple[str, ...]:
-    """Languages of a model's data and of its parent's; none where nobody knows the parent's."""
+    """Languages of the training data and of the parent model. Empty if those of the parent are unknown."""
     parent = None if init is None else model_folder.read_card(Path(init))
     inherited: Sequence[str] = () if parent is None else parent.languages
     return () if init is not None and not inherited else tuple(sorted(corpus.languages.union(inherited)))
 
 
 def _initial_model(init: str, tokenizer: Tokenizer) -> MaskedRows:
-    """The initial model, in the probability space it was trained in; an imported one has the full softmax.
+    """Load the initial model, with the probability space of its training.
 
-    Where its tokenizer has grown, the weights of the new ids begin as those of what it did not know.
+    An imported model has the full softmax. If the tokenizer has new ids, their weights start as those of its
+    unknown units.
+
+    Raises:
+        UsageError: the model was fine-tuned.
     """
     card = model_folder.read_card(Path(init))
     if card is not None and card.head:
         raise UsageError(
-            f"{init} was fine-tuned: its masked-LM head has not changed with its body; --init its parent"
+            f"{init} was fine-tuned, so its masked-LM head no longer fits its body; --init its parent"
         )
     grows = isinstance(tokenizer, Growing)
     parent_tokenizer = load_tokenizer(init) if grows else tokenizer
@@ -264,10 +271,10 @@ def _initial_model(init: str, tokenizer: Tokenizer) -> MaskedRows:
 
 
 class Evaluator:
-    """Bits per unit on validation sequences; callable, as the loop wants it.
+    """Measures bits per unit on validation sequences. The loop calls it with a model.
 
-    Every evaluation of a training masks the same units. Where its masks are static, the memorization gap is
-    reported, too.
+    Every evaluation of a training masks the same units. With static masks, the memorization gap is reported
+    too.
     """
 
     def __init__(self, training: Training) -> None:
@@ -276,12 +283,12 @@ class Evaluator:
         self._unigram = self.corpus.unigram
 
     def __call__(self, rows: MaskedRows | LinearRows) -> dict[str, float]:
-        """The evaluation during training."""
+        """Evaluate the model during training."""
         return self._metrics(rows, self.records)
 
     def final(self, rows: MaskedRows | LinearRows, time_left: TimeAfterTraining) -> dict[str, float]:
-        """The evaluation after training, on more sequences, for as long as the time limit lets it."""
-        # Static masks are measured on training sequences too, twice.
+        """Evaluate the model after training, on more sequences, as long as the time limit allows."""
+        # With static masks, the training sequences are evaluated too, twice.
         phase = time_left.phase("evaluation", _SHARE if self.corruptor.config.dynamic else _SHARE / 3)
         ask, validation = self.ask(rows), self.corpus.validation
         indices = evenly(len(validation), FINAL_FACTOR * self.records)
@@ -305,7 +312,7 @@ class Evaluator:
         return unit_bits(ask, validation, indices, unigram=self._unigram, seed=self.seed, units=units)
 
     def _report(self, rows: MaskedRows | LinearRows, bits: BitsReport, records: int) -> dict[str, float]:
-        """Metrics by name; the memorization gap of static masks is of as many training sequences."""
+        """Metrics by name. With static masks, the memorization gap uses as many training sequences."""
         values = {
             "eval/loss": bits.loss,
             _BITS: bits.bits_per_unit,
@@ -318,17 +325,17 @@ class Evaluator:
         return values
 
     def ask(self, rows: MaskedRows | LinearRows) -> Conditionals:
-        """The conditionals of a model, with as many tokens in a forward pass as a row of the training has."""
+        """The conditionals of a model, with forward passes of as many tokens as a training row."""
         return Conditionals(rows, tokens_per_batch=self.tokens)
 
 
 _BITS = "eval/bits_per_unit"
 FEWEST_BITS = Goal(_BITS)
-_SHARE = 0.2  # of the time after the last step, for the last evaluation
+_SHARE = 0.2  # share of the time after the last step that is for the final evaluation
 
 
 def _batches(indices: Sequence[int], lengths: NDArray[np.integer], tokens: int) -> Iterator[list[int]]:
-    """Indices in batches of about so many tokens, one index at least."""
+    """Group indices into batches of about `tokens` tokens. Each batch has at least one index."""
     batch, size = list[int](), 0
     for index in indices:
         batch.append(index)

@@ -1,4 +1,4 @@
-"""The calibration of a model just trained, with the records set aside and in the time that is left."""
+"""Calibrate a trained model with the records that were set aside, in the time that is left."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from seqmlm.training.corpus import Corpus
 from seqmlm.training.normal_rows import counted_rows
 from seqmlm.training.observers import Console
 
-_COUNTED_SHARE = 0.3  # of the time that is left
+_COUNTED_SHARE = 0.3  # share of the time that is left
 
 
 def calibrate_trained(
     model: LoadedModel, corpus: Corpus, time_left: TimeAfterTraining, console: Console
 ) -> dict[str, float]:
-    """Calibrate a model just trained with the records set aside, and write into its folder what it needs.
+    """Calibrate a trained model with the records that were set aside, and write the results into its folder.
 
-    It takes the time that is left. A model whose data leave nothing to calibrate with stays without
-    calibrations. Returns rows and smallest rates, by mode and name.
+    Calibration takes the time that is left. If no records were set aside, the model remains without
+    calibrations. Returns the number of rows and the smallest rate of each mode, by name of the metric.
     """
     began, level = time.monotonic(), model.domain.level(None)
     folder, notify = Path(model.path), console.message

@@ -24,33 +24,34 @@ if TYPE_CHECKING:
     from seqmlm.domains.field import Field
     from seqmlm.engine.schedule import LoopConfig
 
-# Section, key and kind of the settings that name a plugin.
+# Section, key and kind of the settings that name a plug-in.
 PLUGGED: tuple[tuple[str, str, plugins.Kind], ...] = (
     ("tokenizer", "name", "tokenizers"),
     ("masking", "masker", "maskers"),
 )
 
-# Settings of the model that name one of a table.
+# Settings of the model whose value is a name from a table.
 NAMED: Mapping[str, Collection[str]] = {"layers": LAYERS, "initialization": INITIALIZATIONS}
 
 LIMITS = ("max_steps", "max_time", "epochs")
-_DIVISION = ("join_documents", "split", "validation", "calibration")  # of data, by domain
-DEFAULT_STEPS = 1000  # without any limit
+# settings of the data whose defaults depend on the domain
+_DIVISION = ("join_documents", "split", "validation", "calibration")
+DEFAULT_STEPS = 1000  # if there is no other limit
 
-# Peak learning rates that trained stably from scratch at these widths; second-stage training starts lower.
-# A linear model has a line search instead.
+# Peak learning rates with stable training from scratch at these widths. Second-stage training starts lower. A
+# linear model uses a line search instead.
 LEARNING_RATES = {"tiny": 2e-3, "small": 1e-3, "base": 5e-4, "linear": 1.0}
 SECOND_STAGE_LEARNING_RATE = 5e-5
 
-# A small model and a short training gain from many small steps; a large model needs less noisy gradients.
-# A linear model takes all data at once: of it, it is the size of an evaluation's forward passes.
+# A small model and a short training gain from many small steps. A large model needs less noisy gradients. A
+# linear model takes all data in one step. Its number is the size of the evaluation's forward passes.
 TOKENS_PER_BATCH = {"tiny": 2048, "small": 8192, "base": 32768, "linear": 8192}
 
 LINEAR_EVERY = 20
-"""Iterations of a linear model between evaluations, which end its training once nothing is gained."""
+"""Iterations of a linear model between evaluations. Its training ends when evaluations stop improving."""
 
 LONGEST_ROW = 1 << 16
-"""Tokens of a row that a linear model may have: it is never cut to windows."""
+"""Largest number of tokens in a row for a linear model, which never cuts rows into windows."""
 
 
 def _at_least_one(section: str, config: object, *names: str) -> None:
@@ -65,27 +66,30 @@ class DataConfig:
     """Settings of the data: files, how they are read, and how they are divided.
 
     Args:
-        paths: files or folders; NAME=PATH makes a named corpus, and several names are mixed by mixture_alpha.
-        format: one of the domain's (`seqmlm data formats`); detected when absent.
-        options: of the reader: column, field, and what else the format knows.
-        on_error: bad records: raise (stop), skip, or quarantine (skip and save to a file).
-        deduplicate: drop records whose raw text has occurred before.
+        paths: files or folders. NAME=PATH names a corpus, and mixture_alpha sets how several corpora are
+            mixed.
+        format: a format of the domain (`seqmlm data formats` lists them). Default: detected.
+        options: options of the reader, such as the column or field to read.
+        on_error: treatment of bad records: raise (stop), skip, or quarantine (skip and save to a file).
+        deduplicate: drop records with the same raw text as an earlier record.
         join_documents: fill windows with consecutive sequences of one document (full-sentence packing).
-        cuts: where training records longer than a window are cut: at the same places always (fixed.v1), or
-            elsewhere in each epoch (moving.v1), so that no unit is always seen without what stands beside it.
-        split: how validation records are chosen: by hash of the domain's split key (where the data names the
-            split of a record, that counts), by clusters of sequences with many k-mers in common (identity),
-            or the last ones in the domain's order (chronological: time, genome position).
+        cuts: where training records longer than a window are cut: always at the same places (fixed.v1), or at
+            other places in each epoch (moving.v1). With moving cuts, no unit is always without its
+            neighbours.
+        split: how validation records are selected. `key` uses a hash of the domain's split key, or the split
+            that the data name for a record. `identity` uses clusters of sequences that share many k-mers.
+            `chronological` uses the last records in the domain's order: time or genome position.
         validation: share of the split keys held out for validation.
-        calibration: share of the split keys held out to calibrate scores, by domain; of few records more, a
-            fifth at most, so that rates of .01 can be asked. 0 for none: such a model gives no p-values until
-            it is calibrated.
-        calibrate_on: which of them calibrate with a chronological split: latest, the last ones, where a
-            system changes for good; spread, some of all times of the training, where things come and go.
-            By key, they are drawn anyway.
-        sensitive: the records concern people or contain secrets: no value appears in messages, quarantine
-            files or artifacts. Always on for domains of patients.
-        mixture_alpha: corpora are drawn with q_i ~ p_i ** alpha, p_i being a corpus's share of the data.
+        calibration: share of the split keys held out to calibrate scores. Its default depends on the domain.
+            Few records get a larger share, at most a fifth, so that rates of .01 are possible. With 0, the
+            model gives no p-values until it is calibrated.
+        calibrate_on: which held-out records calibrate with a chronological split. `latest` uses the last
+            records and suits systems that change permanently. `spread` uses records from the whole training
+            period and suits changes that come and go. With other splits, the records are drawn at random.
+        sensitive: the records concern people or contain secrets. No value then appears in messages,
+            quarantine files or artifacts. Always on in domains of patients.
+        mixture_alpha: exponent of the mixing of corpora. A corpus with the share p of the data is drawn with
+            a probability proportional to p ** alpha.
     """
 
     paths: tuple[str, ...] = ()
@@ -115,13 +119,13 @@ class DataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerConfig:
-    """Settings of the tokenizer; a subword one is trained on the data.
+    """Settings of the tokenizer. A subword tokenizer is trained on the data.
 
     Args:
-        name: of the tokenizer, by domain.
-        vocabulary_size: of subwords; fitted to the amount of text when absent.
+        name: name of the tokenizer. Its default depends on the domain.
+        vocabulary_size: number of subwords. Default: fitted to the amount of text.
         path: folder of a saved tokenizer to use instead of training one.
-        options: further arguments of the tokenizer.
+        options: other arguments of the tokenizer.
     """
 
     name: str
@@ -138,31 +142,38 @@ class TrainConfig:
     """How long and how to train.
 
     Args:
-        max_steps: stop after this many optimizer steps; 1,000 without any limit.
-        max_time: how long the command may take in all, such as 90s, 10m or 2h, from the start of the process:
-            steps, and a fifth for evaluation, counts and calibration. Reading is never cut: what it takes
-            beyond half of this time is added. The learning rate decays over the last fifth of the steps.
+        max_steps: stop after this many optimizer steps. Default: 1,000 if no limit is set.
+        max_time: time limit of the whole command from the start of the process, such as 90s, 10m or 2h. A
+            fifth is for evaluation, counts and calibration. Reading is never cut: if it takes more than half
+            of the limit, the excess is added. The learning rate decays over the last fifth of the steps.
         epochs: stop after this many passes over the data.
-        tokens_per_batch: tokens of one optimizer step, over all processes; by model size when absent.
-        tokens_per_row: tokens of one packed row, the unit of a forward pass; chosen from tokens_per_batch
-            when absent.
-        learning_rate: its peak; by model size when absent.
-        schedule: of the learning rate after the warm-up: cosine, linear or wsd (steady, then a decay).
-        warmup: steps, or the share of the training when below 1.
-        weight_decay, betas: of AdamW.
-        clip: largest norm of the gradient.
-        precision: of matrix products: fp32, bf16, or auto (bf16 on a GPU that has it, else fp32).
-        compile: compile the model.
-        sharding: none, or fsdp2 to divide the model over the processes.
-        loader_workers: processes that make rows; 0 makes them in the training's own.
-        augment: also train on equivalent forms of a sequence, where the tokenizer knows any (the other
-            strand).
-        evaluate_every: steps between evaluations; a tenth of the training when absent, of a linear model 20.
-        evaluation_records: validation sequences read by an evaluation during training; the last one reads
+        tokens_per_batch: tokens of one optimizer step, over all processes. Default: depends on the size of
+            the model.
+        tokens_per_row: tokens of one packed row, the unit of a forward pass. Default: depends on
+            tokens_per_batch.
+        learning_rate: peak learning rate. Default: depends on the size of the model.
+        schedule: course of the learning rate after the warm-up: cosine, linear or wsd (constant, then a
+            decay).
+        warmup: length of the warm-up in steps, or as a share of the training if below 1.
+        weight_decay: weight decay of AdamW.
+        betas: the two decay rates of the moments in AdamW.
+        clip: largest norm of the gradient. Larger gradients are scaled down to it.
+        precision: number format of matrix products: fp32, bf16, or auto (bf16 on a GPU that supports it, else
+            fp32).
+        compile: compile the model with torch.compile.
+        sharding: none, or fsdp2 to divide the model among the processes.
+        loader_workers: number of processes that prepare rows. With 0, the training process prepares them.
+        augment: also train on equivalent forms of a sequence that the tokenizer knows, such as the other
+            strand.
+        evaluate_every: steps between evaluations. Default: a tenth of the training, or 20 steps for a linear
+            model.
+        evaluation_records: validation sequences of an evaluation during training. The final evaluation reads
             four times as many.
-        checkpoint_every_steps, checkpoint_every_seconds: a checkpoint is written after so much of either.
-        keep_last, keep_every: checkpoints that stay: so many of the last, and those of every so many steps.
-        max_bad_steps: end after this many steps in turn whose loss is not finite.
+        checkpoint_every_steps: write a checkpoint after this many steps.
+        checkpoint_every_seconds: write a checkpoint after this many seconds.
+        keep_last: number of latest checkpoints to keep.
+        keep_every: also keep each checkpoint at a multiple of this many steps.
+        max_bad_steps: end after this many consecutive steps with a loss that is not finite.
     """
 
     max_steps: int | None = None
@@ -200,7 +211,7 @@ class TrainConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainConfig:
-    """All settings of one pretraining: with the same data they give the same model."""
+    """All settings of one pretraining. The same settings and data give the same model."""
 
     domain: str
     tokenizer: TokenizerConfig
@@ -215,10 +226,10 @@ class PretrainConfig:
             raise UsageError(f"seed must be an integer of 64 bits, not {self.seed}")
 
     def check(self) -> None:
-        """Refuse what the loop would refuse, without loading torch.
+        """Check the settings of the loop without loading torch.
 
         Raises:
-            UsageError: a duration that is none, a limit or rate out of range.
+            UsageError: a duration is not valid, or a limit or rate is out of range.
         """
         from seqmlm.engine.schedule import LoopConfig
 
@@ -228,12 +239,12 @@ class PretrainConfig:
 
     @property
     def batch_tokens(self) -> int:
-        """Tokens of one optimizer step: as set, else by size, and one window at least."""
+        """Tokens of one optimizer step: the setting or the default of the size, but at least one window."""
         return max(self.train.tokens_per_batch or TOKENS_PER_BATCH[self.model.size], self.model.max_length)
 
     @property
     def row_tokens(self) -> int:
-        """Tokens of a packed row: enough to use the device fully, and one window at least."""
+        """Tokens of a packed row: enough to use the device fully, and at least one window."""
         import torch
 
         if self.train.tokens_per_row is not None:
@@ -243,10 +254,14 @@ class PretrainConfig:
         return max(self.model.max_length, -(-self.batch_tokens // rows))
 
     def loop(self, spent: float | None = None) -> LoopConfig:
-        """The settings of the loop; UsageError where a duration, limit or rate cannot be used.
+        """The settings of the loop.
 
         Args:
-            spent: seconds of the time limit that are not for steps. Default: `AFTERWARDS` of it.
+            spent: seconds of the time limit that are not for steps. Default: the share `AFTERWARDS` of the
+                limit.
+
+        Raises:
+            UsageError: a duration, limit or rate cannot be used.
         """
         from seqmlm.engine.schedule import LoopConfig
 
@@ -271,12 +286,16 @@ class PretrainConfig:
 
 
 def _same_fields(config: object, kind: type[Any]) -> dict[str, Any]:
-    """The values of a config for those fields of a dataclass that it has, too."""
+    """The values of a config for all fields of a dataclass that the config has too."""
     return {field.name: getattr(config, field.name) for field in fields(kind) if hasattr(config, field.name)}
 
 
 def resolve_config(domain: Field, *layers: Mapping[str, Any]) -> PretrainConfig:
-    """Merge user settings (nested, later ones winning) over the domain's defaults, and complete them.
+    """Merge user settings over the defaults of the domain, and complete them.
+
+    Args:
+        domain: the domain.
+        layers: nested settings. Later layers win.
 
     Raises:
         UsageError: an unknown key or name, or values that exclude each other.
@@ -304,16 +323,25 @@ def resolve_config(domain: Field, *layers: Mapping[str, Any]) -> PretrainConfig:
 
 
 def _masker_options(config: MaskingConfig) -> dict[str, Any]:
-    """The options of a masker, of the kinds that it takes; UsageError for others."""
+    """The options of a masker, converted to the types that it takes.
+
+    Raises:
+        UsageError: the masker does not have an option.
+    """
     kind = plugins.load("maskers", config.masker)
     names = {*options_of(kind), *(("words_file",) if "words" in options_of(kind) else ())}
     check_options(config, names)
-    options = {key: value for key, value in config.options.items() if key != "words"}  # ids, or words as text
+    # the option is a list of ids, or words as text
+    options = {key: value for key, value in config.options.items() if key != "words"}
     return {**config.options, **arguments_of(kind.__init__, options, "masking.options")}
 
 
 def _tokenizer_options(config: TokenizerConfig, data: DataConfig, domain: Field) -> dict[str, Any]:
-    """The options of a tokenizer that is made for the data, of the kinds that it takes."""
+    """The options of a tokenizer for these data, converted to the types that it takes.
+
+    Raises:
+        UsageError: the tokenizer does not have an option, or refuses its value.
+    """
     kind = plugins.tokenizer_class(config.name)
     discreet = kind.traits.sensitive_options if data.sensitive else {}
     options = {**config.options, **discreet, **config.options}
@@ -326,7 +354,7 @@ def _tokenizer_options(config: TokenizerConfig, data: DataConfig, domain: Field)
         try:
             kind.train(iter(()), **options)
         except Exception as error:
-            # It looks at its options first; then, without a text, it has nothing to learn from.
+            # Training checks the options first. Then it fails for lack of text, which is expected.
             if isinstance(error, UsageError):
                 raise
     else:
@@ -340,7 +368,11 @@ def _tokenizer_options(config: TokenizerConfig, data: DataConfig, domain: Field)
 
 
 def _domain_defaults(domain: Field, user_settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The domain's settings; options of its tokenizer and masker only where `asked` names no other one."""
+    """The settings of the domain.
+
+    The options of its tokenizer and masker are included only if `user_settings` selects no other tokenizer or
+    masker.
+    """
     defaults = domain.defaults
     base: dict[str, Any] = {
         "domain": domain.name,
@@ -366,5 +398,9 @@ def _domain_defaults(domain: Field, user_settings: Mapping[str, Any]) -> dict[st
 
 
 def check_paths(paths: Iterable[str]) -> None:
-    """Look whether files and folders are there, before torch is loaded; DataError where one is not."""
+    """Check that files and folders exist, before torch is loaded.
+
+    Raises:
+        DataError: a file or folder does not exist.
+    """
     expand(path for _, path in map(split_source, paths) if not Path(path).is_dir())

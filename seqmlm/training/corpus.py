@@ -1,8 +1,8 @@
-"""From the files a user named to what a training reads: a tokenizer, and the records as prepared sequences.
+"""Read the user's files for a training: create the tokenizer and prepare the records as sequences.
 
-Files are read several times (to divide them, to train the tokenizer, to prepare them, to calibrate) rather
-than held in memory; what is expensive is cached in the workspace under a hash of files and settings. Without
-files, the domain's built-in sample is drawn and cached.
+Files are not held in memory. They are read several times: to divide them, to train the tokenizer, to prepare
+them, and to calibrate. Expensive results are cached in the workspace under a hash of files and settings.
+Without files, the built-in sample of the domain is drawn and cached.
 """
 
 from __future__ import annotations
@@ -49,8 +49,11 @@ if TYPE_CHECKING:
     from seqmlm.domains.field import Field
 
 CALIBRATING, CALIBRATING_PARTS = 130, 40
-"""Records that are held out to calibrate, at least, unless they are more than a fifth: where a record is one
-row (about 100 guarantee a rate of .01, and groups are drawn), and where it has many, which are alike."""
+"""Smallest number of records that are held out to calibrate, unless it is more than a fifth of all records.
+
+The first applies if each record is one row: a rate of .01 needs about 100 rows, and whole groups are drawn.
+The second applies if a record has many rows, which are similar to each other.
+"""
 
 _TWO_NUMBERS = np.dtype((np.int64, 2))
 
@@ -58,8 +61,14 @@ _TWO_NUMBERS = np.dtype((np.int64, 2))
 def draw_sample(domain: str, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:
     """Write the sample of `domain` into `out`.
 
+    Args:
+        domain: name of the domain.
+        out: folder of the sample. It is created if missing.
+        n: number of records. Default: that of the sample.
+        seed: seed of the random generator.
+
     Raises:
-        UsageError: an unknown domain, or a folder with links, pipes or devices in it, or that is one.
+        UsageError: the domain is unknown, or `out` is or contains a link, pipe or device.
         StateError: the folder cannot be written.
     """
     field = plugins.domain(domain)
@@ -92,22 +101,22 @@ def draw_sample(domain: str, out: Path, *, n: int | None = None, seed: int = 0) 
 
 
 def _equal_files(path: Path, target: Path) -> bool:
-    """Whether there is a file already, with the same contents."""
+    """Whether `target` exists and has the same contents."""
     return target.is_file() and filecmp.cmp(path, target, shallow=False)
 
 
 def cached_sample(domain: str, workspace: Workspace, seed: int) -> Sample:
-    """The sample of `domain` in the workspace's cache; drawn on first use."""
+    """The sample of `domain` in the cache of the workspace. It is drawn at first use."""
     folder = workspace.cache / "samples" / f"{domain}-{seed}"
     with FileLock(folder.with_suffix(".lock")):
         return draw_sample(domain, folder, seed=seed)
 
 
 class CorpusReader:
-    """Reads the corpora of one training, as often as needed; what is prepared is kept in the cache.
+    """Reads the corpora of one training as often as needed. Prepared data are kept in the cache.
 
-    `NAME=PATH` names a corpus, everything else is the corpus "data"; without any path it is the domain's
-    sample.
+    `NAME=PATH` names a corpus, and all other paths are the corpus "data". Without paths, the corpus is the
+    sample of the domain.
     """
 
     def __init__(self, config: PretrainConfig, domain: Field, workspace: Workspace) -> None:
@@ -123,11 +132,14 @@ class CorpusReader:
             self.sources.setdefault(name or UNNAMED, []).append(path)
 
     def corpus(self, say: Callable[[str], None]) -> Corpus:
-        """Make the tokenizer and the prepared data of a training, or load them from the cache.
+        """Create the tokenizer and the prepared data of a training, or load them from the cache.
+
+        Args:
+            say: receives messages for the user.
 
         Raises:
-            DataError: an input that cannot be read, or holds too few records to divide.
-            UsageError: settings that make no sense together.
+            DataError: an input cannot be read, or has too few records to divide.
+            UsageError: the settings contradict each other.
         """
         with handling_sensitive_data(self.config.data.sensitive):
             if not self.config.data.paths:
@@ -142,7 +154,7 @@ class CorpusReader:
             return Corpus(self, tokenizer, prepared)
 
     def _tokenizer(self, say: Callable[[str], None]) -> Tokenizer:
-        """The saved tokenizer, or that of the initial model, or one trained on the data (and cached)."""
+        """The saved tokenizer, that of the initial model, or one trained on the data and cached."""
         config, data = self.config.tokenizer, self.config.data
         init, kind = self.config.model.init, plugins.tokenizer_class(config.name)
         if (config.path or init) is not None or not kind.traits.trainable:
@@ -180,16 +192,17 @@ class CorpusReader:
             say(f"{name}: {reason}: {_text(count)}")
 
     def fingerprint(self, name: str) -> str:
-        """Hash of a corpus's files and of how they are read."""
+        """Hash of the files of a corpus and of how they are read."""
         data = to_dict(self.config.data)
         reading = {key: data[key] for key in ("format", "options", "on_error")}
         config = self.config.data
         files = self.domain.files.inputs(self.sources[name], format=config.format, options=config.options)
-        kinds = [Path(file).suffix for file in files]  # which say what is in a file: its language, its format
+        # Suffixes determine how a file is read: its language or format.
+        kinds = [Path(file).suffix for file in files]
         return combined(domain=self.domain.name, files=file_fingerprint(files), kinds=kinds, reading=reading)
 
     def records(self, name: str, problems: Problems) -> Iterator[Record]:
-        """Stream the records of one corpus."""
+        """Read the records of one corpus, one after another, without the test split."""
         data = self.config.data
         for record in self.domain.read(self.sources[name], problems, format=data.format, **data.options):
             if self.domain.keys.data_split(record) == "test":
@@ -198,7 +211,7 @@ class CorpusReader:
                 yield record
 
     def texts(self) -> Iterator[Any]:
-        """Stream training text for a tokenizer, corpora mixed as the model will see them.
+        """The training texts for a tokenizer. Corpora are mixed in the same proportions as for the model.
 
         Held-out records are excluded: a vocabulary, or the bins of a value, must not depend on them.
         """
@@ -218,12 +231,14 @@ class CorpusReader:
         )
 
     def records_with_parts(self, name: str, problems: Problems | None = None) -> Iterator[tuple[Record, int]]:
-        """The records of a corpus, each with its part: the place of its name in `PARTS`.
+        """The records of a corpus, each with the index of its part in `PARTS`.
 
-        Without `problems`, what cannot be read is counted elsewhere.
+        Args:
+            name: name of the corpus.
+            problems: collects bad records. None ignores them, because another pass counts them.
 
         Raises:
-            DataError: there is no record.
+            DataError: the corpus has no records.
         """
         if name not in self._parts:
             split, problem_counts = self.split(), self._silent_problems()
@@ -235,14 +250,15 @@ class CorpusReader:
         yield from zip(self._corpus_records(name, problems), self._parts[name].tolist(), strict=True)
 
     def _training_records(self, name: str) -> Iterator[Record]:
-        """The training records of a corpus, by the same rule that divides the prepared ones."""
+        """The training records of a corpus, divided by the same rule as the prepared records."""
         return (record for record, part in self.records_with_parts(name) if part == TRAIN)
 
     def reread(self, name: str, places: Sequence[Place]) -> Iterator[tuple[int, Record]]:
         """Read some records of a corpus again, with their numbers.
 
-        Data of the same content are prepared once, so their files may have had other names then: where none
-        of the records is found by name, they are by the number of their file, and their line.
+        Data with the same content are prepared only once, so their files may have had other names then. If no
+        record is found by the name of its file, the records are found by the number of their file and their
+        line.
         """
         matches_names = False
         named = [((at.id, at.source, at.line), at.number) for at in places]
@@ -266,7 +282,10 @@ class CorpusReader:
     def _records_at(
         self, name: str, places: Sequence[tuple[Hashable, int]], place_of: Callable[[Record], Hashable]
     ) -> Iterator[tuple[int, Record]]:
-        """The records of a corpus at some places, which have numbers; several may be at one place."""
+        """The records of a corpus at some places, with the numbers of the places.
+
+        Several records can be at the same place.
+        """
         numbers_by_place: dict[Hashable, list[int]] = {}
         for key, number in reversed(places):
             numbers_by_place.setdefault(key, []).append(number)
@@ -279,7 +298,11 @@ class CorpusReader:
                     return
 
     def _readable_records(self, records: Iterator[Record], kind: type[Tokenizer]) -> Iterator[Record]:
-        """The records; a first one that the tokenizer cannot read is a UsageError."""
+        """The records, after a check that the tokenizer can read the first one.
+
+        Raises:
+            UsageError: it cannot.
+        """
         for number, record in enumerate(records):
             if not number and not kind.traits.reads(record.raw):
                 raise UsageError(
@@ -289,18 +312,18 @@ class CorpusReader:
             yield record
 
     def _corpus_records(self, name: str, problems: Problems | None = None) -> Iterator[Record]:
-        """The records that will be prepared; bad ones are counted and quarantined in that pass only."""
+        """The records that will be prepared. Only that pass counts and quarantines bad records."""
         records = self.records(name, problems or self._silent_problems())
         return distinct(records) if self.config.data.deduplicate else records
 
     def _silent_problems(self) -> Problems:
-        """Problems of a pass that neither counts nor quarantines bad records."""
+        """Problems for a pass that neither counts nor quarantines bad records."""
         data = self.config.data
         policy: OnError = "raise" if data.on_error == "raise" else "skip"
         return Problems(policy, sensitive=data.sensitive)
 
     def prepared(self, name: str, tokenizer: Tokenizer, progress: Callable[[int, int], None]) -> Prepared:
-        """One corpus as memory-mapped encodings."""
+        """Prepare one corpus as memory-mapped encodings, or load it from the cache."""
         config, data = self.config, self.config.data
         moving, linear = data.cuts == "moving.v1", config.model.is_linear
         fingerprint = combined(
@@ -310,7 +333,8 @@ class CorpusReader:
                 *(data.deduplicate, data.join_documents, data.split),
                 *(data.validation, data.calibration, data.sensitive),
                 *_calibrate_on(data),
-                *([data.cuts] if moving else []),  # those before cuts could move keep their names
+                # fixed cuts are left out, so that older cache entries keep their names
+                *([data.cuts] if moving else []),
                 *(["one length"] if linear else []),
             ],
             max_length=config.model.max_length,
@@ -318,7 +342,8 @@ class CorpusReader:
         )
         cache = self.workspace.cache / "prepared"
         bad_records = cache / f"{fingerprint}.{QUARANTINE}"
-        # Next to the cache entry, so that a run that finds the data prepared has the bad records too.
+        # The file is next to the cache entry, so that a run that finds prepared data also finds the bad
+        # records.
         with FileLock(cache / f"{fingerprint}.lock"):
             if not (cache / fingerprint).exists():
                 bad_records.unlink(missing_ok=True)
@@ -337,7 +362,7 @@ class CorpusReader:
         return corpus
 
     def _prepare_plan(self, tokenizer: Tokenizer) -> Plan:
-        """The plan by which records are divided, encoded and cut to windows."""
+        """The plan for dividing, encoding and cutting records into windows."""
         config, data = self.config, self.config.data
         return Plan(
             space=tokenizer.space,
@@ -353,10 +378,11 @@ class CorpusReader:
         )
 
     def split(self) -> Split:
-        """The rule that divides training from validation and calibration records; a new object each time."""
+        """A new rule that divides records into training, validation and calibration records."""
         data, seed = self.config.data, self.config.seed
         enough = CALIBRATING if self.domain.level(None).row_per_record else CALIBRATING_PARTS
-        # Sequences that share a window must be in the same part: where they are joined, neighbours share one.
+        # Sequences that share a window must be in the same part. If documents are joined, neighbours share a
+        # window.
         key = neighbours if data.join_documents else self.domain.keys.split
         shares: dict[str, Any] = {"share": data.validation, "calibration": data.calibration, "enough": enough}
         if data.split == "chronological":
@@ -370,19 +396,20 @@ class CorpusReader:
 
 
 class Corpus:
-    """Everything a training reads: the prepared corpora of a reader, by name.
+    """All data that a training reads: the prepared corpora of a reader, by name.
 
     Attributes:
-        tokenizer: the one that made the ids.
-        train, validation: the two splits; the training one is a mixture where there are several corpora.
-        token_counts: (V,) occurrences in the training split, special tokens included.
+        tokenizer: the tokenizer that created the ids.
+        train, validation: the two splits. With several corpora, each is a mixture.
+        token_counts: (V,) occurrences in the training split, including special tokens.
         statistics: counts by corpus name.
-        held_out: records that calibrate.
-        trained_on: whether a record is in the training split.
-        unit: what the domain calls one.
-        fingerprint: of files, options and tokenizer together.
-        sources: the files by corpus name.
-        shown: what MLflow calls a corpus: as the user does, else by its files, but for sensitive ones.
+        held_out: number of records held out to calibrate.
+        trained_on: tells whether a record is in the training split.
+        unit: the domain's name for a unit.
+        fingerprint: hash of files, options and tokenizer.
+        sources: files by corpus name.
+        shown: the name of each corpus in MLflow: the user's name, else the names of its files unless they are
+            sensitive.
         quarantined: files with quarantined records.
 
     Raises:
@@ -418,7 +445,7 @@ class Corpus:
 
     @property
     def languages(self) -> set[str]:
-        """Languages of the records, where these have some."""
+        """Languages of the records, if the records have languages."""
         return {language for counts in self.statistics.values() for language in counts.get("languages", ())}
 
     @property
@@ -427,17 +454,21 @@ class Corpus:
         return self.tokenizer.units.frequencies(self.token_counts)
 
     def calibrating(self, limit: int) -> Iterator[Record]:
-        """At most so many records held out for calibration, with raw and meta, spread evenly over all: from
-        each corpus in proportion to its number."""
+        """At most `limit` records held out for calibration, with their raw data and metadata.
+
+        They are spread evenly over all held-out records. Each corpus contributes in proportion to its number
+        of records.
+        """
         share = min(1.0, limit / max(1, self.held_out))
         for name, count in self._calibrate.items():
             places = self._prepared[name].places("calibration", int(np.ceil(share * count)))
             yield from (record for _, record in self._reader.reread(name, places))
 
     def training(self, limit: int) -> Iterator[tuple[int, Record]]:
-        """At most so many training records, each with its number in `train.records`; none of several corpora.
+        """At most `limit` training records, each with its number in `train.records`.
 
-        Numbers of a mixture of corpora say nothing of one of them.
+        With several corpora there are none, because the numbers of a mixture do not identify records of a
+        corpus.
         """
         if len(self._prepared) == 1:
             ((name, prepared),) = self._prepared.items()
@@ -445,24 +476,24 @@ class Corpus:
 
 
 FEWEST_TRAINED = 20
-"""Training records, or windows of long ones, below which a training warns."""
+"""A training with fewer records, or windows of long records, warns."""
 
 
 def few_records_warning(corpus: Corpus) -> str:
-    """A warning of a training on few records; "" for enough. Records that are cut count as their windows."""
+    """The warning of a training with few records, or "" for enough. Cut records count as several windows."""
     records = sum(int(counts["train"]["records"]) for counts in corpus.statistics.values())
     number = max(records, len(corpus.train))
     if number >= FEWEST_TRAINED:
         return ""
     amount = f"only {number_of(released_count(number), 'training record')}"
     return (
-        f"warning: there are {amount}, fewer than {FEWEST_TRAINED}: a model learns so few by heart, and its "
-        "figures on held-out records say little; give more data"
+        f"warning: there are {amount}, fewer than {FEWEST_TRAINED}: the model will memorize them, and its "
+        "figures on held-out records are unreliable; give more data"
     )
 
 
 def _id_without_file(id: str, source: str) -> str:
-    """An id without the name of the file, with which many begin."""
+    """An id without the name of its file, with which many ids begin."""
     return id.removeprefix(Path(source).name)
 
 
@@ -475,10 +506,18 @@ def load_or_train(
     sensitive: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> Tokenizer:
-    """The tokenizer of a config: a saved one, one whose vocabulary is fixed, or one trained on `texts`.
+    """The tokenizer for a config: a saved one, one with a fixed vocabulary, or one trained on `texts`.
 
-    That of an initial model gets ids for what is new in the texts, if it grows; nothing that would keep what
-    is rare in sensitive ones. `say` is told how many.
+    The tokenizer of an initial model gets ids for new templates in the texts, if it can grow. With sensitive
+    texts it does not grow if it would keep rare templates.
+
+    Args:
+        config: settings of the tokenizer.
+        texts: returns the training texts.
+        domain: name of the domain.
+        init: folder or hub id of the initial model.
+        sensitive: whether the data are sensitive.
+        say: receives messages, such as the number of new templates.
     """
     if config.path is not None:
         return load_tokenizer(config.path, domain)
@@ -501,12 +540,15 @@ def load_or_train(
 
 
 def _calibrate_on(data: DataConfig) -> list[str]:
-    """The setting as part of a fingerprint; left out where it is as it always was, or has no effect."""
+    """`calibrate_on` as part of a fingerprint.
+
+    It is left out if it has the default value or no effect, so that older cache entries keep their names.
+    """
     return [data.calibrate_on] if data.split == "chronological" and data.calibrate_on != "latest" else []
 
 
 def _progress(name: str, say: Callable[[str], None]) -> Callable[[int, int], None]:
-    """A function that reports a corpus's records and tokens so far, once for each million of records."""
+    """A function that reports the records and tokens of a corpus so far, once per million records."""
     reported = 0
 
     def progress(records: int, tokens: int) -> None:

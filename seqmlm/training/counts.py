@@ -1,7 +1,7 @@
-"""Counts of the training data, fitted when a model is trained and kept with it (`seqmlm.inference.expert`).
+"""Count n-grams in the training data and fit their mixture with the model (`seqmlm.inference.expert`).
 
-The weights are learnt on half of some validation records, and all is measured on the other half, which fitted
-nothing. Scores mix the counts in where the mixture has the lower mean there than the model alone.
+The weights of the mixture are fitted on half of some validation records. The mixture is measured on the other
+half. Scores use the mixture if its mean there is lower than that of the model.
 """
 
 from __future__ import annotations
@@ -33,18 +33,19 @@ from seqmlm.inference.record_batches import forward_tokens
 from seqmlm.tasks.deadline import TimeAfterTraining
 
 SUBJECTS = 10
-"""Records that whatever is counted of sensitive data must occur in."""
+"""For sensitive data, only what occurs in at least this many records is counted."""
 
-_FEWEST, _MOST = 2_000_000, 4_000_000  # tokens counted
-# Validation windows that smoothing and weights are learnt on, in all and of one record.
+_FEWEST, _MOST = 2_000_000, 4_000_000  # tokens that are counted
+# Validation windows for fitting smoothing and weights: in all, and per record.
 _WINDOWS, _OF_RECORD = 1_500, 16
-# Units asked exactly; the forward tokens they may take at least, and as a share of those trained on.
+# Units that the model scores exactly; the smallest number of forward tokens for them, and the number as a
+# share of the training tokens.
 _ASKED, _FLOOR, _SHARE = 4_000, 300_000, 0.02
 _LEAST_UNITS, _RECORDS = 50, 10
-# Under a time limit: shares of what is left for units that are asked, and for counts; tokens whose counts say
-# how long all take; portions of the units that are asked.
+# Under a time limit: shares of the remaining time for the scored units and for the counts, tokens that are
+# counted to measure the speed, and portions of the scored units.
 _ASKED_SHARE, _COUNTED_SHARE, _PROBED, _PORTIONS = 0.2, 0.2, 40_000, 16
-# Units asked of a window; units that smoothing is learnt on for each one that is asked, and at least.
+# Scored units per window; units for fitting the smoothing per scored unit, and their smallest number.
 _UNITS_OF_WINDOW, _TUNED_OF_UNIT, _LEAST_TUNED = 4, 2.5, 1_500
 
 
@@ -59,20 +60,21 @@ def fit_expert(
     notify: Callable[[str], None],
     time_left: TimeAfterTraining,
 ) -> CountExpert | None:
-    """Count a training split, learn the mixture on validation records, and keep both with the model.
+    """Count the training split, fit the mixture on validation records, and save both with the model.
 
     Args:
-        model: just trained, in the folder that is being written.
+        model: the trained model, in the folder that is being written.
         train, validation: the two splits.
-        unigram: (K,) of the training split, see `Units.frequencies`.
-        tokens: trained on; about as many are counted, both strands of DNA together, but at least 2 million,
-            for counts learn from all that is there in seconds, and at most 4: half a minute, a gigabyte.
-        seed: of the choice of units.
-        notify: told what could not be done.
-        time_left: the time that is left; it may suffice for less to count, and for fewer units.
+        unigram: (K,) unigram probabilities of the training split, see `Units.frequencies`.
+        tokens: number of training tokens. About as many are counted, with both strands of DNA together, but
+            at least 2 million and at most 4 million. Counting 2 million takes seconds. Counting 4 million
+            takes half a minute and a gigabyte.
+        seed: seed for the selection of units.
+        notify: receives messages about parts that were not possible.
+        time_left: the remaining time. It may limit the counts and the number of units.
 
     Returns:
-        The expert; None where the held-out data are too few to learn a mixture.
+        The fitted counts. None if there are too few held-out data to fit a mixture.
     """
     rule = model.tokenizer.units
     reductions = (Rows(),) if multiplies_experts(rule, unigram) else ()
@@ -83,23 +85,23 @@ def fit_expert(
     counter = _Counter(train, rule, unigram, SUBJECTS if model.card.sensitive else 1)
     expert = learner.weighted_expert(counter.expert(counter.sequences(tokens, time_left)))
     header = {HEADER: json.dumps(expert.description())}
-    with data_rules(model.card):  # the folder has no card yet, which `put_file` would ask
+    with data_rules(model.card):  # the folder has no card yet, which `put_file` would read
         put_file(Path(model.path) / COUNTS, encode_arrays(expert.arrays(), header))
     return expert
 
 
 def _query_tokens(tokens: int, time_left: TimeAfterTraining) -> int:
-    """Forward tokens for units that are asked, of a training on so many tokens."""
+    """Forward tokens for the scored units, after a training with `tokens` tokens."""
     usual = max(_FLOOR, int(_SHARE * tokens))
     budget = time_left.budget("units beside counts", _ASKED_SHARE)
     return usual if budget is None else min(usual, budget)
 
 
 class _Counter:
-    """Counts a training split, or sequences of it that are spread evenly.
+    """Counts a training split, or evenly spread sequences of it.
 
     Args:
-        fewest_records: records that whatever is kept must occur in.
+        fewest_records: number of records in which a counted n-gram must occur.
     """
 
     def __init__(self, train: Windows, rule: Units, unigram: Doubles, fewest_records: int) -> None:
@@ -107,7 +109,7 @@ class _Counter:
         self._mean = float(np.mean(train.lengths)) if len(train) else 1.0
 
     def expert(self, number: int) -> CountExpert:
-        """Counts of so many sequences."""
+        """Count `number` sequences."""
         chosen = evenly(len(self._train), number)
         return CountExpert.fit(
             (self._train[index] for index in chosen),
@@ -118,7 +120,7 @@ class _Counter:
         )
 
     def sequences(self, tokens: int, time_left: TimeAfterTraining) -> int:
-        """Sequences to count after a training on so many tokens: fewer where the time would not suffice."""
+        """Number of sequences to count after a training with `tokens` tokens. Little time reduces it."""
         readings = 1 if self._rule.facts.strands is None else 2
         count = int(min(max(tokens, _FEWEST), _MOST) / self._mean / readings) + 1
         count = min(count, max(1, len(self._train)))
@@ -132,10 +134,10 @@ class _Counter:
 
 
 class _Learner:
-    """Some units of validation records, as the model prices them, divided in halves by record.
+    """Some units of validation records with their scores from the model, divided into halves by record.
 
     Attributes:
-        learns: (N,) True for units that weights are learnt on, False for those they are reported on.
+        learns: (N,) True for units that fit the weights, False for units that measure the mixture.
     """
 
     def __init__(
@@ -155,7 +157,7 @@ class _Learner:
         cost_per_token = np.mean([cost(length) / max(1, length) for length in lengths] or [1.0])
         units = min(_ASKED, max(int(budget / max(1.0, float(cost_per_token))), 3 * _LEAST_UNITS))
         self._tuned = TUNED
-        if time_left.cuts is not None:  # smoothing is learnt on as much as the time lets units be asked of
+        if time_left.cuts is not None:  # limit the units for smoothing in proportion to the scored units
             self._tuned = int(np.clip(_TUNED_OF_UNIT * units, _LEAST_TUNED, TUNED))
             self._keep_windows(max(2 * _RECORDS, units // _UNITS_OF_WINDOW))
         query_masks = self._query_masks(units, seed)
@@ -175,13 +177,13 @@ class _Learner:
         self._model = np.concatenate(log2_probs)
         self._values = {name: np.concatenate(arrays) for name, arrays in values.items() if arrays}
         record = self._records[self._window]
-        # Of a few long records windows must do, though neighbours are alike.
+        # With few long records, windows are the groups, although neighbouring windows are similar.
         several = len(np.unique(record)) >= _RECORDS
         self._group = np.unique(record if several else self._window, return_inverse=True)[1]
         self.learns = self._group % 2 == 0
 
     def _keep_windows(self, windows: int) -> None:
-        """Keep the first windows: at least so many, of whole records."""
+        """Keep the first windows: at least `windows` windows, and only whole records."""
         ends = np.flatnonzero(np.diff(self._records, append=-1)) + 1
         stop = int(ends[min(int(np.searchsorted(ends, windows)), len(ends) - 1)]) if len(ends) else 0
         self._encodings, self._records = self._encodings[:stop], self._records[:stop]
@@ -189,11 +191,14 @@ class _Learner:
     def _window_scores(
         self, scorer: Scorer, query_masks: Sequence[Bools], time_left: TimeAfterTraining
     ) -> list[SequenceScore]:
-        """Scores of the units to query in the first windows: of whole records, until the time is over."""
+        """Scores of the selected units, window by window.
+
+        Stops after a whole record when the time is over.
+        """
         ends = np.flatnonzero(np.diff(self._records, append=-1)) + 1
         done = np.cumsum([np.count_nonzero(owned) for owned in query_masks])
         portions = np.linspace(0, done[-1] if len(done) else 0, _PORTIONS + 1)[1:]
-        # The first end of a record at which so many tokens are asked.
+        # The first end of a record at which this many tokens are selected.
         stops = np.unique(ends[np.minimum(np.searchsorted(done[ends - 1], portions), len(ends) - 1)])
         phase = time_left.phase("counts", _ASKED_SHARE)
         scores: list[SequenceScore] = []
@@ -203,11 +208,11 @@ class _Learner:
             phase.min_units += int(done[stop - 1] < 3 * _LEAST_UNITS)
             if phase.ends_after(stop / len(query_masks)):
                 break
-        phase.settle("the units that weigh the counts")
+        phase.settle("the units that fit the weights of the counts")
         return scores
 
     def _query_masks(self, units: int, seed: int) -> list[Bools]:
-        """(L,) for each window, True at the tokens of the units that are asked."""
+        """(L,) for each window, True at the tokens of the selected units."""
         counts = np.diff(np.linspace(0, units, len(self._encodings) + 1).astype(np.int64))
         masks = []
         for number, (encoding, count) in enumerate(zip(self._encodings, counts.tolist(), strict=True)):
@@ -218,7 +223,7 @@ class _Learner:
         return masks
 
     def weighted_expert(self, expert: CountExpert) -> CountExpert:
-        """The expert with smoothing and weights, and what they are worth."""
+        """The expert with smoothing and weights, and its measured benefit."""
         fit_windows = np.unique(self._window[self.learns])
         units = expert.hash_units(self._encodings, self._records.tolist())
         fit_units = expert.hash_units(
@@ -241,10 +246,10 @@ class _Learner:
         return replace(expert, facts=self._facts(bits))
 
     def _facts(self, bits: Mapping[str, Doubles]) -> dict[str, Any]:
-        """Means by name, and by how much each is better than those after it in `_RANKS`.
+        """Mean bits by name, and how much better each is than those after it in `_RANKS`.
 
-        Intervals are over records (or windows); of fewer than `_LEAST_GROUPS` there are none. `better` says
-        whether scores mix the counts in.
+        Intervals are over records or windows. With fewer than `_LEAST_GROUPS` groups there are no intervals.
+        `better` is true if scores use the mixture.
         """
         group = self._group[~self.learns]
         weights = bootstrap_weights(group, _DRAWS, 0)
@@ -275,15 +280,16 @@ class _Learner:
         }
 
 
-_LEAST_GROUPS = 5  # a bootstrap of fewer gives an interval that is far too narrow, of one none at all
+# a bootstrap of fewer groups gives an interval that is much too narrow, and of one group none
+_LEAST_GROUPS = 5
 _RANKS = ("mixture", "counts", "model", "frequencies")
 _DRAWS = 500
 
 
 def _spread_windows(validation: Windows) -> tuple[list[int], Longs]:
-    """Some validation windows, and their records: evenly spread ones, of at most so many windows each.
+    """Indices of some evenly spread validation windows, and their records. Each record has a limited number.
 
-    Every beginning of them is spread evenly.
+    Any first part of the list is evenly spread too.
     """
     owners = validation.records(range(len(validation)))
     distinct, first, counts = np.unique(owners, return_index=True, return_counts=True)

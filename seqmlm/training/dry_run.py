@@ -19,21 +19,21 @@ from seqmlm.training.pretrain import Pretraining
 from seqmlm.training.sizing import sized_plan
 
 MEBIBYTE = 2**20
-# AdamW keeps two moments beside the weight and its gradient.
+# AdamW keeps the weight, its gradient and two moments.
 COPIES_OF_WEIGHTS = 4
 
 
 def dry_run(request: TrainRequest, console: Console) -> dict[str, Any]:
-    """Estimate a training from its data and one measured batch; makes no run and trains nothing.
+    """Estimate a training from its data and one measured batch. Creates no run and trains nothing.
 
-    Gives statistics of data and tokens, fill of the packed rows, parameters, the measured seconds of a step,
-    and estimates of memory and time.
+    The result has statistics of data and tokens, the fill of the packed rows, and the number of parameters.
+    It also has the measured seconds per step, and estimates of memory and time.
     """
     job = Pretraining(request, console)
     if job.plan.config.model.is_linear:
         raise UsageError(
-            "a linear model has no batch that --dry-run could measure: train it with --max-time, and go on "
-            "with --resume and a longer one"
+            "a linear model has no batches that --dry-run could measure: train it with --max-time, and "
+            "continue with --resume and a longer time"
         )
     corpus = CorpusReader(job.plan.config, job.domain, job.workspace).corpus(job.console.message)
     training = Training(sized_plan(job.plan, corpus, job.processes, job.console.message).config, corpus)
@@ -46,7 +46,7 @@ def dry_run(request: TrainRequest, console: Console) -> dict[str, Any]:
 
 
 def _data_report(training: Training) -> dict[str, Any]:
-    """Counts of the data, of the vocabulary and of the parameters."""
+    """Counts of the data, the vocabulary and the parameters."""
     statistics = training.corpus.statistics
     return {
         "corpora": ", ".join(statistics),
@@ -58,7 +58,7 @@ def _data_report(training: Training) -> dict[str, Any]:
 
 
 def _batch_report(training: Training, device: torch.device) -> dict[str, Any]:
-    """Train on the rows of one batch without learning, twice; the memory that this takes is measured."""
+    """Measure the time and memory of one batch, in two steps whose result is discarded."""
     batches = [training.dataset[training.planner.next_row()] for _ in range(training.loop.rows_per_batch)]
     idle_bytes, peak_bytes = psutil.Process().memory_info().rss, 0
 
@@ -66,7 +66,7 @@ def _batch_report(training: Training, device: torch.device) -> dict[str, Any]:
         nonlocal peak_bytes
         peak_bytes = max(peak_bytes, psutil.Process().memory_info().rss - idle_bytes)
 
-    # Between forward and backward all activations are there, in the second step both moments too.
+    # Between forward and backward, all activations are in memory. In the second step, both moments are too.
     hook = training.trained_model.register_forward_hook(measure_memory)
     speed = measured_speed(
         training.trained_model, [*batches, *batches], training.loop, device, seconds=math.inf

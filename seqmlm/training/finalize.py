@@ -1,7 +1,7 @@
-"""What follows the last step of a training: evaluate, write the model's folder, register it, calibrate it.
+"""The work after the last training step: evaluate the model, write its folder, register it and calibrate it.
 
-A model is registered before it is calibrated: a kill in between leaves one that can be used, and `--resume`
-does the rest.
+A model is registered before it is calibrated. If the process is killed in between, the model can be used, and
+`--resume` does the rest.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SHOWN_PREDICTIONS = 8
 
 
 class Finished(NamedTuple):
-    """The end of a training: the model's version, the final evaluation, and both in sentences."""
+    """The end of a training: the version of the model, the final evaluation, and both in sentences."""
 
     version: int
     values: Mapping[str, float]
@@ -58,15 +58,15 @@ def finalize(
     """Evaluate the trained model, write its folder, register it and calibrate it.
 
     Args:
-        job: its run is named as the model will be.
-        model: with the folder that is to be made, and a card without metrics.
-        corpus: what it was trained on.
-        evaluator: measures it.
-        time_left: the time that is left for it.
-        tracked: gets metrics, model and pictures.
+        job: the training. Its run has the name of the model.
+        model: the model, with the path of the folder to create, and a card without metrics.
+        corpus: the training data.
+        evaluator: measures the model.
+        time_left: the time that is left after the last step.
+        tracked: receives metrics, the model and pictures.
 
     Raises:
-        StateError: the disk is full, or the registry cannot be reached; the checkpoints are untouched.
+        StateError: the disk is full, or the registry cannot be reached. The checkpoints remain as they are.
     """
     run, console = job.run, job.console
     console.message("training done; evaluating the model and an n-gram baseline on held-out records")
@@ -79,7 +79,7 @@ def finalize(
         draft = replace(model, path=str(building))
         facts, held_out = _fit_counts(draft, corpus, time_left, console.message)
     with run.registering(folder):
-        # Registered before it is calibrated: a kill in between leaves a model that can be used.
+        # Registered before it is calibrated, so that a kill in between leaves a usable model.
         sources = [path for paths in corpus.sources.values() for path in paths]
         entry = run.register(model, sources=sources, counts=corpus.statistics)
         with run.writing():
@@ -97,8 +97,10 @@ def finalize(
 def _fit_counts(
     model: LoadedModel, corpus: Corpus, time_left: TimeAfterTraining, say: Callable[[str], None]
 ) -> tuple[dict[str, float], HeldOutBits | None]:
-    """Put counts beside the model; what they are worth, by name, and as sentences about the scores of the
-    default level need it."""
+    """Store counts with the model, and return metrics of their benefit by name.
+
+    The second result has the same values for sentences about the scores of the default level.
+    """
     expert = fit_expert(
         model,
         corpus.train,
@@ -130,7 +132,7 @@ def _publish(
     evaluator: Evaluator,
     tracked: TrackedRun,
 ) -> None:
-    """The page of the training, and the examples in it as a text."""
+    """Publish the page of the training, and its example predictions as text."""
     run = job.run
     file, examples = run.directory / "predictions.txt", ""
     if not sensitive_data():

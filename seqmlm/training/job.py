@@ -1,4 +1,4 @@
-"""The steps that pretraining and fine-tuning share: their clock, tracked runs, registered model and page."""
+"""The steps that pretraining and fine-tuning share: clock, tracked runs, registered model and page."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ class TrainingJob:
         self.deadline = Deadline(self.console.began)
 
     def limit(self, max_time: str | float | None) -> None:
-        """Give it a limit of time, such as "10m"; None for none."""
+        """Set the time limit, such as "10m". None removes it."""
         self.deadline.limit = None if max_time is None else seconds(max_time)
 
     def say(self, text: str) -> None:
-        """Report, if there is something to be said; only the main process does."""
+        """Show a message, unless it is empty. Only the main process shows messages."""
         if text and self.processes.is_main:
             self.console.message(text)
 
     def load_data(self, reader: Callable[[], R]) -> R:
-        """The data; reading that takes more than its share of the time extends the deadline."""
+        """Read the data. If reading takes more than its share of the time, the deadline is extended."""
         began = self.deadline.wall()
         data = reader()
         self.say(self.deadline.extend(self.deadline.wall() - began))
@@ -48,21 +48,28 @@ class TrainingJob:
 
     @cached_property
     def cuts(self) -> Cuts | None:
-        """The record of what the clock cut; None without a limit, and in all processes but the main one."""
+        """The record of the parts that the time limit cut.
+
+        None without a limit, and in all processes except the main process.
+        """
         limit = self.deadline.limit
         if limit is None or not self.processes.is_main:
             return None
         return Cuts(self.run.directory / CUTS, {"limit": limit})
 
     def recorded_start(self, key: str) -> Start | None:
-        """How an earlier process divided the time for a training; None where none did."""
+        """How an earlier process divided the time for a training. None if no process did."""
         saved = None if self.cuts is None else self.cuts.get(key)
         return None if saved is None else Start(**saved)
 
     def start(self, key: str, trainings: int = 1) -> Start | None:
-        """The division of the time for a training, as its first main process made it; None without a limit.
+        """The division of the time for a training. None without a limit.
 
-        `key` names the training among the cuts; so many `trainings` share the time that is left.
+        The first main process of the training decides it, and resumed processes use the same division.
+
+        Args:
+            key: name of the training in the record of cuts.
+            trainings: number of trainings that share the remaining time.
         """
         if self.deadline.limit is None:
             return None
@@ -77,7 +84,7 @@ class TrainingJob:
         return Start(**json.loads(self.processes.text_from_main(text)))
 
     def publish(self, tracked: TrackedRun, page: Page, sentences: Iterable[str]) -> None:
-        """Write the page, the main artifact of the run, and the sentences, its description."""
+        """Write the page as the main artifact of the run, and the sentences as its description."""
         file = self.run.directory / PAGE
         page.write(file)
         tracked.set_tag(DESCRIPTION, description(sentences))

@@ -1,7 +1,7 @@
-"""From a request to a plan: resolved settings, the run's name and folder, a new run or a resumed one.
+"""Turn a request into a plan: resolved settings, name and folder of the run, a new run or a resumed run.
 
-A resumed run keeps the settings that determine its numbers (`FROZEN`) and may change the others, such as its
-limits: anything else would make "resumed" and "uninterrupted" different trainings.
+A resumed run keeps the settings that determine its numbers (`FROZEN`). It may change the others, such as its
+limits. Otherwise a resumed training would differ from an uninterrupted training.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ _OF_ENCODERS = {"model": ("dropout", "layers", "initialization"), "train": ("lea
 
 @dataclass(frozen=True, kw_only=True)
 class TrainRequest:
-    """A training as a person asks for it, with settings that are not resolved yet.
+    """The user's request for a training, with settings that are not resolved yet.
 
     Args:
-        domain: its name; may be left out when a run is resumed or the config file names it.
-        name: of the run; made from domain, size and time when absent.
+        domain: name of the domain. It may be left out if a run is resumed or the config file names it.
+        name: name of the run. Default: domain, size and time.
         resume: "never", "auto" or the name of a run.
         config: YAML file of settings.
-        flags: nested settings from flags; None values mean "not given".
-        settings: `a.b=c` assignments; they win over the flags.
+        flags: nested settings from flags. None values mean "not given".
+        settings: `a.b=c` assignments. They override the flags.
     """
 
     domain: str | None = None
@@ -69,14 +69,14 @@ class TrainRequest:
 
     @cached_property
     def user_settings(self) -> dict[str, Any]:
-        """The settings that it names, nested."""
+        """The settings of the request, nested."""
         from_file = read_yaml(self.config) if self.config else {}
         user_settings = merge(from_file, _named_flags(self.flags), parse_assignments(self.settings))
         _refuse_determined(user_settings)
         return user_settings
 
     def check(self) -> None:
-        """Refuse settings that make no sense, without loading torch.
+        """Check the settings without loading torch.
 
         Raises:
             UsageError: an unknown key or name, a value out of range, or values that exclude each other.
@@ -86,16 +86,16 @@ class TrainRequest:
             self.resolved_config({}).check()
 
     def leaves_size(self, config: PretrainConfig) -> bool:
-        """Whether there is a limit of time, and neither size, shape nor weights of the model are named."""
+        """Whether the size must be measured: there is a time limit, but no size, shape or weights are set."""
         model = config.model
         has_size = "size" in self.user_settings.get("model", {}) or SHAPE_KEYS & set(model.overrides)
         return config.train.max_time is not None and not (has_size or model.init)
 
     def resolved_config(self, saved: Mapping[str, Any]) -> PretrainConfig:
-        """The settings, resolved; `saved` are those of the run that is resumed."""
+        """The resolved settings. `saved` are the settings of the run that is resumed."""
         user_settings, train = self.user_settings, self.user_settings.get("train")
         if saved and isinstance(train, Mapping) and any(limit in train for limit in LIMITS):
-            # A new limit replaces the old ones: the first limit reached would stop the training.
+            # A new limit replaces the old limits. Otherwise the first limit reached would stop the training.
             saved = merge(saved, {"train": dict.fromkeys(LIMITS)})
         domain = self.domain or user_settings.get("domain") or saved.get("domain")
         if domain is None:
@@ -109,10 +109,10 @@ class TrainRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A resolved request: settings, the run's name and folder, and whether it resumes an existing run.
+    """A resolved request: settings, name and folder of the run, and whether it resumes an existing run.
 
-    Where the training has a limit of time and the user names no size, it is that of the domain until
-    `sizing.sized_plan` takes one of `candidates`: the same request for every size, the smallest first.
+    If the training has a time limit and no size is set, the size is first that of the domain. Then
+    `sizing.sized_plan` selects one of `candidates`: the same request for every size, the smallest first.
     """
 
     config: PretrainConfig
@@ -125,8 +125,8 @@ class Plan:
 def request_config(request: TrainRequest) -> Any:
     """The resolved settings of a request as plain values, for `--print-config`.
 
-    The size is not among them where it is measured: as a setting it would be named. What depends on it is
-    null then, and else a number.
+    If the size will be measured, it is left out, because a printed size would be a set size. Settings that
+    depend on the size are then null. Otherwise they are numbers.
     """
     config = request.resolved_config({})
     settled = _numeric_config(config)
@@ -142,18 +142,22 @@ def agreed_plan(request: TrainRequest, workspace: Workspace, processes: Processe
     text = ""
     if processes.is_main:
         decided = plan(request, workspace, processes.world)
-        Registry(workspace).close()  # refused now, not when the training has ended
+        Registry(workspace).close()  # an unusable registry is refused now, not after the training
         text = json.dumps(to_dict(decided))
     return from_dict(Plan, json.loads(processes.text_from_main(text)))
 
 
 def plan(request: TrainRequest, workspace: Workspace, processes: int = 1) -> Plan:
-    """Resolve a request in this workspace; writes no file, except for data on standard input.
+    """Resolve a request in this workspace. Writes no file, except for data on standard input.
 
-    Each of the `processes` that will train has a row of a batch whose size is still to be measured.
+    Args:
+        request: the request.
+        workspace: the workspace.
+        processes: number of processes that will train. While the size is still to be measured, rows are so
+            short that each process has a row of a batch.
 
     Raises:
-        UsageError: no domain, unknown keys or names.
+        UsageError: the domain is missing, or a key or name is unknown.
         StateError: the name is taken, the run to resume is missing, or its settings would change.
     """
     name = run_to_resume(
@@ -170,7 +174,7 @@ def plan(request: TrainRequest, workspace: Workspace, processes: int = 1) -> Pla
     new_config = request.resolved_config({})
     configs = [complete(new_config, workspace)]
     for size in SIZES if request.leaves_size(new_config) else ():
-        # What was read is kept: standard input, say, is empty now.
+        # The data that were read are reused, because standard input, for example, is empty now.
         resized = replace(configs[0], model=replace(new_config.model, size=size), train=new_config.train)
         configs.append(complete(_short_row_config(resized, processes), workspace))
     first, *candidates = (
@@ -181,19 +185,19 @@ def plan(request: TrainRequest, workspace: Workspace, processes: int = 1) -> Pla
 
 
 def _new_plan(name: str, config: PretrainConfig, workspace: Workspace) -> Plan:
-    """The plan of a new run, whose name must not be taken."""
+    """The plan of a new run. Its name must be free."""
     directory = workspace.run_dir(name)
     check_name_is_free(name, "pretrain", directory, longer=longer_command(name))
     return Plan(config=config, name=name, directory=directory, resume=False)
 
 
 def longer_command(name: str) -> str:
-    """The command that goes on with a finished run."""
+    """The command that continues a finished run."""
     return f"{resume_command(name, 'pretrain')} with a higher --max-time (of all its training) or --max-steps"
 
 
 def _short_row_config(config: PretrainConfig, processes: int) -> PretrainConfig:
-    """The settings with rows so short that each process has one of a batch, unless their length is named."""
+    """The settings with rows short enough for one per process and batch, unless the row length is set."""
     if config.train.tokens_per_row is not None or config.loop().rows_per_batch >= processes:
         return config
     length = max(config.model.max_length, config.batch_tokens // processes)
@@ -201,11 +205,15 @@ def _short_row_config(config: PretrainConfig, processes: int) -> PretrainConfig:
 
 
 def _refuse_determined(user_settings: Mapping[str, Any]) -> None:
-    """Refuse settings that the initial model determines, and those of encoders for a linear one."""
+    """Refuse settings that the initial model determines, and settings of encoders for a linear model.
+
+    Raises:
+        UsageError: the settings contain one of these.
+    """
     sections = {name: section for name, section in user_settings.items() if isinstance(section, Mapping)}
     model = sections.get("model", {})
     refused: Mapping[str, Iterable[str]] = {}
-    why = "with --size linear, which has nothing of the kind"
+    why = "with --size linear, which has no such settings"
     if model.get("init") is not None:
         refused, why = _OF_INITIAL, "together with --init: the initial model determines them"
         refused = {**refused, "tokenizer": sections.get("tokenizer", {})}
@@ -223,16 +231,16 @@ def _named_flags(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def complete(config: PretrainConfig, workspace: Workspace) -> PretrainConfig:
-    """Complete settings as they are saved with a run, independent of time and folder; idempotent.
+    """Complete settings for saving with a run, independent of time and folder. Idempotent.
 
-    Paths become absolute, standard input becomes a file, the initial model its folder, a file of words its
-    words; the lengths of batch and row become numbers.
+    Paths become absolute, standard input becomes a file, and the initial model becomes its folder. A file of
+    words is replaced by its words. The lengths of batch and row become numbers.
 
     Raises:
-        UsageError: durations, limits or word lists that cannot be used.
+        UsageError: a duration, limit or word list cannot be used.
         StateError: the initial model does not exist.
     """
-    # Settings that cannot be used are refused before anything is read, standard input too.
+    # Unusable settings are refused before anything is read, including standard input.
     config = _numeric_config(config)
     model, data, tokenizer = config.model, config.data, config.tokenizer
     if model.init is not None:
@@ -247,7 +255,7 @@ def complete(config: PretrainConfig, workspace: Workspace) -> PretrainConfig:
 
 
 def _numeric_config(config: PretrainConfig) -> PretrainConfig:
-    """The settings with numbers for those that the model's size decides where they are not given."""
+    """The source as an absolute path. Standard input is saved to a file first."""
     rate, batch = config.loop().learning_rate, config.batch_tokens
     return replace(config, train=replace(config.train, learning_rate=rate, tokens_per_batch=batch))
 
@@ -255,7 +263,7 @@ def _numeric_config(config: PretrainConfig) -> PretrainConfig:
 def _lasting_source(source: str, files: Files, workspace: Workspace) -> str:
     """The source as an absolute path; standard input is saved to a file first."""
     name, path = split_source(source)
-    # Not in the cache, which may be deleted: this is the only copy.
+    # Not in the cache, which may be deleted, because this is the only copy.
     if path == "-":
         location = str(save_stdin(workspace.runs / KEPT_INPUTS))
     elif is_reference(path):

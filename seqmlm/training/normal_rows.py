@@ -1,8 +1,10 @@
-"""Training data as normal rows of statistics that no model is asked for: each part is judged by the others.
+"""Use the training data as normal rows for statistics that need no model.
 
-What a model was trained on cannot say how high its scores of new records are, and few records are held out.
-What is counted can be counted without the part that is judged, so all training data are normal rows of it:
-thousands, where a model has dozens. A part is a stretch of the data, for neighbours in time are alike.
+The scores of its training data do not show how high the scores of new records are, and few records are held
+out. Therefore the scores of a model can be calibrated with only dozens of rows. Statistics of counts are
+different: a part of the training data can be compared with counts of the other parts. All training data then
+become normal rows of these statistics, thousands instead of dozens. A part is a contiguous stretch of the
+data, because neighbours in time are similar.
 """
 
 from __future__ import annotations
@@ -25,19 +27,25 @@ from seqmlm.tasks.deadline import Phase
 from seqmlm.training.corpus import Corpus
 
 PARTS, _TOKENS_COUNTED = 20, 40_000_000
-"""Parts of the training data, and tokens that are counted for all of them: of more there are fewer parts."""
+"""Largest number of parts, and the limit of counted tokens for all parts together.
+
+More training tokens lead to fewer parts.
+"""
 MOST_RECORDS = 10_000
-"""Training records that are judged, at most, spread evenly."""
+"""Largest number of training records that become normal rows. They are evenly spread."""
 
 
 def counted_rows(
     level: Level, session: Session, corpus: Corpus, seed: int, phase: Phase
 ) -> CountedRows | None:
-    """Rows of training records, or None where a level counts nothing, or there are too few to be divided.
+    """Normal rows from training records. None if the level counts nothing, or there are too few records.
 
     Args:
-        seed: of backgrounds, and of what records may come as (`Sampling.parts`).
-        phase: its units are the parts that are judged.
+        level: the level of the rows.
+        session: the session of the trained model.
+        corpus: the training data.
+        seed: seed of the backgrounds, and of how records are cut (`Sampling.parts`).
+        phase: the phase of the clock. Its units are the parts.
     """
     pairs = list(corpus.training(MOST_RECORDS)) if level.background and level.counting else []
     if not pairs or level.counting is None:
@@ -61,7 +69,7 @@ def counted_rows(
             of_parts[number] = [*_part_rows(level, session, own_pairs, chosen, seed, never)]
         if phase.ends_after(done / parts):
             break
-    phase.settle("the training records that judge what is counted")
+    phase.settle("the training records that calibrate the counted statistics")
     tables = [table for _, rows in sorted(of_parts.items()) for table in rows]
     if not tables:
         return None
@@ -78,7 +86,10 @@ def _part_rows(
     seed: int,
     never: frozenset[str],
 ) -> Iterator[CountedRows]:
-    """Rows of numbered records by what is counted in other sequences, which never have some values."""
+    """Normal rows of numbered records, from counts of the other sequences.
+
+    `never` are values that do not occur in the other sequences.
+    """
     assert level.background is not None
     assert level.counting is not None
     background = level.background.fit(other_windows, session.tokenizer, seed=seed)

@@ -1,6 +1,6 @@
-"""The objective of a training, its loop, and the best weights on its way: the last ones may have memorized.
+"""The objective of a training, its loop, and the best weights during training.
 
-Pretraining and fine-tuning are two objectives: they differ in the model, its rows and the measure.
+Pretraining and fine-tuning are two objectives. They differ in the model, its rows and its evaluation.
 """
 
 from __future__ import annotations
@@ -30,25 +30,27 @@ from seqmlm.training.run import TrainingRun
 BEST = "best.safetensors"
 
 Evaluate = Callable[[Any], dict[str, float]]
-"""Measures a model; metrics by name."""
+"""Measures a model, and returns metrics by name."""
 
 
 class Best:
     """An evaluator that keeps the best weights so far in a file of the run.
 
-    Of few data a long training memorizes: its last weights predict new data worse than earlier ones.
+    With few data, a long training memorizes. Its last weights then predict new data worse than earlier
+    weights.
 
     Args:
-        evaluator: measures, on the same data each time.
-        file: where the weights are kept.
-        goal: which of its metrics says how good the weights are.
-        worth: by which share earlier weights must be better to be taken: evaluations are of few records.
-        resume: whether the training goes on, so that what is kept there counts.
-        writes: whether this process writes the file; all see the same metrics.
+        evaluator: measures the model, always on the same data.
+        file: file for the weights.
+        goal: the metric that ranks the weights.
+        worth: share by which earlier weights must be better to replace the last weights. Evaluations read few
+            records and are noisy.
+        resume: whether the training is resumed. The weights in the file then count.
+        writes: whether this process writes the file. All processes see the same metrics.
 
     Attributes:
-        value: the metric of the weights that are kept, or that were restored.
-        replaced: the metric of the last weights, where earlier ones took their place.
+        value: the metric of the weights that were kept or restored.
+        replaced: the metric of the last weights, if earlier weights replaced them.
     """
 
     def __init__(
@@ -71,7 +73,7 @@ class Best:
 
     def __call__(self, rows: nn.Module) -> dict[str, float]:
         values = self._evaluator(rows)
-        value = values.get(self.goal.metric, math.nan)  # where it cannot be had, nothing is better
+        value = values.get(self.goal.metric, math.nan)  # without a value, no weights are better
         if self.goal.better(value, self.value):
             self.value = value
             if not self._writes:
@@ -83,11 +85,14 @@ class Best:
         return values
 
     def restore(self, rows: nn.Module) -> float | None:
-        """Give a trained model the weights that were kept, if they are better; the metric of the last then.
+        """Restore the weights that were kept, if they are better than the last weights.
+
+        Returns:
+            The metric of the last weights if earlier weights replaced them, or else None.
 
         Raises:
-            StateError: the file is of another model.
-            OSError, SafetensorError: it cannot be read.
+            StateError: the file belongs to another model.
+            OSError, SafetensorError: the file cannot be read.
         """
         if self.value is None:
             return None
@@ -103,12 +108,12 @@ class Best:
 
 
 class Objective(ABC):
-    """A model, the packed rows it is trained on, and how it is measured.
+    """A model, the packed rows it is trained on, and its evaluation.
 
     Attributes:
         trained_model: the module that the steps change.
         loop: settings of the loop.
-        best: keeps the best weights; None before the first step, and where the last ones stay.
+        best: keeps the best weights. None before the first step, and if the last weights are used.
     """
 
     trained_model: Any
@@ -119,12 +124,12 @@ class Objective(ABC):
 
     @abstractmethod
     def evaluation(self, run: TrainingRun, processes: Processes) -> Best | Evaluate | None:
-        """Measures the model on the way; with a `Best`, the model gets the best weights at the end."""
+        """Evaluate the model during training. With a `Best`, the model ends with the best weights."""
 
     def train(
         self, run: TrainingRun, processes: Processes, tracked: TrackedRun | None, console: Console
     ) -> LoopResult:
-        """Train in the folder of a run, from its last checkpoint where it is resumed; report to `tracked`."""
+        """Train in the folder of a run and report to `tracked`. A resumed run starts at a checkpoint."""
         evaluate = self.evaluation(run, processes)
         self.best = best = evaluate if isinstance(evaluate, Best) else None
         observer = None

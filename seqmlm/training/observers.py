@@ -1,4 +1,4 @@
-"""Where the progress of a training goes: the tracked run, which writes `metrics.jsonl`, and the console."""
+"""Receivers of a training's progress: the tracked run, which writes `metrics.jsonl`, and the console."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from seqmlm.tracking import TrackedRun
 
 __all__ = ["Console", "Recorder", "SilentConsole", "StepReport", "complete_console"]
 
-# Messages for the events of the loop; "" prints nothing.
+# Messages for the events of the loop. "" prints nothing.
 EVENTS = {
     "pace": "",
     "decay": "the learning rate decays from step {decay_start} to the last step, {end}",
@@ -35,16 +35,17 @@ EVENTS = {
 
 
 SPEED_STEPS, SPEED_SECONDS = 3, 1.0
-"""After so many steps that took so long the speed of a training is known."""
+"""The speed of a training is known after this many steps and this many seconds."""
 
 
 class Console(Protocol):
-    """Receives messages and progress of a task; the CLI supplies one, library users may supply their own.
+    """Receives messages and progress of a task.
 
-    A console of a user may lack some of these members: tasks complete it by `complete_console`.
+    The CLI supplies a console, and library users may supply another. A user's console may lack some members:
+    tasks add them with `complete_console`.
 
     Attributes:
-        began: reading of `time.monotonic` from which a time limit counts; None for the call of the task.
+        began: value of `time.monotonic` at which a time limit starts. None starts it at the call of the task.
     """
 
     began: float | None = None
@@ -54,24 +55,24 @@ class Console(Protocol):
         return
 
     def step(self, report: StepReport, total: float | None) -> None:
-        """Show a finished step; `total` is the number of steps to come to, if that is known."""
+        """Show a finished step. `total` is the expected number of steps of the training, if known."""
         return
 
     def phase(self, name: str, share: float) -> None:
-        """Show how much is done of a part of the run that is no step."""
+        """Show the completed share of a part of the run other than training steps."""
         return
 
     def calibration(self, mode: str, share: float, rows: int) -> None:
-        """Show the progress of a calibration: its mode, the share that is done, and the rows so far."""
+        """Show the progress of a calibration: its mode, the completed share and the rows so far."""
         return
 
 
 class SilentConsole(Console):
-    """Prints nothing."""
+    """A console that prints nothing."""
 
 
 class _CompletedConsole(SilentConsole):
-    """The members that a console has; the others do nothing."""
+    """The members that a console has. Missing members do nothing."""
 
     def __init__(self, console: object) -> None:
         for member in ("began", "message", "step", "phase", "calibration"):
@@ -80,24 +81,26 @@ class _CompletedConsole(SilentConsole):
 
 
 def complete_console(console: object) -> Console:
-    """A console with all members of `Console`; those that the given one lacks do nothing."""
+    """A console with all members of `Console`. Members that `console` lacks do nothing."""
     return _CompletedConsole(console)
 
 
 class Recorder(Observer):
-    """Passes the reports of the loop to the tracked run and the console; a checkpoint is its own record.
+    """Passes the reports of the loop to the tracked run and the console. Checkpoints are not passed on.
 
-    `loop` has the limits of the training; `epoch` are the tokens of one, None where it is a step.
+    Args:
+        loop: settings of the loop, with the limits of the training.
+        epoch: number of tokens of an epoch. None if an epoch is a step.
     """
 
     def __init__(self, run: TrackedRun, console: Console, loop: LoopConfig, epoch: int | None) -> None:
         self.run, self.console, self.loop, self.epoch = run, console, loop, epoch
         self._first: StepReport | None = None
-        self._is_expected = loop.max_seconds is not None  # a person has said how long it takes
+        self._is_expected = loop.max_seconds is not None  # with a time limit, the user knows the duration
 
     def on_step(self, report: StepReport) -> None:
         if self._first is None:
-            # A resumed run that found no checkpoint starts from the first step.
+            # A resumed run without a checkpoint starts from the first step.
             self.run.cut_metrics(report.step - 1)
             self._first = report
         same = ("grad_norm", "learning_rate", "tokens_per_second", "fill", "tokens")
@@ -111,7 +114,7 @@ class Recorder(Observer):
             self._expect(report, self._first, total)
 
     def _expect(self, report: StepReport, first: StepReport, total: float) -> None:
-        """Say how long a training without a time limit takes, once its speed is known."""
+        """Show how long a training without a time limit takes, once its speed is known."""
         steps, seconds = report.step - first.step, report.seconds - first.seconds
         if steps >= SPEED_STEPS and seconds >= SPEED_SECONDS:
             self._is_expected = True
@@ -139,7 +142,13 @@ class Recorder(Observer):
 
 
 def expected_steps(loop: LoopConfig, *, step: float, epoch: float) -> float:
-    """Estimate of the optimizer steps until the first limit, of seconds a `step`, and steps an `epoch`."""
+    """Estimate the optimizer steps until the first limit.
+
+    Args:
+        loop: settings of the loop, with the limits.
+        step: seconds per step.
+        epoch: steps per epoch.
+    """
     epochs, seconds = loop.epochs, loop.training_seconds
     limits = (loop.max_steps, epochs and epochs * epoch, seconds and seconds / max(step, 1e-9))
     return max(1.0, min(float(limit) for limit in limits if limit is not None))
@@ -148,9 +157,9 @@ def expected_steps(loop: LoopConfig, *, step: float, epoch: float) -> float:
 def sample_predictions(
     conditionals: Conditionals, model: LoadedModel, sequences: Sequences, indices: Sequence[int]
 ) -> str:
-    """A few validation sequences as text: true, masked, and with the model's predictions.
+    """Validation sequences as text: the original, the masked version, and the model's predictions.
 
-    The text is decoded from the ids, since prepared data keep no text.
+    The text is decoded from the ids, because prepared data contain no text.
     """
     blocks, tokenizer = [], model.tokenizer
     for index in indices:

@@ -1,4 +1,4 @@
-"""The page of a training: what it came to, its curves, examples filled, calibration, and what to do next."""
+"""The page of a training: its result, curves, filled examples, calibration, and the next command."""
 
 from __future__ import annotations
 
@@ -18,24 +18,27 @@ from seqmlm.reports.drawing import HEIGHT, MARK, THRESHOLD, WIDTH, page_style, p
 from seqmlm.reports.page import Page
 
 PAGE = "training.html"
-"""The main artifact of a training."""
+"""The file name of the page, the main artifact of a training."""
 
 _SMALLEST = re.compile(r"calibration/(.*)_smallest_rate")
 _CALIBRATED = re.compile(r"calibration/(.*)_rows")
-_PALE = "#9db8d9"  # single steps, behind their mean
+_PALE = "#9db8d9"  # colour of single steps, behind their mean
 
 
 def score_command(model: str, values: Mapping[str, float]) -> str:
-    """The command that judges new data: with a rate that the calibrations support, none where none does.
+    """The command that scores new data. It requests a false positive rate that the calibrations support.
+
+    If they support no rate, the command requests none.
 
     Args:
-        model: its name.
-        values: what calibrations came to, among other figures.
+        model: name of the model.
+        values: metrics of the training, including those of the calibrations.
     """
     rates = [rate for name, rate in values.items() if _SMALLEST.fullmatch(name)]
     rate = max(0.05, math.ceil(100 * min(rates) - 1e-9) / 100) if rates else 1.0
     alarms = f" --fpr {rate:g}" if rate < 0.5 else ""
-    rows = " --out new.jsonl" if sensitive_data() else ""  # they may not be shown on the console
+    # rows of sensitive data may not be shown on the console
+    rows = " --out new.jsonl" if sensitive_data() else ""
     return f"seqmlm score {model} NEW{alarms} --report new.html{rows}"
 
 
@@ -48,20 +51,23 @@ def training_page(
     metrics: Sequence[Mapping[str, Any]],
     examples: str,
 ) -> Page:
-    """The page of a training: its end in sentences, loss curves, calibrations and examples filled.
+    """The page of a training: its result in sentences, loss curves, calibrations and filled examples.
 
     Args:
-        model: name and version. facts: further ones for the head. metrics: lines of metrics.jsonl.
-        values: the final evaluation, and what calibrations came to.
-        sentences: what the training came to, and warnings.
-        examples: sequences as they are, masked and filled; empty where none may be shown.
+        model: name and version.
+        card: the card of the model.
+        facts: other facts for the head of the page.
+        values: the final evaluation and the results of the calibrations.
+        sentences: the result of the training, then warnings.
+        metrics: lines of metrics.jsonl.
+        examples: sequences in their original, masked and filled form. Empty if no sequence may be shown.
     """
     lead, *warnings = sentences
     page = Page(f"Training: {model}", lead)
     page.warnings(warnings)
     command = score_command(model.partition(":")[0], values)
     page.head({**facts, **date(), "next": command})
-    hidden = f"bits per {card.unit}, 15 % of them hidden"
+    hidden = f"bits per {card.unit}, with 15 % of them masked"
     curve = "eval/bits_per_unit", hidden, "eval/unigram_bits_per_unit"
     page.section("Loss", curves(metrics, *curve))
     modes = [match[1] for key in values if (match := _CALIBRATED.fullmatch(key))]
@@ -72,26 +78,26 @@ def training_page(
         ]
         page.table("Calibration", ("mode", "normal rows", "smallest --fpr"), rows)
     if examples:
-        caption = "Sequences held out, as they are, with a part hidden, and as the model fills it."
+        caption = "Held-out sequences: the original, with a part masked, and as filled by the model."
         text = Markup('<p>{}</p><div class="coloured">{}</div>').format(caption, examples)
         page.section("Examples filled", text)
     return page
 
 
 def description(sentences: Iterable[str]) -> str:
-    """The description of a training in MLflow: its sentences, and where its page is."""
+    """The description of a training in MLflow: its sentences, and the name of its page."""
     return " ".join([*(f"{sentence}." for sentence in sentences), f"See {PAGE} among the artifacts."])
 
 
 def date() -> dict[str, str]:
-    """When the page was made, and by which version, for its head."""
+    """The date of the page and the version of seqmlm, for the head of the page."""
     return {"date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, seqmlm {__version__}"}
 
 
 def curves(metrics: Sequence[Mapping[str, Any]], metric: str, label: str, floor: str | None = None) -> Markup:
-    """Training loss, and what is measured on data held out beside its floor, against steps.
+    """Draw the training loss, and a metric on held-out data with its floor, against steps.
 
-    Of what was not measured there is no picture, and of nothing none at all.
+    Without losses or evaluations, their panel is left out. Without both, the result is empty.
     """
     from matplotlib.figure import Figure
 
@@ -133,9 +139,9 @@ def _draw_evaluations(
 ) -> None:
     if floor is not None:
         axes.axhline(evaluations[-1][floor], label="unit frequencies", **THRESHOLD)
-    if floor is not None and len(evaluations) > 1:  # the last one of a pretraining is of more records
+    if floor is not None and len(evaluations) > 1:  # the final evaluation of a pretraining reads more records
         last, evaluations = evaluations[-1], evaluations[:-1]
-        at_end = "model, at the end: of more data"
+        at_end = "final model, on more data"
         axes.plot(last["step"], last[metric], "D", color=MARK, markersize=5, label=at_end)
     steps, values = zip(*((line["step"], line[metric]) for line in evaluations), strict=True)
     axes.plot(steps, values, "o-", color=MARK, markersize=3, label="model")

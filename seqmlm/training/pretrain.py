@@ -1,6 +1,5 @@
-"""`seqmlm train`, end to end: plan, read, assemble, train, evaluate, calibrate, register; one tracked run.
-
-The run's folder is complete without MLflow, and every step up to the registered model can be repeated: after
+"""The whole of `seqmlm train`: plan, read, assemble, train, evaluate, register and calibrate in one run.
+The folder of the run is complete without MLflow. Every step up to the registered model can be repeated. After
 a crash at any moment, `--resume` reaches the same model.
 """
 
@@ -35,7 +34,7 @@ from seqmlm.training.sizing import sized_plan
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainResult:
-    """The result of a training; the JSON object of `train --json`."""
+    """The result of a training, and the JSON object of `train --json`."""
 
     run_id: str | None
     run_name: str
@@ -57,23 +56,25 @@ class PretrainResult:
     is_main: bool = True
 
     def to_dict(self) -> dict[str, Any]:
-        """The result as values of JSON, by field; without those that only this process or a person needs."""
+        """The fields as JSON values. Fields that are only for this process or for people are left out."""
         return {key: value for key, value in asdict(self).items() if key not in ("signal", "is_main", "next")}
 
 
 def pretrain(request: TrainRequest, console: Console) -> PretrainResult:
-    """Train a new run, or resume one; `console` receives progress and messages.
+    """Train a new run, or resume a run. `console` receives progress and messages.
 
     Raises:
-        UsageError: invalid settings; DataError: input that cannot be read.
-        StateError: the name is taken, a checkpoint is corrupt, the disk is full, or the registry not ready.
+        UsageError: the settings are invalid.
+        DataError: an input cannot be read.
+        StateError: the name is taken, a checkpoint is corrupt, the disk is full, or the registry is not
+            ready.
         TrainingError: too many non-finite steps in a row, or out of memory at the smallest batch.
     """
     return Pretraining(request, console).result()
 
 
 class Pretraining(TrainingJob):
-    """The training of a masked language model: its data, what trains on them, and its run."""
+    """The training of a masked language model: its data, its objective and its run."""
 
     def __init__(self, request: TrainRequest, console: Console) -> None:
         super().__init__(console)
@@ -90,7 +91,7 @@ class Pretraining(TrainingJob):
         )
 
     def result(self) -> PretrainResult:
-        """The result of a run that is finished, else of its training."""
+        """The result of a finished run. If the run is not finished, it is trained first."""
         limits = {limit: to_dict(self.plan.config.train)[limit] for limit in LIMITS}
         with handling_sensitive_data(self.plan.config.data.sensitive):
             finished = self.run.result(_finished_parser(limits)) if self.run.resume else None
@@ -100,13 +101,14 @@ class Pretraining(TrainingJob):
                 return replace(finished, is_main=self.processes.is_main)
             self._prepare()
             result = self._train()
-            # A run with a result is not opened again: killed before its end, it would be RUNNING for ever.
+            # A run with a result is not opened again: if it were killed, MLflow would show it as RUNNING for
+            # ever.
             if result.version is not None:
                 self.run.finish({"limits": limits, "result": asdict(result)})
         return result
 
     def _prepare(self) -> None:
-        """Read the data, and make what trains on them; its size is measured if there is a choice."""
+        """Read the data and create the objective. If there is a choice, the size is measured."""
         plan, data = self.plan, self.plan.config.data
         reader = CorpusReader(plan.config, self.domain, self.workspace)
         self.corpus = corpus = self.load_data(lambda: reader.corpus(self.say))
@@ -125,7 +127,7 @@ class Pretraining(TrainingJob):
         self.run = replace(self.run, name=plan.name)
 
     def _train(self) -> PretrainResult:
-        """Train, finish the model, register it."""
+        """Train, complete the model and register it."""
         training, processes, run = self.training, self.processes, self.run
         if not processes.is_main:
             self._divide_time()
@@ -161,13 +163,13 @@ class Pretraining(TrainingJob):
             return self._outcome(outcome, tracked.run_id, finished)
 
     def _divide_time(self) -> Start | None:
-        """Divide the time limit, and give the steps their share."""
+        """Divide the time limit, and set the share of the steps."""
         start = self.start("start")
         if start is not None:
             self.training.loop = self.training.config.loop(start.spent)
             self.say(
                 f"{start.elapsed:.0f} of {start.limit:g} s passed before the first step; training steps get "
-                f"{start.steps:.0f} s"
+                f"get {start.steps:.0f} s"
             )
         return start
 
@@ -182,11 +184,11 @@ class Pretraining(TrainingJob):
         )
 
     def _open_run(self) -> TrackedRun:
-        """Make the run's folder, and open its MLflow run."""
+        """Create the folder of the run, and open its MLflow run."""
         run, corpus = self.run, self.corpus
         settings = run.begin(to_dict(self.training.config))
         (run.directory / FINISHED).unlink(missing_ok=True)
-        if corpus.quarantined:  # the bad records of all corpora, readable by the owner only
+        if corpus.quarantined:  # the bad records of all corpora, in a file that only the owner can read
             path = run.directory / QUARANTINE
             path.touch(mode=0o600)
             path.chmod(0o600)  # touch does not change the mode of an existing file
@@ -201,7 +203,7 @@ class Pretraining(TrainingJob):
     def _outcome(
         self, outcome: LoopResult, run_id: str | None = None, finished: Finished | None = None
     ) -> PretrainResult:
-        """The result of a training that has finished, or was stopped."""
+        """The result of a training that has finished or was stopped."""
         values: Mapping[str, float] = {} if finished is None else finished.values
         return PretrainResult(
             run_id=run_id,
@@ -263,7 +265,7 @@ _TRACKED = (
 
 
 def _finished_parser(limits: Mapping[str, Any]) -> Callable[[Any], PretrainResult | None]:
-    """Reads a saved result; None where the limits have been raised since."""
+    """A function that reads a saved result. It returns None if the limits have changed since."""
 
     def parse(saved: Any) -> PretrainResult | None:
         result = PretrainResult(**saved["result"])

@@ -1,7 +1,7 @@
-"""Which run a command goes on with, and what a resumed run may not change: one rule for every training.
+"""Rules for resuming a run, shared by all trainings: which run is resumed, and what must not change.
 
-A resumed run has the settings that it was begun with. A person may change those that decide nothing but when
-it ends; any other change would make "resumed" and "uninterrupted" different trainings.
+A resumed run keeps its first settings. The user may change only those that decide when it ends. Any other
+change would make the resumed training differ from an uninterrupted training.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from seqmlm.tracking import LEDGER
 from seqmlm.workspace import Workspace
 
 TrainingTask = Literal["pretrain", "finetune"]
-"""A kind of training, as MLflow's tag calls it."""
+"""A kind of training, as in MLflow's tag."""
 REQUESTS: Mapping[TrainingTask, str] = {"pretrain": "config.yaml", "finetune": "finetune.yaml"}
-"""The file of a run's folder that has its settings; its name says which kind of training the run is."""
+"""The file with the settings in the folder of a run. Its name tells the kind of training."""
 COMMANDS: Mapping[TrainingTask, str] = {"pretrain": "train", "finetune": "finetune"}
 NOUNS: Mapping[TrainingTask, str] = {"pretrain": "a training run", "finetune": "a fine-tuning run"}
 FINISHED = "result.json"
@@ -29,27 +29,31 @@ _MISSING = object()
 
 
 def resume_mode(value: str | bool) -> str:
-    """The mode of resuming: never, auto or the name of a run; a truth value stands for auto or never."""
+    """The mode of resuming: never, auto or the name of a run. True means auto, and False means never."""
     return value if isinstance(value, str) else "auto" if value else "never"
 
 
 def resume_command(name: str, task: TrainingTask) -> str:
-    """The command that goes on with a run."""
+    """The command that continues a run."""
     return f"seqmlm {COMMANDS[task]} --resume {name}"
 
 
 def run_to_resume(
     task: TrainingTask, workspace: Workspace, *, name: str | None, resume: str, domain: str | None = None
 ) -> str | None:
-    """The name of the run that is resumed; None for a new one.
+    """The name of the run to resume. None for a new run.
 
     Args:
-        name: of the run, where one is given.
-        resume: never, auto or the name of a run. With auto it is the run `name`, if there is one; without a
-            name, the newest unfinished run of the domain.
+        task: kind of training.
+        workspace: the workspace.
+        name: name of the run, if given.
+        resume: never, auto or the name of a run. With auto, it is the run `name`, if it exists. Without a
+            name, it is the newest unfinished run of the domain.
+        domain: name of the domain, if given.
 
     Raises:
-        UsageError: two different names. StateError: there is no such run, or it is no run of the task.
+        UsageError: `name` and `resume` are two different names.
+        StateError: the run does not exist, or is a run of another kind of training.
     """
     if resume == "never":
         return None
@@ -68,7 +72,7 @@ def run_to_resume(
         for other_task in REQUESTS.keys() - {task}:
             if (workspace.run_dir(resume) / REQUESTS[other_task]).is_file():
                 raise StateError(
-                    f"run {resume!r} is {NOUNS[other_task]}, not {NOUNS[task]}: go on with it by "
+                    f"run {resume!r} is {NOUNS[other_task]}, not {NOUNS[task]}: continue it with "
                     f"{resume_command(resume, other_task)}"
                 )
         raise StateError(f"there is no run {resume!r} to resume{nearest(resume, runs)}")
@@ -76,27 +80,37 @@ def run_to_resume(
 
 
 def _runs(task: TrainingTask, workspace: Workspace) -> dict[str, Path]:
-    """Folders of the runs of a task that have settings, by name, oldest first."""
+    """Folders of the runs of a task that have settings, by name, the oldest first."""
     folder, request = workspace.runs, REQUESTS[task]
     paths = [path for path in folder.iterdir() if (path / request).is_file()] if folder.is_dir() else []
     return {path.name: path for path in sorted(paths, key=lambda path: (path / request).stat().st_mtime)}
 
 
 def saved_settings(directory: Path, task: TrainingTask) -> dict[str, Any]:
-    """The settings that a run was begun with; UsageError where they cannot be read."""
+    """The settings with which a run was started.
+
+    Raises:
+        UsageError: they cannot be read.
+    """
     return read_yaml(directory / REQUESTS[task])
 
 
 def check_name_is_free(name: str, task: TrainingTask, directory: Path, *, longer: str = "") -> None:
-    """Refuse the name of a new run that another run has; StateError says how to go on with that one.
+    """Refuse the name of an existing run for a new run. The error says how to continue the existing run.
 
     Args:
-        longer: how a finished run is trained further; empty where it cannot be.
+        name: name of the new run.
+        task: kind of training.
+        directory: folder of the new run.
+        longer: command that trains a finished run longer. Empty if there is none.
+
+    Raises:
+        StateError: the name is taken.
     """
     if (directory / REQUESTS[task]).exists():
-        how = f"go on with it by {resume_command(name, task)}"
+        how = f"continue it with {resume_command(name, task)}"
         if longer and (directory / FINISHED).exists():
-            how = f"train it longer by {longer}"
+            how = f"train it longer with {longer}"
         raise StateError(f"run {name!r} exists ({directory}): {how}, or take another --name")
     if any((directory / part).exists() for part in _PARTS):
         raise StateError(f"{name!r} is another run, not {NOUNS[task]} ({directory}): take another --name")
@@ -110,12 +124,17 @@ def check_unchanged(
     frozen: Iterable[str],
     alternative: str,
 ) -> None:
-    """Refuse to resume a run with other values of its frozen settings, by a StateError that names them.
+    """Refuse to resume a run with other values of its frozen settings.
 
     Args:
-        saved: the settings that it was begun with. One that is absent may have any value.
-        frozen: dotted names.
-        alternative: what a person does who wants other values.
+        name: name of the run.
+        saved: settings with which the run was started. A setting that is absent may have any value.
+        settings: settings of the resumed run.
+        frozen: dotted names of the settings that must not change.
+        alternative: advice for users who want other values.
+
+    Raises:
+        StateError: a frozen setting differs. The message names it.
     """
     changed = [
         key

@@ -1,4 +1,4 @@
-"""The run of a training or a fine-tuning: its folder, its run in MLflow, and the model that it ends in."""
+"""The run of a training or fine-tuning: its folder, its run in MLflow, and the resulting model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from seqmlm.training.resume import FINISHED, MODEL_FOLDER, REQUESTS, TrainingTas
 from seqmlm.workspace import Workspace
 
 QUARANTINE = "quarantine.jsonl"
-"""The bad records of all corpora."""
+"""The file with the bad records of all corpora."""
 PYFUNC = {
     "flavors": {
         "python_function": {
@@ -38,7 +38,7 @@ PYFUNC = {
         }
     }
 }
-"""By what MLflow loads the folder (`seqmlm.pyfunc`); no path is in it, and nothing pickled."""
+"""How MLflow loads the folder (`seqmlm.pyfunc`). It contains no path and no pickled objects."""
 TEXTS = {"text": "string"}
 EXAMPLE = {
     "artifact_path": "input_example.json",
@@ -46,7 +46,8 @@ EXAMPLE = {
     "type": "dataframe",
     "pandas_orient": "split",
 }
-"""A plain one, of the field: no record of anybody's data."""
+"""The description of the example input for MLflow. The example belongs to the field, not to the user's data.
+"""
 SIGNATURE = {
     "inputs": json.dumps(
         [{"name": name, "type": "string", "required": name in TEXTS} for name in ("id", *TEXTS)]
@@ -54,7 +55,7 @@ SIGNATURE = {
     "outputs": None,
     "params": None,
 }
-"""What MLflow asks of a table where records are texts; other fields have other columns."""
+"""The table that MLflow requires if records are texts. Other fields have other columns."""
 
 
 R = TypeVar("R")
@@ -63,11 +64,14 @@ Numbers = Mapping[str, float]
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRun:
-    """A run of `train` or `finetune`: its folder, its run in MLflow and its registered model, of one name.
+    """A run of `train` or `finetune`: its folder, its run in MLflow and its registered model share one name.
 
     Args:
-        name: of the run, of its folder and of its model.
-        resume: whether it goes on with what is there.
+        workspace: the workspace.
+        name: name of the run, of its folder and of its model.
+        task: kind of training.
+        domain: name of the domain.
+        resume: whether it continues an existing run.
     """
 
     workspace: Workspace
@@ -78,16 +82,16 @@ class TrainingRun:
 
     @property
     def directory(self) -> Path:
-        """Its folder."""
+        """The folder of the run."""
         return self.workspace.run_dir(self.name)
 
     @property
     def remedy(self) -> str:
-        """The command that goes on with it."""
+        """The command that continues the run."""
         return resume_command(self.name, self.task)
 
     def begin(self, settings: Mapping[str, Any]) -> Path:
-        """Write its settings, before all else: with them a run that is killed at any later moment resumes."""
+        """Write the settings of the run before anything else, so that a killed run can always be resumed."""
         self.directory.mkdir(parents=True, exist_ok=True)
         path = self.directory / REQUESTS[self.task]
         replace_file(path, yaml.safe_dump(dict(settings), sort_keys=False).encode())
@@ -96,7 +100,7 @@ class TrainingRun:
     def start(
         self, params: Mapping[str, Any], warn: Callable[[str], None], *, parent: str | None = None
     ) -> TrackedRun:
-        """Open its run in MLflow, below that of the id `parent`."""
+        """Open the run in MLflow. It becomes a child of the run with the id `parent`."""
         tags = {"domain": self.domain, "task": self.task, "kind": "training"}
         return Tracker(self.workspace, warn=warn).start(
             self.name,
@@ -107,10 +111,10 @@ class TrainingRun:
         )
 
     def result(self, parse: Callable[[Any], R]) -> R | None:
-        """The result that a finished training has saved, as `parse` reads it; None of an unfinished one.
+        """The saved result of a finished training, converted by `parse`. None if it is unfinished.
 
         Raises:
-            StateError: it cannot be read.
+            StateError: the file cannot be read.
         """
         path = self.directory / FINISHED
         if not path.exists():
@@ -128,13 +132,13 @@ class TrainingRun:
         replace_file(self.directory / FINISHED, (json.dumps(result, indent=2) + "\n").encode())
 
     def stop(self, tracked: TrackedRun, steps: int) -> str:
-        """End its run in MLflow as killed by a signal; a sentence that says how to go on."""
+        """Mark the run in MLflow as killed. Returns a sentence that says how to continue."""
         tracked.end("KILLED")
-        return f"stopped at step {steps} and saved; to go on: {self.remedy}"
+        return f"stopped at step {steps} and saved; to continue: {self.remedy}"
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Raise errors of the disk as StateError, with the options that go on."""
+        """Context that turns disk errors into a StateError with the command that continues the run."""
         try:
             yield
         except (OSError, SafetensorError) as error:
@@ -144,21 +148,24 @@ class TrainingRun:
 
     @contextmanager
     def registering(self, folder: Path) -> Iterator[None]:
-        """Raise StateError with the command that registers the model, where the registry is out of reach."""
+        """Context that turns an unreachable registry into a StateError with a remedy.
+
+        The remedy is the command that registers the model.
+        """
         try:
             yield
         except UnreachableError as error:
             raise StateError(f"{error}; the model is in {folder}: then `{self.remedy}`") from None
 
     def version_folder(self, steps: int) -> Path:
-        """The folder of the model; a run that was extended keeps the folder of its earlier version."""
+        """The folder of the model. If the run was extended, the earlier version keeps its folder."""
         first = self.directory / MODEL_FOLDER
         card = read_card(first)
         return first if card is None or card.steps == steps else self.directory / f"{MODEL_FOLDER}-{steps}"
 
     @contextmanager
     def building(self, folder: Path) -> Iterator[Path]:
-        """A folder that takes the place of the model's when it is complete."""
+        """Context with a draft folder that replaces the folder of the model when it is complete."""
         draft = self.directory / f"{MODEL_FOLDER}.tmp"
         shutil.rmtree(draft, ignore_errors=True)
         yield draft
@@ -167,7 +174,7 @@ class TrainingRun:
         move_into_place(draft, folder)
 
     def _describe(self, draft: Path) -> None:
-        """Write what MLflow reads of a model: how it is loaded, and where records are texts, an example."""
+        """Write the files that MLflow reads: how to load the model, and an example input for texts."""
         domain, description = plugins.domain(self.domain), dict[str, Any](PYFUNC)
         if domain.text.columns == TEXTS:
             description["signature"] = SIGNATURE
@@ -181,11 +188,12 @@ class TrainingRun:
     def register(
         self, model: LoadedModel, *, sources: Sequence[str], counts: Mapping[str, Any]
     ) -> ModelEntry:
-        """Register a model, with the card that its folder has, as a version of the one named after the run.
+        """Register a model as a new version of the registered model with the name of the run.
 
         Args:
-            sources: the files that it was trained on.
-            counts: of their records.
+            model: the model, with the card of its folder.
+            sources: the training files.
+            counts: counts of the records in them.
         """
         counts = released(counts)
         origin = origin_of(model.card, model.tokenizer, sources=sources, counts=counts)
@@ -195,7 +203,16 @@ class TrainingRun:
 def track_version(
     run: TrackedRun, entry: ModelEntry, steps: int, metrics: Numbers, tags: Numbers, data: str | None = None
 ) -> None:
-    """Tell MLflow a registered version, its metrics, as measured on `data`, and further numbers, as tags."""
+    """Record a registered version in MLflow.
+
+    Args:
+        run: the tracked run.
+        entry: the registered version.
+        steps: number of steps of the training.
+        metrics: metrics of the version, measured on `data`.
+        tags: other numbers, recorded as tags.
+        data: name of the data.
+    """
     run.log_metrics(steps, metrics, tags)
     run.set_numbers(tags)
     track_model(run, entry, metrics, dataset=data)

@@ -1,8 +1,9 @@
-"""Which size a limit of time is for, where the user names none: measured on the data, before there is a run.
+"""Select the largest model size that a time limit allows, if the user sets no size.
 
-A larger model learns more from a token, and sees fewer tokens in the same time. So every size takes a few
-steps of the real training, a second in all, and the largest one is taken that would see enough: so many
-tokens a parameter, so many optimizer steps, and not few data again and again. The numbers are rules of thumb.
+A larger model learns more from each token, but sees fewer tokens in the same time. Therefore a few real
+training steps are measured for the sizes, in about a second altogether. The selected size is the largest that
+would see enough tokens and take enough optimizer steps. It must not read the same data too many times. The
+limits are rules of thumb.
 """
 
 from __future__ import annotations
@@ -23,40 +24,45 @@ from seqmlm.training.corpus import Corpus
 from seqmlm.training.launch import Plan
 
 MEASURED_SECONDS = 1.0
-"""For all sizes together; one step of each size that is measured at least."""
+"""Seconds of measurement for all sizes together. Each measured size takes at least one step."""
 
 TOKENS_PER_PARAMETER = 10.0
-"""Tokens that a size must see for each parameter of its layers, to be better than the next smaller one.
+"""Training tokens that a size needs per parameter of its layers, to be better than the next smaller size.
 
-From one seed, bits a word of English novels after the same processor time of one thread, as
-`benchmarks/studies/recipe.py --only text --arms nearby` measures it (the smallest has 2 layers x 64):
+The table shows bits per word of English novels after the same processor time of one thread, with one seed. It
+comes from `benchmarks/studies/recipe.py --only text --arms nearby`. The smallest model has 2 layers x 64.
 
     parameters      15 s    30 s    60 s    120 s    240 s
      0.07 million  10.19    9.41    8.85    8.01     7.62
      0.56 (tiny)   10.82   10.10    9.08    8.38     7.78
      3.35 (small)                  11.14             9.55
 
-Tiny saw 0.3, 0.6, 1.2, 2.3 and 4.7 tokens a parameter in these times, and the smaller model was ahead in all
-of them, by .63, .69, .23, .37 and .16 bits. So the number lies above 4.7; where, was not measured. Published
-optima for language models are about 20 (Hoffmann et al. 2022).
+Tiny saw 0.3, 0.6, 1.2, 2.3 and 4.7 tokens per parameter in these times. The smaller model was better each
+time, by .63, .69, .23, .37 and .16 bits. Therefore the number is above 4.7. Its value was not measured.
+Published optima for language models are about 20 (Hoffmann et al. 2022).
 """
 
 STEPS = 300
-"""Optimizer steps at least: in the same table tiny took 89, 156, 328, 620 and 1,293."""
+"""Smallest number of optimizer steps. In the same table, tiny took 89, 156, 328, 620 and 1,293 steps."""
 
 PASSES = 16
-"""Passes over the data that count: later ones teach little (Muennighoff et al. 2023: the worth of repeated
-tokens falls with a constant of about 15 passes). Not measured here."""
+"""Largest number of useful passes over the data.
+
+Later passes teach little: the value of repeated tokens falls with a constant of about 15 passes (Muennighoff
+et al. 2023). This was not measured here.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A size, and what it asks of a training.
+    """A model size and the training that it needs.
 
     Args:
-        parameters: of the body.
-        batch, epoch: tokens of an optimizer step, and of one pass over the data.
-        most_tokens: tokens after which another limit ends the training; infinite if there is none.
+        size: name of the size.
+        parameters: number of parameters of the body.
+        batch: tokens of an optimizer step.
+        epoch: tokens of one pass over the data.
+        most_tokens: tokens after which another limit ends the training. Infinite without such a limit.
     """
 
     size: str
@@ -67,7 +73,7 @@ class Candidate:
 
     @classmethod
     def of(cls, config: PretrainConfig, corpus: Corpus) -> Candidate:
-        """The size of these settings, for these data."""
+        """The candidate for the size of these settings, with these data."""
         train, epoch = config.train, float(corpus.train.lengths.sum())
         limits = [
             *([] if train.max_steps is None else [train.max_steps * config.batch_tokens]),
@@ -84,26 +90,26 @@ class Candidate:
 
     @property
     def tokens_needed(self) -> float:
-        """Tokens below which a smaller size is better."""
+        """Number of tokens below which a smaller size is better."""
         return max(TOKENS_PER_PARAMETER * self.parameters, STEPS * self.batch)
 
     @property
     def repeats_data(self) -> bool:
-        """Whether the data are too few for this size, for how long it may train."""
+        """Whether the data are too few for this size, even with the largest useful number of passes."""
         return PASSES * self.epoch < self.tokens_needed
 
     def tokens_trained(self, tokens: float) -> float:
-        """How many of so many tokens it trains on before another limit ends the training."""
+        """The number of tokens it trains on if the time allows `tokens`; another limit may end it earlier."""
         return min(tokens, self.most_tokens)
 
     def trains_enough(self, tokens: float) -> bool:
-        """Whether the size sees all the tokens that it needs in a time that suffices for `tokens` tokens."""
+        """Whether the size sees all tokens that it needs, if the time allows `tokens`."""
         return not self.repeats_data and self.tokens_trained(tokens) >= self.tokens_needed
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The size taken, and the tokens it would see; the next larger one, which does not suit, and its own."""
+    """The selected size and the tokens it would see, and the same for the next larger size."""
 
     size: str
     sees: float
@@ -134,17 +140,19 @@ def _rounded(tokens: float) -> str:
 
 
 def choose(candidates: Sequence[Candidate], time: float, speed: Callable[[str], float]) -> Choice:
-    """The largest size that would see enough tokens within some seconds; the smallest one if none would.
+    """Select the largest size that would see enough tokens within a time. If none would, select the smallest.
 
     Args:
-        candidates: at least one, the smallest first.
-        speed: tokens per second of a size; not asked of sizes too large even at the speed of a smaller one.
+        candidates: sizes, the smallest first. At least one.
+        time: seconds for training steps.
+        speed: measures the tokens per second of a size. It is not called for sizes that are too large even at
+            the speed of a smaller size.
     """
     largest, *larger_sizes = candidates
     tokens = time * speed(largest.size)
     sees = largest.tokens_trained(tokens)
     for larger in larger_sizes:
-        # No larger model is faster: where even this is not enough, nothing need be measured.
+        # A larger model is never faster. If even this speed is not enough, nothing needs to be measured.
         if larger.trains_enough(tokens):
             tokens = min(tokens, time * speed(larger.size))
         if not larger.trains_enough(tokens):
@@ -161,15 +169,17 @@ def sized_plan(
     *,
     spent: float | None = None,
 ) -> Plan:
-    """The plan for the size that suits its time, chosen by the main process; unchanged if the size is named.
+    """The plan for the size that suits its time limit, selected by the main process.
 
-    Leaves no trace: models, optimizers and the state of random generators are thrown away. All processes of
-    the training must call this.
+    If the size is set, the plan is returned unchanged. Models, optimizers and changes of random generators
+    are discarded. All processes of the training must call this function.
 
     Args:
-        agreed: with the plan of every size as `candidates`, if there is a choice.
-        say: told in one sentence what was chosen and why.
-        spent: seconds of the limit that are not for steps. Default: `AFTERWARDS` of it.
+        agreed: the plan, with the plan of every size as `candidates` if there is a choice.
+        corpus: the training data.
+        processes: the processes of the training.
+        say: receives a sentence with the selected size and the reason.
+        spent: seconds of the limit that are not for steps. Default: the share `AFTERWARDS` of the limit.
     """
     if not agreed.candidates:
         return agreed
@@ -188,7 +198,7 @@ def sized_plan(
 
 
 def _speed(config: PretrainConfig, corpus: Corpus, processes: Processes) -> float:
-    """Tokens per second of all processes; 0 where a row needs more memory than there is."""
+    """Tokens per second of all processes. 0 if a row needs more memory than the device has."""
     training = Training(config, corpus)
     batches = (training.dataset[training.planner.next_row()] for _ in count())
     try:

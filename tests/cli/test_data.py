@@ -85,7 +85,7 @@ def test_a_missing_column_comes_with_the_option_that_names_it(seqmlm, workspace:
         (b"\n\n", "no record was found"),
         (b">a\n>b\n", "x.fasta:1: no record could be read; the first problem is: a FASTA record without"),
         (bytes(range(256)) * 4, "x.fasta: no record could be read; the first problem is: binary data"),
-        (b">a\n--\n", "no record is left; noted was: a row of gaps only, left out"),
+        (b">a\n--\n", "no record is left: a row of gaps only, left out"),
     ],
 )
 def test_to_read_nothing_is_an_error_that_says_why(seqmlm, workspace: Path, data: bytes, said: str) -> None:

@@ -99,7 +99,7 @@ def test_a_stopped_run_goes_on_by_either_spelling(training: Training) -> None:
         "again": ("--resume", *training.words, "--name", "again"),
     }.items():
         message = training.stopped(name)
-        assert f" and saved; to go on: seqmlm {training.command} --resume {name}" in message
+        assert f" and saved; to continue: seqmlm {training.command} --resume {name}" in message
         training(*training.words, "--name", name).refused(4, f"{training.command} --resume {name}")
         training(*words).ok()
         assert training.weights(name) == training.weights("whole")
@@ -110,7 +110,7 @@ def test_a_run_that_cannot_be_resumed_is_named(training: Training) -> None:
     folder = training.workspace / "runs/theirs"
     folder.mkdir(parents=True)
     (folder / REQUESTS[TASKS[other]]).write_text("domain: text\n")
-    training("--resume", "theirs").refused(4, f"go on with it by seqmlm {other} --resume theirs")
+    training("--resume", "theirs").refused(4, f"continue it with seqmlm {other} --resume theirs")
     training("--resume", "nobody").refused(4, "there is no run 'nobody' to resume")
     training("--resume=nobody", "--name", "theirs").refused(2, "two different runs")
     training(*training.words, "--name", "theirs").refused(4, "is another run, not a ")
@@ -133,4 +133,4 @@ def test_a_fine_tuning_that_was_begun_before_its_settings_were_complete(
     training("--resume", "old", "--rivals", "off").ok()
     assert training.weights("old") == training.weights("whole")
     file.write_text("[]\n")
-    training("--resume", "old").refused(2, "finetune.yaml must hold keys and values")
+    training("--resume", "old").refused(2, "finetune.yaml must contain keys and values")

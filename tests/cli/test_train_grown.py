@@ -51,7 +51,7 @@ def test_later_logs_add_templates_and_change_nothing_else(seqmlm: Run, workspace
     before, after = map(load_tokenizer, folders)
     known = len(before.tokens)
     assert after.tokens[:known] == before.tokens
-    assert f"{len(after.tokens) - known} new templates; all those that the initial model" in done.err
+    assert f"{len(after.tokens) - known} new templates; the templates of the initial model" in done.err
     assert {"disk <NUM> is full", "fan <NUM> is off now"} <= set(after.tokens[known:])
     was, now = map(_weights, folders)
     assert was.keys() == now.keys()

@@ -146,7 +146,7 @@ def test_nothing_says_what_was_met_first() -> None:
     problems = Problems("skip")
     assert problems.nothing().reason == "no record was found"
     problems.note("a row of gaps only, left out", source="g.fasta", line=7)
-    assert str(problems.nothing()).startswith("g.fasta:7: no record is left; noted was: a row of gaps")
+    assert str(problems.nothing()).startswith("g.fasta:7: no record is left: a row of gaps")
     problems.bad(ERROR)
     problems.bad(DataError("an even odder one", source="b.txt", line=1))
     nothing = problems.nothing()

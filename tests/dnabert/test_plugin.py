@@ -72,7 +72,7 @@ def test_a_stored_model_names_the_plug_in_that_is_not_installed(
         return {name: entry for name, entry in entries(kind).items() if not entry.value.startswith("dnabert")}
 
     monkeypatch.setattr(plugins, "entries", without)
-    with pytest.raises(StateError, match=r"'kmer\.v1' is in the plug-in .*`pip install \./examples/dnabert`"):
+    with pytest.raises(StateError, match=r"'kmer\.v1' needs the plug-in .*`pip install \./examples/dnabert`"):
         model_folder.load(tmp_path / "m")
-    with pytest.raises(UsageError, match=r"masker 'kmer_span\.v1' is in the plug-in seqmlm-dnabert"):
+    with pytest.raises(UsageError, match=r"masker 'kmer_span\.v1' needs the plug-in seqmlm-dnabert"):
         make_masker(MaskingConfig(masker="kmer_span.v1"), BaseTokenizer())

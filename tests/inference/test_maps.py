@@ -171,7 +171,10 @@ def test_null_models_are_mapped_on_both_strands_too() -> None:
 
 @pytest.mark.parametrize(
     ("model", "method", "told"),
-    [(protein_model, "cmi", "those of protein have one"), (dna_model, "pmi", "--method pmi asks it nothing")],
+    [
+        (protein_model, "cmi", "protein sequences have one"),
+        (dna_model, "pmi", "--method pmi does not use the model"),
+    ],
 )
 def test_both_strands_are_refused_where_there_is_one_or_nothing_is_asked(model: Any, method: Any, told: str):
     with pytest.raises(UsageError, match=told):

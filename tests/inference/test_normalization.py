@@ -79,7 +79,7 @@ def test_what_is_damaged_does_not_come_back(kept: tuple[type[Any], Keep], tmp_pa
     with pytest.raises(UsageError, match=r"yet: .*--set"):
         kind.stored(tmp_path, FACTS)
     keep(tmp_path)
-    with pytest.raises(UsageError, match=r"with layers last, and these have -2: .*--set"):
+    with pytest.raises(UsageError, match=r"with layers last, but these have -2: .*--set"):
         kind.stored(tmp_path, {**FACTS, "layers": "-2"})
     (file,) = [one for one in tmp_path.iterdir() if one.suffix == ".safetensors"]
     whole = file.read_bytes()
@@ -101,5 +101,5 @@ def test_what_is_damaged_does_not_come_back(kept: tuple[type[Any], Keep], tmp_pa
 
 
 def test_a_mean_of_few_vectors_would_tell_what_they_are(vectors: np.ndarray) -> None:
-    with pytest.raises(DataError, match="11 vectors or more, and there are 10"):
+    with pytest.raises(DataError, match="10 vectors are too few for a normalization: 11 are needed"):
         Normalization.fit(iter(vectors[:10]), FACTS)

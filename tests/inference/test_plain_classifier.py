@@ -148,10 +148,10 @@ def test_a_pair_is_one_sequence_to_transformers_too(tmp_path: Path) -> None:
     ("architecture", "settings", "told"),
     [
         ("modernbert", {"pool": "prompt"}, "the gap of a prompt"),
-        ("modernbert", {"pair": "other", "pairing": "bi"}, "both sequences of a pair apart"),
-        ("bert", {"pool": "start"}, "bert has a further layer before the classes"),
-        ("roberta", {"pool": "mean"}, "roberta has a further layer"),
-        ("modernbert", {"kind": "tags", "pool": "mean"}, "from the mean over its tokens"),
+        ("modernbert", {"pair": "other", "pairing": "bi"}, "the sequences of a pair separately"),
+        ("bert", {"pool": "start"}, "bert in transformers has an additional layer"),
+        ("roberta", {"pool": "mean"}, "roberta in transformers has an additional layer"),
+        ("modernbert", {"kind": "tags", "pool": "mean"}, "the mean over the tokens of a part"),
         ("bert", {"kind": "entities", "pool": "start", "crf": True, "names": ("B-A", "O")}, "a CRF"),
     ],
 )

@@ -222,7 +222,7 @@ def test_what_makes_no_sense_is_refused(model: Path, texts: Path, tmp_path: Path
     seqmlm("embed", model, texts, "--layers", "-4:mean").refused(2, "no layer -4")
     seqmlm("embed", model, texts, "--layers", "first").refused(2, "last, a number")
     seqmlm("embed", model, texts, "--set", "format_out=parquet").refused(2, "cannot go to standard output")
-    seqmlm("embed", model, texts, "--of", "unit", "--set", "pool=tokens").refused(2, "of records")
+    seqmlm("embed", model, texts, "--of", "unit", "--set", "pool=tokens").refused(2, "only for records")
     seqmlm("score", model, texts, "--out", tmp_path / "s.npy").refused(2, "only vectors")
 
 
@@ -242,7 +242,7 @@ def test_a_normalization_is_of_its_corpus_and_belongs_to_the_model(tmp_path: Pat
     )
     few.write_text("a dog barks\nno cats sleep\n")
     seqmlm("embed", model, few, "--set", "normal=z").refused(2, "--set fit=true")
-    seqmlm("embed", model, few, "--set", "fit=true").refused(3, "11 vectors")
+    seqmlm("embed", model, few, "--set", "fit=true").refused(3, "2 vectors are too few")
     told = seqmlm("embed", model, corpus, "--set", "fit=true", "--json").ok().json
     card = model_folder.read_card(model)
     assert card is not None
@@ -455,7 +455,7 @@ def test_a_report_shows_how_vectors_lie_by_layer(
     asked = ("embed", model, pets, "--of", "unit", "--set", "colour=pet", "--report", page)
     seqmlm(*asked, "--out", tmp_path / "v.jsonl").ok()
     html = page.read_text()
-    shown = ("How alike random pairs are", "layer 0, raw", "layer 2, centred", "Frequency", "Map")
+    shown = ("How similar random pairs are", "layer 0, raw", "layer 2, centred", "Frequency", "Map")
     assert not [one for one in (*shown, ">cat<", ">dog<") if one not in html]
     seqmlm("embed", model, pets, "--report", page, "--out", tmp_path / "r.npy").ok()
     assert "Frequency" not in page.read_text()

@@ -15,7 +15,7 @@ STEPS = [{"step": n, "train/loss": 5.0 - n / 10, "bits": 9.0 - n, "floor": 9.5} 
 @pytest.mark.parametrize(("floor", "ends"), [("floor", 1), (None, 0)])
 def test_the_last_evaluation_of_a_pretraining_stands_apart(floor: str | None, ends: int) -> None:
     drawn = curves(STEPS, "bits", "bits per word", floor)
-    assert drawn.count("model, at the end: of more data") == ends
+    assert drawn.count("final model, on more data") == ends
     assert drawn.count("unit frequencies") == ends
     assert ("loss, nats per masked token" in drawn) == bool(ends)
 

@@ -119,7 +119,7 @@ def test_text_has_gaps_of_several_tokens(tmp_path: Path, seqmlm: Run):
         (("--length", "9-3"), 2, "--length must be a number such as 100"),
         (("--template", "MKV"), 2, "has no gap"),
         (("--template", "MK1_"), 3, "'1'"),
-        (("--length", "100"), 2, "longer than the 64"),
+        (("--length", "100"), 2, "more than the 64"),
     ],
 )
 def test_requests_without_sense(protein: Path, seqmlm: Run, arguments: tuple[str, ...], code: int, said: str):

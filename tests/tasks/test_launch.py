@@ -105,7 +105,7 @@ def test_a_new_run_gets_a_name_and_a_taken_one_is_refused(tmp_path: Path) -> Non
         plan(TrainRequest(domain="protein", name="taken"), workspace)
     _saved_run(tmp_path, "done")
     (workspace.run_dir("done") / FINISHED).write_text("{}")
-    with pytest.raises(StateError, match=r"longer by seqmlm train --resume done with a higher --max-time"):
+    with pytest.raises(StateError, match=r"longer with seqmlm train --resume done with a higher --max-time"):
         plan(TrainRequest(domain="protein", name="done"), workspace)
     for name in ("taken", "fresh"):
         request = TrainRequest(domain="protein", name=name, resume="auto")
@@ -242,8 +242,8 @@ def _never(*_: Any) -> Path:
         ("train.lerning_rate=1", "did you mean 'learning_rate'"),
         ("learning_rate=1", "did you mean 'train.learning_rate'"),
         ("trainn.clip=1", "did you mean 'train'"),
-        ("model=null", "must hold keys and values"),
-        ("train=5", "must hold keys and values"),
+        ("model=null", "must contain keys and values"),
+        ("train=5", "must contain keys and values"),
         ("train.clip=much", "must be float"),
         ("train.epochs=0", "above 0"),
         ("train.epochs=.inf", "finite"),

@@ -52,7 +52,7 @@ def test_train_score_and_variants(seqmlm: Run, alignment: Path, tracked_workspac
     result = trained.json
     assert result["steps"] == 20
     assert result["eval_bits_per_unit"] < result["unigram_bits_per_unit"]
-    assert "linear: 9 columns of 6 states" in trained.err
+    assert "linear: 9 columns with 6 states each" in trained.err
     [run] = Tracker(Workspace.locate()).runs()
     assert (run.params["size"], run.params["architecture"]) == ("linear", "seqmlm-linear")
 
@@ -191,7 +191,7 @@ def test_what_makes_no_sense_is_refused(seqmlm: Run, alignment: Path, tracked_wo
     for flags, message in (
         (("--set", "model.layers=nearby"), "model.layers cannot be set with --size linear"),
         (("--set", "model.overrides.penaltys=l1"), "no setting 'penaltys'; did you mean 'penalty'"),
-        (("--dry-run",), "a linear model has no batch that --dry-run could measure"),
+        (("--dry-run",), "a linear model has no batches that --dry-run could measure"),
     ):
         seqmlm(*LINEAR, alignment, "--option", "gaps=keep", *flags).refused(2, message)
     assert seqmlm(*LINEAR, alignment, "--option", "gaps=keep", "--name", "fam", "--max-steps", 2).code == 0
@@ -211,7 +211,7 @@ def test_an_aligned_rna_family_gives_its_stems(seqmlm: Run, tracked_workspace: P
     family = written(tracked_workspace / "family.sto", stockholm)
     asked = ("train", "--domain", "dna", "--size", "linear", "--option", "gaps=keep", "--name", "rna")
     trained = seqmlm(*asked, family, "--max-steps", 40).ok()
-    assert "linear: 31 columns of 4 states" in trained.err
+    assert "linear: 31 columns with 4 states each" in trained.err
 
     # The same rows, a format each: A3M has columns that the others lack, in lower case.
     few = rows[:5]

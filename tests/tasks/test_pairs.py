@@ -81,10 +81,10 @@ def test_the_shared_metric_is_a_loop_over_common_tokens(model: model_folder.Load
 
 
 def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="ehr domain is no plain text"):
+    with pytest.raises(UsageError, match="ehr domain is not plain text"):
         PairScorer(Session(patients_model()))
     model = model_folder.load(text_model(tmp_path / "t"))
-    with pytest.raises(UsageError, match="longer than the model"):
+    with pytest.raises(UsageError, match="more than the model"):
         list(PairScorer(Session(model), metric="shared").pair_rows([_pair(LONG, LONG)]))
 
 
@@ -103,7 +103,7 @@ def test_answers_that_are_no_numbers_name_the_pair(tmp_path: Path) -> None:
     embedding.weight.data[int(model.tokenizer.encode("barks").ids[1])] = 3e38
     model.rows.model.set_input_embeddings(embedding)
     pairs = [_pair("the cat", "a dog"), replace(_pair("the cat", "the dog barks"), line=2)]
-    with pytest.raises(NotFiniteError, match=r"the bad one of the pair .*:2 \("):
+    with pytest.raises(NotFiniteError, match=r"the bad sequence of the pair .*:2 \("):
         list(PairScorer(Session(model)).pair_rows(pairs))
 
 

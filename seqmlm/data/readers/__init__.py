@@ -1,1 +1,1 @@
-"""Formats that several fields share; a reader is `read_x(path, problems, **options) -> Iterator[Record]`."""
+"""Readers of formats that several fields share: `read_x(path, problems, **options) -> Iterator[Record]`."""

@@ -1,6 +1,6 @@
-"""Rows of tables of Arrow, whoever opens the table, and of Parquet files.
+"""Read the rows of Arrow tables from any source, and of Parquet files.
 
-A Parquet file is read with pyarrow alone: `datasets` streams it at the same speed, but takes a second to
+A Parquet file is read only with pyarrow. `datasets` streams it at the same speed, but takes a second to
 import.
 """
 
@@ -17,27 +17,27 @@ from seqmlm.errors import DataError
 
 T = TypeVar("T")
 Columns = Callable[[list[str]], Sequence[str]]
-"""Chooses among the names of a table's columns."""
+"""Selects columns from the names of a table's columns."""
 
 BATCH_ROWS = 1024
 
 
 class ArrowTable(NamedTuple):
-    """Names of columns, and how (columns, rows of a batch) -> batches of Arrow are read."""
+    """Names of columns, and a function that reads batches of Arrow: (columns, rows per batch) -> batches."""
 
     names: list[str]
     batches: Callable[[Sequence[str], int], Iterator[Any]]
 
 
 def parquet_rows(source: str, problems: Problems) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(1-based number, column name to value) of every row of a Parquet file; see `rows_of_batches`."""
+    """Yield (number from 1, column name -> value) for every row of a Parquet file. See `rows_of_batches`."""
     return arrow_rows(open_parquet, source, problems, lambda names: names)
 
 
 def arrow_rows(
     open_table: Callable[[str], ArrowTable], source: str, problems: Problems, columns: Columns
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(1-based number, column name to value) of every row of a table; see `rows_of_batches`."""
+    """Yield (number from 1, column name -> value) for every row of a table. See `rows_of_batches`."""
     for number, row in rows_of_batches(
         open_table, source, problems, columns, lambda batch: batch.to_pylist()
     ):
@@ -55,15 +55,15 @@ def rows_of_batches(
     rows: Callable[[Any], Iterable[T]],
     size: int = BATCH_ROWS,
 ) -> Iterator[tuple[int, T]]:
-    """(1-based number, row) of every row of a table; whatever is raised meanwhile goes to `problems`.
+    """Yield (number from 1, row) for every row of a table. All errors while reading go to `problems`.
 
     Args:
-        open_table: opens the source; raises a DataError where it is not there, empty, or out of reach.
+        open_table: opens the source. Raises a DataError if it is missing, empty or out of reach.
         source: a file, a folder or a reference.
-        problems: receives a table that cannot be opened, or not be read to its end.
-        columns: chooses among the names of the columns.
-        rows: those of a batch of Arrow.
-        size: rows of a batch.
+        problems: receives a table that cannot be opened, or cannot be read to its end.
+        columns: selects columns from their names.
+        rows: returns the rows of a batch of Arrow.
+        size: number of rows in a batch.
     """
     number = 0
     try:
@@ -74,12 +74,12 @@ def rows_of_batches(
                 yield number, row
     except DataError as error:
         problems.bad(error)
-    # Each format has errors of its own: pyarrow's (also of bytes that are no UTF-8, of numbers beyond what
-    # fits), those of pandas, of the decoder, of the network.
+    # Each format has its own errors: those of pyarrow (also for bytes that are not UTF-8, and for numbers
+    # that are too large), of pandas, of the decoder, and of the network.
     except Exception as error:
         reason, remedy = (
             "the file is not parquet, or damaged",
-            "write it again, or name the format it really has",
+            "write it again, or name its actual format",
         )
         if not source.lower().endswith(".parquet"):
             reason, remedy = "the data set is damaged, or out of reach", "check its files and the network"
@@ -89,18 +89,23 @@ def rows_of_batches(
 
 
 def open_parquet(source: str) -> ArrowTable:
-    """Open a Parquet file; an ArrowException where it is none, else as `rows_of_batches` says."""
+    """Open a Parquet file.
+
+    Raises:
+        DataError: the file is missing, empty or standard input.
+        ArrowException: it is not a Parquet file.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     if source == "-":
         raise DataError(
-            "parquet cannot be read from standard input", source=source, remedy="give the name of the file"
+            "parquet cannot be read from standard input", source=source, remedy="name the file instead"
         )
     require_file(source)
     if Path(source).stat().st_size == 0:
         raise DataError("the file is empty", source=source, remedy="give a file with sequences in it")
-    file = pq.ParquetFile(pa.memory_map(os.fsencode(source)))  # names need not be UTF-8
+    file = pq.ParquetFile(pa.memory_map(os.fsencode(source)))  # names may contain bytes that are not UTF-8
 
     def batches(columns: Sequence[str], size: int) -> Iterator[Any]:
         return iter(file.iter_batches(batch_size=size, columns=list(columns)))

@@ -1,9 +1,9 @@
-"""Formats that Biopython reads, an entry at a time; Stockholm, which proteins and nucleotides share.
+"""Read formats of Biopython, entry by entry, and Stockholm, which proteins and nucleotides share.
 
-A file is cut into its entries here, and Biopython is given one at a time: a bad entry is named by the line it
-begins on and takes no other with it, and memory holds one entry (of an alignment, all its rows). The formats
-that carry most of the data (FASTA, FASTQ) have readers of our own, which are faster; each says at
-its head by how much.
+A file is cut into its entries here, and Biopython parses them one at a time. A bad entry is therefore
+reported by its first line, and does not affect other entries. Only one entry is in memory (for an alignment,
+all its rows). The formats with most of the data (FASTA, FASTQ) have separate readers, which are faster. The
+docstring of each states by how much.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Parse = Callable[[StringIO], Iterator[Any]]
 
 
 class Entry(NamedTuple):
-    """The line an entry of a file begins on, and its text."""
+    """An entry of a file: its first line, and its text."""
 
     line: int
     text: str
@@ -41,16 +41,16 @@ class Entry(NamedTuple):
 def read_stockholm(
     path: str | Path, problems: Problems, *, gaps: Gaps = "drop", max_bytes: int = MAX_BYTES
 ) -> Iterator[Record]:
-    """Read Stockholm alignments, as Pfam and Rfam have them (also .gz, .zst, "-"), a record a row.
+    """Read Stockholm alignments, as from Pfam and Rfam (also .gz, .zst, "-"), with one record per row.
 
-    `document` is the alignment's accession, or else its name. Letters become upper case.
+    `document` is the accession of the alignment, or else its name. Letters become upper case.
 
     Args:
         path: the file.
-        problems: receives alignments that cannot be read or have no end; notes rows of gaps only.
-        gaps: "drop" gives sequences, "keep" gives the rows of the alignment, all of one length, every gap
-            as "-".
-        max_bytes: largest alignment.
+        problems: receives alignments that cannot be read or have no end. Notes rows with only gaps.
+        gaps: "drop" returns sequences. "keep" returns the rows of the alignment with equal lengths, and every
+            gap as "-".
+        max_bytes: largest size of an alignment.
     """
     for entry in entries(source_of(path), problems, max_bytes, "alignment"):
         name = _NAMED.search(entry.text)
@@ -58,9 +58,9 @@ def read_stockholm(
 
 
 def entries(source: str, problems: Problems, max_bytes: int, kind: str) -> Iterator[Entry]:
-    """The entries of a file that end with `//`; one without an end, or too long, goes to `problems`.
+    """The entries of a file that end with `//`. Entries without an end or above the limit go to `problems`.
 
-    An entry of which a line was refused goes with that line.
+    If a line of an entry was refused, the entry is left out with it.
     """
     lines_held: list[str] = []
     begins = size = 0
@@ -88,9 +88,9 @@ def entries(source: str, problems: Problems, max_bytes: int, kind: str) -> Itera
 
 
 def whole_file(source: str, problems: Problems, max_bytes: int, kind: str = "file") -> Iterator[Entry]:
-    """The text of a file that is one entry, blank lines in front of it left out.
+    """The text of a file that is a single entry, without blank lines before it.
 
-    Nothing of a file with a line that was refused: an atom, or a piece of each row, would be missing.
+    If a line was refused, nothing is returned, because an atom, or a part of each row, would be missing.
     """
     lines_held: list[str] = []
     begins = size = 0
@@ -116,8 +116,14 @@ def whole_file(source: str, problems: Problems, max_bytes: int, kind: str = "fil
 def parse_entry(
     parse: Parse, entry: Entry, kind: str, source: str, problems: Problems
 ) -> tuple[list[Any], list[str]]:
-    """Records that Biopython parses from an entry of a kind ("an EMBL entry"), and its warnings; errors go to
-    `problems`.
+    """Parse the records of an entry with Biopython, and return them with its warnings.
+
+    Args:
+        parse: the parser.
+        entry: the entry.
+        kind: kind of the entry for messages, such as "an EMBL entry".
+        source: the file.
+        problems: receives errors.
     """
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
@@ -125,13 +131,13 @@ def parse_entry(
             records = list(parse(_Ending(entry.text)))
             if not records:
                 raise ValueError("nothing of this format is in it")
-        # Its parsers raise whatever a line they do not expect leads to: AssertionError, KeyError, IndexError.
+        # Its parsers raise any exception for unexpected lines: AssertionError, KeyError, IndexError.
         except Exception as error:
             at = _AT_LINE.search(str(error))
             line = entry.line + int(at[1]) - 1 if at else entry.line
             message = " ".join(str(error.args[0] if error.args else error).split())[:200].rstrip(".")
             quotation = problems.quoted(f"Biopython says: {message}; ") if str(error) else ""
-            remedy = f"{quotation}correct it, or name the format the file really has"
+            remedy = f"{quotation}correct it, or name the actual format of the file"
             reason = f"{kind} that cannot be read"
             problems.bad(DataError(reason, source=source, line=line, remedy=remedy), entry.text[:1000])
             return [], []
@@ -139,7 +145,7 @@ def parse_entry(
 
 
 class _Ending(StringIO):
-    """A text whose end is an error when it is read again and again, as by the Clustal parser after a head."""
+    """A text that raises an error if its end is read repeatedly, as the Clustal parser may do."""
 
     _patience = 100
 
@@ -153,8 +159,14 @@ class _Ending(StringIO):
 
 
 def flat(entry: Entry, format: str, kind: str, source: str, problems: Problems) -> Iterator[Any]:
-    """The records that have a sequence in an entry ("an EMBL entry") of a flat file whose format Bio.SeqIO
-    knows; `problems` receives an entry that cannot be read, or without a sequence.
+    """The records with a sequence in an entry of a flat file whose format Bio.SeqIO knows.
+
+    Args:
+        entry: the entry.
+        format: the name of the format in Bio.SeqIO.
+        kind: kind of the entry for messages, such as "an EMBL entry".
+        source: the file.
+        problems: receives an entry that cannot be read, or has no sequence.
     """
     from Bio import SeqIO
 
@@ -170,13 +182,13 @@ def flat(entry: Entry, format: str, kind: str, source: str, problems: Problems) 
 def aligned(
     entry: Entry, format: str, source: str, problems: Problems, gaps: Gaps, document: str | None = None
 ) -> Iterator[Record]:
-    """The rows of the alignment in an entry that are more than gaps.
+    """The rows of the alignment in an entry, without rows of only gaps.
 
     Args:
-        entry, source, document: the alignment, its file and name.
-        format: as Bio.AlignIO calls it.
-        problems: receives an alignment that cannot be read; notes rows of gaps only.
-        gaps: whether they are dropped or kept.
+        entry, source, document: the alignment, its file and its name.
+        format: the name of the format in Bio.AlignIO.
+        problems: receives an alignment that cannot be read. Notes rows with only gaps.
+        gaps: whether gaps are dropped or kept.
     """
     from Bio import AlignIO
 

@@ -1,8 +1,7 @@
-"""FASTA, A3M and A2M: whole blocks at a time, so that reading costs little beside tokenizing.
+"""Read FASTA, A3M and A2M in large blocks, so that reading costs little compared with tokenizing.
 
-A reader of our own: the same records made of what Bio.SeqIO gives take 1.6 times as long, of genomes 1.2
-times (`benchmarks/ingest.py`); and here a record has its line, and a contig of any length need not fit into
-memory.
+The same records from Bio.SeqIO take 1.6 times as long, or 1.2 times for genomes (`benchmarks/ingest.py`). In
+addition, records here have their line, and a contig of any length need not fit into memory.
 """
 
 from __future__ import annotations
@@ -25,11 +24,12 @@ _UPPER = bytes(range(256)).upper()
 _KEEP = bytes(range(256))
 _SPACE = b"\r\n \t"
 _LOWER = b"abcdefghijklmnopqrstuvwxyz"
-_STRUCTURE_ROWS = ("ss_pred", "ss_conf", "ss_dssp", "sa_dssp", "aa_pred", "aa_conf")  # HH-suite's own rows
-_REMEMBERED = 1 << 16  # ids that are looked back at for repeats
+# rows that HH-suite adds
+_STRUCTURE_ROWS = ("ss_pred", "ss_conf", "ss_dssp", "sa_dssp", "aa_pred", "aa_conf")
+_REMEMBERED = 1 << 16  # number of ids that are compared to find repeats
 
 
-STOPS = "a sequence with '.' and no '-': left out as a gap, if it is no stop that a program wrote so"
+STOPS = "a sequence with '.' and no '-': '.' is left out as a gap, but it may be a stop"
 
 
 def read_fasta(
@@ -40,15 +40,15 @@ def read_fasta(
     keep_case: bool = False,
     max_bytes: int = MAX_BYTES,
 ) -> Iterator[Record]:
-    """Read FASTA (also .gz, .zst, "-"): white space and a closing `*` go, letters become upper case.
+    """Read FASTA (also .gz, .zst, "-"). White space and a final `*` are removed; letters become upper case.
 
     Args:
         path: the file.
-        problems: receives records without residues, text before the first `>`, broken files; notes repeated
-            ids.
-        gaps: what becomes of `-` and `.`, which alignments in FASTA have.
-        keep_case: leave lower case (soft-masked repeats) as it is.
-        max_bytes: longest record.
+        problems: receives records without residues, text before the first `>`, and damaged files. Notes
+            repeated ids.
+        gaps: treatment of `-` and `.` in alignments: drop or keep.
+        keep_case: keep lower case (soft-masked repeats).
+        max_bytes: largest size of a record.
     """
     delete = _SPACE + (b"-." if gaps == "drop" else b"")
     yield from _entries(
@@ -59,15 +59,17 @@ def read_fasta(
 def read_a3m(
     path: str | Path, problems: Problems, *, gaps: Gaps = "drop", max_bytes: int = MAX_BYTES
 ) -> Iterator[Record]:
-    """Read A3M or A2M: lower case are insertions against the query, the first record, or columns left out.
+    """Read A3M or A2M.
+
+    Lower case marks insertions relative to the query (the first record), or removed columns.
 
     Args:
         path: the file.
-        problems: as in `read_fasta`; HH-suite's structure rows (`>ss_pred` ...) are left out and noted.
-        gaps: "drop" gives sequences, with all their residues; "keep" gives the rows of the alignment, all of
-            one length, without insertions; `meta["numbers"]` says which residue of its sequence each letter
-            of such a row is, from 1 on, where insertions are left out.
-        max_bytes: longest record.
+        problems: as in `read_fasta`. Structure rows of HH-suite (`>ss_pred` ...) are left out and noted.
+        gaps: "drop" returns sequences with all their residues. "keep" returns the rows of the alignment with
+            equal lengths and without insertions. Then `meta["numbers"]` has the number, from 1, of each
+            remaining residue in its sequence, if insertions were removed.
+        max_bytes: largest size of a record.
     """
     keep = gaps == "keep"
     delete = _SPACE + (b"." if keep else b"-.")
@@ -82,7 +84,7 @@ def read_a3m(
 
 
 def _in_columns(record: Record) -> Record:
-    """A row without its letters in lower case."""
+    """A row without its lower-case letters."""
     if record.raw.isupper():
         return record
     letters = record.raw.replace("-", "")
@@ -94,9 +96,12 @@ def _in_columns(record: Record) -> Record:
 def _entries(
     path: str | Path, problems: Problems, table: bytes, delete: bytes, max_bytes: int, *, dots: bool = False
 ) -> Iterator[Record]:
-    """The records, their letters translated; `dots`: of a lone `.`, which may be a stop, it is told."""
+    """The records, with translated letters.
+
+    With `dots`, a `.` in a sequence without `-` is noted, because it may be a stop.
+    """
     source, name = source_of(path), Path(path).name
-    remembered = [""] * _REMEMBERED  # flat memory; a repeat far behind may go unseen
+    remembered = [""] * _REMEMBERED  # constant memory; a repeat far behind may not be noticed
     for line, part, first, last in parts(source, problems, max_bytes):
         if not (first and last) or len(part) > max_bytes:
             if first:
@@ -113,7 +118,7 @@ def _entries(
         label, _, description = header.decode("utf-8", "backslashreplace").strip().partition(" ")
         slot = crc32(label.encode()) % _REMEMBERED
         if remembered[slot] == label and label:
-            problems.note("an id that stood in the file before")
+            problems.note("an id that occurred earlier in the file")
         remembered[slot] = label
         yield Record(
             id=label or f"{name}:{line}",
@@ -140,21 +145,22 @@ def _unusable(raw: bytes, part: bytes, source: str, line: int, problems: Problem
 
 
 def parts(source: str, problems: Problems, spill: int) -> Iterator[tuple[int, bytes, bool, bool]]:
-    """Yield (line of the header, bytes, whether they are its first, whether its last) of every record,
-    without its `>`; one cut off by a fault is left without its end.
+    """Yield (line of the header, bytes, whether they are the first, whether the last) of every record.
+
+    The bytes do not include the `>`. A record that is cut off by a fault has no last part.
 
     Args:
         source: the file.
         problems: receives text before the first `>`.
-        spill: a record of more bytes is handed on in several parts.
+        spill: records with more bytes are returned in several parts.
     """
     under_way = _UnderWay(source, problems, spill)
-    tail = b"\n"  # in front of the file, so that its first record begins like the others
+    tail = b"\n"  # before the file, so that its first record begins like the others
     for block in text_blocks(source, problems, lambda: under_way.line):
         if block is None:
             return
         block = tail + block
-        tail = b"\n" if block.endswith(b"\n") else b""  # kept back: the next block may begin with ">"
+        tail = b"\n" if block.endswith(b"\n") else b""  # kept for the next block, which may begin with ">"
         block = block.removesuffix(b"\n")
         first, last = block.find(b"\n>"), block.rfind(b"\n>")
         if first < 0:
@@ -162,7 +168,7 @@ def parts(source: str, problems: Problems, spill: int) -> Iterator[tuple[int, by
             continue
         yield from under_way.end(block[:first])
         if first < last:
-            for part in block[first + 2 : last].split(b"\n>"):  # the ordinary case, without a call
+            for part in block[first + 2 : last].split(b"\n>"):  # the usual case, without a function call
                 yield under_way.line, part, True, True
                 under_way.line += part.count(b"\n") + 1
         yield from under_way.extend(block[last + 2 :])
@@ -170,23 +176,24 @@ def parts(source: str, problems: Problems, spill: int) -> Iterator[tuple[int, by
 
 
 class _UnderWay:
-    """The record whose end has not been read yet, and the line it began on."""
+    """The record whose end has not been read yet, and its first line."""
 
     def __init__(self, source: str, problems: Problems, spill: int) -> None:
         self.line = 1
         self._source, self._problems, self._spill = source, problems, spill
-        self._first = True  # no part of it has been handed on
+        self._first = True  # no part of it has been returned
         self._held: list[bytes] = []
-        self._size = self._lost = 0  # bytes held or dropped; line ends among those that are not held
-        self._begun = False  # the first ">" has been met
+        # bytes in the buffer or dropped; line ends among bytes that are not in the buffer
+        self._size = self._lost = 0
+        self._begun = False  # the first ">" has been read
 
     def extend(self, block: bytes) -> Iterator[tuple[int, bytes, bool, bool]]:
-        """Add bytes of which the end is not in sight; yield what is held where that is much."""
+        """Add bytes without an end. If the buffer is large, yield its content."""
         self._held.append(block)
         self._size += len(block)
         if self._size > self._spill:
             part = b"".join(self._held)
-            if not self._begun:  # only its first bytes stay, to name it by
+            if not self._begun:  # only its first bytes are kept, to identify it
                 self._held = [part[:1000]]
                 self._lost += part.count(b"\n", 1000)
             elif not self._first or b"\n" in part or self._size > MAX_BYTES:  # the header is complete
@@ -195,7 +202,7 @@ class _UnderWay:
                 self._lost += part.count(b"\n")
 
     def end(self, remainder: bytes) -> Iterator[tuple[int, bytes, bool, bool]]:
-        """Add the last bytes; yield the record unless it is text before the first `>`."""
+        """Add the last bytes, and yield the record. Text before the first `>` is refused instead."""
         part = b"".join([*self._held, remainder]) if self._held else remainder
         lines, line, first = part.count(b"\n") + self._lost, self.line, self._first
         self._held, self._size, self._lost, self._first = [], 0, 0, True
@@ -203,7 +210,7 @@ class _UnderWay:
         if self._begun:
             yield line, part, first, True
         elif part.strip():
-            self._refuse_preamble(part)  # which stands after a line end of ours
+            self._refuse_preamble(part)  # it follows the added line end
         self._begun = True
 
     def _refuse_preamble(self, part: bytes) -> None:
@@ -217,13 +224,13 @@ class _UnderWay:
             line=part[:blank].count(b"\n"),
             remedy="it looks like a table: set its format, csv or tsv, and its column"
             if _like_a_table(part[blank:])
-            else "give it a header, or name the format it really has",
+            else "give it a header, or name its actual format",
         )
         self._problems.bad(error, part[blank : blank + 1000].decode("utf-8", "backslashreplace"))
 
 
 def _like_a_table(text: bytes) -> bool:
-    """Whether the first lines, several of them, have as many commas or tabs each."""
+    """Whether the first lines (at least two) have equally many commas or tabs."""
     first = [line for line in text.split(b"\n", 5)[:5] if line.strip()]
     counts_by_mark = ({line.count(mark) for line in first} for mark in (b",", b"\t"))
     return len(first) > 1 and any(len(counts) == 1 and counts != {0} for counts in counts_by_mark)

@@ -1,7 +1,7 @@
-"""Features of sequences, BED and GFF3: lines that each name a stretch of a sequence and what it is.
+"""Read features of sequences from BED and GFF3. Each line names a stretch of a sequence and its kind.
 
-GFF3 is a table, and is read here: of its lines no more is wanted than places, a type and names. The format is
-that of the Sequence Ontology's specification, version 1.26.
+GFF3 is a table, and is read without a library: only places, types and names are needed. The format is that of
+the Sequence Ontology's specification, version 1.26.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ GFF_COLUMNS = "name a GFF3 file, plain or packed as .gz: columns divided by tabs
 
 _MITOCHONDRION = ("M", "MT", "chrM", "chrMT")
 _HEADINGS = ("#", "track", "browser")
-_PLACE = re.compile(r"\s*\d{1,18}\s*")  # Python refuses to read numbers of thousands of digits
+_PLACE = re.compile(r"\s*\d{1,18}\s*")  # Python refuses to read numbers with thousands of digits
 
 
 class Feature(NamedTuple):
-    """A line about bases start to end (0-based, half open) of a sequence."""
+    """A line about the bases `start` to `end` (from 0, half open) of a sequence."""
 
     name: str
     start: int
@@ -35,7 +35,7 @@ class Feature(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """Bases start to end (0-based, half open) that have a label."""
+    """The bases `start` to `end` (from 0, half open) with a label."""
 
     start: int
     end: int
@@ -43,14 +43,14 @@ class Stretch(NamedTuple):
 
 
 def name_among(sequence: str, names: Container[str]) -> str | None:
-    """The name of a chromosome among known ones: chr1 may be 1, chrM may be MT; None if not known."""
+    """The known name of a chromosome: chr1 may be 1, and chrM may be MT. None if it is not known."""
     stem = sequence.removeprefix("chr")
     aliases = _MITOCHONDRION if sequence in _MITOCHONDRION else ()
     return next((alias for alias in (sequence, stem, "chr" + stem, *aliases) if alias in names), None)
 
 
 def bed_features(source: str, problems: Problems) -> Iterator[tuple[int, Feature]]:
-    """Yield (line, feature) of BED: 0-based, half open; `problems` receives other lines, and a VCF."""
+    """Yield (line, feature) of BED, from 0 and half open. Other lines, and VCF files, go to `problems`."""
     for number, text in lines(source, problems):
         if text.startswith(("##fileformat=VCF", "#CHROM\t")):
             reason = "a VCF file where BED windows were expected"
@@ -61,7 +61,7 @@ def bed_features(source: str, problems: Problems) -> Iterator[tuple[int, Feature
             continue
         columns = text.split("\t") if "\t" in text else text.split()
         if len(columns) < 3 or not all(map(_PLACE.fullmatch, columns[1:3])):
-            reason = "not a BED window: name, start and end are wanted, the last two whole numbers"
+            reason = "not a BED window: name, start and end are needed, the last two as whole numbers"
             remedy = "check that this is BED, not VCF or GFF"
             problems.bad(DataError(reason, source=source, line=number, remedy=remedy), text[:1000])
         else:
@@ -71,12 +71,12 @@ def bed_features(source: str, problems: Problems) -> Iterator[tuple[int, Feature
 def gff_features(
     source: str, problems: Problems, is_selected: Callable[[str], bool] | None = None
 ) -> Iterator[tuple[int, Feature]]:
-    """Yield (line, feature) of GFF3, whose places are 1-based and closed.
+    """Yield (line, feature) of GFF3, whose places count from 1 and include the end.
 
     Args:
         source: the file.
-        problems: receives lines that have not nine columns, and selected features without a place.
-        is_selected: says of a type whether its features are read; None for all types.
+        problems: receives lines that do not have nine columns, and selected features without a place.
+        is_selected: whether features of a type are read. None reads all types.
     """
     for number, text in lines(source, problems):
         if text.startswith(("##FASTA", ">")):
@@ -90,7 +90,7 @@ def gff_features(
         if not reason and not (
             all(map(_PLACE.fullmatch, columns[3:5])) and 1 <= int(columns[3]) <= int(columns[4])
         ):
-            reason = "a start and an end that are no places of a sequence"
+            reason = "a start and an end that are not places in a sequence"
         if reason:
             problems.bad(DataError(reason, source=source, line=number, remedy=GFF_COLUMNS), text[:1000])
         else:
@@ -98,16 +98,19 @@ def gff_features(
 
 
 def labelled(source: str, problems: Problems, kinds: Sequence[str] = ()) -> dict[str, list[Stretch]]:
-    """The labels of stretches of each sequence, by place; none overlap.
+    """The labelled stretches of each sequence, in order and without overlap.
 
-    A label is the name of a feature in BED, column 4, and its type in GFF3, column 3. Features of a label
-    that overlap, as the coding parts of two transcripts do, are one stretch.
+    A label is the name of a feature in BED (column 4), or its type in GFF3 (column 3). Overlapping features
+    with the same label, such as the coding parts of two transcripts, become one stretch.
 
     Args:
         source: the file (also .gz, .zst).
-        problems: receives lines that are no features, features without a label, and those that overlap one
-            of another label; told of those of other kinds.
-        kinds: labels that count; none for all. A DataError where no feature is left, or none of one of them.
+        problems: receives lines that are not features, features without a label, and features that overlap a
+            feature with another label. Notes features of other kinds.
+        kinds: labels to use. Empty uses all labels.
+
+    Raises:
+        DataError: no feature is left, or a label in `kinds` has no feature.
     """
     reader, column = (bed_features, 3) if stem_suffix(source) == ".bed" else (gff_features, 2)
     stretches: dict[str, list[tuple[int, int, int, str]]] = {}
@@ -116,7 +119,7 @@ def labelled(source: str, problems: Problems, kinds: Sequence[str] = ()) -> dict
         label = feature.columns[column].strip() if len(feature.columns) > column else ""
         reason = "a feature without a label" if label in ("", ".") else ""
         if reason or feature.start >= feature.end:
-            remedy = f"give it a name in column {column + 1}, and an end behind its start"
+            remedy = f"give it a name in column {column + 1}, and an end after its start"
             reason = reason or "an empty feature"
             problems.bad(DataError(reason, source=source, line=line, remedy=remedy), feature.name)
         elif kinds and label not in kinds:

@@ -1,8 +1,9 @@
-"""Tables of Arrow: a Parquet file, a folder that `datasets` saved, any data set of the Hugging Face hub.
+"""Read Arrow tables: Parquet files, folders saved with `datasets`, and data sets of the Hugging Face hub.
 
-A data set is named `hf:NAME[@REVISION][:[SUBSET/]SPLIT]`, NAME being that of the hub or a folder of files
-that `datasets` can load. It is streamed: memory holds some rows, and nothing is copied to the disk. No code
-of a data set is ever run, and what describes it (README.md, state.json) cannot name files outside of it.
+The name of a data set is `hf:NAME[@REVISION][:[SUBSET/]SPLIT]`. NAME is a name on the hub, or a folder of
+files that `datasets` can load. Data sets are streamed: only some rows are in memory, and nothing is copied to
+the disk. The code of a data set is never run. Its descriptions (README.md, state.json) cannot name files
+outside of it.
 """
 
 from __future__ import annotations
@@ -41,17 +42,25 @@ SPLITS = {
     "calibration": "calibration",
     "test": "test",
 }
-"""Usual names of splits and the part of the data they mean; records of other splits are divided by rule."""
+"""Common names of splits, with their part of the data.
 
-_DESCRIPTION = 16 << 20  # bytes of a README.md
+Records of other splits are divided by the split rule.
+"""
+
+_DESCRIPTION = 16 << 20  # size of a README.md in bytes
 _AGAIN = "save the data set again"
 _TALKATIVE = ("datasets", "huggingface_hub")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """A data set named by `hf:NAME[@REVISION][:[SUBSET/]SPLIT]`: of the hub at a branch, tag or commit, or a
-    folder; one of its configurations, and one of its splits. None is the newest, the default one, and all.
+    """A data set named `hf:NAME[@REVISION][:[SUBSET/]SPLIT]`.
+
+    Args:
+        name: name on the hub, or a folder.
+        revision: branch, tag or commit. None is the newest.
+        subset: configuration of the data set. None is the default.
+        split: split of the data set. None is all splits.
     """
 
     name: str
@@ -61,10 +70,13 @@ class Reference:
 
     @classmethod
     def parse(cls, text: str) -> Reference:
-        """Read a reference; a UsageError where it names nothing.
+        """Parse a reference.
 
         >>> Reference.parse("hf:nyu-mll/glue@main:sst2/train")
         Reference(name='nyu-mll/glue', revision='main', subset='sst2', split='train')
+
+        Raises:
+            UsageError: the text does not name a data set.
         """
         name, colon, part = text.removeprefix(REFERENCE), "", ""
         if not Path(name).is_dir():
@@ -82,13 +94,11 @@ class Reference:
 
     @property
     def local(self) -> bool:
-        """Whether it is a folder here."""
+        """Whether it is a local folder."""
         return Path(self.name).is_dir()
 
     def fixed(self) -> Reference:
-        """The same data set wherever and whenever it is read: with the folder's full path, or the hub's
-        commit.
-        """
+        """The same data set, with the folder's full path or the hub's commit, so that it cannot change."""
         if self.local:
             return replace(self, name=str(Path(self.name).resolve()))
         from huggingface_hub import HfApi
@@ -100,14 +110,14 @@ class Reference:
 
 
 def is_shards(path: Path) -> bool:
-    """Whether a folder holds Parquet files, and beside them nothing but what describes them."""
+    """Whether a folder contains Parquet files, and otherwise only their descriptions."""
     files = (file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
     suffixes = {file.suffix.lower() for file in files}
     return ".parquet" in suffixes and suffixes <= {".parquet", ".md", ".json", ".yaml"}
 
 
 def is_saved(path: Path) -> bool:
-    """Whether a folder is one that `save_to_disk` of `datasets` wrote."""
+    """Whether a folder was written by `save_to_disk` of `datasets`."""
     return (path / "dataset_dict.json").is_file() or _is_one(path)
 
 
@@ -116,16 +126,18 @@ def _is_one(path: Path) -> bool:
 
 
 def deciding_sources(path: str | Path) -> list[str]:
-    """Names of all that decides the rows of a data set: the reference with its commit, a folder's files."""
+    """The sources that determine the rows of a data set: the fixed reference, and the files of a folder."""
     reference = Reference.parse(str(path)).fixed()
     return [str(reference), *(expand([reference.name]) if reference.local else [])]
 
 
 def by_split(path: str | Path) -> list[tuple[str, str | None]]:
-    """Each split of a reference, or a folder that `datasets` saved, as a source, and the part it means.
+    """The splits of a reference or a saved folder, each as a source with its part of the data.
 
-    A split that the user names is one source without a part, divided like other data. DataError: there is no
-    such data set, or its files cannot be told.
+    If the user names a split, it is a single source without a part, and is divided like other data.
+
+    Raises:
+        DataError: the data set does not exist, or its files cannot be listed.
     """
     text = str(path)
     reference = Reference.parse(text) if is_reference(text) else Reference(name=text)
@@ -146,20 +158,21 @@ def read_dataset(
     document_column: str | None = None,
     keep: Sequence[str] = (),
 ) -> Iterator[Record]:
-    """Read one column of a Parquet file, of a folder that `datasets` saved, or of hf:NAME[:SPLIT].
+    """Read one column of a Parquet file, a folder saved with `datasets`, or hf:NAME[:SPLIT].
 
-    A record's `line` is its 1-based row. Splits that a data set names train, validate and test as they say
-    (tests are left out of a training); of a split that is named, as hf:NAME:train, all rows are divided.
+    The `line` of a record is its row, from 1. The splits of a data set are used for training, validation and
+    test by their names. Test splits are left out of a training. If the user names a split (hf:NAME:train),
+    all its rows are divided.
 
     Args:
-        record_of: makes the record of the field from one whose raw is the text of the column.
-        path: the file, folder or reference; standard input cannot be Parquet, whose index stands at the end.
-        problems: receives data that cannot be read, a missing column, rows without text.
-        text: the column with the sequence; None is "text", or the only column there is.
-        column: the same as text, as other tables call it.
-        id_column: column of the record's id; None takes "id" where it holds text or a number, else the row.
-        document_column: column of what the record belongs to.
-        keep: further columns that go into `meta` (as an option: names between commas).
+        record_of: creates the record of the field from a record whose raw data is the text of the column.
+        path: the file, folder or reference. Standard input cannot be Parquet, which has its index at the end.
+        problems: receives data that cannot be read, a missing column, and rows without text.
+        text: column with the sequence. Default: "text", or the only column.
+        column: another name of the option text, as for other tables.
+        id_column: column of the record's id. Default: "id" if it has text or a number, else the row.
+        document_column: column of the document that the record belongs to.
+        keep: other columns for `meta` (as an option: names separated by commas).
     """
     source, fields = str(path), Fields(text or column or "text", id_column, document_column, names_of(keep))
 
@@ -181,25 +194,27 @@ def read_dataset(
 
 
 read_parquet = partial(read_dataset, complete_row)
-"""Rows of plain text."""
+"""Reads rows of plain text."""
 
 
 def is_table(source: str) -> bool:
-    """Whether a source is one that `open_table` opens: a data set, a saved folder, a Parquet file."""
+    """Whether `open_table` can open a source: a data set, a saved folder or a Parquet file."""
     return is_reference(source) or source.lower().endswith(".parquet") or Path(source).is_dir()
 
 
 def numbered_rows(
     source: str, problems: Problems, columns: Columns = lambda names: names
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(1-based number, column name to value) of every row of what `open_table` opens."""
+    """Yield (number from 1, column name -> value) for every row of a source for `open_table`."""
     return arrow_rows(open_table, source, problems, columns)
 
 
 def open_table(source: str) -> ArrowTable:
-    """Open a Parquet file, a folder that `datasets` saved, or one split of a data set.
+    """Open a Parquet file, a folder saved with `datasets`, or a split of a data set.
 
-    A DataError says where it is not there, empty, or out of reach; an ArrowException where it is no Parquet.
+    Raises:
+        DataError: it is missing, empty or out of reach.
+        ArrowException: it is not Parquet.
     """
     if is_reference(source):
         return _open_reference(Reference.parse(source), source)
@@ -226,7 +241,7 @@ def _open_reference(reference: Reference, source: str) -> ArrowTable:
         return _open_saved(reference.name, reference.split, source)
     with _faults(source):
         dataset = _builder(reference).as_streaming_dataset(split=reference.split)
-        if dataset.features is None:  # files without a schema, as JSON lines: their first rows tell it
+        if dataset.features is None:  # files without a schema, such as JSON lines: the first rows show it
             first = next(iter(dataset.with_format("arrow").iter(BATCH_ROWS)), None)
             names = [] if first is None else first.schema.names
         else:
@@ -239,7 +254,7 @@ def _of_datasets(names: list[str], dataset: Any) -> ArrowTable:
     def batches(columns: Sequence[str], size: int) -> Iterator[Any]:
         parts = iter(dataset.select_columns(list(columns)).with_format("arrow").iter(size))
         while True:
-            with _silent():  # not while the rows are used: others may log then
+            with _silent():  # not while rows are used, because other code may log then
                 part = next(parts, None)
             if part is None:
                 return
@@ -249,9 +264,9 @@ def _of_datasets(names: list[str], dataset: Any) -> ArrowTable:
 
 
 def _plain(batch: Any) -> Any:
-    """The batch with columns of several types, which `datasets` writes as JSON, as columns of text.
+    """Convert columns with several types, which `datasets` stores as JSON, to columns of text.
 
-    Texts and numbers stay; objects, lists and what is no number are nothing.
+    Texts and numbers are kept. Objects, lists and NaN become None.
     """
     import pyarrow as pa
 
@@ -277,16 +292,16 @@ def _split_names(reference: Reference) -> list[str]:
 
 
 def _builder(reference: Reference) -> Any:
-    """The builder of `datasets` for a folder or a data set of the hub, after a look at what it would open."""
+    """The builder of `datasets` for a folder or a data set of the hub, after a check of its files."""
     import datasets
     from datasets.packaged_modules import _PACKAGED_DATASETS_MODULES
 
     name = reference.name
     if reference.local:
         _check_described(Path(name))
-        name = _plainly_named(name)  # a folder called csv is not the format csv
-    elif name in _PACKAGED_DATASETS_MODULES:  # `datasets` would read whatever is in the current folder
-        reason = "the name of a format of files, and of no data set"
+        name = _plainly_named(name)  # a folder named csv is not the format csv
+    elif name in _PACKAGED_DATASETS_MODULES:  # `datasets` would read the files of the current folder
+        reason = "the name of a file format, not of a data set"
         raise DataError(reason, source=str(reference), remedy="name a folder: hf:./FOLDER")
     if not reference.local:
         _check_hub(name)
@@ -300,7 +315,7 @@ def _builder(reference: Reference) -> Any:
 
 
 def _check_hub(name: str) -> None:
-    """Ask once whether the hub is there: `datasets` would ask for each file many times, and log it."""
+    """Check once whether the hub can be reached. `datasets` would retry for each file, and log it."""
     from huggingface_hub.utils._validators import validate_repo_id
 
     from seqmlm.engine import foreign
@@ -310,13 +325,16 @@ def _check_hub(name: str) -> None:
         raise ConnectionError("the hub does not answer")
 
 
-# Other letters of a path are patterns, separators or not text to `datasets`.
+# `datasets` reads other characters of a path as patterns or separators, or not as text.
 _PLAIN_NAME = re.compile(r"[\w ./+,=~-]+")
 
 
 def _plainly_named(name: str) -> str:
-    """A path of the folder that `datasets` takes for one: where need be another one, with links to its files,
-    kept until the process ends. (It would follow a link to the folder itself.)"""
+    """A path of the folder that `datasets` reads as a plain path.
+
+    If needed, it is a temporary folder with links to the files, which is kept until the process ends. A link
+    to the folder itself would be followed.
+    """
     folder = Path(name).resolve()
     if _PLAIN_NAME.fullmatch(str(folder)):
         return str(folder)
@@ -330,13 +348,14 @@ def _plainly_named(name: str) -> str:
     return str(folder_made)
 
 
-# Objects and lists in each other: pyarrow's parser calls itself for each, until the process has no stack.
+# Depth of nested objects and lists. The parser of pyarrow calls itself for each level, until the stack is
+# full.
 _DEEPEST = 200
 _BRACKETS = re.compile(rb'"(?:[^"\\\n]|\\.)*"|([\[{])|([\]}])')
 
 
 def _bound_json() -> None:
-    """Make `datasets` refuse JSON lines that are nested too deeply, wherever they come from."""
+    """Make `datasets` refuse JSON lines that are nested too deeply, from any source."""
     from datasets.packaged_modules.json import json as module
 
     parse = module.paj.read_json
@@ -360,9 +379,9 @@ def _depth(line: bytes) -> int:
 
 
 def _check_described(folder: Path) -> None:
-    """Refuse a folder whose description names files elsewhere: in another folder, or on the network.
+    """Refuse a folder whose description names files in another folder or on the network.
 
-    Before `datasets` looks for them, since looking on the network is a request to somebody.
+    This must happen before `datasets` looks for them, because looking on the network sends a request.
     """
     import datasets
     import yaml
@@ -380,7 +399,7 @@ def _check_described(folder: Path) -> None:
             described.append(parse_yaml(text))
         except (ValueError, OSError, yaml.YAMLError) as error:
             reason = f"the description of the data set cannot be read ({type(error).__name__})"
-            remedy = "correct it, or take it away: the data can be read without it"
+            remedy = "correct it, or remove it: the data can be read without it"
             raise DataError(reason, source=str(folder / name), remedy=remedy) from None
     for name in chain.from_iterable(_named_files(description, False) for description in described):
         if _leads_out(name):
@@ -400,7 +419,7 @@ def _named_files(value: Any, named: bool) -> Iterator[str]:
 
 
 def _check_saved(folder: Path) -> None:
-    """Refuse a saved folder whose index names files or splits elsewhere."""
+    """Refuse a saved folder whose index names files or splits outside of it."""
     if not _is_one(folder):
         index = json_value((folder / "dataset_dict.json").read_bytes(), str(folder), 1, _AGAIN)
         for name in index.get("splits", ()) if isinstance(index, dict) else ():
@@ -415,7 +434,7 @@ def _check_saved(folder: Path) -> None:
         name = str(file.get("filename", "")) if isinstance(file, dict) else ""
         if _leads_out(name):
             raise _outside(str(folder), name)
-        require_file(str(folder / name))  # `datasets` would wait for a pipe to be written
+        require_file(str(folder / name))  # `datasets` would wait for a writer of a pipe
 
 
 def _leads_out(name: str) -> bool:
@@ -431,7 +450,7 @@ def _outside(source: str, name: str) -> DataError:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Keep `datasets` from logging: errors are reported by us, and its own may hold values of the data."""
+    """Context in which `datasets` does not log. seqmlm reports errors itself, and logs may contain data."""
     loggers = [logging.getLogger(name) for name in _TALKATIVE]
     levels = [logger.level for logger in loggers]
     try:
@@ -445,23 +464,23 @@ def _silent() -> Iterator[None]:
 
 @contextmanager
 def _faults(source: str) -> Iterator[None]:
-    """While a data set is found and opened: what goes wrong is one sentence."""
+    """Context that turns errors of finding and opening a data set into a DataError with one sentence."""
     try:
         with _silent():
             yield
     except DataError:
         raise
-    # Whatever a data set's files or the network make these libraries raise; httpx has exceptions of its own.
+    # These libraries raise any exception because of files or the network, and httpx has its own exceptions.
     except Exception as error:
         raise _explained(error, source) from error
 
 
-# The hub knows no such name; a path that does not exist cannot even be a name there.
+# The hub does not know the name. A path that does not exist is not even a valid name.
 _MISSING = ("RepositoryNotFoundError", "HFValidationError")
 
 
 def _explained(error: Exception, source: str) -> DataError:
-    """The sentence for what `datasets` raises."""
+    """The error message for an exception of `datasets`."""
     message, kind = " ".join(str(error).split()), type(error)
     if isinstance(error, ConnectionError) or kind.__module__.startswith("httpx"):
         reason, remedy = "the hub cannot be reached", "check the network, or name a folder: hf:FOLDER"
@@ -471,11 +490,11 @@ def _explained(error: Exception, source: str) -> DataError:
     elif isinstance(error, RuntimeError) and "script" in message:
         reason, remedy = "the data set is made by a program, which is not run", "take a copy in Parquet files"
     elif message.startswith("nested more than"):
-        reason, remedy = f"a line of JSON is {message}", "take it out"
+        reason, remedy = f"a line of JSON is {message}", "remove it"
     elif message.startswith("Bad split"):
         reason, remedy = "there is no split of this name", message.partition(". ")[2]
     elif "BuilderConfig" in message or "Config name is missing" in message:
         reason, remedy = "there is no subset of this name, or one must be named", message[:300]
-    else:  # what it says may hold values of the data
+    else:  # the message may contain values of the data
         reason, remedy = "the data set cannot be opened", f"check its files ({kind.__name__} in datasets)"
     return DataError(reason, source=source, remedy=remedy)

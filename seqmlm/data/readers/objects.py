@@ -1,4 +1,4 @@
-"""JSON objects: one a line, or the items of an array, one in memory at a time."""
+"""Read JSON objects: one per line, or the items of an array, with one item in memory at a time."""
 
 from __future__ import annotations
 
@@ -14,21 +14,28 @@ from seqmlm.data.problems import Problems
 from seqmlm.errors import DataError
 
 _GAP = re.compile(r"[,\s]*")
-_ITEM = re.compile(r"\n[^\S\n]*(?=\{)")  # begins once in a run of blank lines, which may be very long
+_ITEM = re.compile(r"\n[^\S\n]*(?=\{)")  # matches once in a run of blank lines, which may be very long
 _LONGEST_WORD = 16  # characters: -Infinity, \ud83d\ude00
 _FILL = 1 << 16
 
 
 def json_value(text: str | bytes, source: str, line: int, remedy: str) -> Any:
-    """The value of a JSON text, or of bytes in UTF-8 that begin at a line of a source; every reader of JSON
-    parses with this. Numbers may be infinite or not a number: who calculates with one looks.
+    """Parse a JSON text, or UTF-8 bytes. All readers of JSON use this function.
+
+    Numbers may be infinite or NaN. Code that calculates with numbers must check this.
+
+    Args:
+        text: the JSON text.
+        source: the file.
+        line: line of the file where the text begins.
+        remedy: remedy for the error.
 
     Raises:
-        DataError: not JSON, not UTF-8, nested deeper than about 1,000, or with a whole number of more than
-            4,300 digits; with this remedy.
+        DataError: the text is not JSON, not UTF-8, nested deeper than about 1,000, or has a whole number with
+            more than 4,300 digits.
     """
     try:
-        # json.loads would take bytes in UTF-16 too, and let half characters pass.
+        # json.loads would also accept UTF-16 bytes and lone surrogates
         return json.loads(text.decode("utf-8-sig") if isinstance(text, bytes) else text)
     except RecursionError:
         reason = "JSON that is nested too deeply"
@@ -41,7 +48,7 @@ def json_value(text: str | bytes, source: str, line: int, remedy: str) -> Any:
 
 
 def json_object(text: str) -> dict[str, Any] | None:
-    """The JSON object that a text is; None for any other text, one that `json_value` refuses too."""
+    """The JSON object in a text. None for any other text, including texts that `json_value` refuses."""
     try:
         value = json_value(text, "", 1, "")
     except DataError:
@@ -50,16 +57,17 @@ def json_object(text: str) -> dict[str, Any] | None:
 
 
 def no_object(source: str, line: int) -> DataError:
-    """The error for a line that is no JSON object."""
-    remedy = "write one object a line, or an array of them, or name the format the file really has"
+    """The error for a line that is not a JSON object."""
+    remedy = "write one object per line, or an array of objects, or name the actual format of the file"
     return DataError("not a JSON object", source=source, line=line, remedy=remedy)
 
 
 def json_rows(
     source: str, problems: Problems, *, max_bytes: int = MAX_BYTES, encoding: str | None = None
 ) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """(line it begins on, text, object) of each line, or item of an array, that is a JSON object of at most
-    so many bytes; `problems` receives others, and blank lines are passed over.
+    """Yield (first line, text, object) for each line, or item of an array, that is a JSON object.
+
+    Objects may have at most `max_bytes`. Other lines go to `problems`, and blank lines are skipped.
     """
     numbered = lines(source, problems, max_bytes=max_bytes, encoding=encoding)
     filled = ((number, text) for number, text in numbered if text and not text.isspace())
@@ -82,7 +90,7 @@ def json_rows(
 
 
 def _is_broken(error: Exception, text: str) -> bool:
-    """Whether an item is no JSON however it goes on: the fault is not where the text ends."""
+    """Whether an item cannot become JSON with more text: the fault is not at the end of the text."""
     if not isinstance(error, json.JSONDecodeError):
         return True
     return not error.msg.startswith("Unterminated string") and error.pos < len(text) - _LONGEST_WORD
@@ -95,11 +103,11 @@ def _of_array(
     max_bytes: int,
     problems: Problems,
 ) -> Iterator[tuple[int, Any]]:
-    """The items of an array, one in memory at a time.
+    """The items of an array, with one item in memory at a time.
 
-    Items are decoded from a buffer that is filled up when its first item has no end yet, by as much again as
-    it holds, so that a large item costs no more attempts than its size doubles. Behind an item that is no
-    JSON, reading goes on at the next line that begins with `{`.
+    Items are decoded from a buffer. If its first item is incomplete, the size of the buffer is doubled.
+    Therefore the number of attempts for a large item grows only with the logarithm of its size. After an item
+    that is not JSON, reading continues at the next line that begins with `{`.
     """
     decode = json.JSONDecoder().raw_decode
     begins, pieces = first[0], [first[1].lstrip()[1:]]

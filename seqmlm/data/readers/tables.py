@@ -1,4 +1,4 @@
-"""What readers of named fields share: picking the sequence, id and document out of a row."""
+"""Shared parts of readers of named fields: find the sequence, id and document in a row."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from seqmlm.data.readers.objects import json_rows
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError
 
-_LISTED = 30  # names shown of a table with very many columns
+_LISTED = 30  # largest number of column names in a message
 DECIMAL = "a value with a decimal comma, between semicolons"
 _COMMA = re.compile(r"[<>=≤≥~\s]*[+-]?\d+,\d+\s*%?\s*")
-# Of columns of names: patient_id, HADM_ID, patientID, icd_code, but not URIC_ACID, or PAID.
+# Columns of names: patient_id, HADM_ID, patientID, icd_code, but not URIC_ACID or PAID.
 _NAMES = re.compile(r"^id$|(?:[_ -]id|(?<![A-Z])ID|Id|[Cc]ode|CODE)$")
 _QUOTED = re.compile(r'(?<![^,\t;|])"[^"]*"?')
 
@@ -37,25 +37,28 @@ def missing(
     problems: Problems,
     header: bool = False,
 ) -> DataError:
-    """The error for a row or table without a wanted field; with `header` a first line says which there are.
+    """The error for a row or table without a required field.
 
-    It quotes those there are only where data may be quoted: in a table without a header they are values.
+    `header` means that the first line names the columns.
+
+    The existing names are quoted only if data may be quoted, because they are values in a table without a
+    header.
     """
     there = [str(p) for p in present]
     omitted = f" and {len(there) - _LISTED} more" if len(there) > _LISTED else ""
     listed = problems.quoted(f"there are: {', '.join(there[:_LISTED])}{omitted}; ")
     remedy = f"{listed}choose one with --option {option}=NAME"
-    remedy += "; if the first line holds data, --option header=false" if header else ""
+    remedy += "; if the first line has data, use --option header=false" if header else ""
     return DataError(f"no {option} of this name", source=source, line=line, field=name, remedy=remedy)
 
 
 def names_of(columns: str | Sequence[str]) -> Sequence[str]:
-    """Names of columns; a text, as `--option keep=a,b` gives it, has them between commas."""
+    """Names of columns. A text, as in `--option keep=a,b`, has them separated by commas."""
     return [name.strip() for name in columns.split(",")] if isinstance(columns, str) else columns
 
 
 def torn(text: str) -> bool:
-    """Whether a text holds half a character: JSON may escape one (`\\ud800`), UTF-8 cannot write it."""
+    """Whether a text contains a lone surrogate. JSON may escape it (`\\ud800`), but UTF-8 cannot write it."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -64,25 +67,25 @@ def torn(text: str) -> bool:
 
 
 def torn_value(text: str, value: Any) -> bool:
-    """Whether a value of JSON, read from a text, or anything within it, holds half a character."""
+    """Whether a JSON value that was read from a text contains a lone surrogate anywhere."""
     return "\\u" in text and torn(json.dumps(value, ensure_ascii=False))
 
 
 def torn_text(source: str, line: int | None = None, name: str | None = None) -> DataError:
-    """The error for a text that is `torn`."""
+    """The error for a text with a lone surrogate."""
     reason, remedy = "half a character (a lone surrogate)", "write the text again as UTF-8, or leave it out"
     return DataError(reason, source=source, line=line, field=name, remedy=remedy)
 
 
 @dataclass(frozen=True)
 class Fields:
-    """Names of the fields of a row that make a record.
+    """Names of the fields of a row that make up a record.
 
     Args:
         text: the sequence.
-        id: its id; None takes a field `id` that holds text or a number, else the line.
-        document: what it belongs to.
-        keep: further ones for `meta`, where present.
+        id: its id. None selects a field `id` with text or a number, or else the line.
+        document: the document that it belongs to.
+        keep: other fields for `meta`, if they exist.
     """
 
     text: str
@@ -95,7 +98,7 @@ class Fields:
         return [name for name in (self.text, self.id, self.document) if name is not None]
 
     def record(self, row: Mapping[str, Any], source: str, line: int, problems: Problems) -> Record | None:
-        """The record of one row, or None after handing a row without text to `problems`."""
+        """The record of a row. A row without text goes to `problems`, and the result is None."""
         raw = row[self.text]
         if not isinstance(raw, str) or not raw or raw.isspace():
             no_text = raw is None or isinstance(raw, str)
@@ -118,7 +121,7 @@ class Fields:
         )
 
     def _id(self, row: Mapping[str, Any]) -> str | None:
-        """The id of a row; None where it has none that could be written."""
+        """The id of a row. None if it has no id that can be written."""
         if self.id is not None:
             return str(row[self.id])
         value = None if self.text == "id" else row.get("id")
@@ -142,17 +145,17 @@ def read_jsonl(
     encoding: str = "utf-8",
     max_bytes: int = MAX_BYTES,
 ) -> Iterator[Record]:
-    """Read a file of JSON objects, one a line, or an array of them (also .gz, .zst, "-").
+    """Read a file of JSON objects, one per line, or an array of objects (also .gz, .zst, "-").
 
     Args:
         path: the file.
-        problems: receives what is not a JSON object, and objects without text in the field.
+        problems: receives lines that are not JSON objects, and objects without text in the field.
         field: key of the sequence.
-        id_field: key of the record's id; None takes "id" where it holds text or a number, else the line.
-        document_field: key of what the record belongs to.
-        keep: further keys that go into `meta`, where present (as an option: names between commas).
-        encoding: of the file, by a name that Python knows (latin-1, cp1252, utf-16).
-        max_bytes: longest line, or object.
+        id_field: key of the record's id. Default: "id" if it has text or a number, else the line.
+        document_field: key of the document that the record belongs to.
+        keep: other keys for `meta`, if they exist (as an option: names separated by commas).
+        encoding: encoding of the file, by a name that Python knows (latin-1, cp1252, utf-16).
+        max_bytes: largest size of a line or object.
     """
     source, fields = source_of(path), Fields(field, id_field, document_field, names_of(keep))
     for number, text, row in json_rows(source, problems, max_bytes=max_bytes, encoding=str(encoding)):
@@ -166,11 +169,11 @@ def read_jsonl(
 # CSV and TSV: the sequence in one named column.
 
 RecordMaker = Callable[[Record, Problems], Iterable[Record]]
-"""What a field makes of a record whose raw is the text of a cell."""
+"""Creates records of a field from a record whose raw data is the text of a cell."""
 
 
 def complete_row(record: Record, problems: Problems) -> Iterable[Record]:
-    """The record as it is: what a field of plain text makes of a row."""
+    """Return the record unchanged: the records of a row in a field of plain text."""
     return (record,)
 
 
@@ -188,21 +191,22 @@ def csv_records(
     encoding: str = "utf-8",
     max_bytes: int = MAX_BYTES,
 ) -> Iterator[Record]:
-    """Read a table of text (also .gz, .zst, "-"); fields may be quoted and span lines.
+    """Read a table of text (also .gz, .zst, "-"). Fields may be quoted and span several lines.
 
     Args:
-        record_of: makes the record of the field from one whose raw is the text of the column.
+        record_of: creates the record of the field from a record whose raw data is the text of the column.
         path: the file.
-        problems: receives a missing column, rows with too few fields, rows without text.
-        column: name of the sequence's column; a table with a single column needs no name.
-        id_column: column of the record's id; None takes "id" where it is filled in, else the line.
-        document_column: column of what the record belongs to.
-        keep: further columns that go into `meta` (as an option: names between commas).
-        delimiter: one character; None looks at the header, and is a comma without one. With a tab, quotation
-            marks are ordinary characters; with a semicolon, decimal commas of kept columns are points.
-        header: False when the first line is data; the columns are then called "1", "2", ...
-        encoding: of the file, by a name that Python knows (latin-1, cp1252, utf-16).
-        max_bytes: longest line and longest field.
+        problems: receives a missing column, rows with too few fields, and rows without text.
+        column: name of the sequence's column. A table with a single column needs no name.
+        id_column: column of the record's id. Default: "id" if it is not empty, else the line.
+        document_column: column of the document that the record belongs to.
+        keep: other columns for `meta` (as an option: names separated by commas).
+        delimiter: one character. Default: found from the header, or a comma without a header. With a tab,
+            quotation marks are ordinary characters. With a semicolon, decimal commas in kept columns become
+            points.
+        header: False if the first line is data. The columns are then named "1", "2", ...
+        encoding: encoding of the file, by a name that Python knows (latin-1, cp1252, utf-16).
+        max_bytes: largest size of a line and of a field.
     """
     source, columns, numbers = source_of(path), list[str](), list[int]()
     picked = Fields(column, id_column, document_column, names_of(keep))
@@ -214,7 +218,7 @@ def csv_records(
             columns = fields if header else [str(i) for i in range(1, len(fields) + 1)]
             picked = replace(picked, text=columns[0]) if len(columns) == 1 else picked
             names = [*picked.needed, *picked.keep]
-            at = None if header else line  # a table is not skipped
+            at = None if header else line  # a table is never skipped
             absent = next((name for name in names if name not in columns), None)
             if absent is not None:
                 problems.bad(missing(absent, columns, source, at, "column", problems, header))
@@ -235,36 +239,36 @@ def csv_records(
             decimal_points(fields, numbers, source, line, problems)
         row = dict(zip(columns, fields, strict=False))
         if columns.count("id") > 1:
-            del row["id"]  # which is meant cannot be told
+            del row["id"]  # it is unknown which column is meant
         if (record := picked.record(row, source, line, problems)) is not None:
             yield from record_of(record, problems)
 
 
 read_csv, read_tsv = partial(csv_records, complete_row), partial(csv_records, complete_row, delimiter="\t")
-"""Rows of plain text."""
+"""Read rows of plain text."""
 
 
 def endless_field(source: str, line: int, last: int) -> DataError:
-    """The error for a quotation mark that is not closed, and swallows the lines up to `last`."""
-    lost = f"it goes on to line {last}; " if last > line else ""
+    """The error for a quotation mark that is not closed, and includes all lines up to `last`."""
+    lost = f"it continues to line {last}; " if last > line else ""
     remedy = f"{lost}close the quotation mark, or raise the limit with --option max_bytes=N"
     return DataError("a field without end", source=source, line=line, remedy=remedy)
 
 
 def too_few_fields(source: str, line: int, width: int) -> DataError:
-    """The error for a row that is shorter than the table is wide."""
-    remedy = f"the table has {width} columns; quote fields that hold the delimiter"
+    """The error for a row with fewer fields than the table has columns."""
+    remedy = f"the table has {width} columns; quote fields that contain the delimiter"
     return DataError("a row with too few fields", source=source, line=line, remedy=remedy)
 
 
 def ambiguous(name: str, source: str, line: int | None) -> DataError:
-    """The error for a wanted column of which there are two."""
-    remedy = "rename one of them: which is meant cannot be told"
+    """The error for a required column name that occurs twice."""
+    remedy = "rename one of them, because it is unknown which is meant"
     return DataError("two columns of this name", source=source, line=line, field=name, remedy=remedy)
 
 
 def delimiter_of(header: str) -> str:
-    """The delimiter of a table: the most frequent of comma, tab, semicolon and bar, outside quotation marks.
+    """The delimiter of a table: the most frequent of comma, tab, semicolon and bar outside quotation marks.
 
     >>> delimiter_of('"name; given; family",label')
     ','
@@ -282,17 +286,18 @@ def table_rows(
     quoting: int | None = None,
     header: bool = True,
 ) -> tuple[str, Iterator[tuple[int, list[str]]]]:
-    """The delimiter of a table, and (line it begins on, fields) of every row that is not blank.
+    """The delimiter of a table, and (first line, fields) for every row that is not blank.
 
     Args:
         source, encoding: see `seqmlm.data.lines.lines`.
-        problems: receives rows that cannot be cut into fields. A row over several lines of which one was
-            refused goes with that line.
-        delimiter: one character; None looks at the first line that is not blank.
-        header: that line names columns, and what begins with # above it is left out, unless it has as many
-            columns; None for a delimiter is a comma otherwise, for data may hold others.
-        max_bytes: longest line and longest field.
-        quoting: as the csv module has it; None for none where a tab is between columns.
+        problems: receives rows that cannot be divided into fields. If a line of a row was refused, the row is
+            left out with it.
+        delimiter: one character. None finds it from the first line that is not blank.
+        header: whether that line names columns. Lines above it that begin with # are then left out, unless
+            they have as many columns. Without a header, a delimiter of None is a comma, because data may
+            contain others.
+        max_bytes: largest size of a line and of a field.
+        quoting: quoting mode of the csv module. None disables quoting if the delimiter is a tab.
     """
     numbered = lines(source, problems, max_bytes=max_bytes, encoding=encoding)
     lines_read = list(islice((line_of for line_of in numbered if line_of[1].strip()), 1))
@@ -314,7 +319,7 @@ def _below_comments(
     problems: Problems,
     delimiter: str | None,
 ) -> list[tuple[int, str]]:
-    """The first line of a table that is no comment, and the line behind it where that had to be read."""
+    """The first line of a table that is not a comment, and the next line if it had to be read."""
     while lines_read and lines_read[0][1].startswith("#"):
         lines_read += islice((line_of for line_of in numbered if line_of[1].strip()), 1)
         if len(lines_read) == 1:
@@ -329,14 +334,14 @@ def _below_comments(
 
 
 def numeric(names: Sequence[str], other_names: Container[str] = ()) -> list[int]:
-    """Places of columns in which 1,5 may be a number: not named as ids or codes, nor among `other_names`."""
+    """Places of columns in which 1,5 may be a number: not named like ids or codes, nor in `other_names`."""
     return [at for at, name in enumerate(names) if name not in other_names and not _NAMES.search(name)]
 
 
 def decimal_points(
     fields: list[str], places: Iterable[int], source: str, line: int, problems: Problems
 ) -> None:
-    """Write the decimal commas of some fields as points, in place: of a table with semicolons."""
+    """Replace decimal commas with points, in place, in some fields of a table with semicolons."""
     for at in places:
         if at < len(fields) and _COMMA.fullmatch(fields[at]):
             fields[at] = fields[at].replace(",", ".")
@@ -350,9 +355,9 @@ def rows_of(
     style: Mapping[str, Any],
     max_bytes: int,
 ) -> Iterator[tuple[int, list[str]] | None]:
-    """(Line it begins on, fields) of each row of numbered lines; None for a pause: a line 0 between rows."""
-    under_way: list[int] = []  # numbers of the lines of a row; one is left out where a line was refused
-    torn = False  # whether the lines ended within a row: a quotation mark is open
+    """Yield (first line, fields) for each row of numbered lines, and None for a pause (a line 0)."""
+    under_way: list[int] = []  # numbers of the lines of a row; a number is missing if its line was refused
+    torn = False  # whether the lines ended within a row, because a quotation mark is open
 
     def feed() -> Iterator[str]:
         nonlocal torn
@@ -364,7 +369,7 @@ def rows_of(
 
     rows = csv.reader(feed(), **style)
     while True:
-        csv.field_size_limit(max_bytes)  # of the module as a whole, so set anew before each row
+        csv.field_size_limit(max_bytes)  # a global setting of the module, so it is set again before each row
         under_way.clear()
         try:
             for fields in rows:
@@ -381,6 +386,6 @@ def rows_of(
         except csv.Error as error:
             fault = endless_field(source, under_way[0], under_way[-1])
             if str(error).startswith("new-line"):
-                reason, remedy = "a CR in a field without quotes", "quote the field, or take the CR out"
+                reason, remedy = "a CR in a field without quotes", "quote the field, or remove the CR"
                 fault = DataError(reason, source=source, line=under_way[0], remedy=remedy)
             problems.bad(fault)

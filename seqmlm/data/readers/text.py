@@ -1,4 +1,4 @@
-"""Plain text: a sequence a line, or a sequence a paragraph."""
+"""Read plain text with a sequence per line, or per paragraph."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from seqmlm.data.record import Record
 from seqmlm.errors import DataError
 
 _SEQUENCE = re.compile(r"[A-Za-z*.-]+\s*")
-_LOOKED_AT = 20  # lines by which FASTA is told from text
+_LOOKED_AT = 20  # number of lines by which FASTA is recognised
 _WRAPPED_LINES, _WRAPPED_SHARE, _WIDEST = 400, 0.6, 120
 _WRAPPED = (
     "each line is a record, but they look like those of wrapped paragraphs: --option paragraphs=true makes a "
@@ -30,14 +30,15 @@ def read_txt(
     encoding: str = "utf-8",
     max_bytes: int = MAX_BYTES,
 ) -> Iterator[Record]:
-    """Read a text file (also .gz, .zst, "-"); lines of white space only separate and are no records.
+    """Read a text file (also .gz, .zst, "-"). Lines of only white space are separators, not records.
 
     Args:
         path: the file.
-        problems: receives lines that cannot be read, and a file that is FASTA.
-        paragraphs: a record is a run of lines up to a blank one (its line ends stay in `raw`), not a line.
-        encoding: of the file, by a name that Python knows (latin-1, cp1252, utf-16).
-        max_bytes: longest line or paragraph.
+        problems: receives lines that cannot be read, and files that are FASTA.
+        paragraphs: whether a record is a paragraph: the lines up to a blank line, with line ends in `raw`.
+            Otherwise a record is a line.
+        encoding: encoding of the file, by a name that Python knows (latin-1, cp1252, utf-16).
+        max_bytes: largest size of a line or paragraph.
     """
     source, name = source_of(path), Path(path).name
     numbered = _texts(lines(source, problems, max_bytes=max_bytes, encoding=str(encoding)), source, problems)
@@ -55,13 +56,13 @@ def read_txt(
 
 
 def _texts(numbered: Iterator[tuple[int, str]], source: str, problems: Problems) -> Iterator[tuple[int, str]]:
-    """The lines, but none of FASTA: its headers and the pieces of its sequences are no texts."""
+    """The lines, but none of a FASTA file, because its headers and pieces of sequences are not texts."""
     head = list(islice(numbered, 1))
     if head and head[0][1].startswith(">"):
         head += islice(numbered, _LOOKED_AT)
         texts = [text for _, text in head if text.strip() and not text.startswith(">")]
         if texts and all(map(_SEQUENCE.fullmatch, texts)):
-            remedy = "use a model of such sequences, or write one a line without headers"
+            remedy = "use a model of such sequences, or write one sequence per line without headers"
             problems.bad(DataError("FASTA where text was expected", source=source, line=1, remedy=remedy))
             return
     yield from chain(head, numbered)
@@ -70,7 +71,7 @@ def _texts(numbered: Iterator[tuple[int, str]], source: str, problems: Problems)
 def _wrapped(
     numbered: Iterator[tuple[int, str]], source: str, problems: Problems
 ) -> Iterator[tuple[int, str]]:
-    """The lines, with a note where the first ones each end because the next word would not have fitted."""
+    """The lines, with a note if the first lines look wrapped: the next word would not have fitted on them."""
     lengths: list[tuple[int, int]] = []  # of a line, and of the first word below it
     last_text = ""
     for number, text in numbered:
@@ -89,10 +90,10 @@ def _wrapped(
 def runs(
     numbered: Iterator[tuple[int, str]], max_bytes: int | None = None
 ) -> Iterator[tuple[int, list[tuple[int, str]]]]:
-    """Yield (number of the first line, the lines with their numbers) of every run of lines up to a blank one.
+    """Yield (number of the first line, numbered lines) for every run of lines up to a blank line.
 
-    A run of which a line was refused, so that its number is missing, is left out: it goes with that line. Of
-    one of more than `max_bytes` nothing is kept: its lines are an empty list.
+    If a line of a run was refused, so that its number is missing, the run is left out with it. For a run of
+    more than `max_bytes`, the list of lines is empty.
     """
     lines_held: list[tuple[int, str]] = []
     start, size, due, unbroken = 0, 0, 1, True

@@ -86,7 +86,7 @@ def test_features_that_cannot_label(
 ) -> None:
     with pytest.raises(DataError, match=message):
         read(written(tmp_path / name, text), record(), **options)
-    with pytest.raises(UsageError, match="a mask belongs to labels in FASTA"):
+    with pytest.raises(UsageError, match="a mask needs labels in FASTA"):
         LabelSource(labels=name, mask="m.fasta")
 
 

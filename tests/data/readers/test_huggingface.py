@@ -408,7 +408,7 @@ def test_a_format_is_no_data_set_of_the_current_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.txt").write_text("not asked for\n")
-    with pytest.raises(DataError, match="the name of a format of files"):
+    with pytest.raises(DataError, match="the name of a file format"):
         read("text", "hf:text")
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "b.txt").write_text("asked for\n")

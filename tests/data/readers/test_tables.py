@@ -218,7 +218,7 @@ def test_a_quotation_mark_that_swallows_the_rest_is_said_with_its_lines(tmp_path
     path = written(tmp_path / "a.csv", 'id,text\n1,fine\n2,"never closed\n3,lost\n4,lost\n')
     problems = refused(read_csv, path, "a field without end", ["fine"], line=3)
     assert problems.places == {"a field without end": f"{path}:3"}
-    assert "it goes on to line 5" in problems.remedies["a field without end"]
+    assert "it continues to line 5" in problems.remedies["a field without end"]
 
 
 def test_a_refused_line_takes_the_row_it_is_in_and_no_other(tmp_path: Path) -> None:

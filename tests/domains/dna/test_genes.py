@@ -169,8 +169,8 @@ def test_a_table_of_genes_is_read_once_and_again_when_it_changes(
     ("text", "said"),
     [
         (HEAD + "c\tx\tgene\t1\t5\n", "g.gff:2: not a line of nine columns"),
-        (gff("gene 0 5 ID=a"), "g.gff:2: a start and an end that are no places"),
-        (gff("gene 7 5 ID=a"), "g.gff:2: a start and an end that are no places"),
+        (gff("gene 0 5 ID=a"), "g.gff:2: a start and an end that are not places"),
+        (gff("gene 7 5 ID=a"), "g.gff:2: a start and an end that are not places"),
         (gff("gene 1 5 ID=a", f"gene 1 {'9' * 5000} ID=b"), "g.gff:3: a start and an end"),
         (gff('gene 1 5 gene_id "a"; x "y"'), "g.gff:2: attributes that are not NAME=VALUE"),
         (HEAD + "a\0b\n", "g.gff:2: binary data"),

@@ -123,7 +123,7 @@ def test_a_date_beyond_those_that_decided_is_not_turned_around(
 
 @pytest.mark.parametrize("wrong", ["US", "%d", "%m/%d", "minute", "%Q"])
 def test_a_date_format_that_is_none_is_refused(wrong: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="date_format takes how a date is written"):
+    with pytest.raises(UsageError, match="date_format is a date format"):
         list(flat.read_long(table(tmp_path, "2011-01-01"), Problems(), date_format=wrong))
 
 
