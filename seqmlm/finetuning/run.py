@@ -140,7 +140,7 @@ class Finetuning(TrainingJob):
                 best = max(trainings, key=lambda trained: -np.inf if trained.value is None else trained.value)
                 labeller = teacher.best_labeller(best.seed, self._seed_run(best.seed).directory)
                 if config.rivals == "on" and self.parts["test"]:
-                    self.console.message("training done; fitting baselines baselines on the same examples")
+                    self.console.message("training done; fitting baselines on the same examples")
                 figures, tables = self._test_results(labeller, trainings, best)
                 entry = self._register(labeller, figures, tracked.run_id)
                 metrics = _test_metrics(figures)
