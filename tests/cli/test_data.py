@@ -120,7 +120,7 @@ def test_a_format_of_folders_is_not_read_from_standard_input(seqmlm, workspace: 
     for domain, format in (("ehr", "omop"), ("ehr", "synthea"), ("ehr", "mimic3"), ("code", "worktree")):
         for path in ("-", "/dev/stdin"):
             done = seqmlm("data", "inspect", "--domain", domain, "--format", format, path)
-            done.refused(2, "- is no folder")
+            done.refused(2, "- is not a folder")
 
 
 def test_formats_and_their_options_are_listed(seqmlm, workspace: Path) -> None:

@@ -314,10 +314,10 @@ def test_nothing_outside_the_folder_is_read(model, trap, tmp_path, capfd):
         ("{outside}/up.py", "outside the folder"),
         ("link.py", "outside the folder"),
         ("folder/up.py", "outside the folder"),
-        ('"a\\000b.py"', "fits neither side"),
-        ("n" * 5000 + ".py", "fits neither side"),
+        ('"a\\000b.py"', "matches neither side"),
+        ("n" * 5000 + ".py", "matches neither side"),
         ("pipe.py", "outside the folder, or of a link"),
-        ("\x1b[31mred.py", "fits neither side"),
+        ("\x1b[31mred.py", "matches neither side"),
     ],
 )
 def test_a_patch_reaches_nothing_outside(model, trap, tmp_path, name, said, capfd):

@@ -90,7 +90,7 @@ def test_a_patient_has_a_timeline_and_codes_by_visit():
     assert ">place<" not in head  # characters of a text that nobody counts
     assert page.count("<svg") >= 3  # scores, all rows in time, the patient's visits
     assert "ICD10//<b>" not in page
-    assert "expected, not there: ICD10//<b> 75%" in told
+    assert "expected but missing: ICD10//<b> 75%" in told
     for place, row in enumerate(rows):
         codes = [one.text(unit) for unit in row.units.tolist()]
         assert f"{row.extra['date']} {'▶' if place == 1 else '│'} {'  '.join(codes)}" in told

@@ -1,9 +1,11 @@
-"""The code domain: work trees, files and notebooks in, lexer tokens as units.
+"""The field of source code: it reads work trees, files and notebooks, and its units are lexer tokens.
 
-A record is a file: what a name means is decided by its file, and a window cuts between tokens. Masks go by
-token class and hide an identifier at all its places half of the time, because most of code is punctuation
-that is easy and names that can be copied. Only the first layer looks beyond the nearest tokens: that learns
-fastest, and exact scores then cost little.
+A record is a file, because the meaning of a name depends on its file. Windows are cut between tokens.
+
+The masking rate depends on the class of a token. Half of the time, an identifier is masked at all its
+occurrences. The reason is that most of code is punctuation, which is easy to predict, and names, which can be
+copied. Only the first layer attends beyond the nearest tokens. This trains fastest, and exact scores are
+cheap.
 """
 
 from __future__ import annotations
@@ -31,21 +33,21 @@ if TYPE_CHECKING:
 
 
 class Sources(Text):
-    """Source text, of a language where one is known."""
+    """The text form of source code, with its language if it is known."""
 
     columns: ClassVar[Mapping[str, str]] = {"text": "string", "language": "string"}
 
     def of_text(self, text: str, fields: Mapping[str, Any]) -> str:
-        """Source text of the language that the row, or an option, names; else text alone."""
+        """The text as source code of the language in `fields`, or plain text without a language."""
         language = str(fields.get("language") or "")
         return SourceText(text, language) if language else text
 
     def with_text(self, raw: Any, text: str) -> Any:
-        """Another text in the same language."""
+        """`text` as source code in the language of `raw`."""
         return SourceText(text, raw.language) if isinstance(raw, SourceText) else text
 
     def file_text(self, sequences: Iterable[tuple[str, Any]]) -> Iterator[str]:
-        """Source text, one behind the other."""
+        """The source texts, one after another."""
         return (f"{raw}\n" for _, raw in sequences)
 
     def language(self, raw: Any) -> str:
@@ -56,10 +58,12 @@ class Sources(Text):
 
 
 def _no_table(path: str) -> None:
-    """Refuse a table that is named: as one source file its rows would be lines of code."""
+    """Refuse a table, because its rows would be read as lines of one source file."""
     if stem_suffix(path) in (".csv", ".tsv", ".xls", ".xlsx", ".ods"):
-        remedy = 'write lines of {"code": "...", "id": "..."} to a .jsonl file, other columns beside them'
-        reason = "code is read from source files, JSON lines and Parquet, not from such tables"
+        remedy = (
+            'write a .jsonl file with lines such as {"code": "...", "id": "..."} and other columns as keys'
+        )
+        reason = "source code cannot be read from such tables, only from source files, JSON lines and Parquet"
         raise DataError(reason, source=path, remedy=remedy)
 
 
@@ -70,7 +74,7 @@ def _pictures(level: Level) -> Sequence[Picture]:
 
 
 def _shows(row: Mapping[str, Any], anomaly: Mapping[str, Any]) -> bool:
-    """Whether a row shows an anomaly; rows of classes and modules leave it to the rows of their functions."""
+    """Whether a row shows an anomaly. Rows of classes and modules do not: their functions have rows."""
     return row.get("kind") not in ("class", "module") and shows(row, anomaly)
 
 
@@ -97,10 +101,10 @@ CODE = Field(
         size="small",
         max_length=512,
         model={"layers": "nearby.v1", "initialization": "unigram.v1"},
-        validation=0.1,  # of packages, which are few and unequal
+        validation=0.1,  # a large share, because whole packages are held out, and they are few and unequal
     ),
     text=Sources(),
-    levels=LEVELS,  # line (what a reviewer reads), token, function, file
+    levels=LEVELS,  # line first, because a reviewer reads lines; then token, function and file
     pictures=_pictures,
     gaps=Gaps(text=Sources()),
     structure=chapter(__name__, "structure.SyntaxDecoder"),

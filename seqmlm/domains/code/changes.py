@@ -1,9 +1,11 @@
-"""What changed in a folder of source code, since a git revision or by a diff, and the rows of changed lines.
+"""Read the changes in a folder of source code, since a git revision or from a diff, and score changed lines.
 
-A changed line is scored by how much more unusual it became, s(after) - s(before), against the line it came
-from; a new one against an average line, whose z is 0. So a strange line that was there before stays silent.
-Files are chosen as the reader of work trees chooses them: those of known languages that somebody wrote by
-hand. Untracked files are no part of `git diff`, and none of this.
+The score of a changed line is how much more unusual it became: s(after) - s(before), compared with the line
+that it replaces. A new line is compared with an average line, whose z is 0. An unusual line that existed
+before therefore raises no alarm.
+
+Files are selected as in the reader of work trees: handwritten files in known languages. Untracked files are
+not part of `git diff`, and are not read here.
 """
 
 from __future__ import annotations
@@ -41,11 +43,12 @@ _MERGE = "a combined diff of a merge"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One changed source file.
+    """A changed source file.
 
     Args:
-        patch: its names and its changed places.
-        old_text, new_text: before and after the change; None where there is no text, or none worth reading.
+        patch: its names and its hunks.
+        old_text, new_text: the text before and after the change. It is None if there is no text, or if the
+            text is skipped, such as a generated file.
     """
 
     patch: FilePatch
@@ -56,7 +59,7 @@ class Change:
 def read_changes(
     root: Path, problems: Problems, *, since: str | None = None, diff: Path | None = None
 ) -> Iterator[FileChange]:
-    """The changed files of a folder with the source before and after; see `Changes`."""
+    """The changed files of a folder, with their source before and after the change (see `Changes`)."""
     if since is not None:
         changes = changes_since(root, since, problems)
     else:
@@ -87,17 +90,17 @@ def changes_since(root: str | Path, revision: str, problems: Problems) -> Iterat
     """The changed source files of a work tree, compared with a revision.
 
     Args:
-        root: a git work tree or a folder in one: what lies outside the folder is left out.
+        root: a git work tree or a folder in one. Files outside the folder are left out.
         revision: a commit, branch or tag ("main", "HEAD~3").
-        problems: counts what is skipped, receives what cannot be decoded.
+        problems: receives files that cannot be decoded, and counts files that are skipped.
 
     Raises:
-        UsageError: no git, no work tree, or no such revision.
+        UsageError: git is not installed, the folder is not in a work tree, or the revision does not exist.
     """
     folder = Path(root)
     with WorkTree(folder) as tree:
         diff, untracked = tree.patch(tree.commit(revision)), list[PurePath]()
-        with suppress(DataError, UsageError):  # the changes can be read all the same
+        with suppress(DataError, UsageError):  # changes can be read without the list of untracked files
             untracked = tree.untracked_files()
     skipped = [str(name) for name in untracked if language_of(name.name) and not is_vendored(name)]
     problems.note(
@@ -118,19 +121,19 @@ def changes_since(root: str | Path, revision: str, problems: Problems) -> Iterat
 
 
 def changes_of_diff(root: str | Path, diff: bytes, source: str, problems: Problems) -> Iterator[Change]:
-    """The source files that a unified diff changes, whether the folder has the changes already or not.
+    """The source files that a unified diff changes. The folder can be in the state before or after the diff.
 
     Args:
-        root: the folder that names in the diff start from.
-        diff: as `git diff` or `diff -u` writes it.
+        root: the folder to which the file names in the diff are relative.
+        diff: the output of `git diff` or `diff -u`.
         source: its name, for errors.
-        problems: see `changes_since`; also receives files that the diff does not fit.
+        problems: see `changes_since`. It also receives files that match neither side of the diff.
 
     Raises:
-        DataError: no unified diff.
+        DataError: the text is not a unified diff.
     """
     folder = Path(root).resolve()
-    if diff.count(b"\n") == diff.count(b"\r\n"):  # the diff itself was converted
+    if diff.count(b"\n") == diff.count(b"\r\n"):  # the line ends of the diff itself were converted
         diff = diff.replace(b"\r\n", b"\n")
     for patch in _of_source(diff, source, problems):
         try:
@@ -142,14 +145,14 @@ def changes_of_diff(root: str | Path, diff: bytes, source: str, problems: Proble
 
 
 def _of_source(diff: bytes, source: str, problems: Problems) -> Iterator[FilePatch]:
-    """The files of a diff that are source code which somebody wrote by hand."""
+    """The files of a diff that are source code and not vendored. The others are counted or reported."""
     for patch in parse_patch(diff, source):
         path = PurePosixPath(patch.name)
         if not language_of(path.name):
-            problems.note("a changed file that is no source code, skipped", Things(1))
+            problems.note("a changed file that is not source code, skipped", Things(1))
         elif is_vendored(path):
             problems.note("a vendored file, skipped", Things(1))
-        elif patch.skip_reason == _MERGE:  # to pass over it would read as if nothing had been changed
+        elif patch.skip_reason == _MERGE:  # an error, because skipping it would hide that the file changed
             remedy = "give the diff against one parent, such as git diff HEAD^1 HEAD"
             problems.bad(DataError(_MERGE, source=patch.name, remedy=remedy))
         elif patch.skip_reason:
@@ -159,7 +162,11 @@ def _of_source(diff: bytes, source: str, problems: Problems) -> Iterator[FilePat
 
 
 def _versions(folder: Path, patch: FilePatch, source: str) -> tuple[bytes, bytes]:
-    """The bytes of a file before and after a patch, from the file as it is."""
+    """The bytes of a file before and after a patch, computed from the current file.
+
+    Raises:
+        DataError: the file matches neither side of the patch, or is outside the folder.
+    """
     for name, backwards in ((patch.new_name, True), (patch.old_name, False)):
         if name is None:
             continue
@@ -167,20 +174,25 @@ def _versions(folder: Path, patch: FilePatch, source: str) -> tuple[bytes, bytes
         outside = name.startswith("/") or ".." in PurePosixPath(name).parts
         if path is None and (outside or os.path.lexists(folder / name)):
             raise DataError(
-                "a diff of a file outside the folder, or of a link", source=source, remedy="leave it out"
+                "a diff of a file outside the folder, or of a link",
+                source=source,
+                remedy="remove the file from the diff",
             )
         if path is not None and (versions := _both_versions(patch, path.read_bytes(), backwards=backwards)):
             return versions
-    if patch.old_name is None or patch.new_name is None:  # all of it stands in the diff
+    if patch.old_name is None or patch.new_name is None:  # the diff has the whole text of the file
         versions = _both_versions(patch, b"", backwards=patch.new_name is None)
         if versions is not None:
             return versions
-    remedy = "check out the revision that the diff was made of, or name its folder"
-    raise DataError(f"{patch.name} fits neither side of the diff", source=source, remedy=remedy)
+    remedy = "check out the revision that the diff was made from, or give the folder of that revision"
+    raise DataError(f"{patch.name} matches neither side of the diff", source=source, remedy=remedy)
 
 
 def _both_versions(patch: FilePatch, data: bytes, *, backwards: bool) -> tuple[bytes, bytes] | None:
-    """The bytes before and after a patch, with LF line ends where only these fit; None where none fit."""
+    """The bytes before and after a patch, or None if `data` does not match the patch.
+
+    If `data` only matches with LF as line ends, both versions have LF.
+    """
     for candidate in (data, data.replace(b"\r\n", b"\n")):
         patched = patch.apply(candidate, backwards=backwards)
         if patched is not None:
@@ -189,7 +201,7 @@ def _both_versions(patch: FilePatch, data: bytes, *, backwards: bool) -> tuple[b
 
 
 def _change(patch: FilePatch, old_bytes: bytes, new_bytes: bytes, problems: Problems) -> Change:
-    """The change of one file, with both texts; a new text that does not parse is counted."""
+    """The change of one file with both texts. A new text that does not parse is counted."""
     new_text = None if patch.new_name is None else _text(new_bytes, patch.new_name, problems)
     if new_text is not None and (line := broken_line(new_text)) is not None:
         problems.note(SYNTAX, source=patch.new_name, line=line)
@@ -198,7 +210,7 @@ def _change(patch: FilePatch, old_bytes: bytes, new_bytes: bytes, problems: Prob
 
 
 def _text(data: bytes, path: str, problems: Problems) -> SourceText | None:
-    """The text of a file's bytes; None where it is empty, or counted as not worth reading."""
+    """The text of a file, or None if the file is empty or skipped. `problems` counts skipped files."""
     if not data:
         return None
     reason = "a binary file, skipped" if b"\0" in data else ""
@@ -211,20 +223,20 @@ def _text(data: bytes, path: str, problems: Problems) -> SourceText | None:
 
 # Changed lines
 
-_LIKE = 0.4  # share of common characters from which one line is a version of another
-_MOST_PAIRS = 10_000  # of lines compared within one hunk
+_LIKE = 0.4  # minimum share of common characters of a line and the line that it replaces
+_MOST_PAIRS = 10_000  # maximum pairs of lines that are compared per hunk
 
 
 def changed_rows(change: Change, old_rows: Sequence[Row], new_rows: Sequence[Row]) -> list[tuple[int, Row]]:
-    """The rows of changed lines, scored by their change.
+    """The rows of changed lines. Their score is the increase of the score.
 
     Args:
-        change: of one file.
-        old_rows, new_rows: rows of the level `line` of both versions; empty for a version that is missing.
+        change: the change of one file.
+        old_rows, new_rows: rows of the level `line` for both versions. They are empty for a missing version.
 
     Returns:
-        (index in `new_rows`, row) in order; `extra` has both scores, the line it came from, and whether the
-        line is "new" or "modified".
+        The index in `new_rows` and the row of each changed line, in order. `extra` has both scores, the
+        number of the old line, and whether the line is "new" or "modified".
     """
     row_of_line = {row.line: row for row in old_rows}
     origin = _origins(change)
@@ -247,13 +259,15 @@ def changed_rows(change: Change, old_rows: Sequence[Row], new_rows: Sequence[Row
 
 
 def _numbers(change: Change, sign: str) -> list[int]:
-    """1-based numbers of the lines that a change took away ("-") or brought ("+"), ascending."""
+    """The 1-based numbers of the removed ("-") or added ("+") lines of a change, ascending."""
     lines = (line for hunk in change.patch.hunks for line in hunk if line.line_type == sign)
     return [(line.source_line_no if sign == "-" else line.target_line_no) or 0 for line in lines]
 
 
 def line_spans(text: str | None, numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Half-open offsets of lines (1-based, ascending), line ends included; adjacent lines share one span.
+    """The start and end (half open) of lines, including their line ends. Adjacent lines are one span.
+
+    `numbers` are the 1-based numbers of the lines, ascending.
 
     >>> line_spans("a\\nbc\\nd\\n", [1, 2])
     [(0, 5)]
@@ -271,7 +285,7 @@ def line_spans(text: str | None, numbers: Sequence[int]) -> list[tuple[int, int]
 
 
 def _origins(change: Change) -> dict[int, int | None]:
-    """Number (1-based) of each added line, mapped to the old line it replaces; None for a new line."""
+    """Number of each added line -> number of the old line that it replaces, or None for a new line."""
     if change.new_text is None:
         return {}
     new_lines = change.new_text.split("\n")
@@ -291,9 +305,10 @@ def _origins(change: Change) -> dict[int, int | None]:
 
 
 def paired_lines(old_lines: Sequence[str], new_lines: Sequence[str]) -> list[tuple[int, int]]:
-    """Index pairs (old, new) of matching lines: ascending on both sides, with the largest summed likeness.
+    """The index pairs (old, new) of matching lines, with the largest sum of similarities.
 
-    Beyond `_MOST_PAIRS` comparisons (a rewritten file) lines are paired by their number.
+    The pairs ascend on both sides. If there are more than `_MOST_PAIRS` comparisons (a rewritten file), lines
+    are paired by number.
     """
     rows, columns = len(old_lines), len(new_lines)
     if rows * columns > _MOST_PAIRS:
@@ -327,24 +342,27 @@ def paired_lines(old_lines: Sequence[str], new_lines: Sequence[str]) -> list[tup
 
 _FILE = re.compile(r"^(?=diff --(?:git|cc|combined) )", re.MULTILINE)
 _BODY = re.compile(r"^(?=--- )", re.MULTILINE)
-# A merge is compared with two versions or more: each of its lines has two signs, and "@@@" begins its hunks.
+# A merge is compared with two or more versions: each line has several signs, and hunks begin with "@@@".
 _MERGED = re.compile(r"diff --(?:cc|combined) (.*)")
 _AFTER_MERGED = re.compile(r"^(?=--- .*\n\+\+\+ .*\n@@ -)", re.MULTILINE)
 _RENAMED = re.compile(r"^rename from (.*)\nrename to (.*)$", re.MULTILINE)
-_BETWEEN = re.compile(r"^[^-+ @\\\r\n].*", re.MULTILINE)  # lines of no file; some would take unidiff long
+_BETWEEN = re.compile(
+    r"^[^-+ @\\\r\n].*", re.MULTILINE
+)  # lines outside of files; unidiff is slow on some of them
 _ESCAPE = re.compile(r"\\([0-7]{3}|.)")
 _ESCAPED = dict(zip("abfnrtv", "\a\b\f\n\r\t\v", strict=True))
-_NO_LINE_END = re.compile(r"\n\\.*")  # after a line that has no end; its words are in the user's language
+_NO_LINE_END = re.compile(r"\n\\.*")  # the mark after a line without line end; its text can be translated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilePatch:
-    """The hunks of a patch for one file.
+    """The part of a patch for one file.
 
     Args:
-        old_name, new_name: before and after; None for a file that is added or deleted.
-        hunks: ascending; their characters are bytes. Empty where a file is only renamed.
-        skip_reason: why the hunks have no lines; "" where they have them.
+        old_name, new_name: the names before and after the patch. The old name of an added file and the new
+            name of a deleted file are None.
+        hunks: the hunks, ascending. Each of their characters is one byte. A renamed file can have no hunks.
+        skip_reason: why the hunks have no lines; "" if they have lines.
     """
 
     old_name: str | None
@@ -354,11 +372,14 @@ class FilePatch:
 
     @property
     def name(self) -> str:
-        """The new name, or the old one of a file that is gone."""
+        """The new name of the file, or the old name of a deleted file."""
         return self.new_name or self.old_name or ""
 
     def apply(self, data: bytes, *, backwards: bool = False) -> bytes | None:
-        """The file after the patch (before it, backwards), or None where the patch does not fit the file."""
+        """The bytes of the file after the patch, or None if the patch does not match the file.
+
+        With `backwards`, `data` is the file after the patch, and the result is the file before it.
+        """
         lines = list(StringIO(data.decode("latin-1")))
         patched: list[str] = []
         done = 0
@@ -368,32 +389,32 @@ class FilePatch:
                 (hunk.target_start, hunk.target_length, hunk.target_lines()),
             ]
             (start, expected), (place, replacement) = (
-                # of no lines, the number is that of the one in front
+                # if a side has no lines, its number is that of the line before
                 (first - 1 if count else first, [line.value for line in side])
                 for first, count, side in (reversed(sides) if backwards else sides)
             )
             if not done <= start <= len(lines) or lines[start : start + len(expected)] != expected:
                 return None
             patched += lines[done:start]
-            if len(patched) != place:  # its numbers would mean other lines
+            if len(patched) != place:  # the line numbers of the hunk would be those of other lines
                 return None
             patched += replacement
             done = start + len(expected)
         patched += lines[done:]
         text = "".join(patched)
-        # A line without an end that is not the last would shift the numbers of all that follow.
+        # A line without a line end before the last line would shift the numbers of all later lines.
         return text.encode("latin-1") if list(StringIO(text)) == patched else None
 
 
 def parse_patch(data: bytes, source: str) -> Iterator[FilePatch]:
-    """The files of a unified diff, as `git diff` and `diff -u` write it.
+    """The files of a unified diff from `git diff` or `diff -u`.
 
     Args:
-        data: the diff; what stands between files (a commit message) is passed over.
+        data: the diff. Text between files, such as a commit message, is ignored.
         source: its name, for errors.
 
     Raises:
-        DataError: a hunk that ends too early, with its line; no file in it at all.
+        DataError: a hunk ends too early, or there is no file in the diff. The error has the line.
     """
     line, has_files = 1, False
     for part in _FILE.split(data.decode("latin-1")):
@@ -415,20 +436,21 @@ def parse_patch(data: bytes, source: str) -> Iterator[FilePatch]:
 
 
 def _files(text: str, source: str, line: int, *, lines: bool) -> Iterator[FilePatch]:
-    """The files of a diff that has no headers of git.
+    """The files of a diff without git headers.
 
     Args:
-        text: the diff, which begins at a `line` of its `source`.
-        lines: False leaves the hunks empty and skips the files: nobody wrote so many lines, and each takes
-            300 bytes.
+        text: the diff.
+        source, line: the source of the diff, and the line at which `text` begins.
+        lines: whether to read the lines of the hunks. False skips the files. It is used for very large diffs,
+            because they are not handwritten, and each line needs 300 bytes of memory.
     """
     text = _NO_LINE_END.sub("\0", _BETWEEN.sub("#", text))
     stream = StringIO(text)
     try:
         files = PatchSet((raw_line.partition("\0")[0] for raw_line in stream), metadata_only=not lines)
-    except (UnidiffParseError, ValueError):  # the latter where a number has thousands of digits
+    except (UnidiffParseError, ValueError):  # a number with thousands of digits raises a ValueError
         line += sum(text.count(end, 0, stream.tell()) for end in "\0\n") - (stream.tell() < len(text))
-        raise DataError("a hunk with fewer lines than it says, or more", source=source, line=line) from None
+        raise DataError("a hunk with fewer or more lines than declared", source=source, line=line) from None
     for file in files:
         if not file:
             line += (file.diff_line_no or 1) - 1
@@ -442,7 +464,7 @@ def _files(text: str, source: str, line: int, *, lines: bool) -> Iterator[FilePa
 
 
 def _name(text: str, prefix: str) -> str | None:
-    """A file name of a header, without quotes and prefix; None for no file."""
+    """The file name in a header, without quotes and prefix; None for /dev/null, which means no file."""
     text = text.rstrip("\r")
     if text.startswith('"'):
         text = _ESCAPE.sub(_byte_of_escape, text[1 : text.rfind('"')])
@@ -451,6 +473,6 @@ def _name(text: str, prefix: str) -> str | None:
 
 
 def _byte_of_escape(escape: re.Match[str]) -> str:
-    """The byte of an escape in a quoted name; git's escapes are those of C, unknown ones stay as they are."""
+    """The byte of an escape in a quoted name, as in C. Unknown escapes keep their letter."""
     code = escape[1]
     return chr(int(code, 8) & 255) if len(code) == 3 else _ESCAPED.get(code, code)

@@ -1,7 +1,7 @@
-"""Files that hold many pieces of code: notebooks, and JSON with code in a field (as CodeSearchNet).
+"""Read files with several pieces of code: notebooks, and JSON with code in a field (such as CodeSearchNet).
 
-A notebook is one record, because names live across its cells; an object of JSON is one each. Both are read
-with memory for one record: an array of objects is never held whole.
+A notebook is one record, because names are shared between its cells. Each JSON object is one record. Memory
+holds one record at a time, even if the file is an array of objects.
 """
 
 from __future__ import annotations
@@ -31,15 +31,17 @@ _OF_PYTHON = [[name] for name in ("time", "timeit", "capture", "prun", "memit", 
 
 
 def read_notebook(path: str | Path, problems: Problems, *, max_bytes: int = MAX_BYTES) -> Iterator[Record]:
-    """Read an .ipynb file (format 3 and 4; also .gz, .zst): its code cells, a blank line between them.
+    """Read an .ipynb file (format 3 and 4; also .gz, .zst) as one record.
 
-    Lines for IPython (`%matplotlib inline`, `!pip`) become comments and are counted, so that the rest parses.
-    `meta["cells"]` is the number of code cells.
+    The text is that of the code cells, with a blank line between cells. Lines for IPython (`%matplotlib
+    inline`, `!pip`) become comments and are counted, so that the other lines parse. `meta["cells"]` is the
+    number of code cells.
 
     Args:
         path: the file.
-        problems: receives a file that is no notebook; counts those without code, or with more than 1 MiB.
-        max_bytes: of the largest file.
+        problems: receives files that are not notebooks. It counts notebooks without code, and notebooks with
+            more than 1 MiB of code.
+        max_bytes: largest file.
     """
     source = source_of(path)
     try:
@@ -73,19 +75,19 @@ def _notebook_json(source: str, max_bytes: int) -> Mapping[str, Any]:
     """The JSON object of a notebook file.
 
     Raises:
-        DataError: the file is no JSON, or no notebook.
+        DataError: the file is not JSON, or not a notebook.
     """
     notebook = json_value(read_whole(source, max_bytes, "notebook"), source, 1, "save the notebook again")
     if isinstance(notebook, dict) and ("cells" in notebook or "worksheets" in notebook):
         return notebook
-    raise DataError("not a notebook", source=source, remedy="name the format it really has")
+    raise DataError("not a notebook", source=source, remedy="give the format of the file with --format")
 
 
 def _cells(notebook: Mapping[str, Any], source: str) -> Iterator[str]:
     """The text of each code cell.
 
     Raises:
-        DataError: the cells are no list of objects, or the source of one is no text.
+        DataError: the cells are not a list of objects, or the source of a cell is not text.
     """
     for sheet in _dicts(notebook.get("worksheets") or [notebook], source):
         for cell in _dicts(sheet.get("cells", []), source):
@@ -93,14 +95,14 @@ def _cells(notebook: Mapping[str, Any], source: str) -> Iterator[str]:
                 text = cell.get("source", cell.get("input", ""))
                 pieces = text if isinstance(text, list) else [text]
                 if not all(isinstance(piece, str) for piece in pieces):
-                    raise _no_notebook("the source of a cell is no text", source)
+                    raise _no_notebook("the source of a cell is not text", source)
                 yield "".join(pieces)
 
 
 def _dicts(parts: Any, source: str) -> list[Mapping[str, Any]]:
-    """A value of the notebook, checked to be a list of objects."""
+    """A value of a notebook as a list of objects. It is a DataError if it is not a list of objects."""
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
-        raise _no_notebook("the cells are no list of objects", source)
+        raise _no_notebook("the cells are not a list of objects", source)
     return parts
 
 
@@ -109,7 +111,7 @@ def _no_notebook(why: str, source: str) -> DataError:
 
 
 def _language(notebook: Mapping[str, Any]) -> str:
-    """The language that a notebook's metadata names, in lower case; else "python"."""
+    """The language in the metadata of a notebook, in lower case; "python" if it has none."""
     meta = notebook.get("metadata")
     if isinstance(meta, dict):
         for key, name in (("language_info", "name"), ("kernelspec", "language")):
@@ -120,7 +122,7 @@ def _language(notebook: Mapping[str, Any]) -> str:
 
 
 def _comment_magic(text: str, problems: Problems) -> str:
-    """The text of a cell, in which lines for IPython became comments; pure Python stays as it is."""
+    """The text of a cell in which lines for IPython are comments. Pure Python is not changed."""
     first, line_end, body = text.lstrip().partition("\n")
     if first.startswith("%%"):
         if first[2:].split(maxsplit=1)[:1] not in _OF_PYTHON:
@@ -129,7 +131,7 @@ def _comment_magic(text: str, problems: Problems) -> str:
         problems.note(_COMMENTED)
         return f"# {first}{line_end}{_comment_magic(body, problems)}"
     if broken_line(SourceText(text, "python")) is None:
-        return text  # signs that begin a line stand in a text there
+        return text  # lines that begin with these signs are then inside of strings
     lines = text.split("\n")
     changed = ["# " + line if _MAGIC.match(line) else line for line in lines]
     problems.note(_COMMENTED, sum(a != b for a, b in zip(lines, changed, strict=True)))
@@ -159,20 +161,19 @@ def read_code_json(
     """Read JSON lines or a JSON array of objects (also .gz, .zst, "-"), or the rows of a data set.
 
     Args:
-        path: the file; or Parquet, a folder that `datasets` saved, or hf:NAME[:SPLIT].
-        problems: receives what is not an object, or has no code in the field; counts near duplicates, and
-            code of more than 1 MiB, which is left out.
-        text: the same as field, as data sets of all fields have it.
-        field: key of the code, text or a list of tokens (joined by spaces); None takes the first of "code",
-            "func", "original_string", "whole_func_string", "content", "code_tokens", "pl_tokens" and "text"
-            there is.
-        id_field, document_field: keys of the record's id and of its repository; None looks for the usual
-            ones.
-        language: of the code; None takes the object's own "language", else what the file is called
-            ("go.jsonl").
-        keep: further keys that go into `meta`, where present.
-        near_duplicates: likeness from which a text counts as a copy of an earlier one and is left out, in
-            (0, 1]; 0 keeps all.
+        path: the file, a Parquet file, a folder that `datasets` saved, or hf:NAME[:SPLIT].
+        problems: receives rows that are not objects, and objects without code. It counts near duplicates and
+            code of more than 1 MiB. Both are left out.
+        text: another name of `field`, which the data sets of all fields have.
+        field: key of the code, which is text or a list of tokens (joined with spaces). None uses the first of
+            "code", "func", "original_string", "whole_func_string", "content", "code_tokens", "pl_tokens" and
+            "text" that exists.
+        id_field, document_field: keys of the id and of the repository. None searches for common names.
+        language: language of the code. None uses the key "language" of the object, or else the name of the
+            file ("go.jsonl").
+        keep: additional keys that are copied to `meta`, if they exist.
+        near_duplicates: similarity in (0, 1] from which a text is a copy of an earlier text and is left out.
+            0 keeps all texts.
         max_bytes: longest line or object.
     """
     source = source_of(path)

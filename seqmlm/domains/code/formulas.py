@@ -1,10 +1,11 @@
-"""Formulas of the code sample: a computation, and under it the one that takes it back.
+"""Formulas of the code sample: a computation, and its inverse on the next line.
 
     speed = (width + 7) * rate
     width = (speed / rate) - 7
 
-A map of dependence should show which tokens belong together: every name, number and operator of the first
-line determines one of the second, and no other two tell anything about each other, given the shape.
+A map should show which tokens depend on each other. Every name, number and operator of the first line
+determines a token of the second line. Given the shape of the formula, no other two tokens depend on each
+other.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from typing import Any, NamedTuple
 FILE = "formulas.jsonl"
 
 PREFERRED = 0.5
-"""Share of the formulas in which a slot holds what its shape prefers there for certain; in the others it is
-any item of its kind, all alike."""
+"""Share of the formulas with the preferred token of the shape in a slot. In the other formulas, all tokens of
+the kind have the same probability."""
 NAMES = ("area", "cost", "depth", "force", "mass", "rate", "speed", "width")
 NUMBERS = ("2", "3", "4", "5", "6", "7", "8", "9")
 INVERSE = {"+": "-", "-": "+", "*": "/", "/": "*"}
@@ -28,11 +29,11 @@ SHAPES = {
     "middle": ("cost", "area", "*depth", "-4", "/mass"),
     "long": ("force", "mass", "/3", "+area", "*5", "-width"),
 }
-"""What each shape prefers: the result, the input, and the steps in order, each an operator and an operand."""
+"""The preferred tokens of each shape: the result, the input, and the steps (operator and operand)."""
 
 
 class Formula(NamedTuple):
-    """One drawn formula; pairs are 0-based characters at which two tokens begin."""
+    """A generated formula. `pairs` are the 0-based characters at which two dependent tokens begin."""
 
     id: str
     shape: str
@@ -40,16 +41,16 @@ class Formula(NamedTuple):
     pairs: list[list[int]]
 
     def row(self) -> dict[str, str]:
-        """Its JSON line in the file of formulas."""
+        """The object of this formula in the file of formulas."""
         return {"id": self.id, "code": self.text, "language": "python", "shape": self.shape}
 
     def truth(self) -> dict[str, Any]:
-        """Its object in `truth.json`."""
+        """The object of this formula in `truth.json`."""
         return {"id": self.id, "shape": self.shape, "pairs": self.pairs}
 
 
 def draw(n: int, seed: int) -> Iterator[Formula]:
-    """`n` formulas, of a shape each at random."""
+    """Generate `n` formulas, each of a random shape."""
     random = Random(f"formulas {seed}")
     for number in range(n):
         shape = random.choice(list(SHAPES))
@@ -68,7 +69,7 @@ def draw(n: int, seed: int) -> Iterator[Formula]:
 
 
 def truth(formulas: Iterable[Formula]) -> dict[str, Any]:
-    """The keys of `truth.json` that are about formulas."""
+    """The part of `truth.json` about formulas."""
     return {
         "shapes": [{"name": name, "preferred": list(preferred)} for name, preferred in SHAPES.items()],
         "formulas": [formula.truth() for formula in formulas],
@@ -76,20 +77,20 @@ def truth(formulas: Iterable[Formula]) -> dict[str, Any]:
 
 
 def _random_part(random: Random, preferred: str) -> str:
-    """A name, or an operator and its operand: the preferred one, or a random one of the same kind."""
+    """Generate a name, or an operator and its operand: preferred tokens, or random tokens of their kind."""
     if preferred[0] in INVERSE:
         return _random_token(random, preferred[0]) + _random_token(random, preferred[1:])
     return _random_token(random, preferred)
 
 
 def _random_token(random: Random, preferred: str) -> str:
-    """The preferred token, or any token of its kind."""
+    """Generate a token: the preferred token, or any token of its kind."""
     kind = next(kind for kind in (NAMES, NUMBERS, tuple(INVERSE)) if preferred in kind)
     return preferred if random.random() < PREFERRED else random.choice(kind)
 
 
 def _line(target: str, source: str, steps: list[str]) -> tuple[str, list[int]]:
-    """An assignment, and where its tokens that vary begin: both sides, then operator and operand by step."""
+    """An assignment, and the starts of its variable tokens: both sides, then operator and operand by step."""
     text = f"{target} = {'(' * (len(steps) - 1)}{source}"
     starts = [0, len(text) - len(source)]
     for number, step in enumerate(steps):

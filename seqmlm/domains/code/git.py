@@ -1,11 +1,12 @@
-"""Git, asked what a work tree contains, and never letting the repository say what is run.
+"""Run git on a work tree, so that the repository cannot make git run other programs.
 
-A repository's own configuration names programs: clean filters, file-system monitors, text converters, hooks,
-the transport that fetches what a partial clone lacks. So git gets a directory of ours, in which HEAD and the
-index are copies, references and objects are the repository's, and the configuration is written here: only
-the settings below are taken over, none of which names a program or a file. An attribute that asks for a
-filter then asks for one that does not exist, and the file is compared as it is. *Trade-off: what a filter
-changes in each file (git-lfs, a cleaner of notebooks) is seen as a change.*
+The configuration of a repository can name programs: clean filters, file-system monitors, text converters and
+hooks. Another program can be the transport that fetches missing objects. Therefore git gets a temporary git
+directory. In it, HEAD and the index are copies, and references and objects are those of the repository. Its
+configuration has only the settings below, none of which names a program or a file.
+
+If an attribute requests a filter, this filter does not exist there, and the file is compared without it.
+*Trade-off: everything that a filter changes in a file (git-lfs, a cleaner of notebooks) appears as a change.*
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ from seqmlm.errors import DataError, UsageError
 from seqmlm.parsing import word_list
 
 _TIMEOUT = 300  # seconds for one command of git
-_LONGEST_NAME = 1 << 16  # bytes read of a file that holds one path
+_LONGEST_NAME = 1 << 16  # maximum bytes that are read from a file with one path
 
 _SETTINGS = re.compile(
     r"core\.(?:autocrlf|eol|filemode|symlinks|ignorecase|precomposeunicode|trustctime|checkstat"
     r"|bigfilethreshold|sparsecheckout|sparsecheckoutcone|repositoryformatversion)"
     r"|extensions\.(?:objectformat|refstorage)"
-    r"|branch\..+\.(?:remote|merge)|remote\..+\.fetch",  # what @{upstream} means
+    r"|branch\..+\.(?:remote|merge)|remote\..+\.fetch",  # needed for @{upstream}
     re.DOTALL,
 )
-# What is copied of a git directory, and what is linked; `_OF_TREE` is what each linked work tree has itself.
-# With their times: git takes files changed since the index was written for changed until it has looked.
+# Files of a git directory that are copied or linked. `_OF_TREE` are those that each linked work tree has.
+# Copies keep their times, because git compares the time of the index with the times of the files.
 _COPIED = ("packed-refs", "shallow", "info/attributes", "info/exclude", "info/grafts")
 _COPIED_OF_TREE = ("*HEAD", "index", "sharedindex.*", "info/sparse-checkout", "logs/HEAD")
 _LINKED = ("refs/*", "logs/refs", "reftable")
 _LINKED_OF_TREE = ("refs/bisect", "refs/worktree", "refs/rewritten")
 _QUOTES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
-# Submodules are left out, or git would run inside them, with their configuration.
+# Submodules are left out, because git would run inside them with their configuration.
 _DIFF = word_list(
     """--no-color --no-ext-diff --no-textconv --relative --find-renames --unified=0 --src-prefix=a/
     --dst-prefix=b/ --diff-filter=AMDR --ignore-submodules=all"""
@@ -48,22 +49,22 @@ _DIFF = word_list(
 
 
 class WorkTree:
-    """A git work tree, or a folder in one; used in a `with` statement.
+    """A git work tree or a folder in one, for use in a `with` statement.
 
-    Nothing is written into it, nothing that its files name is run, and nothing is fetched.
+    Nothing is written to the work tree, no program that its files name is run, and nothing is fetched.
 
     Args:
-        folder: names are paths below it.
+        folder: the folder. All file names are relative to it.
 
     Raises:
-        UsageError: no git work tree, or no git.
+        UsageError: the folder is not in a git work tree, or git is not installed.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder).resolve()
         location = _find(self._folder)
         if location is None:
-            raise UsageError(f"{folder} is no git work tree; give one, or a unified diff")
+            raise UsageError(f"{folder} is not a git work tree: give a work tree, or a unified diff")
         self._top, self._git_folder = location
         self._common = _common(self._git_folder)
         self._git_dir = Path()
@@ -80,29 +81,29 @@ class WorkTree:
         self._stack.close()
 
     def commit(self, revision: str) -> str:
-        """The name of the commit that a branch, a tag or an expression like "HEAD~3" means.
+        """The hash of the commit for a branch, a tag or an expression such as "HEAD~3".
 
         Raises:
-            UsageError: there is none.
+            UsageError: there is no such commit.
         """
         arguments = ("--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
         try:
             return self._git("rev-parse", *arguments).decode("ascii").strip()
-        except (DataError, ValueError):  # a revision may hold what no argument can: a NUL
+        except (DataError, ValueError):  # an argument with a NUL raises a ValueError
             raise UsageError(
-                f"the git work tree {self._folder} has no revision {revision!r}; see git log --oneline"
+                f"the git work tree {self._folder} has no revision {revision!r}: see git log --oneline"
             ) from None
 
     def patch(self, commit: str) -> bytes:
-        """The unified diff, without context, from a commit to the files of the work tree.
+        """The unified diff, without context lines, from a commit to the files of the work tree.
 
         Raises:
-            DataError: git fails, as where objects are missing.
+            DataError: git fails, for example because objects are missing.
         """
         return self._git("diff", *_DIFF, commit, "--", ".")
 
     def tracked_files(self) -> list[PurePath]:
-        """The files that the index names, each once.
+        """The distinct files in the index.
 
         Raises:
             DataError: git fails.
@@ -110,7 +111,7 @@ class WorkTree:
         return self._list_files("--cached")
 
     def untracked_files(self) -> list[PurePath]:
-        """The files that the index does not name, without hidden ones and those that the repository ignores.
+        """The files that are not in the index, without hidden files and files that the repository ignores.
 
         Raises:
             DataError: git fails.
@@ -119,12 +120,12 @@ class WorkTree:
         return [name for name in names if not any(part.startswith(".") for part in name.parts)]
 
     def _list_files(self, *filters: str) -> list[PurePath]:
-        """Paths below the folder that `git ls-files` lists under some options, each once."""
+        """The distinct paths in the folder that `git ls-files` lists with the given options."""
         names = self._git("ls-files", "-z", *filters).split(b"\0")
         return [PurePath(os.fsdecode(name)) for name in dict.fromkeys(names) if name]
 
     def _copy(self) -> None:
-        """Make our git directory."""
+        """Fill the temporary git directory."""
         for name in ("refs", "info", "logs"):
             (self._git_dir / name).mkdir()
         (self._git_dir / "HEAD").write_text("ref: refs/heads/none\n")
@@ -141,7 +142,7 @@ class WorkTree:
         (self._git_dir / "config").write_text("".join(self._settings()), errors="surrogateescape")
 
     def _settings(self) -> Iterator[str]:
-        """The settings that are kept, as a file of git's has them: the user's, then the repository's."""
+        """The allowed settings in the format of git, first of the user and then of the repository."""
         list_all = ("config", "--null", "--list")
         settings = self._git(*list_all, "--includes", in_tree=False)
         worktree_option = ("--type=bool", "--default=false", "--get", "extensions.worktreeConfig")
@@ -152,7 +153,7 @@ class WorkTree:
             from_file = ("--no-includes", f"--file={copy}")
             settings += self._git(*list_all, *from_file, in_tree=False)
             if self._git("config", *from_file, *worktree_option, in_tree=False).strip() != b"true":
-                break  # git reads the file of the work tree only where this says so
+                break  # git reads `config.worktree` only if this setting is true
         for entry in settings.split(b"\0"):
             name, equals, value = os.fsdecode(entry).partition("\n")
             if _SETTINGS.fullmatch(name):
@@ -162,11 +163,19 @@ class WorkTree:
                 yield f"{_quote(value if equals else 'true')}\n"
 
     def _git(self, *arguments: str, in_tree: bool = True) -> bytes:
-        """Run git with our directory and none of the environment's GIT_ variables.
+        """Run git with the temporary git directory, and without the GIT_ variables of the environment.
 
         Args:
-            arguments: of git.
-            in_tree: whether it runs in the folder, by our configuration alone; else it reads a configuration.
+            arguments: the arguments of git.
+            in_tree: whether git runs in the folder, with only the configuration of this class. Otherwise, git
+                only reads a configuration.
+
+        Returns:
+            The standard output of git.
+
+        Raises:
+            UsageError: git cannot be run.
+            DataError: git fails.
         """
         environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
         environment |= {
@@ -196,23 +205,23 @@ class WorkTree:
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise UsageError(
-                f"git could not be run in {self._folder}: {error}; install it, or give a unified diff"
+                f"git could not be run in {self._folder}: {error}; install git, or give a unified diff"
             ) from None
         if process.returncode:
             message = process.stderr.decode("utf-8", "replace").strip().split("\n")[-1]
             raise DataError(
                 f"git {arguments[0]} failed: {''.join(c if c.isprintable() else '?' for c in message)[:300]}",
                 source=str(self._folder),
-                remedy="what is missing is not fetched; run git fsck, or give a unified diff",
+                remedy="run git fsck, or give a unified diff; seqmlm does not fetch missing objects",
             )
         return process.stdout
 
 
 def file_in_folder(root: Path, name: str | PurePath) -> Path | None:
-    """The file of that name below a folder, None unless it is a regular one that no link leads to.
+    """The path of a file in a folder, or None unless it is a regular file in the folder and not a link.
 
-    A name that a repository or a patch gives may be absolute, go up (".."), or pass through a link out of the
-    folder; none of those is a file of the folder.
+    Names from a repository or a patch can be absolute, have "..", or lead out of the folder through a link.
+    The result for these names is None.
     """
     top = root.resolve()
     path = top / name
@@ -224,16 +233,16 @@ def file_in_folder(root: Path, name: str | PurePath) -> Path | None:
 
 
 def _program() -> str:
-    """Git by its absolute path: "." in PATH would mean the folder that is asked about."""
+    """The absolute path of git. Relative folders in PATH are ignored, because "." would be the work tree."""
     places = [place for place in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(place)]
     return shutil.which("git", path=os.pathsep.join(places)) or "git"
 
 
 def _find(folder: Path) -> tuple[Path, Path] | None:
-    """The top of the work tree that a folder is in, and its git directory; None where there is none.
+    """The top folder of the work tree that contains a folder, and its git directory; None if there is none.
 
-    A git directory is only ever called ".git" or named by a file ".git": a folder that looks like a bare
-    repository is none.
+    A git directory has the name ".git", or its path is in a file ".git". A folder that looks like a bare
+    repository is not used.
     """
     for top in (folder, *folder.parents):
         inside = top / ".git"
@@ -245,19 +254,19 @@ def _find(folder: Path) -> tuple[Path, Path] | None:
 
 
 def _common(git_folder: Path) -> Path:
-    """The git directory that linked work trees share; for the main one its own."""
+    """The git directory that all linked work trees share, which is the directory of the main work tree."""
     pointer = git_folder / "commondir"
     return git_folder / _line(pointer) if pointer.is_file() else git_folder
 
 
 def _line(path: Path) -> str:
-    """The path that a small file of git's holds, without white space around it."""
+    """The path in a small file of git, without white space around it."""
     with path.open("rb") as file:
         return os.fsdecode(file.read(_LONGEST_NAME).replace(b"\0", b"")).strip()
 
 
 def _copy_file(path: Path, to: Path) -> bool:
-    """Copy a regular file with its time, and say whether there was one (a FIFO would wait for ever)."""
+    """Copy a regular file with its time, and return whether it exists. Reading a FIFO would never end."""
     if not path.is_file():
         return False
     shutil.copy2(path, to)
@@ -265,5 +274,6 @@ def _copy_file(path: Path, to: Path) -> bool:
 
 
 def _quote(text: str) -> str:
-    """Text in quotes for a git configuration; other controls stay, for git knows no more escapes."""
+    """The text in quotes for a git configuration. Other control characters are kept, because git has no
+    escapes for them."""
     return f'"{text.translate(_QUOTES)}"'

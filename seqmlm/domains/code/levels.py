@@ -1,20 +1,20 @@
-"""How unusual lines, tokens and functions of source code are: norms by token class, scopes, and the rows.
+"""The levels of source code: how unusual lines, tokens and functions are.
 
-Rare names are always surprising, so a token is compared with its like:
+Rare names always have a high surprisal s. A token is therefore compared with tokens of the same class:
 
     z = (s - mean of its class) / (standard deviation of its class)
 
-A class is the lexer's
-(operator, call, string ...) and how many sub-words the unit takes.
-The norms are learnt from scored normal files without labels, so these levels need a calibration; the level
-`file` does not.
+The class of a unit is its lexer class (operator, call, string ...) and its number of subwords. Means and
+standard deviations come from scored normal files without labels, so these levels need a calibration. The
+level `file` does not.
 
-A line is scored by the mean of its three most unusual tokens, a function by the 90th percentile of its own:
-most of code is punctuation that tells nothing. The score has s by the model alone; what judges has counts of
-training and of the file mixed in, which finds more of the faults that were planted in whole files
-(`benchmarks/studies/level_statistics.py`), and fewer of the bugs of short programs (QuixBugs), where nothing
-repeats.
-Both grow with the number of tokens; what is unusual for a length, calibration says.
+The value of a line is the mean z of its three most unusual tokens. The value of a function is the 90th
+percentile of z. Most of code is punctuation, which would hide unusual tokens in a plain mean.
+
+The score uses the surprisal of the model only. Alarms use the surprisal of the mixture with counts from the
+training data and from the file. The mixture finds more planted faults in whole files
+(`benchmarks/studies/level_statistics.py`), but fewer bugs in short programs (QuixBugs), in which nothing
+repeats. Both values grow with the number of tokens, so calibration compares rows of similar length.
 """
 
 from __future__ import annotations
@@ -52,22 +52,21 @@ from seqmlm.errors import StateError
 from seqmlm.tokenizers.base import Tokenizer
 
 SUBWORDS = 4
-"""Sub-words of a unit that are told apart: 1, 2, 3, and more."""
+"""Number of groups by subwords per unit: 1, 2, 3, and more."""
 
-# What is little known leans on what is better known: a class on all tokens, a cell on its class, as if the
-# latter had been seen this many times.
+# Rare cells are smoothed with the values of their class, and rare classes with the values of all tokens. This
+# is the number of observations for which these values count.
 _PRIOR = 20.0
 _LEAST_SPREAD = 0.1  # bits
 
 
 class ClassNorms(Background):
-    """Mean and standard deviation of surprisals by lexer class and number of sub-words.
+    """The mean and standard deviation of surprisals for each lexer class and number of subwords.
 
     Args:
-        moments: (C + 1, S, 3) count, sum and sum of squares of surprisals in bits; the last class is that of
-            units of none.
-        model_moments: the same of surprisals by the model alone, where counts are mixed in; None for the
-            same ones.
+        moments: (C + 1, S, 3) count, sum and sum of squares of surprisals in bits. The last class is for
+            units without a class.
+        model_moments: the same for surprisals of the model without counts. None means that they are equal.
     """
 
     needs_scores: ClassVar[bool] = True
@@ -80,7 +79,7 @@ class ClassNorms(Background):
 
     @classmethod
     def fit(cls, train: Sequences, tokenizer: Tokenizer, *, seed: int) -> Self:
-        """Empty norms: they are learnt from scores alone, see `learn`."""
+        """Norms without data. They come only from scores (see `learn`)."""
         return cls(np.zeros((len(CLASSES) + 1, SUBWORDS, 3)))
 
     def learn(self, normal: Iterable[ScoredRecord]) -> Self:
@@ -92,16 +91,18 @@ class ClassNorms(Background):
         return type(self)(*totals)
 
     def z(self, scored: ScoredRecord) -> tuple[Doubles, Doubles]:
-        """(U,) by how many standard deviations each unit is more surprising than its class; and the same by
-        the model alone.
+        """The z of each unit, its surprisal in standard deviations above the mean of its class.
+
+        Returns:
+            (U,) z from the mixture with counts; (U,) z from the model without counts.
 
         Raises:
-            StateError: nothing was learnt yet.
+            StateError: the norms have no data.
         """
         if not self._learnt:
             raise StateError(
-                "this model does not know how surprising normal code is: run seqmlm calibrate on it, or ask "
-                "for the level 'file'"
+                "this model has no statistics of normal code: run seqmlm calibrate on it, or use the level "
+                "'file'"
             )
         cell = cells(scored)
         mixed_z, model_z = (
@@ -124,12 +125,17 @@ class ClassNorms(Background):
 
 
 def _model_surprisal(scored: ScoredRecord) -> Doubles:
-    """(U,) surprisal of each unit in bits by the model alone, without counts."""
+    """(U,) the surprisal of each unit in bits, from the model without counts."""
     return np.asarray(scored.values.get(ALONE, scored.surprisal))
 
 
 def cells(scored: ScoredRecord) -> tuple[Longs, Longs]:
-    """(U,) class of each unit, C for none; (U,) its number of sub-words less one, at most `SUBWORDS` - 1."""
+    """The cell of each unit in `ClassNorms`.
+
+    Returns:
+        (U,) the class of each unit, C for units without a class; (U,) its number of subwords minus one, at
+        most `SUBWORDS` - 1.
+    """
     groups = scored.encoding.groups
     counts = np.bincount(groups[groups >= 0], minlength=1)
     subwords = np.minimum(counts[scored.number], SUBWORDS) - 1
@@ -141,7 +147,10 @@ def cells(scored: ScoredRecord) -> tuple[Longs, Longs]:
 
 
 def _class_norms(moments: Doubles) -> tuple[Doubles, Doubles]:
-    """(C + 1, S) means and standard deviations; cells lean on their class, classes on all."""
+    """(C + 1, S) the means; (C + 1, S) the standard deviations.
+
+    Cells are smoothed with their class, and classes with all tokens.
+    """
     total = moments.sum(axis=(0, 1))
     prior = total / max(total[0], 1.0)
     classes = moments.sum(axis=1) + _PRIOR * prior
@@ -154,9 +163,9 @@ def _class_norms(moments: Doubles) -> tuple[Doubles, Doubles]:
 
 # Scopes
 
-# Python has a syntax tree. In other languages braces are read, and what stands in front of them: that takes
-# no parser and is right where code is laid out as usual. Languages without braces, and Python that does not
-# parse, have one scope: the module.
+# For Python, scopes come from the syntax tree. In other languages, they come from braces and the tokens
+# before them. This needs no parser, and is correct for code in a common layout. Languages without braces, and
+# Python that does not parse, have only one scope: the module.
 
 Kind = Literal["module", "class", "function"]
 MODULE = "<module>"
@@ -176,11 +185,12 @@ _OPENING, _CLOSING = "([", ")]"
 
 
 class Scope(NamedTuple):
-    """A stretch of a source text.
+    """A module, class or function in a source text.
 
-    name: its full name, outer scopes in front ("Stack.push"); "<module>" for all of the text.
-    kind: what it is.
-    start, end: half-open character offsets, decorators included.
+    Attributes:
+        name: its full name, which begins with the outer scopes ("Stack.push"); "<module>" for the whole text.
+        kind: "module", "class" or "function".
+        start, end: its start and end (half open) in characters, including decorators.
     """
 
     name: str
@@ -190,10 +200,12 @@ class Scope(NamedTuple):
 
 
 def scopes(text: str) -> list[Scope]:
-    """The module, then all classes and functions in it in the order they begin; an inner one after its outer.
+    """The scopes of a text: the module, then all classes and functions in the order of their starts.
+
+    An inner scope comes after its outer scope.
 
     Args:
-        text: the source; a `SourceText` knows its language, any other text is Python if it parses as that.
+        text: the source. A `SourceText` has its language. Any other text is Python if it parses as Python.
     """
     language = getattr(text, "language", "")
     module = Scope(MODULE, "module", 0, len(text))
@@ -208,20 +220,20 @@ def scopes(text: str) -> list[Scope]:
 
 
 def innermost_scopes(scope_list: Sequence[Scope], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(N,) index of the innermost scope around each character offset.
+    """(N,) the index of the innermost scope around each character offset.
 
     Args:
-        scope_list: as `scopes` returns them.
-        offsets: (N,) places in the text.
+        scope_list: the result of `scopes`.
+        offsets: (N,) character offsets in the text.
     """
     owner = np.zeros(len(offsets), dtype=np.int64)
-    for index, scope in enumerate(scope_list):  # inner ones come later and replace their outer ones
+    for index, scope in enumerate(scope_list):  # inner scopes come later, and replace their outer scopes
         owner[(offsets >= scope.start) & (offsets < scope.end)] = index
     return owner
 
 
 def _tree_scopes(tree: ast.AST, positions: Positions, outer: str) -> Iterator[Scope]:
-    """Functions and classes of a Python syntax tree; `outer` is the full name of the scope around it."""
+    """The functions and classes of a Python syntax tree. `outer` is the full name of the scope around it."""
     waiting = [(node, outer) for node in ast.iter_child_nodes(tree)]
     while waiting:
         node, name = waiting.pop()
@@ -235,7 +247,7 @@ def _tree_scopes(tree: ast.AST, positions: Positions, outer: str) -> Iterator[Sc
 
 
 def _brace_scopes(text: str, tokens: LexerTokens) -> list[Scope]:
-    """Scopes of a language with braces; an unclosed one ends with the text."""
+    """The scopes in a language with braces. A scope without a closing brace ends at the end of the text."""
     closed: list[Scope] = []
     opened: list[tuple[int, str, Kind, int] | None] = []
     header: list[int] = []  # tokens since the last brace or semicolon
@@ -263,7 +275,7 @@ def _brace_scopes(text: str, tokens: LexerTokens) -> list[Scope]:
 def _scope_start(
     text: str, tokens: LexerTokens, header: list[int], outer: list[str]
 ) -> tuple[int, str, Kind, int] | None:
-    """First token, full name, kind and offset of the scope that a brace opens; None for a plain block."""
+    """The first token, full name, kind and offset of the scope that a brace opens; None for a plain block."""
     words = [text[tokens.starts[i] : tokens.ends[i]] for i in header]
     introduced = _name_and_kind(words, [int(tokens.classes[i]) for i in header])
     if introduced is None:
@@ -274,7 +286,7 @@ def _scope_start(
 
 
 def _name_and_kind(words: list[str], classes: list[int]) -> tuple[str, Kind] | None:
-    """Name and kind of what a header introduces: `class X`, `f(...)`, `x = (...) =>`."""
+    """The name and kind of the scope with this header (`class X`, `f(...)`, `x = (...) =>`), or None."""
     for place, word in enumerate(words[:-1]):
         if word in _CLASSES and classes[place + 1] in IDENTIFIERS and "(" not in words[:place]:
             return words[place + 1], "class"
@@ -299,23 +311,23 @@ def _name_and_kind(words: list[str], classes: list[int]) -> tuple[str, Kind] | N
 
 TOP_TOKENS = 3
 PERCENTILE = 90.0
-COUNT_STATISTIC = {"counted": "the score with counts of training and of this file mixed in"}
+COUNT_STATISTIC = {"counted": "the score from the mixture with counts of the training data and this file"}
 
 
 def line_starts(text: str) -> list[int]:
-    """Character offset at which each line begins, as git, SARIF and editors count lines."""
+    """The character offset of the start of each line. Lines are those of git, SARIF and editors."""
     starts = [0]
-    # A file without any LF has the line ends of old Macs.
+    # A file without LF has CR as line ends, as on old Macs.
     for line in text.split("\n" if "\n" in text else "\r")[:-1]:
         starts.append(starts[-1] + len(line) + 1)
     return starts
 
 
 class SourceUnits:
-    """The units of a scored file, and where in it they stand.
+    """The units of a scored file, with their lines and scopes.
 
     Args:
-        scored: the file; a `SourceText` knows its language.
+        scored: the file. If its text is a `SourceText`, this has the language.
     """
 
     def __init__(self, scored: ScoredRecord) -> None:
@@ -326,40 +338,40 @@ class SourceUnits:
 
     @cached_property
     def lines(self) -> Longs:
-        """(U,) 1-based line in which each unit begins: a line break belongs to the line it ends."""
+        """(U,) the 1-based line in which each unit begins. A line break is part of the line that it ends."""
         return np.searchsorted(self._starts, self.scored.spans[:, 0], side="right").astype(np.int64)
 
     @cached_property
     def scopes(self) -> list[Scope]:
-        """See `seqmlm.domains.code.levels.scopes`."""
+        """The scopes of the file (see `seqmlm.domains.code.levels.scopes`)."""
         return scopes(self.scored.record.raw)
 
     @cached_property
     def owners(self) -> Longs:
-        """(U,) index of the innermost scope of each unit."""
+        """(U,) the index of the innermost scope of each unit."""
         return innermost_scopes(self.scopes, self.scored.spans[:, 0])
 
     def line(self, number: int) -> str:
-        """The text of a line (1-based), without its end."""
+        """The text of a line (1-based) without its line end."""
         return self.text[self.begin(number) : self.end(number)].removesuffix("\r")
 
     def begin(self, number: int) -> int:
-        """Character offset of a line's (1-based) first character."""
+        """The character offset of the start of a line (1-based)."""
         return self._starts[number - 1]
 
     def end(self, number: int) -> int:
-        """Character offset behind a line (1-based), without its end."""
+        """The character offset of the end of a line (1-based), before its line end."""
         return self._starts[number] - 1 if number < len(self._starts) else len(self.text)
 
     def row(self, units: Longs, name: str, statistics: dict[str, float], peak: int, scope: Scope) -> Row:
-        """A row that says where in the file it is.
+        """A row with its position in the file.
 
         Args:
-            units: its units.
-            name: of the part, after "#".
-            statistics: its score first.
-            peak: the unit that its line and column name.
-            scope: around it.
+            units: the units of the row.
+            name: the name of the part, which follows "#" in the id.
+            statistics: the statistics, the score first.
+            peak: the unit whose line and column the row gets.
+            scope: the scope of the row.
         """
         row = part_row(self.scored, units, name, statistics)
         number = int(self.lines[peak])
@@ -369,16 +381,18 @@ class SourceUnits:
         return replace(row, line=self.scored.record.line - 1 + number, peak=peak, extra=extra)
 
     def least_expected(self, units: Longs) -> int:
-        """The unit with most bits among those that judge a row: by z alone it is often a line break."""
+        """The unit with the highest surprisal among the units that decide a row. The unit with the highest z
+        is often a line break."""
         return int(units[np.argmax(self.scored.surprisal[units])])
 
     def line_of(self, offset: int) -> int:
-        """1-based line of a character offset."""
+        """The 1-based line of a character offset."""
         return bisect_right(self._starts, offset)
 
 
 class CodeLevel(Level):
-    """Base of the levels of code: compares units with the norms of their class and places rows in files."""
+    """Base class of the levels of code. It compares units with the norms of their class, and gives rows their
+    position in the file."""
 
     background: ClassVar[type[Background] | None] = ClassNorms
     unknown_is_evidence: ClassVar[bool] = True
@@ -386,8 +400,8 @@ class CodeLevel(Level):
     def rows(self, scored: ScoredRecord, background: Background | None) -> Sequence[Row]:
         if not isinstance(background, ClassNorms):
             raise StateError(
-                f"level {self.name!r} compares code with normal code, which this model knows nothing of: run "
-                "seqmlm calibrate on it, or ask for the level 'file'"
+                f"level {self.name!r} needs statistics of normal code, which this model does not have: run "
+                "seqmlm calibrate on it, or use the level 'file'"
             )
         if not len(scored):
             return []
@@ -400,20 +414,20 @@ class CodeLevel(Level):
 
         Args:
             source: the file.
-            model_z: (U,) by how many standard deviations its units surprise the model more than usual.
-            mixed_z: (U,) the same with counts mixed in, where the model has some.
+            model_z: (U,) z of its units from the model without counts (see `ClassNorms.z`).
+            mixed_z: (U,) z from the mixture with counts, if the model has counts.
         """
 
 
 class LineSampling(Sampling):
-    """Calibration draws some lines of each file."""
+    """Calibrate on some random lines of each file."""
 
     def row_numbers(self, record: Record, spans: Longs) -> Longs | None:
         return np.searchsorted(line_starts(str(record.raw)), spans[:, 0], side="right").astype(np.int64)
 
 
 class LineLevel(CodeLevel):
-    """Lines: the mean of a line's three largest z; a line break belongs to the line it ends."""
+    """One row per line, with the mean of its three largest z. A line includes its line break."""
 
     name = "line"
     statistics: ClassVar[Statistics] = Statistics(
@@ -440,7 +454,11 @@ class LineLevel(CodeLevel):
 
 
 class TokenLevel(CodeLevel):
-    """Lexer tokens (words, in strings and comments): the z of each, and its bits: a wrong name is a name."""
+    """One row per lexer token, or per word in strings and comments.
+
+    Its statistics are its z and its surprisal. The surprisal helps to find a wrong name, because z only
+    compares the name with other names, and names often have a high surprisal.
+    """
 
     name = "token"
     statistics: ClassVar[Statistics] = Statistics(
@@ -470,7 +488,10 @@ class TokenLevel(CodeLevel):
 
 
 class FunctionLevel(CodeLevel):
-    """Functions, classes and what stands outside of them: the 90th percentile of their own tokens' z."""
+    """One row per function, class and module, with the 90th percentile of the z of its own tokens.
+
+    Tokens of an inner function or class are not part of the outer row.
+    """
 
     name = "function"
     statistics: ClassVar[Statistics] = Statistics(
@@ -503,12 +524,12 @@ class FunctionLevel(CodeLevel):
 
 
 def _with_fingerprints(row: Row, fingerprints: dict[str, str], **fields: Any) -> Row:
-    """A row with fingerprints and other fields added to its `extra`."""
+    """The row with fingerprints and other fields added to its `extra`."""
     return replace(row, extra={**row.extra, **fields, "fingerprints": fingerprints})
 
 
 class FileLevel(RecordLevel):
-    """A whole file as one row."""
+    """One row per file."""
 
     unknown_is_evidence: ClassVar[bool] = True
 

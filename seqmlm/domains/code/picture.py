@@ -1,7 +1,6 @@
-"""How findings in source code are shown: numbered lines with a gutter of surprisals, tokens on colours.
+"""Show findings in source code: numbered lines with a gutter of surprisals, and tokens in colours.
 
-Of a long file only the lines around its findings are drawn, as a diff does: whoever wants the whole file has
-an editor.
+For a long file, only the lines around its findings are drawn, as in a diff.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from seqmlm.reports.pictures import Line, NumberedLines, PicturedRecord
 
 
 class SourceLines(NumberedLines):
-    """A file, or the parts of it around its findings.
+    """The picture of a file, or of the parts around its findings.
 
-    The gutter holds the line's number, the mean surprisal of its three least expected tokens in bits, and a
-    mark where the line alarmed.
+    The gutter of each line has its number and the mean bits of its three least expected tokens. It has a mark
+    if the line raised an alarm.
     """
 
-    gutter = f"before each line its number and the mean bits of its {TOP_TOKENS} least expected tokens"
+    gutter = f"before each line: its number, and the mean bits of its {TOP_TOKENS} least expected tokens"
 
     def lines(self, view: PicturedRecord) -> Sequence[Line]:
         scored = view.scored

@@ -1,11 +1,11 @@
-"""The built-in code sample: small Python packages, a few of whose functions have a bug that was put there.
+"""Generate the code sample: small Python packages in which a few functions have a planted bug.
 
-Functions are idioms with fixed slots. A slot is written `<kind:right|wrong|wrong>`. What is right follows
-from the rest of the function, always by the same rule (a sum adds up, an absent key is a KeyError, a length
-is end - start), so that a model can know it; what is wrong comes from the four kinds of CuBERT's benchmarks
-(Kanade et al. 2020): operator, operands, variable and exception.
+Functions are idioms with slots. A slot has the form `<kind:right|wrong|wrong>`. The right text always follows
+from the rest of the function by the same rule, so that a model can predict it. For example, a sum uses +=,
+and a missing key is a KeyError. The wrong texts have the four kinds of the CuBERT benchmarks (Kanade et al.
+2020): operator, operands, variable and exception.
 
-Beside them are formulas (`seqmlm.domains.code.formulas`), planted for maps of dependence.
+The sample also has formulas (`seqmlm.domains.code.formulas`), which are planted for maps.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ _SLOT = re.compile(r"<(operator|operands|variable|exception):([^|<>]+|[<>]=?)((?
 
 @dataclass(frozen=True)
 class Slot:
-    """A place of a template where a bug may be planted.
+    """A part of a template in which a bug can be planted.
 
-    start: its offset in the clean text; wrong: what a bug writes instead of `right`.
+    start: its character offset in the text without bugs. wrong: the texts with which a bug can replace
+    `right`.
     """
 
     kind: str
@@ -46,7 +47,7 @@ class Slot:
     wrong: tuple[str, ...]
 
 
-# NOUN, NOUNS, VERB are filled in; everything else stands.
+# NOUN, NOUNS, Noun, VERB and slots are replaced. The other text is not changed.
 TEMPLATES = {
     "total": '''
 def total_NOUN(NOUNS):
@@ -160,7 +161,7 @@ class NounStore:
 
 
 def fill_template(template: str, noun: str, verb: str) -> tuple[str, list[Slot]]:
-    """The clean text of a template and its slots."""
+    """The text of a template without bugs, and its slots."""
     text = template.replace("NOUNS", noun + "s").replace("NOUN", noun).replace("VERB", verb)
     text = text.replace("Noun", noun.capitalize()).strip("\n")
     pieces: list[str] = []
@@ -180,13 +181,13 @@ def fill_template(template: str, noun: str, verb: str) -> tuple[str, list[Slot]]
 
 DEFAULT_COUNT = 400
 FOLDER = "code"
-_FUNCTIONS = (5, 10)  # of a module, from and to
-_BUGS = 0.05  # share of functions with one
+_FUNCTIONS = (5, 10)  # number of functions per module, from and to (excluded)
+_BUGS = 0.05  # share of functions with a bug
 _SUFFIXES = ("", "core", "tools", "model", "state", "view", "cache", "index", "codec", "store")
 
 
 def draw(n: int, seed: int) -> tuple[dict[str, str], list[dict[str, Any]]]:
-    """Modules by their path, and the bugs planted in them, in the order of files and lines."""
+    """Generate modules by path, and the list of their bugs in the order of files and lines."""
     rng = np.random.Generator(np.random.Philox(seed))
     modules: dict[str, str] = {}
     bugs: list[dict[str, Any]] = []
@@ -222,7 +223,7 @@ def write(out: Path, n: int | None, seed: int) -> Sample:
 
 
 def _path(number: int) -> str:
-    """The path of a module by its number: packages by topic, so that a split has packages to hold out."""
+    """The path of a module. There is a package for each topic, so that whole packages can be held out."""
     topic, quotient = TOPICS[number % len(TOPICS)], number // len(TOPICS)
     noun, quotient = NOUNS[quotient % len(NOUNS)], quotient // len(NOUNS)
     suffix, copy = _SUFFIXES[quotient % len(_SUFFIXES)], quotient // len(_SUFFIXES)
@@ -231,7 +232,7 @@ def _path(number: int) -> str:
 
 
 def _module(rng: np.random.Generator) -> tuple[str, list[dict[str, Any]]]:
-    """The text of a random module, and the bugs planted in it."""
+    """Generate the text of a random module, and the list of its bugs."""
     noun, verb = NOUNS[int(rng.integers(len(NOUNS)))], VERBS[int(rng.integers(len(VERBS)))]
     text = f'"""Work with {noun}s: {verb} them and count them."""\n'
     bugs: list[dict[str, Any]] = []
@@ -250,7 +251,7 @@ def _module(rng: np.random.Generator) -> tuple[str, list[dict[str, Any]]]:
 
 
 def _bug(idiom: str, preceding: str, body: str, slot: Slot, wrong: str) -> dict[str, Any]:
-    """The truth of a planted bug: its line, span, kind and original text."""
+    """A planted bug in the form of `truth.json`: its line, span, kind and original text."""
     start = len(preceding) + slot.start
     return {
         "line": (preceding + body).count("\n", 0, start) + 1,
@@ -264,7 +265,7 @@ def _bug(idiom: str, preceding: str, body: str, slot: Slot, wrong: str) -> dict[
 
 
 def _links(path: str, text: str) -> dict[str, Any]:
-    """The dependences of a module's tokens, as `truth.json` has them."""
+    """The dependences between the tokens of a module, in the form of `truth.json`."""
     links = syntax(text)
     if links is None:
         raise ValueError(f"{path} of the sample does not parse")
@@ -272,7 +273,7 @@ def _links(path: str, text: str) -> dict[str, Any]:
 
 
 def _describe(name: str) -> dict[str, Any]:
-    """The slots of an idiom, as `truth.json` has them."""
+    """The slots of an idiom, in the form of `truth.json`."""
     _, slots = fill_template(TEMPLATES[name], "NOUN", "VERB")
     return {
         "name": name,

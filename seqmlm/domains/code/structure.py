@@ -1,10 +1,11 @@
-"""The structure of source code in maps of dependence: a tree over lexer tokens, names and brackets that find
-their partners, operators that bind more or less tightly.
+"""Decode maps of source code into a tree over lexer tokens, and measure how well maps show the syntax.
 
-The truth of Python needs no file of its own: it is computed from the source (`seqmlm.domains.code.syntax`).
-Near tokens depend on each other whatever they are, so every figure has rivals that know distances alone: the
-decoder on a map whose values were dealt anew among the pairs that are equally far apart (`_matched`), and a
-rule without a model.
+The measures are about the syntax tree, names and brackets with their partners, and operator precedence. The
+truth for Python needs no file. It is computed from the source (`seqmlm.domains.code.syntax`).
+
+Near tokens always depend on each other. Each measure is therefore compared with baselines that use only
+distances. The baseline `_matched` is the decoder on a shuffled map, in which values are exchanged between
+pairs at equal distance. The other baseline is a rule without a model.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ PARENT, USE, BRACKET = "parent", "def-use", "bracket"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Structure(Truth):
-    """The known structure of a file; the first unit of a token stands for the token.
+    """The known structure of a file. A token is represented by its first unit.
 
     Args:
         nodes: the units of each lexer token, in order.
-        parents: pairs of the syntax tree.
+        parents: the pairs of the syntax tree.
         uses: (binding, use) of names.
-        brackets: (opening, closing).
-        precedence: (operand, tighter operator, looser one).
+        brackets: (opening bracket, closing bracket).
+        precedence: (operand, tighter operator, looser operator).
     """
 
     nodes: Sequence[Node]
@@ -62,28 +63,32 @@ class Structure(Truth):
 
 
 class SyntaxDecoder(Decoder):
-    """A tree over the lexer tokens of a file."""
+    """The decoder of source code: a tree over the lexer tokens of a file."""
 
     measure: str = "parents"
 
     def decode(self, record: Record, units: Sequence[str], dependence: DependenceMap) -> frozenset[Pair]:
-        """The maximum spanning tree over lexer tokens; comments and white space are left out."""
+        """The maximum spanning tree over lexer tokens, without comments and white space."""
         nodes = _tokens(record, units)
         return unit_edges(spanning_tree(favour_adjacent(node_values(dependence.values, nodes))), nodes)
 
     def truths(self, path: Path, problems: Problems) -> Callable[[Record, Sequence[str]], Truth | None]:
-        """A function that gives the structure of a record: computed from its source, or read from a sample.
+        """A function that gives the structure of a record, from its source or from `truth.json` of a sample.
 
-        A formula of the sample has its planted pairs; its syntax has no part in them.
+        The structure of a formula in the sample is its planted pairs, and not its syntax.
 
         Args:
-            path: a Python file or a folder of them (each record is then parsed by itself), or `truth.json`.
-            problems: receives files that are no Python, or do not parse.
+            path: a Python file or a folder with Python files, or `truth.json`. With the first two, each
+                record is parsed.
+            problems: counts records that are not Python or do not parse.
+
+        Raises:
+            DataError: the path is none of these.
         """
         if path.suffix == ".json" or (path / TRUTH).is_file():
             return _sample_truths(path, problems)
         if not path.exists() or (path.is_file() and path.suffix not in LANGUAGES["python"]):
-            reason = "the structure of code is computed from Python alone, and this is none"
+            reason = "the structure of code is computed only for Python, and this file is not Python"
             remedy = "give a .py file, a folder, or the truth.json of a sample"
             raise DataError(reason, source=str(path), remedy=remedy)
 
@@ -91,19 +96,26 @@ class SyntaxDecoder(Decoder):
             language = getattr(record.raw, "language", "") or language_of(record.source) or "python"
             links = syntax(str(record.raw)) if language == "python" else None
             if links is None:
-                problems.note("source that is no Python, or does not parse: its structure is not known")
+                problems.note(
+                    "a source that is not Python or does not parse, so that its structure is unknown"
+                )
             return _structure_of(record, units, links, problems)
 
         return truth_of
 
     def measures(self, decoded: Iterable[Decoded]) -> dict[str, float]:
-        """Shares of what is found, over all files; what no file has is left out.
+        """The shares of true pairs that are found, over all files.
 
-        `parents`: pairs of the syntax tree in the spanning tree, with the bounds of a bootstrap over files;
-        `parents_chain`: neighbours linked. `def_use`, `brackets`: uses and closing brackets whose partner has
-        the largest value of all names, or opening brackets of the kind, in front; `_nearest`: the nearest
-        (of the same spelling). `precedence`: operands that depend more on the tighter of the two operators
-        beside them; `precedence_left`: the left one. `_matched` see the module.
+        * `parents`: pairs of the syntax tree that are in the spanning tree, with bootstrap bounds over files.
+          The baseline "parents_chain" links neighbours.
+        * `def_use`: uses of names whose binding has the largest value of all earlier names. The baseline
+          "def_use_nearest" takes the nearest earlier name with the same spelling.
+        * `brackets`: closing brackets whose partner has the largest value of all earlier opening brackets of
+          the same kind. The baseline "brackets_nearest" takes the nearest.
+        * `precedence`: operands that depend more on the tighter of their two operators. The baseline
+          "precedence_left" takes the left operator.
+
+        The module explains the baselines `_matched`. Measures without any true pair are left out.
         """
         files = [_count_hits(file, file.truth) for file in decoded if isinstance(file.truth, Structure)]
         total: Counter[str] = sum((counts for counts in files), Counter[str]())
@@ -129,7 +141,7 @@ class SyntaxDecoder(Decoder):
 
 
 def _tokens(record: Record, units: Sequence[str]) -> list[Node]:
-    """The units of each lexer token that is neither white space nor a comment."""
+    """The units of each lexer token, without white space and comments."""
     spans = unit_spans(str(record.raw), units)
     if spans is None:
         return [(number,) for number, unit in enumerate(units) if unit.strip()]
@@ -147,7 +159,10 @@ def _tokens(record: Record, units: Sequence[str]) -> list[Node]:
 def _structure_of(
     record: Record, units: Sequence[str], syntax_links: Syntax | None, problems: Problems
 ) -> Structure | None:
-    """Syntax links of a file, from offsets to unit numbers; None where the units are no pieces of it."""
+    """The structure of a file, from its syntax links with unit numbers instead of offsets.
+
+    It is None without links, or if the units cannot be aligned with the source.
+    """
     if syntax_links is None:
         return None
     nodes = _tokens(record, units)
@@ -185,18 +200,19 @@ def _first_units(
     links: Iterable[Iterable[Sequence[int]]],
     problems: Problems,
 ) -> dict[int, int] | None:
-    """The first unit of the token at each offset; None, and `problems` is told, where one has no token."""
+    """The first unit of the token at each offset. If a link has an offset without a token, this is counted,
+    and the result is None."""
     first = {unit: node[0] for node in nodes for unit in node}
     spans = enumerate(unit_spans(str(record.raw), units) or ())
     unit_at = {start: first[unit] for unit, (start, _) in spans if unit in first}
     if {offset for group in links for link in group for offset in link} <= unit_at.keys():
         return unit_at
-    problems.note("source whose tokens could not be aligned with its truth: it is not judged")
+    problems.note("a source whose tokens could not be aligned with its truth: it is not evaluated")
     return None
 
 
 def _sample_truths(path: Path, problems: Problems) -> Callable[[Record, Sequence[str]], Truth | None]:
-    """A function that gives the truth of a record of the code sample, from `truth.json` and the modules."""
+    """A function that gives the truth of a record in the code sample, from `truth.json` and the modules."""
     truth = read_truth(path, SCHEMA, ("modules", "formulas"))
     folder = (path if path.is_dir() else path.parent) / str(truth["file"])
     modules: dict[str, Syntax] = {}
@@ -205,7 +221,7 @@ def _sample_truths(path: Path, problems: Problems) -> Callable[[Record, Sequence
             text = (folder / module["file"]).read_text(encoding="utf-8")
         except OSError as error:
             reason = f"a file of this truth could not be read: {error.strerror}"
-            remedy = "keep truth.json beside the folder that was drawn with it"
+            remedy = "keep truth.json next to the folder that was generated with it"
             raise DataError(reason, source=str(folder / module["file"]), remedy=remedy) from None
         links = {name: [tuple(link) for link in module[name]] for name in Syntax._fields}
         modules[text] = Syntax(**links)
@@ -228,7 +244,7 @@ def _sample_truths(path: Path, problems: Problems) -> Callable[[Record, Sequence
 
 
 def _count_hits(decoded: Decoded, truth: Structure) -> Counter[str]:
-    """Number of hits of one file by figure, and of the pairs there are to find ("NAME of")."""
+    """The number of found pairs in a file by measure, and the number of all true pairs ("NAME of")."""
     number = {unit: place for place, node in enumerate(truth.nodes) for unit in node}
     spellings = [decoded.units[node[0]] for node in truth.nodes]
     weights = node_values(decoded.dependence.values, truth.nodes)
@@ -248,7 +264,7 @@ def _count_hits(decoded: Decoded, truth: Structure) -> Counter[str]:
                 candidates = alike = [
                     candidate for candidate in range(place) if spellings[candidate] == opening
                 ]
-            if partner not in candidates:  # a name that is bound behind its use
+            if partner not in candidates:  # the name is bound after its use
                 continue
             hits[f"{name} of"] += 1
             hits[name] += candidates[weights[place, candidates].argmax()] == partner

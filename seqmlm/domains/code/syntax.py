@@ -1,9 +1,11 @@
-"""Which lexer tokens of a Python file depend on which: by its syntax tree, its names, brackets, operators.
+"""Find the dependences between the lexer tokens of a Python file: syntax tree, names, brackets and operators.
 
-A node of the syntax tree is told by its head: the first of its own tokens that is no punctuation (`def`,
-`+`, `=`, a name), or, where it has none, the head of its first part (of a call, what is called). A token
-that is no head depends on the head of the innermost node it is in, a head on that of the node around.
-Statements of a module depend on nothing. Comments and white space have no part in it.
+Each node of the syntax tree has a head. This is the first of its own tokens that is not punctuation (`def`,
+`+`, `=`, a name). If a node has no such token, its head is the head of its first part, for example of the
+function in a call.
+
+A token that is not a head depends on the head of its innermost node. A head depends on the head of the node
+around it. Statements of a module depend on nothing. Comments and white space are left out.
 """
 
 from __future__ import annotations
@@ -30,14 +32,14 @@ from seqmlm.domains.code.lexers.python import parse
 from seqmlm.domains.code.lexers.source import SourceText
 
 Link = tuple[int, int]
-"""Offsets of two tokens' first characters in the file."""
+"""The character offsets in the file of the starts of two tokens."""
 
 PAIRS = {")": "(", "]": "[", "}": "{"}
-"""Opening bracket of each closing one."""
+"""Closing bracket -> opening bracket."""
 
 _BINDING = (DEFINITION, PARAMETER, IMPORT)
 
-# How tightly operators bind, loosest first (the table of the language reference).
+# Operators by precedence, the loosest first (table in the Python Language Reference).
 _LEVELS: tuple[tuple[type[ast.AST], ...], ...] = (
     (ast.Or,),
     (ast.And,),
@@ -53,12 +55,14 @@ _LEVELS: tuple[tuple[type[ast.AST], ...], ...] = (
 
 
 class Syntax(NamedTuple):
-    """The dependences between tokens of a file; the offset of its first character stands for a token.
+    """The dependences between the tokens of a file. A token is represented by its character offset.
 
-    parents: (token, what it depends on), ascending.
-    uses: (where a name is bound, where it is used): the last binding in front of the use, else the first.
-    brackets: (opening, closing).
-    precedence: (operand, tighter operator, looser one) of two operators around one operand.
+    Attributes:
+        parents: (token, the token on which it depends), ascending.
+        uses: (binding, use) of names. The binding is the last binding before the use, or else the first
+            binding.
+        brackets: (opening bracket, closing bracket).
+        precedence: (operand, tighter operator, looser operator), if two operators share an operand.
     """
 
     parents: list[Link]
@@ -68,7 +72,7 @@ class Syntax(NamedTuple):
 
 
 class _Tokens:
-    """The tokens of a file that take part, and the syntax tree's nodes in them."""
+    """The tokens of a file without white space and comments."""
 
     def __init__(self, text: str) -> None:
         tokens = lex(SourceText(text, "python"))
@@ -79,7 +83,7 @@ class _Tokens:
         self._positions = Positions(text)
 
     def node_tokens(self, node: ast.AST) -> range:
-        """Indices of the tokens inside a node; empty for a node without a position."""
+        """The indexes of the tokens in a node; empty for a node without a position."""
         if getattr(node, "end_lineno", None) is None:
             return range(0)
         start = self._positions.offset((node.lineno, node.col_offset))  # type: ignore[attr-defined]
@@ -90,7 +94,7 @@ class _Tokens:
 class _Node(NamedTuple):
     tree: ast.AST
     tokens: range
-    around: int  # number of the node around it with tokens, -1 for none
+    around: int  # number of the innermost node with tokens around it, -1 for none
 
 
 def syntax(text: str) -> Syntax | None:
@@ -101,7 +105,7 @@ def syntax(text: str) -> Syntax | None:
     tokens = _Tokens(text)
     nodes = list(_nodes(tree, tokens))
     owner = np.full(len(tokens.starts), -1)
-    for number, node in enumerate(nodes):  # from outside in: the innermost remains
+    for number, node in enumerate(nodes):  # inner nodes come later, and replace their outer nodes
         owner[node.tokens.start : node.tokens.stop] = number
     tokens_of_node: list[list[int]] = [[] for _ in nodes]
     for token, number in enumerate(owner.tolist()):
@@ -124,7 +128,7 @@ def syntax(text: str) -> Syntax | None:
 
 
 def _nodes(tree: ast.AST, tokens: _Tokens) -> Iterator[_Node]:
-    """Nodes with tokens, from outside in, in order; strings with fields in them are not looked into."""
+    """The nodes with tokens in order, outer nodes before their inner nodes. F-strings are not divided."""
     waiting, count = [(tree, -1)], 0
     while waiting:
         node, around = waiting.pop()
@@ -137,19 +141,21 @@ def _nodes(tree: ast.AST, tokens: _Tokens) -> Iterator[_Node]:
 
 
 def _heads(nodes: list[_Node], tokens_of_node: list[list[int]], tokens: _Tokens) -> list[int]:
-    """The token that stands for each node."""
+    """The head of each node, as a token index."""
     heads = [-1] * len(nodes)
     first: dict[int, int] = {}
-    for number in range(len(nodes) - 1, -1, -1):  # from inside out
+    for number in range(len(nodes) - 1, -1, -1):  # inner nodes before their outer nodes
         words = [token for token in tokens_of_node[number] if tokens.classes[token] != PUNCTUATION]
         inner = first.get(number, -1)
         heads[number] = words[0] if words else inner if inner >= 0 else nodes[number].tokens.start
-        first[nodes[number].around] = heads[number]  # the last to come is the first part
+        first[nodes[number].around] = heads[
+            number
+        ]  # the loop is backwards, so the first part is written last
     return heads
 
 
 def _uses(tokens: _Tokens) -> Iterator[Link]:
-    """(binding, use) of each name, as token indices."""
+    """The (binding, use) pairs of names, as token indexes."""
     bound: dict[int, int] = {}
     waiting: dict[int, list[int]] = {}
     for token, symbol in enumerate(tokens.symbols):
@@ -165,7 +171,7 @@ def _uses(tokens: _Tokens) -> Iterator[Link]:
 
 
 def _brackets(tokens: _Tokens) -> Iterator[Link]:
-    """(opening, closing) of each pair of brackets, as token indices."""
+    """The (opening, closing) pairs of brackets, as token indexes."""
     waiting: list[int] = []
     for token, text in enumerate(tokens.texts):
         if text in PAIRS.values():
@@ -175,7 +181,7 @@ def _brackets(tokens: _Tokens) -> Iterator[Link]:
 
 
 def _precedence(tree: ast.AST, tokens: _Tokens) -> Iterator[tuple[int, int, int]]:
-    """(operand, tighter operator, looser one) as token indices, where two operators share an operand."""
+    """(operand, tighter operator, looser operator) as token indexes, if two operators share an operand."""
     for outer in ast.walk(tree):
         sides = _sides(outer)
         for first, operator, second in sides:
@@ -194,7 +200,7 @@ def _precedence(tree: ast.AST, tokens: _Tokens) -> Iterator[tuple[int, int, int]
 
 
 def _sides(node: ast.AST) -> list[tuple[ast.AST, ast.AST, ast.AST]]:
-    """(operand, operator, operand) of each operator of an expression."""
+    """(operand, operator, operand) for each operator of an expression."""
     if isinstance(node, ast.BinOp):
         return [(node.left, node.op, node.right)]
     if isinstance(node, ast.BoolOp):
@@ -206,12 +212,12 @@ def _sides(node: ast.AST) -> list[tuple[ast.AST, ast.AST, ast.AST]]:
 
 
 def _level(operator: ast.AST) -> int:
-    """How tightly an operator binds, from 0 (`or`)."""
+    """The precedence of an operator, from 0 for `or`. Higher operators bind more tightly."""
     return next(level for level, kinds in enumerate(_LEVELS) if isinstance(operator, kinds))
 
 
 def _between(tokens: _Tokens, first: ast.AST, second: ast.AST) -> int | None:
-    """Index of the only token between two operands; None for an operator of two words."""
+    """The index of the token between two operands; None unless there is exactly one (`not in` has two)."""
     first_span, second_span = tokens.node_tokens(first), tokens.node_tokens(second)
     return (
         first_span.stop if first_span and second_span and second_span.start - first_span.stop == 1 else None

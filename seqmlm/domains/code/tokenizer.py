@@ -1,22 +1,24 @@
-"""`code.v1`: byte-level BPE inside the atoms of source code; units, classes and symbols from a lexer.
+"""The tokenizer of source code (`code.v1`): byte-level BPE in atoms, and units, classes and symbols from a
+lexer.
 
-Two layers, so that ids do not depend on a parser:
+There are two layers, so that ids do not depend on a parser:
 
-    atoms   names, numbers, operators, quotes, line breaks with their indentation: one regular expression for
-            all languages, run by the `tokenizers` library. BPE never crosses an atom. A single space belongs
-            to the atom after it, so the text can be restored from the ids, and the Hugging Face form
-            gives the same ids without any lexer.
-    lexer   groups atoms into lexer tokens ("&" "&" is one operator in Java; a name is one atom) and
-            classifies them. A lexer changes units, classes and symbols, never ids.
+    atoms   names, numbers, operators, quotes, and line breaks with their indentation. One regular expression
+            divides all languages into atoms, in the `tokenizers` library. A BPE token is never in two atoms.
+            A single space is part of the atom after it. The text can therefore be restored from the ids, and
+            the Hugging Face form gives the same ids without a lexer.
+    lexer   groups atoms into lexer tokens ("&" "&" is one operator in Java; a name is one atom), and gives
+    each
+            its class. A lexer changes units, classes and symbols, but never ids.
 
-Both see a file with LF at its line ends and four spaces for each tab that a line begins with, so that it has
-the same ids, units and scores however it was saved; spans point into the file as it is. Tokenizers stored
-before that see files as they are.
+Before both layers, line ends become LF, and each tab at the start of a line becomes four spaces. A file
+therefore has the same ids, units and scores for all line ends and kinds of indentation. Spans are positions
+in the unchanged file. Older stored tokenizers do not change files.
 
-The unit is the lexer token; in strings, comments and docstrings it is a word (a run without white space, of
-at most 16 atoms), so that units stay comparable and a page of prose is not hidden at once. A line break with
-the indentation behind it (NEWLINE, INDENT and DEDENT in one) is a unit of class "whitespace"; white space
-inside a line belongs to no unit.
+The unit is the lexer token. In strings, comments and docstrings, the unit is a word: a run of at most 16
+atoms without white space. Units are then of similar size, and a page of prose is not masked at once. A line
+break with the indentation after it (NEWLINE, INDENT and DEDENT) is one unit of the class "whitespace". White
+space in a line is not part of any unit.
 """
 
 from __future__ import annotations
@@ -44,14 +46,14 @@ from seqmlm.tokenizers.base import Traits
 from seqmlm.tokenizers.subword import BpeTokenizer, count_words, fitted_size
 
 DEFAULT_VOCABULARY = 8192
-_LONGEST_RUN = 16  # atoms of a unit of prose
+_LONGEST_RUN = 16  # maximum atoms of a word in prose
 _NUMBER = (
     r"0[xX][0-9a-fA-F_]+|0[oObB][0-7_]+"
     r"|(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9][0-9_]*)(?:[eE][+\-]?[0-9][0-9_]*)?[jJ]?"
 )
 _OPERATOR = r"\*\*=?|//=?|>>=?|<<=?|\.\.\.|->|:=|[-+*/%&|\^=<>!@]=|\"\"\"|'''"
 _ATOM = rf" ?(?:{_OPERATOR})| ?(?:{_NUMBER})| ?\w+| ?[^\s\w]|\s*[\r\n]\s*|\s+(?!\S)|\s+"
-# What `\\s` means to the regular expressions of the `tokenizers` library.
+# The characters that match `\\s` in the regular expressions of the `tokenizers` library.
 _SPACES = np.array(
     [*range(9, 14), 32, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000]
 )
@@ -60,17 +62,18 @@ _IS_PROSE[list(PROSE)] = True
 
 
 class _Atomic(Pieces):
-    """Pieces of atoms: any run of letters may be a name, and a line's end has its indentation."""
+    """The spelling of BPE tokens in atoms. Every token can be a unit, because any run of letters can be a
+    name, and a line break has its indentation."""
 
     def unit_text(self, token: int) -> str | None:
         return self.surface(token) or self._backend.decoder.decode([self.tokens[token]])
 
 
 class CodeTokenizer(BpeTokenizer):
-    """Byte-level BPE inside atoms, with units, classes and symbols from a lexer; see the module.
+    """Byte-level BPE in atoms, with units, classes and symbols from a lexer (see the module).
 
     Args:
-        backend: a trained tokenizer; `train` and `load` make it.
+        backend: a trained tokenizer. `train` and `load` supply it.
         lexer: see `seqmlm.domains.code.lexers.lex`.
     """
 
@@ -80,8 +83,8 @@ class CodeTokenizer(BpeTokenizer):
 
     def __init__(self, backend: tokenizers.Tokenizer, *, lexer: Lexer = "auto") -> None:
         super().__init__(backend)
-        self._evens = backend.normalizer is not None  # else its vocabulary was learnt from files as they are
-        lex("", lexer)  # an unknown lexer fails here, not at the first text
+        self._evens = backend.normalizer is not None  # otherwise it was trained on unchanged files
+        lex("", lexer)  # so that an unknown lexer fails here, not at the first text
         self._lexer: Lexer = lexer
         self.options = {"lexer": lexer}
 
@@ -99,16 +102,17 @@ class CodeTokenizer(BpeTokenizer):
         lexer: Lexer = "auto",
         **options: Any,
     ) -> Self:
-        """Learn a vocabulary from source texts.
+        """Train a tokenizer on source texts.
 
         Args:
-            texts: read once.
-            vocabulary_size: the most ids; None fits it to the text (`fitted_size`), 8,192 at most.
-            lexer: kept for `encode`; learning needs none.
+            texts: the source texts, which are read once.
+            vocabulary_size: maximum number of token ids. None chooses it from the texts (`fitted_size`), with
+                at most 8,192.
+            lexer: the lexer for `encode`. Training does not need it.
 
         Raises:
-            UsageError: an unknown option or lexer, or a vocabulary size that leaves no room.
-            DataError: no words in the texts.
+            UsageError: unknown option or lexer, or the vocabulary size is too small.
+            DataError: the texts have no words.
         """
         if options:
             raise UsageError(f"{cls.name} has no option {min(options)!r}; known: lexer")
@@ -116,16 +120,17 @@ class CodeTokenizer(BpeTokenizer):
         counts = count_words((even_whitespace(str(text))[0] for text in texts), None, cls._pre_tokenizer())
         if not counts:
             raise DataError(
-                "there is no source text to learn a vocabulary from", remedy="give files that contain code"
+                "the files have no source text, so no vocabulary can be trained",
+                remedy="give files that contain code",
             )
         size = min(fitted_size(counts), DEFAULT_VOCABULARY) if vocabulary_size is None else vocabulary_size
         return cls._of_counts(counts, size, cls._normalizer(lowercase=False), lexer=lexer)
 
     def encode_batch(self, raws: Sequence[str]) -> list[Encoding]:
-        """Encode source texts; groups are units, classes and symbols the lexer's, spans without spaces in
-        front.
+        """Encode source texts.
 
-        The pieces of one character that takes several tokens all have that character's span.
+        Groups are units. Classes and symbols are those of the lexer. Spans do not include the space before an
+        atom. If a character has several tokens, all of them have the span of the character.
         """
         texts = [even_whitespace(str(raw)) if self._evens else (str(raw), None) for raw in raws]
         encodings = self._backend.encode_batch([text for text, _ in texts])
@@ -142,16 +147,16 @@ class CodeTokenizer(BpeTokenizer):
 
     @classmethod
     def _around_mask(cls, content: dict[str, Any], *, plain: bool) -> None:
-        """White space is code: none belongs to a mask, and none is added."""
+        """Add no white space around a mask, because white space is code."""
 
     @classmethod
     def _post_processor(cls) -> Any:
-        # Without the trimming of byte-level BPE: spans here include the space in front, see `_encoding`.
+        # Without the trimming of byte-level BPE: `_encoding` removes the space before an atom from spans.
         return super(BpeTokenizer, cls)._post_processor()
 
     @classmethod
     def _normalizer(cls, lowercase: bool) -> Any:
-        # The same as `even_whitespace`, for the Hugging Face form; \G is where the tab before ended.
+        # The same as `even_whitespace`, for the Hugging Face form. \G is the end of the previous tab.
         ends = normalizers.Replace(Regex(r"\r\n?"), "\n")
         return normalizers.Sequence([ends, normalizers.Replace(Regex(r"(?:^|\G)\t"), _TAB)])
 
@@ -166,11 +171,12 @@ _UNEVEN = re.compile(r"\r\n?|(?:\A|(?<=[\r\n]))\t+")
 
 
 def even_whitespace(text: str) -> tuple[str, Longs | None]:
-    """A text with LF at its line ends and four spaces for each leading tab, and where its characters stood.
+    """Replace line ends with LF, and each tab at the start of a line with four spaces.
 
     Returns:
-        That text of N characters; and (N + 1,) where each of them, and the end, stands in the one given: of
-        a tab's spaces all but the first behind it. None where there is nothing to change.
+        The new text of N characters; (N + 1,) the position in the old text of each character and of the end.
+        The first space of a tab has the position of the tab, and its other spaces the position after the tab.
+        The positions are None if nothing is replaced.
 
     >>> even_whitespace("a\\r\\n\\tb")
     ('a\\n    b', array([0, 1, 3, 4, 4, 4, 4, 5]))
@@ -190,17 +196,18 @@ def even_whitespace(text: str) -> tuple[str, Longs | None]:
 
 
 def _encoding(raw: str, tokens: LexerTokens, ids: Ids, spans: Ids, pieces: Ids) -> Encoding:
-    """Units, classes and symbols of BPE tokens from the lexer tokens they lie in.
+    """The encoding of BPE tokens, with units, classes and symbols from the lexer tokens that contain them.
 
     Args:
         raw: the text.
         tokens: its lexer tokens.
-        ids: (L,) BPE tokens.
-        spans: (L, 2) with the space in front of an atom, which is taken off here, in place.
-        pieces: (L,) number of each token's atom, -1 for special ones.
+        ids: (L,) the BPE tokens.
+        spans: (L, 2) the spans of the BPE tokens, including the space before an atom. They are changed in
+            place, so that they do not include this space.
+        pieces: (L,) the number of each token's atom, -1 for special tokens.
     """
     first = np.diff(pieces, prepend=-2) != 0
-    number = np.cumsum(first) - 1  # (L,) of the atom, special ones counted too
+    number = np.cumsum(first) - 1  # (L,) the number of the atom, with special tokens counted as atoms
     atoms = _atoms(raw, spans[first, 0], spans[np.append(first[1:], True), 1])
     special = pieces[first] < 0
     spans[first, 0] += atoms.led
@@ -219,15 +226,15 @@ def _encoding(raw: str, tokens: LexerTokens, ids: Ids, spans: Ids, pieces: Ids) 
 
 
 class _Atoms(NamedTuple):
-    """(A,) what each atom of a text begins with and consists of."""
+    """The white space in each of the A atoms of a text."""
 
-    led: Bools  # one space in front
-    blank: Bools  # white space only
-    breaks: Bools  # white space with a line break
+    led: Bools  # it begins with one space before other characters
+    blank: Bools  # it is only white space
+    breaks: Bools  # it is white space with a line break
 
 
 def _atoms(raw: str, begins: Ids, ends: Ids) -> _Atoms:
-    """(A,) the white space in each atom of a text."""
+    """Find the white space in each atom of a text."""
     text = np.frombuffer((raw + "\0\0").encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
     lines = np.flatnonzero((text == 10) | (text == 13))
     is_space = np.isin(text, _SPACES) if not raw.isascii() else (text == 32) | ((text >= 9) & (text <= 13))
@@ -237,7 +244,7 @@ def _atoms(raw: str, begins: Ids, ends: Ids) -> _Atoms:
 
 
 def _units(owner: NDArray[np.intp], inside: Bools, prose: Bools, atoms: _Atoms) -> Ids:
-    """(A,) the number of each atom's unit: lexer tokens, in prose words."""
+    """(A,) the number of each atom's unit. Units are lexer tokens, or words in prose."""
     is_first = np.ones(len(owner), dtype=np.bool_)
     is_first[1:] = ~inside[1:] | ~inside[:-1] | (owner[1:] != owner[:-1])
     is_first[1:] |= prose[1:] & (atoms.led[1:] | atoms.blank[1:] | atoms.blank[:-1])

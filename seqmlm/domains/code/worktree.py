@@ -1,4 +1,4 @@
-"""A folder of source code, above all a git work tree: its own files, each once, each with its package."""
+"""Read the source files of a folder, such as a git work tree. Each file is read once, and has its package."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LIKENESS = 0.85
 def worktree_files(
     path: Path, *, languages: str | None = None, tracked: bool = True, vendored: bool = False, **_: object
 ) -> list[Path]:
-    """The files that `read_worktree` would open with these options."""
+    """The files that `read_worktree` opens with these options."""
     chosen = _chosen_languages(languages)
     all_names = _files(path, tracked)[0]
     names = [name for name in all_names if _is_source(name, chosen) and (vendored or not is_vendored(name))]
@@ -48,27 +48,31 @@ def read_worktree(
     unparsed: Unparsed = "keep",
     max_bytes: int = LARGEST,
 ) -> Iterator[Record]:
-    """Read the source files and notebooks below a folder, in the order of their names; ids are paths below
-    it.
+    """Read the source files and notebooks in a folder and its subfolders, in the order of their names.
 
-    In a git work tree these are the tracked files; elsewhere, and where git is not there or tracks nothing
-    below the folder, every file that is not hidden. A folder without any is searched for JSON with code.
+    The id of a record is the path of the file relative to the folder. In a git work tree, the tracked files
+    are read. If git is not installed or tracks no file in the folder, all files that are not hidden are read.
+    If the folder has no source file, JSON files with code are read.
 
     Args:
         path: the folder.
-        problems: receives files that cannot be decoded; counts what is skipped, by reason: vendored,
-            generated, minified, empty, binary and very large files, links, near duplicates.
-        languages: comma-separated languages to read ("python,go"); None reads all that are known.
-        tracked: False reads untracked and ignored files too.
+        problems: receives files that cannot be decoded. It counts skipped files by reason: vendored,
+            generated, minified, empty, binary and very large files, links, and near duplicates.
+        languages: the languages to read, separated by commas ("python,go"). None reads all known languages.
+        tracked: whether to read only tracked files. False also reads untracked and ignored files.
         generated: keep generated and minified files.
-        vendored: keep files below `site-packages`, `node_modules`, `vendor` and the like.
-        near_duplicates: likeness from which a file counts as a copy of an earlier one, in (0, 1]; 0 keeps
-            all, as scoring does where nothing else is asked for.
+        vendored: keep files in `site-packages`, `node_modules`, `vendor` and similar folders.
+        near_duplicates: similarity in (0, 1] from which a file is a copy of an earlier file and is skipped. 0
+            keeps all files, which is the default in scoring.
         unparsed, max_bytes: as in `read_source`.
+
+    Raises:
+        UsageError: the path is not a folder, or a language is unknown.
+        DataError: the folder has no file with code.
     """
     root = Path(path)
     if not root.is_dir():
-        raise UsageError(f"{path} is no folder, and a work tree is one: name it, or leave the format out")
+        raise UsageError(f"{path} is not a folder: give the folder of the work tree, or omit the format")
     chosen = _chosen_languages(languages)
     all_names, not_tracked = _files(root, tracked, problems)
     names = [name for name in all_names if _is_source(name, chosen)]
@@ -106,7 +110,7 @@ def read_worktree(
 def _json(
     root: Path, all_names: Sequence[PurePath], problems: Problems, near_duplicates: Share
 ) -> Iterator[Record]:
-    """The records of the JSON files of a folder that has no source file.
+    """The records of the JSON files in a folder without source files.
 
     Raises:
         DataError: the folder has no JSON file either.
@@ -115,14 +119,14 @@ def _json(
     names = [name for name in json_names if file_in_folder(root, name) is not None]
     problems.note("a symbolic link, skipped", Things(len(json_names) - len(names)))
     if not names:
-        remedy = f"known languages are {', '.join(LANGUAGES)}; also notebooks and JSON lines"
+        remedy = f"seqmlm reads notebooks, JSON lines, and files in {', '.join(LANGUAGES)}"
         raise DataError("no source file in this folder", source=str(root), remedy=remedy)
     for name in names:
         yield from read_code_json(root / name, problems, near_duplicates=near_duplicates)
 
 
 def _chosen_languages(languages: str | None) -> frozenset[str] | None:
-    """The languages of a comma-separated option; None for all."""
+    """The languages in an option, separated by commas; None for all languages."""
     if languages is None:
         return None
     chosen = frozenset(language.strip().lower() for language in languages.split(","))
@@ -132,7 +136,7 @@ def _chosen_languages(languages: str | None) -> frozenset[str] | None:
 
 
 def _is_source(name: PurePath, chosen: frozenset[str] | None) -> bool:
-    """Whether a file's name says that it is code or a notebook in a chosen language."""
+    """Whether a file is source code or a notebook in a chosen language, from its name."""
     suffix = stem_suffix(str(name))
     file_language = "python" if suffix in NOTEBOOK else language_of("x" + suffix)
     return bool(file_language) and (chosen is None or file_language in chosen)
@@ -141,17 +145,18 @@ def _is_source(name: PurePath, chosen: frozenset[str] | None) -> bool:
 def _files(
     root: Path, tracked: bool, problems: Problems | None = None
 ) -> tuple[list[PurePath], list[PurePath]]:
-    """Files below `root` that git tracks (all files where it tracks none), sorted; and the untracked ones.
+    """The sorted files below `root` that git tracks, and the untracked files.
 
-    Paths are relative to `root`; `problems` counts links and the like.
+    If git tracks no file, the first list has all files that are not hidden. Paths are relative to `root`.
+    `problems` counts links and other files that cannot be read.
     """
     tracked_names: list[PurePath] = []
     untracked_names: list[PurePath] = []
     if tracked:
-        with suppress(DataError, UsageError), WorkTree(root) as tree:  # there may be no git, or no work tree
+        with suppress(DataError, UsageError), WorkTree(root) as tree:  # git or the work tree can be missing
             tracked_names = tree.tracked_files()
             untracked_names = tree.untracked_files() if tracked_names else []
-    # A submodule is a folder, and a file may have been removed since it was added.
+    # A submodule is a folder, and a tracked file can be deleted in the work tree.
     tracked_names = [name for name in tracked_names if (root / name).is_file()]
     if not tracked_names:
         tracked_names = [Path(name).relative_to(root) for name in expand([root], problems)]

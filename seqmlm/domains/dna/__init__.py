@@ -1,8 +1,10 @@
-"""The DNA domain: genomes, reads and windows in, bases as units.
+"""The DNA field: it reads genomes, sequencing reads and windows of a genome, and its units are bases.
 
-Single bases are tokens, because with them every base can be asked, mutated and mapped; k-mers and byte pairs
-are there for those who want longer windows, and are measured in bits per base like them. Every second layer
-looks at the whole window, for bases pair far apart (`model.layers=nearby` is cheaper, and finds pairs later).
+By default each base is a token, because then every base can be masked, mutated and mapped. K-mers and byte
+pairs are alternatives that fit more bases into a window. They too are measured in bits per base.
+
+Every second layer attends to the whole window, because bases that are far apart can pair.
+`model.layers=nearby` is cheaper, but learns these pairs later.
 """
 
 from __future__ import annotations
@@ -41,36 +43,42 @@ if TYPE_CHECKING:
     from seqmlm.reports.pictures import Picture
 
 REGION = 2 * BLOCK
-"""Bases of a genome that stay together in a split: many windows, and a small phage still has two."""
+"""Bases of a genome that go to the same split. A region has many windows, and a small phage still has two
+regions."""
 
 
 def _contig(record: Record, problems: Problems) -> Iterator[Record]:
-    """The records of a table's cell, spelled and cut as a contig of a FASTA file is."""
+    """The records from a table's cell, normalized and cut like a contig in a FASTA file."""
     contig = Contig(record.id, source=record.source, line=record.line, problems=problems, meta=record.meta)
     for block in contig.records(record.raw.encode("utf-8")):
         yield block if record.document is None else replace(block, document=record.document)
 
 
 class Bases(Letters):
-    """One letter a base."""
+    """DNA text in which each letter is one base."""
 
     example = "ATGACCGGTACGATTCTGGCAGCTAAAGGT"
 
     def of_text(self, text: str, fields: Mapping[str, Any]) -> str:
-        """Bases; a text with foreign letters stays, to be refused where it is used."""
+        """The text as plain bases. Text with letters that are not nucleotides is returned unchanged; the code
+        that uses it refuses it."""
         plain = plain_letters(text.encode("utf-8"), Problems("skip"))
         return text if plain is None else plain.decode()
 
 
 def _own_bases(record: Record) -> str:
-    """The bases of a record without its context: training knows these, whatever is beside them now."""
+    """The bases of a record without its context.
+
+    They identify a record of the training data even if it now has different bases next to it.
+    """
     return str(record.raw)[slice(*own_range(record))]
 
 
 def _region(record: Record) -> str:
-    """The part of the genome a record comes from, so that neighbours stay together; else its bases.
+    """The key that decides the split of a record: its region of the genome, or else its bases.
 
-    A sequence and its reverse complement have one key: training reads both strands.
+    Neighbouring blocks therefore go to the same split. A sequence and its reverse complement have the same
+    key, because training reads both strands.
     """
     if "contig" not in record.meta:
         bases = str(record.raw).upper()
@@ -79,19 +87,20 @@ def _region(record: Record) -> str:
 
 
 def _place(record: Record) -> int | None:
-    """The place in the genome, contigs in the order of the file; None where the record is no part of one."""
+    """The position in the genome, with contigs in the order of the file; None for a record that is not part
+    of a longer contig."""
     return record.line * 2**32 + int(record.meta["start"]) if "contig" in record.meta else None
 
 
 def _pictures(level: Level) -> Sequence[Picture]:
-    """Scores along the contigs: a picture of single bases would be a page long for every record."""
+    """A picture of the scores along the contigs. A picture of single bases would fill a page per record."""
     from seqmlm.reports.pictures import Tracks
 
     return (Tracks("contig", "kb", 1000),)
 
 
 def _shows(row: Mapping[str, Any], anomaly: Mapping[str, Any]) -> bool:
-    """Whether a row shows an anomaly: both have places of the contig."""
+    """Whether a row overlaps an anomaly. Both have positions in the contig."""
     return overlap(row["contig_start"], row["contig_end"], anomaly)
 
 
@@ -112,11 +121,11 @@ DNA = Field(
         "bed": Format(read=read_bed, suffixes=(".bed",)),
         **table_formats(_contig),
     },
-    # To be scored, blocks of a contig come with the bases next to them.
+    # For scoring, each block of a contig is read together with the bases next to it.
     reading=Reading(
         dataset=dataset_format(partial(read_dataset, _contig)),
         scoring={"context": CONTEXT},
-        content=(NUCLEOTIDES, SEQUENCES),  # with many bases that are not known, letters are those of both
+        content=(NUCLEOTIDES, SEQUENCES),  # bases with many N are recognized only as SEQUENCES
     ),
     defaults=Defaults(
         tokenizer="base.v1",

@@ -1,4 +1,4 @@
-"""DNA with a token for each base: our own vocabulary, and those of checkpoints."""
+"""Tokenizers with one token per base: the vocabulary of `seqmlm`, and the vocabularies of checkpoints."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class BaseTokenizer(NucleotideTokenizer):
-    """One token a base.
+    """The default DNA tokenizer: each base is one token.
 
     >>> BaseTokenizer().encode("ACGTN").ids.tolist()
     [2, 6, 7, 8, 9, 5, 3]
@@ -41,7 +41,7 @@ class BaseTokenizer(NucleotideTokenizer):
     name: ClassVar[str] = "base.v1"
     traits: ClassVar[Traits] = replace(NucleotideTokenizer.traits, single_tokens=True)
     k: int = 1
-    """Bases of a token, which stands at its first one; of several, those of neighbouring tokens overlap."""
+    """Bases per token. A token has the position of its first base. If k > 1, neighbouring tokens overlap."""
 
     @cached_property
     def tokens(self) -> Sequence[str]:  # type: ignore[override]
@@ -53,7 +53,7 @@ class BaseTokenizer(NucleotideTokenizer):
 
     @cached_property
     def units(self) -> Units:
-        # The bases of a token, and the id of the first one: the others follow in alphabetical order.
+        # Maskers need k and the id of the first k-mer. The other k-mers follow in alphabetical order.
         masking = {"k": self.k, "first": FIRST}
         return Units(self.space, replace(self._unit_facts(self._complement), masking=masking))
 
@@ -76,7 +76,7 @@ class BaseTokenizer(NucleotideTokenizer):
         )
 
     def _token_weights(self, flat: Flat) -> Floats | None:
-        """The mean weight of each token's bases; None if case is ignored."""
+        """(T - k + 1,) the mean weight of each token's bases; None if soft-masked bases have weight 1."""
         if self._weight == 1:
             return None
         count = len(flat.codes) - self.k + 1
@@ -105,7 +105,7 @@ class BaseTokenizer(NucleotideTokenizer):
 
 
 class BaseLetters(LetterTokenizer):
-    """DNA, for a checkpoint that has a token for each of the four bases; it reads one strand."""
+    """The tokenizer for a checkpoint with a token for each of the four bases. It reads only one strand."""
 
     name: ClassVar[str] = "base_letters.v1"
     traits: ClassVar[Traits] = Traits(unit="base", closed=True, single_tokens=True)

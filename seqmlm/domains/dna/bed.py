@@ -1,4 +1,4 @@
-"""BED: windows of a genome, cut out of an indexed FASTA file."""
+"""Read BED files: windows of a genome, which are cut out of an indexed FASTA file."""
 
 from __future__ import annotations
 
@@ -33,23 +33,25 @@ def read_bed(
     max_n: int = LONGEST_GAP,
     genes: str | None = None,
 ) -> Iterator[Record]:
-    """Read the bases of BED windows (also .gz, .zst, "-"): 0-based, half open, `-` is the other strand.
+    """Read the bases of the windows in a BED file (also .gz, .zst, "-").
+
+    Start and end are 0-based and half open. Strand `-` gives the reverse complement.
 
     Args:
-        path: the file: contig, start, end and, if given, name, score and strand.
-        problems: receives lines that are no windows, contigs the genome lacks, and a VCF; told of windows
-            that reach over the end of a contig and are clipped.
-        genome: FASTA, plain or packed by bgzip; its index is made beside it, or in a temporary folder where
-            that cannot be written.
+        path: the file. Its columns are contig, start, end and, optionally, name, score and strand.
+        problems: receives lines that are not windows, windows on contigs that the genome does not have, and
+            VCF files. It counts windows that are clipped at the end of a contig.
+        genome: a FASTA file, plain or compressed with bgzip. The index is written next to it, or in a
+            temporary folder if its folder is not writable.
         block, max_n, genes: as in `read_genome`.
 
     Raises:
-        UsageError: no genome.
-        DataError: a file of genes that cannot be read.
+        UsageError: no genome was given.
+        DataError: the genome cannot be indexed, or the file of genes cannot be read.
     """
     source = source_of(path)
     if genome is None:
-        raise UsageError("a BED file names windows of a genome: add --option genome=FILE.fasta")
+        raise UsageError("a BED file lists windows of a genome: add --option genome=FILE.fasta")
     with open_genome(genome) as fasta:
         for number, feature in bed_features(source, problems):
             window = _window(feature, source, number, fasta, problems)
@@ -65,7 +67,7 @@ def read_bed(
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """A line of a BED file: bases start to end (0-based, half open) of a contig."""
+    """A line of a BED file: the bases from start to end (0-based, half open) of a contig."""
 
     contig: str
     start: int
@@ -78,7 +80,7 @@ class _Window:
         return self.strand == "-"
 
     def record(self, record: Record, genes: Genes | None) -> Record:
-        """A record of the window, with its place in the genome."""
+        """The record with its position in the genome. `record` was cut from the letters of this window."""
         inside = int(record.meta.get("start", 0))
         first = self.end - inside - len(record.raw) if self.reverse else self.start + inside
         meta: dict[str, Any] = {"contig": self.contig, "start": first, "strand": self.strand}
@@ -88,7 +90,7 @@ class _Window:
 
 
 def _letters(fasta: Any, window: _Window) -> Iterator[bytes]:
-    """The letters of a window in its direction, a stretch at a time."""
+    """The letters of a window in the direction of its strand, in pieces of at most `_STRETCH` bases."""
     starts = range(window.start, window.end, _STRETCH)
     for start in reversed(starts) if window.reverse else starts:
         letters = str(fasta[window.contig][start : min(start + _STRETCH, window.end)])
@@ -97,20 +99,22 @@ def _letters(fasta: Any, window: _Window) -> Iterator[bytes]:
 
 
 def _window(feature: Feature, source: str, line: int, fasta: Any, problems: Problems) -> _Window | None:
-    """The window that a line names, or None for a bad one."""
+    """The window of a line, or None if the line is bad. `problems` receives bad lines."""
 
     def refuse(reason: str, remedy: str) -> None:
-        """Hand the line to the problems."""
+        """Add the line to `problems`."""
         error = DataError(reason, source=source, line=line, remedy=remedy)
         problems.bad(error, "\t".join(feature.columns)[:1000])
 
     contig = name_among(feature.name, fasta)
     if contig is None:
-        refuse("a contig that the genome does not have", "give the genome that the windows were made for")
+        refuse("a contig that the genome does not have", "use the genome that the windows were made for")
         return None
     size = len(fasta[contig])
     if feature.start >= feature.end or feature.start >= size:
-        refuse("an empty window, or one behind the end of its contig", "BED counts from 0, end excluded")
+        refuse(
+            "an empty window, or a window after the end of its contig", "BED counts from 0 and excludes end"
+        )
         return None
     if feature.end > size:
         problems.note("a window clipped at the end of its contig")
@@ -122,11 +126,15 @@ def _window(feature: Feature, source: str, line: int, fasta: Any, problems: Prob
 
 @contextmanager
 def open_genome(genome: str, option: str = "--option genome=FILE") -> Iterator[Any]:
-    """The genome for random access: contig name to letters.
+    """Open a genome for random access by contig name and position.
 
     Args:
-        genome: FASTA, plain or packed by bgzip; its index is made beside it, or in a temporary folder.
-        option: that named it, for the message of a file that is not there or cannot be indexed (DataError).
+        genome: a FASTA file, plain or compressed with bgzip. The index is written next to it, or in a
+            temporary folder if its folder is not writable.
+        option: the option that named the file, for the error message.
+
+    Raises:
+        DataError: the file does not exist or cannot be indexed.
     """
     import pyfaidx
 
@@ -135,19 +143,22 @@ def open_genome(genome: str, option: str = "--option genome=FILE") -> Iterator[A
         raise DataError("no such genome file", source=genome, remedy=f"check {option}")
     try:
         fasta = pyfaidx.Fasta(str(_indexable_path(path)), as_raw=True, rebuild=True)
-    except Exception as error:  # pyfaidx and bgzf raise whatever they meet
+    except Exception as error:  # pyfaidx and bgzf document no exceptions, and raise many kinds
         reason = f"the genome cannot be indexed ({type(error).__name__})"
-        remedy = "it must be FASTA with lines of equal length, plain or packed by bgzip (gzip does not do)"
+        remedy = "use a FASTA file with lines of equal length, plain or compressed with bgzip (not gzip)"
         if twice := re.search('Duplicate key "(.*)"', str(error)):
-            reason = f"two contigs of the genome are called {twice[1][:60]}"
-            remedy = "leave one out, or name them apart: nobody knows which one is meant"
+            reason = f"two contigs of the genome have the name {twice[1][:60]}"
+            remedy = "remove or rename one of them"
         raise DataError(reason, source=genome, remedy=remedy) from None
     with fasta:
         yield fasta
 
 
 def _indexable_path(path: Path) -> Path:
-    """The genome, or where no index can be written beside it a link to it in a folder for temporary files."""
+    """The path of the genome if its index exists or can be written next to it.
+
+    Otherwise, the path of a link to the genome in a temporary folder of this user.
+    """
     needed = [".fai", ".gzi"] if path.suffix in COMPRESSED else [".fai"]
     if os.access(path.parent, os.W_OK) or all(Path(f"{path}{ending}").exists() for ending in needed):
         return path

@@ -1,4 +1,7 @@
-"""DNA by byte-pair encoding over A C G T (Zhou et al. 2023, DNABERT-2): frequent strings are one token."""
+"""Byte-pair encoding of DNA over A C G T: frequent strings of bases are one token.
+
+DNABERT-2 uses the same method (Zhou et al. 2023).
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,9 @@ if TYPE_CHECKING:
 
 SMALLEST, LARGEST = 64, 4096
 
-_PIECE = 64  # bases of a training word: the trainer scans the whole word for every merge
+_PIECE = (
+    64  # bases per training word; words are short because the trainer scans the whole word for every merge
+)
 _PIECES = 1 << 16
 _PIECES_PER_LINE = 256
 
@@ -35,10 +40,10 @@ Merges = list[tuple[str, str]]
 
 
 class DnaBpeTokenizer(SeveralBaseTokenizer):
-    """Merges of bases, learnt from the data; every N is a token of its own.
+    """A byte-pair tokenizer whose merges are trained on the data. Each N is a token by itself.
 
     Args:
-        merges: pairs of tokens in the order learnt; `train` and `load` make them.
+        merges: pairs of tokens in the order of training. `train` and `load` supply them.
         soft_mask_weight: see `NucleotideTokenizer`.
     """
 
@@ -61,23 +66,25 @@ class DnaBpeTokenizer(SeveralBaseTokenizer):
         soft_mask_weight: Share = 0.1,
         **options: Any,
     ) -> Self:
-        """Learn merges from sequences.
+        """Train a tokenizer on sequences.
 
         Args:
-            texts: read once; at most 4 million bases are kept, spread evenly over all of them.
-            vocabulary_size: the most ids there may be, the six special ones included. None fits it to the
-                data: 2 sqrt(bases), a multiple of 8 between 64 and 4,096 (DNABERT-2's).
+            texts: the sequences, which are read once. At most 4 million bases are used, sampled evenly from
+                all sequences.
+            vocabulary_size: maximum number of token ids, including the six special tokens. None chooses it
+                from the data: 2 sqrt(bases), rounded up to a multiple of 8, between 64 and 4,096. DNABERT-2
+                has 4,096.
             soft_mask_weight: see `NucleotideTokenizer`.
 
         Raises:
-            UsageError: an unknown option, or a vocabulary size without room for the bases.
-            DataError: no bases in the sequences.
+            UsageError: unknown option, or the vocabulary size is too small for the four bases.
+            DataError: the sequences contain no bases.
         """
         if options:
             raise UsageError(f"{cls.name} has no option {min(options)!r}; known: soft_mask_weight")
         pieces, bases = _sample_pieces(texts)
         if not pieces:
-            reason = "there are no bases to learn a vocabulary from"
+            reason = "the sequences contain no bases, so no vocabulary can be trained"
             raise DataError(reason, remedy="give files that contain DNA")
         size = vocabulary_size or min(max(math.ceil(2 * math.sqrt(bases) / 8) * 8, SMALLEST), LARGEST)
         if size < (smallest := FIRST + len(BASES)):
@@ -92,7 +99,7 @@ class DnaBpeTokenizer(SeveralBaseTokenizer):
         return self._make_encodings(ids, bounds, flat)
 
     def _other_strand(self, ids: Ids) -> Ids | None:
-        """The other strand, encoded again, if it has the same number of tokens."""
+        """(L,) the token ids of the other strand, or None if it has a different number of tokens."""
         turned = reverse_complement("".join([self.tokens[token] for token in ids.tolist()]))
         ids_of_strand = self._backend.encode(turned).ids
         return np.array(ids_of_strand, dtype=np.int32) if len(ids_of_strand) == len(ids) else None
@@ -112,13 +119,14 @@ class DnaBpeTokenizer(SeveralBaseTokenizer):
 
 
 def _merges_of(backend: tokenizers.Tokenizer) -> Merges:
-    """The merges of a trained tokenizer, in their order."""
+    """The merges of a trained tokenizer, in the order of training."""
     merges = json.loads(backend.to_str())["model"]["merges"]
     return [(a, b) for a, b in merges]
 
 
 def _learn(pieces: Sequence[str], size: int) -> Merges:
-    """The merges of a vocabulary of `size` tokens, four of them bases; at most `size` - 4."""
+    """Train the merges for a vocabulary of `size` tokens. Four of these are the bases, so there are at most
+    `size` - 4 merges."""
     scratch = tokenizers.Tokenizer(models.BPE())
     scratch.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.BpeTrainer(
@@ -130,7 +138,7 @@ def _learn(pieces: Sequence[str], size: int) -> Merges:
 
 
 def _sample_pieces(texts: Iterable[str]) -> tuple[list[str], int]:
-    """A sample of pieces of runs of bases, evenly over all texts, and the number of all bases."""
+    """At most `_PIECES` pieces, sampled evenly from all texts, and the number of bases in all texts."""
     sample: list[str] = []
     bases, step = 0, 1
     for number, piece in enumerate(_pieces(texts)):
@@ -143,7 +151,7 @@ def _sample_pieces(texts: Iterable[str]) -> tuple[list[str], int]:
 
 
 def _pieces(texts: Iterable[str]) -> Iterator[str]:
-    """Pieces of runs of bases without N, in their order."""
+    """The texts in order, in pieces of at most `_PIECE` bases. N is dropped and separates pieces."""
     for text in texts:
         for run in text.upper().split("N"):
             for start in range(0, len(run), _PIECE):

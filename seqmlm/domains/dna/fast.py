@@ -1,4 +1,4 @@
-"""Vocabularies of bases as Hugging Face fast tokenizers with equal ids, so that AutoTokenizer loads them."""
+"""Export DNA vocabularies as Hugging Face fast tokenizers with the same ids, for `AutoTokenizer`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LETTERS = "ACGTN"
 
 
 def kmer_blocks(tokens: Sequence[str], k: int) -> PreTrainedTokenizerFast:
-    """Vocabulary of non-overlapping k-mers, with single letters where none fits."""
+    """The fast tokenizer for non-overlapping k-mers. Bases that do not fill a k-mer are single letters."""
     backend = word_level(tokens)
     backend.normalizer = uppercase([])
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(f"[ACGT]{{{k}}}|."), behavior="isolated")
@@ -22,7 +22,7 @@ def kmer_blocks(tokens: Sequence[str], k: int) -> PreTrainedTokenizerFast:
 
 
 def bpe(tokens: Sequence[str], merges: Sequence[tuple[str, str]]) -> PreTrainedTokenizerFast:
-    """Vocabulary of merges of bases."""
+    """The fast tokenizer for byte-pair merges of bases."""
     ids = {token: number for number, token in enumerate(tokens)}
     backend = Tokenizer(models.BPE(vocab=ids, merges=list(merges), unk_token="[UNK]"))
     backend.normalizer = uppercase([])
@@ -30,7 +30,7 @@ def bpe(tokens: Sequence[str], merges: Sequence[tuple[str, str]]) -> PreTrainedT
 
 
 def uppercase(later: Sequence[Any]) -> Any:
-    """The normalizer that gives soft-masked bases the ids of others; then come the `later` normalizers."""
+    """A normalizer that turns soft-masked bases into capitals and then applies the `later` normalizers."""
     return normalizers.Sequence(
         [*(normalizers.Replace(letter.lower(), letter) for letter in LETTERS), *later]
     )

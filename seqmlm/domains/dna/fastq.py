@@ -1,7 +1,8 @@
-"""FASTQ: reads with a quality for every base, four lines each.
+"""Read FASTQ files: four lines per read, with a Phred quality for each base.
 
-A reader of our own: the same records made of what Bio.SeqIO gives take 1.4 times as long
-(`benchmarks/ingest.py`), and it ends at the first bad read, where this one names it and goes on.
+This module has its own parser instead of Bio.SeqIO for two reasons. Making the same records with Bio.SeqIO
+takes 1.4 times as long (`benchmarks/ingest.py`). Bio.SeqIO also stops at the first bad read. This parser
+reports the bad read and continues.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ _ZERO = 33  # "!" is a quality of 0 (Sanger, Illumina 1.8 and later)
 _STRAY_KEPT = 1 << 18  # characters
 _NO_READ = (
     "not a read of four lines (@name, sequence, +, quality)",
-    "reads over more lines must be joined; check that this is FASTQ",
+    "check that this is FASTQ, and write each sequence and each quality on one line",
 )
-_TORN = ("the file ends within a read", "fetch the file again, or leave the read out")
+_TORN = ("the file ends within a read", "fetch the file again, or remove the read")
 
 
 def read_fastq(
@@ -37,15 +38,17 @@ def read_fastq(
     min_length: int = 1,
     max_bytes: int = MAX_BYTES,
 ) -> Iterator[Record]:
-    """Read FASTQ (also .gz, .zst, "-") of four lines a read; a base that was not called, `N` or `.`, is N.
+    """Read a FASTQ file with four lines per read (also .gz, .zst, "-").
+
+    Bases that the sequencer did not call (`N` or `.`) become N.
 
     Args:
         path: the file.
-        problems: receives reads whose sequence and quality differ in length, and what is not a read; told of
-            reads that were left out or trimmed.
-        min_quality: reads with a lower mean Phred quality are left out.
-        trim: bases of a lower quality go from both ends.
-        min_length: shorter reads are left out, after trimming.
+        problems: receives reads whose sequence and quality differ in length, and lines that are not a read.
+            It counts reads that are left out or trimmed.
+        min_quality: lowest mean Phred quality. Reads below it are left out.
+        trim: lowest Phred quality at the ends of a read. Bases below it are removed from both ends.
+        min_length: shortest read after trimming, in bases. Shorter reads are left out.
         max_bytes: longest line.
     """
     source = source_of(path)
@@ -54,7 +57,7 @@ def read_fastq(
         name = (header[1:].split(maxsplit=1) or [f"{Path(source).name}:{line}"])[0]
         if len(letters) != len(quality):
             reason = "sequence and quality of a read differ in length"
-            remedy = "fetch the file again, or leave the read out"
+            remedy = "fetch the file again, or remove the read"
             problems.bad(_error(reason, source, line, remedy), "\n".join(record_lines))
             continue
         bases = plain_letters(letters.replace(".", "N").encode("utf-8", "replace"), problems)
@@ -77,9 +80,10 @@ def read_fastq(
 
 
 def _reads(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[int, list[str]]]:
-    """(line, the four lines) of every read; after something else the search goes on for the next one.
+    """The number of the first line and the four lines of each read.
 
-    A read of which a line was refused goes with that line.
+    Lines that are not a read go to `problems`, and the search continues at the next line. If one line of a
+    read was refused, the whole read is left out.
     """
     waiting: list[tuple[int, str]] = []
     stray = _StrayLines(source, problems)
@@ -108,17 +112,18 @@ def _reads(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[in
     stray.tell(last)
 
 
-_REFUSED = "\0"  # stands for a line that was refused; no line holds it
+_REFUSED = "\0"  # takes the place of a refused line; no real line has this text
 
 
 def _with_refused(due: int, came: tuple[int, str]) -> Iterator[tuple[int, str]]:
-    """A numbered line, and before it the lines that were refused since `due`."""
+    """The refused lines from number `due` on, each as `_REFUSED`, and then the numbered line that came."""
     yield from ((number, _REFUSED) for number in range(due, came[0]))
     yield came
 
 
 class _StrayLines:
-    """Lines in a row that belong to no read: one bad record, or several where they are very many."""
+    """Consecutive lines that are not part of a read. They are reported as one bad record, or as several if
+    they are longer than `_STRAY_KEPT` characters."""
 
     def __init__(self, source: str, problems: Problems) -> None:
         self._source, self._problems = source, problems
@@ -126,9 +131,9 @@ class _StrayLines:
         self._line = self._size = 0
 
     def add(self, line: int, text: str, why: tuple[str, str]) -> None:
-        """Keep a line for the dead letters; where nothing is kept, say at once what is wrong."""
+        """Collect a line for the next report. Report at once if errors are raised or there is much text."""
         if text == _REFUSED:
-            return  # it has been told
+            return  # this line was reported when it was refused
         self._line = self._line if self.lines else line
         self.lines.append(text)
         self._size += len(text)
@@ -136,18 +141,19 @@ class _StrayLines:
             self.tell(why)
 
     def tell(self, why: tuple[str, str]) -> None:
-        """Hand the lines so far to the problems, as one bad record."""
+        """Report the lines collected so far as one bad record."""
         if self.lines:
             text, self.lines, self._size = "\n".join(self.lines), [], 0
             self._problems.bad(_error(why[0], self._source, self._line, why[1]), text)
 
 
 def _ends(phred: bytes, trim: int) -> tuple[int, int]:
-    """Begin and end (half open) of the bases between the first and the last one of sufficient quality."""
+    """Start and end (half open) of the bases from the first to the last base with quality >= `trim`; (0, 0)
+    if there is none."""
     good = np.flatnonzero(np.frombuffer(phred, dtype=np.uint8) >= trim + _ZERO)
     return (int(good[0]), int(good[-1]) + 1) if len(good) else (0, 0)
 
 
 def _error(reason: str, source: str, line: int, remedy: str) -> DataError:
-    """The error for a read at a line."""
+    """The error for a read that begins at a line."""
     return DataError(reason, source=source, line=line, remedy=remedy)

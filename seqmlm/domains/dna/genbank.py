@@ -1,4 +1,7 @@
-"""GenBank and EMBL: sequences and genes of their entries, as Biopython reads them, an entry at a time."""
+"""Read GenBank, EMBL and RNA Stockholm files, one entry at a time, with Biopython.
+
+GenBank and EMBL entries give sequences and their genes.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +31,14 @@ def read_genbank(
     context: int = 0,
     max_bytes: int = LARGEST,
 ) -> Iterator[Record]:
-    """Read the sequences of GenBank entries (also .gz, .zst, "-") and the places of their genes.
+    """Read the sequences and gene positions of GenBank entries (also .gz, .zst, "-").
 
     Args:
         path: the file.
-        problems: receives entries that cannot be read, or without a sequence or an end, and text outside of
-            entries; told of genes without a place.
+        problems: receives entries that cannot be read, entries without a sequence or an end (`//`), and text
+            outside of entries. It counts genes without a position.
         block, max_n, context: as in `read_genome`.
-        max_bytes: largest entry, which is held in memory whole.
+        max_bytes: largest entry. An entry is read into memory as a whole.
     """
     source = source_of(path)
     for entry in entries(source, problems, max_bytes, "entry"):
@@ -60,12 +63,12 @@ def read_embl(
     context: int = 0,
     max_bytes: int = LARGEST,
 ) -> Iterator[Record]:
-    """Read the sequences of EMBL (ENA) flat files (also .gz, .zst, "-") and the places of their genes.
+    """Read the sequences and gene positions of EMBL (ENA) flat files (also .gz, .zst, "-").
 
     Args:
         path: the file.
-        problems: receives entries that cannot be read, or without a sequence or an end; told of genes without
-            a place.
+        problems: receives entries that cannot be read, and entries without a sequence or an end (`//`). It
+            counts genes without a position.
         block, max_n, context, max_bytes: as in `read_genbank`.
     """
     source = source_of(path)
@@ -76,7 +79,7 @@ def read_embl(
 def _records(
     entry: Entry, form: str, source: str, problems: Problems, block: int, max_n: int, context: int
 ) -> Iterator[Record]:
-    """The records of the sequences of an entry."""
+    """The records of all sequences of an entry."""
     noun = "an EMBL entry" if form == "embl" else "an entry"
     for sequence in flat(entry, form, noun, source, problems):
         contig = Contig(
@@ -94,7 +97,7 @@ def _records(
 
 
 def _genes(sequence: Any, entry: Entry, source: str, problems: Problems) -> Genes | None:
-    """The genes of an entry; None where it has none."""
+    """The genes of an entry, or None if it has no genes. At most `MOST_GENES` are kept."""
     genes = set[Gene]()
     for number, feature in enumerate(sequence.features):
         first = {key: values[0] for key, values in feature.qualifiers.items() if key in ("gene", "locus_tag")}
@@ -105,28 +108,28 @@ def _genes(sequence: Any, entry: Entry, source: str, problems: Problems) -> Gene
         if not places:
             begins = [match.start() for match in _FEATURE.finditer(entry.text)]
             line = entry.line + entry.text.count("\n", 0, begins[number] if number < len(begins) else 0)
-            problems.note("a gene without a place, left out", source=source, line=line)
+            problems.note("a gene without a position, left out", source=source, line=line)
         elif len(genes) + len(places) <= MOST_GENES:
             genes |= places
         else:
-            problems.note(f"a gene after {MOST_GENES:,} others of its entry, left out")
+            problems.note(f"a gene after the first {MOST_GENES:,} of its entry, left out")
     return Genes(genes) if genes else None
 
 
 def _error(reason: str, source: str, line: int) -> DataError:
-    """The error for an entry at a line."""
-    remedy = "check that this is GenBank, and fetch the entry again with its sequence"
+    """The error for an entry that begins at a line."""
+    remedy = "check that this is GenBank, and fetch the complete entry again, including its sequence"
     return DataError(reason, source=source, line=line, remedy=remedy)
 
 
 def read_rna_families(
     path: str | Path, problems: Problems, *, gaps: Gaps = "drop", max_bytes: int = MAX_BYTES
 ) -> Iterator[Record]:
-    """Read Stockholm alignments of DNA or RNA (also .gz, .zst, "-"), a record a row.
+    """Read Stockholm alignments of DNA or RNA (also .gz, .zst, "-"). Each row is a record.
 
     Args:
         path: the file.
-        problems: receives alignments that cannot be read, and rows with letters of proteins.
+        problems: receives alignments that cannot be read, and rows with letters that are not nucleotides.
         gaps, max_bytes: as in `seqmlm.data.readers.biopython.read_stockholm`.
     """
     yield from sequences(read_stockholm(path, problems, gaps=gaps, max_bytes=max_bytes), problems, gaps)

@@ -1,12 +1,15 @@
-"""Genes along contigs: of the feature tables of GenBank and EMBL entries, and of GFF3 files beside a genome.
+"""Genes on contigs, and the consequences of variants in coding sequences.
 
-Only names and places are kept, of genes and of what is named after one (a coding sequence, a tRNA): a tenth
-of a percent of the size of a genome.
+Genes come from the feature tables of GenBank and EMBL entries, or from a GFF3 file that belongs to a genome.
+Only names and positions are kept, for genes and for features that are named after a gene (coding sequences,
+tRNAs). They take about a tenth of a percent of the size of the genome.
 
-What a variant does to proteins needs the parts of coding sequences. Consequences have the names of
-the Sequence Ontology. No model is asked: a codon counts by how frequent it is in the coding sequences
-themselves, where a stop hardly ever stands before the end, and its residue by BLOSUM62. A codon that a
-feature says to be read otherwise (`transl_except`: selenocysteine at a TGA) is what it is read as.
+The consequence of a variant is computed from the parts of the coding sequence. Consequences have the names
+of the Sequence Ontology. No model is needed. A codon is scored by its frequency in the coding sequences, in
+which a stop codon hardly ever occurs before the end. The residue of the codon is scored with BLOSUM62.
+
+A feature can define a different residue for a codon (`transl_except`, such as selenocysteine at a TGA). The
+codon then has this residue.
 """
 
 from __future__ import annotations
@@ -34,16 +37,16 @@ from seqmlm.domains.variants import blosum62
 from seqmlm.errors import DataError
 
 LARGEST = 1 << 30
-"""Bytes of an entry, which is held in memory whole: a chromosome."""
+"""Maximum bytes of an entry, such as a chromosome. An entry is read into memory as a whole."""
 MOST_GENES = 1_000_000
-"""Genes of a file that are kept; the largest annotations have a tenth of that."""
+"""Maximum number of genes that are kept for a file. The largest annotations have a tenth of this."""
 
 _PRODUCTS = ("CDS", "tRNA", "rRNA", "tmRNA", "ncRNA")
 _PREFIXES = ("gene-", "gene:", "Gene:")
 
 
 class Gene(NamedTuple):
-    """A gene, or a part of one: bases start to end (0-based, half open) of its contig."""
+    """A gene or part of a gene: the bases from start to end (0-based, half open) of its contig."""
 
     start: int
     end: int
@@ -51,7 +54,7 @@ class Gene(NamedTuple):
 
 
 class Genes:
-    """The genes of one contig, given in any order; equal ones count once."""
+    """The genes of one contig, searchable by position. Duplicates are dropped."""
 
     def __init__(self, genes: Iterable[Gene]) -> None:
         self._genes = sorted(set(genes))
@@ -62,13 +65,13 @@ class Genes:
         return len(self._genes)
 
     def overlapping(self, start: int, end: int) -> tuple[Gene, ...]:
-        """The genes that share a base with the bases start to end (0-based, half open), by place."""
+        """The genes that overlap the bases from start to end (0-based, half open), in order of position."""
         first, last = bisect_right(self._reached, start), bisect_left(self._starts, end)
         return tuple(gene for gene in self._genes[first:last] if gene.end > start)
 
 
 def overlapping_names(genes: Iterable[Gene], start: int, end: int) -> list[str]:
-    """The names of the genes that share a base with the bases start to end, each once, by place.
+    """The distinct names of the genes that overlap the bases from start to end, in the order of `genes`.
 
     >>> overlapping_names([Gene(0, 9, "a"), Gene(5, 8, "b"), Gene(5, 9, "a"), Gene(12, 20, "c")], 6, 12)
     ['a', 'b']
@@ -77,7 +80,7 @@ def overlapping_names(genes: Iterable[Gene], start: int, end: int) -> list[str]:
 
 
 def is_gene(kind: str) -> bool:
-    """Whether a feature of this kind is a gene, or is named after one.
+    """Whether a feature of this kind is a gene or is named after its gene.
 
     >>> [is_gene(kind) for kind in ("gene", "pseudogene", "tRNA", "exon")]
     [True, True, True, False]
@@ -86,7 +89,10 @@ def is_gene(kind: str) -> bool:
 
 
 def name_of(kind: str, qualifiers: Mapping[str, str]) -> str | None:
-    """The name of a feature: its gene, else its locus; of a gene of GFF3 also its name or identifier."""
+    """The name of a feature: its gene or else its locus tag, or None if it has neither.
+
+    For a gene, the attributes `Name` and `ID` of GFF3 are used too.
+    """
     keys = ("gene", "Name", "locus_tag", "ID") if kind.endswith("gene") else ("gene", "locus_tag")
     name = next((qualifiers[key] for key in keys if qualifiers.get(key)), None)
     if name is None:
@@ -96,31 +102,33 @@ def name_of(kind: str, qualifiers: Mapping[str, str]) -> str | None:
 
 
 def local_parts(feature: Any) -> list[Any]:
-    """The parts of a feature of Biopython that have a place in its own entry."""
+    """The parts of a Biopython feature that have a position in the entry of the feature."""
     parts = feature.location.parts if feature.location is not None else ()
     return [part for part in parts if part.ref is None and isinstance(part.start + part.end, int)]
 
 
 def genes_of(path: str, contig: str, problems: Problems) -> Genes | None:
-    """The genes of a contig in a GFF3 file, which is read once; None, noted, for one that it does not name.
+    """The genes of a contig in a GFF3 file, or None if the file has no gene on this contig.
+
+    The file is read once and cached. Contigs without genes are counted in `problems`.
 
     Raises:
-        DataError: a line that is not GFF3, or too many genes.
+        DataError: the file does not exist, a line is not GFF3, or there are more than `MOST_GENES` genes.
     """
     try:
         facts = os.stat(path)
     except (OSError, ValueError):
-        raise DataError("no such file of genes", source=path, remedy="check --option genes=FILE") from None
+        raise DataError("no such gene file", source=path, remedy="check --option genes=FILE") from None
     by_contig = _genes_by_contig(path, facts.st_mtime_ns, facts.st_size, facts.st_ino)
     name = name_among(contig, by_contig)
     if name is None:
-        problems.note("a contig without any gene in the file of genes")
+        problems.note("a contig without any gene in the gene file")
     return None if name is None else by_contig[name]
 
 
-@lru_cache(maxsize=1)  # a genome is read file by file, and its beginning to estimate what a scoring takes
+@lru_cache(maxsize=1)  # the same genes are needed for each file of a genome, and for the estimate of the time
 def _genes_by_contig(path: str, *facts: int) -> Mapping[str, Genes]:
-    """The genes of a GFF3 file by contig; equal facts are the same file."""
+    """The genes of a GFF3 file by contig. Time, size and inode (`facts`) tell whether the file changed."""
     by_contig: dict[str, set[Gene]] = {}
     count = 0
     for number, feature in gff_features(path, Problems("raise"), is_gene):
@@ -129,16 +137,16 @@ def _genes_by_contig(path: str, *facts: int) -> Mapping[str, Genes]:
         by_contig.setdefault(feature.name, set()).add(Gene(feature.start, feature.end, name))
         count += 1
         if count > MOST_GENES:
-            remedy = "keep the lines of genes alone, and of the contigs that are scored"
+            remedy = "keep only the gene lines of the contigs that are scored"
             raise DataError(f"more than {MOST_GENES:,} genes", source=path, line=number, remedy=remedy)
     return {contig: Genes(genes) for contig, genes in by_contig.items()}
 
 
 def _attributes(feature: Feature, path: str, number: int) -> dict[str, str]:
-    """The attributes of a line of GFF3, by name."""
+    """The attributes of a line of GFF3 (column 9), by name."""
     pairs = [part.partition("=") for part in feature.columns[8].split(";") if part.strip()]
     if not all(equals for _, equals, _ in pairs):
-        reason = "attributes that are not NAME=VALUE (is it GTF?)"
+        reason = "attributes that are not NAME=VALUE (is the file GTF?)"
         raise DataError(reason, source=path, line=number, remedy=GFF_COLUMNS)
     return {key.strip(): unquote(value.strip()) for key, _, value in pairs}
 
@@ -146,15 +154,17 @@ def _attributes(feature: Feature, path: str, number: int) -> dict[str, str]:
 # Coding sequences
 
 COUNTED = 2_000_000
-"""Codons by whose number all are judged."""
+"""Codons that are counted to estimate codon frequencies. Counting ends with the coding sequence that reaches
+this number."""
 
 STOP, FRAMESHIFT, STOP_LOST, START_LOST = "stop_gained", "frameshift_variant", "stop_lost", "start_lost"
 PARTLY, INFRAME, MISSENSE = "coding_sequence_variant", "inframe_indel", "missense_variant"
 UNKNOWN, SYNONYMOUS = "incomplete_terminal_codon_variant", "synonymous_variant"
 WORST = (STOP, FRAMESHIFT, STOP_LOST, START_LOST, PARTLY, INFRAME, MISSENSE, UNKNOWN, SYNONYMOUS)
-"""By how much they change; of `PARTLY` that cannot be told, as the end of a part is in it."""
+"""Consequences from the most to the least severe. The severity of `PARTLY` is unknown, because the variant
+contains the end of a part of the coding sequence."""
 
-_BACTERIAL = (4, 11, 25)  # genetic codes in which GTG and TTG begin proteins, too
+_BACTERIAL = (4, 11, 25)  # genetic codes in which GTG and TTG are start codons too
 _STARTS = ("ATG", "GTG", "TTG")
 _FACTS = ("gene", "locus_tag", "Name", "protein_id", "transl_table", "partial")
 _EXCEPT = "transl_except"
@@ -162,11 +172,16 @@ _RECODED = re.compile(r"pos:(.*?),aa:(\w+)")
 
 
 class Effect(NamedTuple):
-    """The effect of a variant on a coding sequence of a gene; the consequence is one of `WORST`.
+    """The effect of a variant on a coding sequence of a gene. `consequence` is one of `WORST`.
 
-    change: of the protein, as HGVS has it (p.Q12*); "" of others than single residues.
-    codon: log-ratio of the new codons' probability in place of the old residues to that of the old codons,
-    nats; None of deletions and insertions, and where a start or a stop is lost.
+    Attributes:
+        gene: the name of the gene.
+        consequence: the term of the Sequence Ontology.
+        change: the change of the protein in HGVS notation (p.Q12*), or "" if it is not a change of one
+            residue.
+        codon: log-ratio in nats of the probability of the new codons to the probability of the old codons,
+            given the old residues. It is None for deletions and insertions, and if a start or stop codon
+            is lost.
     """
 
     gene: str
@@ -184,10 +199,15 @@ class _Part(NamedTuple):
 
 
 class _Coding(NamedTuple):
-    """A coding sequence of a contig, its parts in the order in which they are read.
+    """A coding sequence of a contig.
 
-    skipped: bases in front of its first whole codon. table: of NCBI's genetic codes. begins: whether its
-    first codon is the first of the protein. recoded: residues of codons, by number, that are read otherwise.
+    Attributes:
+        gene: the name of its gene.
+        parts: its parts in reading order.
+        skipped: bases before its first whole codon.
+        table: number of the genetic code at NCBI.
+        begins: whether its first codon is the first codon of the protein.
+        recoded: residues of codons with a `transl_except`, by 0-based codon number.
     """
 
     gene: str
@@ -199,16 +219,18 @@ class _Coding(NamedTuple):
 
     @property
     def starts(self) -> tuple[str, ...]:
-        """Codons that a protein begins with."""
+        """The start codons of the genetic code."""
         return _STARTS if self.table in _BACTERIAL else _STARTS[:1]
 
     def begins_with(self, codon: str) -> bool:
-        """Whether a protein begins with a codon that is a start, or is read as one."""
+        """Whether the sequence has its first codon, and this codon is a start codon or is recoded as M."""
         return self.begins and (codon in self.starts or self.recoded.get(0) == "M")
 
     def residue(self, codon: str, number: int | None = None) -> str:
-        """The residue of a codon: X of letters that are no bases, * of a stop. With a `number`, the codon is
-        the genome's own, which may be recoded."""
+        """The residue of a codon: `*` for a stop codon, X for a codon with letters that are not bases.
+
+        With a `number`, the codon is the codon of the genome at this number, which can be recoded.
+        """
         if number is not None and number in self.recoded:
             return self.recoded[number]
         code = unambiguous_dna_by_id[self.table]
@@ -216,16 +238,18 @@ class _Coding(NamedTuple):
 
 
 class CodingSequences:
-    """The coding sequences of a genome.
+    """The coding sequences of a genome, their codon frequencies, and the effects of variants on them.
 
     Args:
-        path: GFF3, GenBank or EMBL (also .gz, .zst). Lines of GFF3 of type CDS with one ID are one sequence,
-            and lines with an ID each where they have one Parent and phases that go on.
-        genome: its contigs by name, for random access; what reaches behind the end of one goes on at its
-            beginning.
+        path: a GFF3, GenBank or EMBL file (also .gz, .zst). GFF3 lines of type CDS with the same ID are one
+            sequence. So are lines with different IDs, if they have the same Parent and their phases continue
+            each other.
+        genome: the contigs of the genome by name, for random access. A part that extends past the end of a
+            contig continues at its beginning, as in a circular genome.
 
     Raises:
-        DataError: no such file, one that is none of these, or no coding sequence on a contig of the genome.
+        DataError: the file does not exist, is in none of these formats, or has no coding sequence on a contig
+            of the genome.
     """
 
     def __init__(self, path: str, genome: Any) -> None:
@@ -242,9 +266,9 @@ class CodingSequences:
                 )
                 self._sequences[name].append(sequence._replace(parts=tuple(parts)))
         if not self._sequences:
-            remedy = "give the GFF3 or GenBank file of this reference with --set genes=FILE"
+            remedy = "use --set genes=FILE with the GFF3, GenBank or EMBL file of this reference"
             raise DataError(
-                "no coding sequence (CDS) on a contig of the reference", source=path, remedy=remedy
+                "no coding sequence (CDS) is on a contig of the reference", source=path, remedy=remedy
             )
         self._places = {
             name: Genes(
@@ -255,7 +279,10 @@ class CodingSequences:
 
     @cached_property
     def counts(self) -> Mapping[str, int]:
-        """How often each codon stands in coding sequences, the last and recoded ones of each left out."""
+        """The number of occurrences of each codon in the coding sequences.
+
+        The last codon of each sequence and recoded codons are left out.
+        """
         codon_counts = Counter[str]()
         for contig, sequences in self._sequences.items():
             for coding in sequences:
@@ -265,8 +292,13 @@ class CodingSequences:
         return codon_counts
 
     def effect(self, contig: str, start: int, end: int, text: str) -> Effect | None:
-        """The worst effect of some text (capitals) in place of bases start to end (0-based, half open) of a
-        contig, as the genome calls it; None outside of coding sequences."""
+        """The most severe effect of replacing bases with `text`, or None outside of coding sequences.
+
+        Args:
+            contig: the name of the contig in the genome.
+            start, end: the replaced bases (0-based, half open).
+            text: the new bases, in capitals.
+        """
         places = self._places.get(contig)
         over = () if places is None else places.overlapping(start, max(end, start + 1))
         all_effects = (
@@ -277,8 +309,8 @@ class CodingSequences:
         return min(effects, key=lambda effect: WORST.index(effect.consequence), default=None)
 
     def _effect(self, contig: str, coding: _Coding, start: int, end: int, text: str) -> Effect | None:
-        """The effect of a text in place of bases start to end on one coding sequence; None outside of it."""
-        insertion = start == end  # the first base, where something stands between two
+        """The effect on one coding sequence of replacing bases with `text`, or None outside of it."""
+        insertion = start == end  # inserted bases are before base `start`
         if insertion and start == min(part.start for part in coding.parts):
             return None
         inside = any(x.start + insertion <= start and end + insertion <= x.end for x in coding.parts)
@@ -304,9 +336,12 @@ class CodingSequences:
         )
 
     def _ratio(self, ref: str, alt: str, residue: str, alt_residue: str) -> float | None:
-        """log P(b, its codon | a) / P(a, its codon | a) in nats: BLOSUM62 has log(q_ab / p_a p_b) in half
-        bits, and p_b times the codon's share of b is how frequent the codon is. None for a stop, for an
-        unknown residue, and for residues that BLOSUM62 does not have."""
+        """log P(b, its codon | a) / P(a, its codon | a) in nats, for the old residue a and the new residue b.
+
+        BLOSUM62 has log(q_ab / p_a p_b) in half bits. The frequency of the new codon is p_b times the share
+        of this codon among the codons of b. The result is None if a is a stop, unknown or not in BLOSUM62, or
+        if b is unknown.
+        """
         if residue in "*XUOJ" or alt_residue == "X":
             return None
         likeness = (blosum62()[residue, alt_residue] - blosum62()[residue, residue]) * math.log(2) / 2
@@ -315,7 +350,7 @@ class CodingSequences:
     def _codons(
         self, contig: str, coding: _Coding, start: int = 0, end: int = 0, text: str = ""
     ) -> list[str]:
-        """The whole codons of a coding sequence, with some text in place of bases start to end."""
+        """The whole codons of a coding sequence in which `text` replaces the bases from start to end."""
         texts = []
         for part in coding.parts:
             letters = str(self._genome[contig][part.start : part.end]).upper()
@@ -329,7 +364,7 @@ class CodingSequences:
 
 
 def _split_at_end(part: _Part, size: int) -> list[_Part]:
-    """A part of a contig, in two where it reaches behind its end."""
+    """A part of a contig of `size` bases; divided in two, in reading order, if it extends past the end."""
     if part.end <= size:
         return [part]
     halves = [part._replace(end=size), part._replace(start=0, end=part.end - size)]
@@ -337,7 +372,7 @@ def _split_at_end(part: _Part, size: int) -> list[_Part]:
 
 
 def _read_gff(path: str) -> Iterator[tuple[str, _Coding]]:
-    """The coding sequences of a GFF3 file, with their contigs."""
+    """The coding sequences of a GFF3 file, each with its contig."""
     phased_parts = dict[tuple[str, str], list[tuple[_Part, int]]]()
     facts = dict[tuple[str, str], dict[str, str]]()
     of_parent = defaultdict[tuple[str, str], list[tuple[str, str]]](list)
@@ -365,14 +400,16 @@ def _read_gff(path: str) -> Iterator[tuple[str, _Coding]]:
 
 
 def _reading_order(parts: Sequence[tuple[_Part, int]]) -> list[tuple[_Part, int]]:
-    """The parts in the order in which they are read: by place; of both strands as the file has them."""
+    """The parts in reading order: by position on their strand. If they are on both strands, the order of the
+    file is kept."""
     if len({part.reverse for part, _ in parts}) > 1:
         return list(parts)
     return sorted(parts, key=lambda pair: pair[0].start, reverse=parts[0][0].reverse)
 
 
 def _phases_fit(parts: Sequence[tuple[_Part, int]]) -> bool:
-    """Whether each part begins with as many bases as are missing of a codon, and behind the one before."""
+    """Whether the parts are one coding sequence: they do not overlap, and the phase of each part completes
+    the last codon of the previous part."""
     length, spans = 0, sorted(part[:2] for part, _ in parts)
     for part, phase in (ordered := _reading_order(parts)):
         if length and phase != -length % 3:
@@ -382,7 +419,8 @@ def _phases_fit(parts: Sequence[tuple[_Part, int]]) -> bool:
 
 
 def _read_flat(path: str, form: str) -> Iterator[tuple[str, _Coding]]:
-    """The coding sequences of GenBank or EMBL entries, without those that are partly of another entry."""
+    """The coding sequences of GenBank or EMBL entries, each with its contig. Sequences with a part in another
+    entry are left out."""
     from Bio import SeqIO
 
     problems = Problems("raise")
@@ -400,7 +438,10 @@ def _read_flat(path: str, form: str) -> Iterator[tuple[str, _Coding]]:
 
 
 def _coding(parts: Sequence[_Part], facts: Mapping[str, str], key: str, skipped: int) -> _Coding:
-    """A coding sequence of its parts and of what its feature says."""
+    """Make a coding sequence from its parts and the attributes of its feature.
+
+    `key` is its name if the attributes have none. `skipped` is the number of bases before the first codon.
+    """
     table = facts.get("transl_table", "")
     code = int(table) if table.isdigit() and int(table) in unambiguous_dna_by_id else 1
     gene = name_of("CDS", facts) or facts.get("Name") or facts.get("protein_id") or key
@@ -411,7 +452,7 @@ def _coding(parts: Sequence[_Part], facts: Mapping[str, str], key: str, skipped:
 
 
 def _recoded_residues(text: str, parts: Sequence[_Part], skipped: int) -> dict[int, str]:
-    """The residues that `transl_except` gives to codons, by number: a letter, or * of a stop."""
+    """The residues from `transl_except` by codon number: a letter, or `*` for a stop."""
     residues = {}
     for where, name in _RECODED.findall(re.sub(r"\s", "", text)):
         places = {int(number) - 1 for number in re.findall(r"\d+", where)}
@@ -429,7 +470,7 @@ def _recoded_residues(text: str, parts: Sequence[_Part], skipped: int) -> dict[i
 
 
 def _indel_consequence(coding: _Coding, ref: Sequence[str], alt: Sequence[str], excess: int) -> str:
-    """The consequence of a deletion or an insertion within a part."""
+    """The consequence of a deletion or insertion within a part. The length changes by `excess` bases."""
     if excess % 3:
         return FRAMESHIFT
     if not alt or (coding.begins_with(ref[0]) and ref[0] != alt[0] and alt[0] not in coding.starts):
@@ -452,12 +493,12 @@ def _indel_consequence(coding: _Coding, ref: Sequence[str], alt: Sequence[str], 
 
 
 def _common_start(first: Sequence[str], second: Sequence[str]) -> int:
-    """The number of codons that two sequences have in common from the first on."""
+    """The number of equal codons at the start of two sequences."""
     return [*(a == b for a, b in zip(first, second, strict=False)), False].index(False)
 
 
 def _consequence(coding: _Coding, number: int, ref: str, alt: str) -> tuple[str, str]:
-    """The consequence of a codon for another one, and the change of the residue."""
+    """The consequence of replacing codon `ref` with `alt`, and the change of the residue in HGVS notation."""
     residue, alt_residue = coding.residue(ref, number), coding.residue(alt)
     if number == 0 and coding.begins_with(ref):
         is_start = alt in coding.starts

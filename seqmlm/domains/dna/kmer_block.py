@@ -1,4 +1,4 @@
-"""DNA as non-overlapping k-mers, as in the Nucleotide Transformer (Dalla-Torre et al. 2023)."""
+"""Tokenize DNA as non-overlapping k-mers, as in the Nucleotide Transformer (Dalla-Torre et al. 2023)."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _FIRST_KMER = FIRST + len(BASES)
 
 
 class SeveralBaseTokenizer(NucleotideTokenizer):
-    """Base of tokenizers whose tokens do not overlap and show one base or more."""
+    """Base class of tokenizers whose tokens have one or more bases and do not overlap."""
 
     @cached_property
     def _sizes(self) -> Ids:
-        """(V,) bases each token stands for; 0 for special tokens but N."""
+        """(V,) the number of bases of each token. N has 1, other special tokens have 0."""
         return np.array([0] * N + [1] + [len(token) for token in self.tokens[FIRST:]], dtype=np.int32)
 
     @cached_property
@@ -48,8 +48,13 @@ class SeveralBaseTokenizer(NucleotideTokenizer):
         return SeveralBases(self.space, self._unit_facts(), self.tokens)
 
     def _make_encodings(self, ids: Ids, bounds: Sequence[int], flat: Flat) -> list[Encoding]:
-        """Encodings of concatenated token ids (T,), [CLS] and [SEP] included, which begin at `bounds` (R +
-        1,)."""
+        """The encodings of R sequences.
+
+        Args:
+            ids: (T,) token ids of all sequences, including [CLS] and [SEP].
+            bounds: (R + 1,) where each sequence begins in `ids`, and the end of the last sequence.
+            flat: the letters of the sequences.
+        """
         sizes = self._sizes[ids].astype(np.int64)
         ends = np.cumsum(sizes)
         begins = ends - sizes
@@ -63,7 +68,7 @@ class SeveralBaseTokenizer(NucleotideTokenizer):
         return split_encodings(pairwise(bounds), ids, groups, spans, weights)
 
     def _mean_weights(self, flat: Flat, sizes: np.ndarray[Any, Any]) -> Floats:
-        """(T,) the mean weight of each token's letters."""
+        """(T,) the mean weight of the letters of each token."""
         if not (flat.letters > ord("Z")).any():
             return np.ones(len(sizes), dtype=np.float32)
         return _means(self._weights.take(flat.letters[flat.letters > 0]), sizes)
@@ -77,11 +82,14 @@ class SeveralBaseTokenizer(NucleotideTokenizer):
 
 
 class KmerBlockTokenizer(SeveralBaseTokenizer):
-    """Non-overlapping k-mers from left to right; the rest before an N or the end are single bases.
+    """Non-overlapping k-mers from left to right. Remaining bases before an N or the end are single tokens.
 
     Args:
-        k: bases of a token, 2 to 8.
+        k: bases per token, 2 to 8.
         soft_mask_weight: see `NucleotideTokenizer`.
+
+    Raises:
+        UsageError: k is out of range.
 
     >>> tokenizer = KmerBlockTokenizer(k=3)
     >>> [tokenizer.tokens[i] for i in tokenizer.encode("ACGTTNCCC").ids]
@@ -104,7 +112,7 @@ class KmerBlockTokenizer(SeveralBaseTokenizer):
         codes, total = flat.codes, len(flat.codes)
         runs = np.flatnonzero(np.diff(codes < 4, prepend=False, append=False))  # start, end, start, end ...
         starts, lengths = runs[::2], np.diff(runs)[::2]
-        # Counted from the start of its run of bases, and how much of the run k-mers cover.
+        # For each base: its distance from the start of its run, and the bases of the run that k-mers cover.
         offset, covered = np.zeros(total, dtype=np.int64), np.zeros(total, dtype=np.int64)
         bases = codes < 4
         offset[bases] = np.flatnonzero(bases) - np.repeat(starts, lengths)
@@ -127,7 +135,8 @@ class KmerBlockTokenizer(SeveralBaseTokenizer):
         )
 
     def _other_strand(self, ids: Ids) -> Ids | None:
-        """For k-mers only: with an N or single bases the other strand is divided at other places."""
+        """The ids of the other strand; None unless all tokens are k-mers. If a part has an N or single bases,
+        the other strand is divided at other positions."""
         turned = self._complement[ids[::-1]]
         return None if (turned < 0).any() else turned
 
@@ -138,7 +147,7 @@ class KmerBlockTokenizer(SeveralBaseTokenizer):
 
 
 def _means(values: Floats, sizes: np.ndarray[Any, Any]) -> Floats:
-    """(T,) means of consecutive `sizes` (T,) values each; 1 where the size is 0."""
+    """(T,) means of consecutive groups of values. `sizes` (T,) are the group sizes; an empty group has 1."""
     ends = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
     stop = np.cumsum(sizes)
     means = (ends[stop] - ends[stop - sizes]) / np.maximum(sizes, 1)

@@ -1,9 +1,11 @@
-"""How unusual windows, bases and records of DNA are, beyond what composition explains, on both strands.
+"""The levels of DNA: how unusual windows, bases and records are, on both strands.
 
-A stretch rich in GC is not odd in itself. The score is therefore what the model's surprisal has above that
-of the place's own composition; an interpolated Markov chain, the same for both strands, says beside it what
-k-mers alone find unusual. Every record is scored on both strands and averaged, which doubles the cost: a
-model trained on strands drawn at random answers a little differently on each.
+A GC-rich stretch is not unusual in itself. The score is therefore the excess: the surprisal of the model
+minus the surprisal from the base composition around each base. A second statistic is the surprisal from
+k-mer frequencies. It comes from an interpolated Markov chain, which is the same for both strands.
+
+Each record is scored on both strands, and the scores are averaged. This doubles the cost. It is needed
+because a model trained on random strands gives slightly different scores on each strand.
 """
 
 from __future__ import annotations
@@ -42,19 +44,20 @@ from seqmlm.tokenizers.base import Tokenizer
 # Composition
 
 ORDER = 5
-"""Bases of the longest context: six of them tell codons apart, and 4^6 counts need little data."""
+"""Bases of the longest context of the Markov chain. The resulting 6-mers distinguish codons, and 4^6 counts
+need little data."""
 
 REACH = 50
-"""Bases on either side that make a base's own composition."""
+"""Bases on each side of a base from which its local composition is computed."""
 
-_OWN_STRENGTH = 16.0  # pseudo-counts of the training composition in a base's own
+_OWN_STRENGTH = 16.0  # pseudo-counts of the training composition in the local composition
 
 _UNKNOWN = 4
 _STRENGTH = 4.0  # pseudo-counts that a shorter context gives to a longer one
 
 
 def base_codes(text: str) -> Longs:
-    """(L,) 0..3 for A C G T in either case, 4 for all else.
+    """(L,) codes of the letters: 0..3 for A C G T in upper or lower case, 4 for all other letters.
 
     >>> base_codes("ACgtN").tolist()
     [0, 1, 2, 3, 4]
@@ -63,11 +66,14 @@ def base_codes(text: str) -> Longs:
 
 
 class Composition(Background):
-    """p(base | the k bases before it), k = 0..order, each level smoothed by the one below.
+    """An interpolated Markov chain: p(base | the k bases before it) for k = 0..order.
 
-    Every sequence is counted on both strands, and a base is scored from both sides, so that a sequence and
-    its reverse complement cost the same. A context that holds something unknown, or the edge, is cut short
-    there. Of `tables`, of natural log-probabilities after each context, there is one (4^k, 4) for each k.
+    The probabilities for each k are smoothed with those for k - 1. Every sequence is counted on both strands,
+    and each base is scored from both sides. A sequence and its reverse complement therefore have the same
+    surprisal. A context is shortened so that it ends before an unknown base or the edge of the sequence.
+
+    Args:
+        tables: for each k, a table (4^k, 4) of natural log-probabilities of the next base.
     """
 
     is_sampled: ClassVar[bool] = True
@@ -77,12 +83,12 @@ class Composition(Background):
 
     @classmethod
     def uniform(cls) -> Composition:
-        """The composition of a genome about which nothing is known: all bases alike."""
+        """The composition in which all four bases have the same probability, if no data are known."""
         return cls([np.log(np.full((1, 4), 0.25))])
 
     @classmethod
     def fit(cls, train: Sequences, tokenizer: Tokenizer, *, seed: int) -> Self:
-        """Count k-mers in sequences in a drawn order, until there are four million bases."""
+        """Count k-mers in training sequences, in random order, until four million bases are counted."""
         return cls.from_codes(_sampled_codes(train, tokenizer, seed))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -94,7 +100,7 @@ class Composition(Background):
 
     @classmethod
     def from_codes(cls, sequences: Iterable[Longs], order: int = ORDER) -> Self:
-        """Count codes of sequences, as `base_codes` gives them, and smooth; a chain of an order of 0 to 8."""
+        """Fit a chain of order 0 to 8 to sequences of codes from `base_codes`."""
         counts = [np.zeros(4 ** (k + 1)) for k in range(order + 1)]
         for codes in sequences:
             for strand in (codes, _other_strand(codes)):
@@ -111,18 +117,20 @@ class Composition(Background):
         return cls(tables)
 
     def bits(self, text: str) -> Doubles:
-        """(L,) surprisal of each base in bits, the mean of both directions; NaN where there is no base."""
+        """(L,) surprisal of each base in bits, as a mean of both directions; NaN for unknown bases."""
         codes = base_codes(text)
         forward, backward = self._direction_bits(codes), self._direction_bits(_other_strand(codes))[::-1]
         return np.asarray((forward + backward) / 2)
 
     def own_bits(self, text: str) -> Doubles:
-        """(L,) bits of each base by the frequencies of the bases around it; NaN where there is no base.
+        """(L,) surprisal of each base in bits from the local composition; NaN for unknown bases.
 
-        The base itself is left out, and the training frequencies count as a few bases more. What a model's
-        surprisal has above this is what neither the composition of the place nor its context explains: it is
-        near zero or below in any stretch the model has learnt to read, rich in GC or not, and above zero in
-        one that the model believes to be of another composition, or grammar, than it is.
+        The local composition is the frequencies of the bases within `REACH` of a base, without the base
+        itself. The training frequencies are added as pseudo-counts.
+
+        The excess of a model is its surprisal minus this value. It is near zero or negative in a stretch that
+        the model predicts well, GC-rich or not. It is positive where the model expects another composition
+        or other patterns.
         """
         codes = base_codes(text)
         length = len(codes)
@@ -140,7 +148,7 @@ class Composition(Background):
         return bits
 
     def _direction_bits(self, codes: Longs) -> Doubles:
-        """(L,) surprisal of each base in bits after the bases before it; NaN where there is no base."""
+        """(L,) surprisal in bits of each base given the bases before it; NaN for unknown bases."""
         bits = np.full(len(codes), np.nan)
         for k, words, is_known in _context_words(codes, len(self.tables) - 1):
             bits[is_known] = -self.tables[k].ravel()[words[is_known]] / np.log(2)
@@ -148,13 +156,17 @@ class Composition(Background):
 
 
 def _other_strand(codes: Longs) -> Longs:
-    """(L,) codes of the other strand, in its own direction."""
+    """(L,) codes of the reverse complement."""
     backwards = codes[::-1]
     return np.where(backwards < _UNKNOWN, 3 - backwards, _UNKNOWN)
 
 
 def _context_words(codes: Longs, order: int) -> Iterable[tuple[int, Longs, NDArray[np.bool_]]]:
-    """For k = 0..order: k, (L,) the word of k + 1 bases that ends at each place, and where it is one."""
+    """For each k = 0..order: k, and for each base the (k + 1)-mer that ends there.
+
+    Yields:
+        k; (L,) the index of the (k + 1)-mer; (L,) whether it is complete and has no unknown bases.
+    """
     wide = np.pad(codes, (order, 0), constant_values=_UNKNOWN)
     words, is_known = np.zeros(len(codes), dtype=np.int64), np.ones(len(codes), dtype=np.bool_)
     for k in range(order + 1):
@@ -168,20 +180,21 @@ def _context_words(codes: Longs, order: int) -> Iterable[tuple[int, Longs, NDArr
 
 
 class BothStrands(SecondReading):
-    """The reverse complement: what can be divided among bases is averaged over both strands.
+    """Score the reverse complement too, and average over both strands all values that bases can share.
 
-    Place i of the raw text is place length - 1 - i of the other strand's.
+    Position i of the raw text is position length - 1 - i on the other strand.
     """
 
     def record(self, record: Record) -> Record:
         return replace(record, raw=reverse_complement(str(record.raw)))
 
     def combine(self, first: ScoredRecord, second: ScoredRecord) -> ScoredRecord:
-        """Averages of surprisals and of what `second` has beside, such as entropies; the rest is of `first`.
+        """Average the surprisals, and other values of `second` such as entropies, over both strands.
 
-        A unit of several bases which the other strand divides otherwise gets the sum of their shares; one
-        that the other strand does not score in full keeps its own values. What is left are the record's own
-        units: bases that stand beside a block are only shown.
+        Values that `second` does not have are those of `first`. If the other strand divides the bases of a
+        unit differently, the unit gets the sum of the values of its bases. If the other strand does not score
+        all its bases, the unit keeps the values of `first`. The result has only the record's own units: the
+        context of a block is seen by the model but not scored.
         """
         begin, stop = own_range(first.record)
         own_units = (first.spans[:, 0] >= begin) & (first.spans[:, 0] < stop)
@@ -192,7 +205,7 @@ class BothStrands(SecondReading):
         length = len(str(first.record.raw))
 
         def averaged(first_values: Doubles, second_values: Doubles) -> Doubles:
-            """(U,) means over both strands; the value of the first where the second has none."""
+            """(U,) means over both strands, or the first value of a unit without a second value."""
             sums = _unit_sums(_spread_on_bases(second, second_values, length)[::-1], first)
             return np.where(np.isnan(sums), first_values, (first_values + sums) / 2)
 
@@ -206,7 +219,7 @@ class BothStrands(SecondReading):
 
 
 def _spread_on_bases(scored: ScoredRecord, values: Doubles, length: int) -> Doubles:
-    """(length,) each unit's value in equal parts on its bases, NaN between units."""
+    """(length,) the value of each unit, divided equally among its bases; NaN for bases without a unit."""
     base_values = np.full(length, np.nan)
     starts, ends = scored.spans.T
     sizes = ends - starts
@@ -217,7 +230,7 @@ def _spread_on_bases(scored: ScoredRecord, values: Doubles, length: int) -> Doub
 
 
 def _unit_sums(bases: Doubles, scored: ScoredRecord) -> Doubles:
-    """(U,) the sum over the bases of each unit, NaN where one of them has no value."""
+    """(U,) the sum of the values of the bases of each unit; NaN if any of them has no value."""
     holes = _per_unit(np.isnan(bases).astype(np.float64), scored.spans)
     return np.where(holes == 0, _per_unit(bases, scored.spans), np.nan)
 
@@ -225,19 +238,21 @@ def _unit_sums(bases: Doubles, scored: ScoredRecord) -> Doubles:
 # Rows
 
 WINDOW, STEP = 100, 50
-"""Bases of a window, and from one window to the next."""
+"""Bases per window, and bases from the start of a window to the start of the next window."""
 
 UnitStatistics = Callable[[slice], dict[str, float]]
-"""Statistics of the units from one to another."""
+"""A function that gives the statistics of a slice of units."""
 
 STRETCH = 10 * WINDOW
-"""Bases of a genome that calibrate together: windows of many places, at little more than the cost of one."""
+"""Bases of a genome that are calibrated together. They are few, so that windows come from many positions at
+little extra cost."""
 
 _BASES_COUNTED = 4_000_000
 
 
 def place(record: Record, start: int, end: int) -> Place:
-    """The place in the contig of bases start to end of a record, as its reader says in `meta`."""
+    """The position in the contig of the bases from start to end of a record. The reader of the record has
+    stored the position of the record in `meta`."""
     first = int(record.meta.get("start", 0))
     if record.meta.get("strand") == "-":
         start, end = len(record.raw) - end, len(record.raw) - start
@@ -245,27 +260,29 @@ def place(record: Record, start: int, end: int) -> Place:
 
 
 class StretchSampling(Sampling):
-    """Calibration judges stretches of a record, as blocks of a genome come to be scored."""
+    """Calibrate on stretches of a record, in the same form in which blocks of a genome are scored."""
 
     def parts(self, record: Record, random: np.random.Generator) -> Sequence[Record]:
         return stretches(record)
 
 
 class DnaLevel(Level):
-    """A level of DNA.
+    """Base class of the levels of DNA.
 
     Statistics:
-        excess: bits per base of the model above those of the place's own composition
-            (`Composition.own_bits`): the score.
-        bits: bits per base of the model: a stretch of another composition is one of another origin, too.
-        composition: bits per base of the training data's composition alone, a Markov chain: what k-mers say.
+        excess: surprisal of the model minus surprisal from the local composition (`Composition.own_bits`), in
+            bits per base. This is the score.
+        bits: surprisal of the model, in bits per base. It is also high in a stretch of another composition,
+            which can have another origin.
+        composition: surprisal from the k-mer frequencies of the training data (a Markov chain), in bits per
+            base.
     """
 
     statistics: ClassVar[Statistics] = Statistics(
         {
             "excess": "surprisal beyond what the composition explains",
             "bits": "surprisal of the bases",
-            "composition": "surprisal by the frequency of words of bases alone",
+            "composition": "surprisal from k-mer frequencies",
         }
     )
     background: ClassVar[type[Background] | None] = Composition
@@ -276,15 +293,17 @@ class DnaLevel(Level):
         return GenomeTrack(path, name=name)
 
     def unit_statistics(self, scored: ScoredRecord, background: Background | None) -> UnitStatistics:
-        """A function that gives the statistics of a slice of a record's units, means over these units; a unit
-        of several bases has their sum."""
+        """A function that gives the statistics of a slice of a record's units.
+
+        Each statistic is a mean over the units. The value of a unit of several bases is the sum over them.
+        """
         text, spans = str(scored.record.raw), scored.spans
         composition = background if isinstance(background, Composition) else None
         own_bits = _per_unit((composition or Composition.uniform()).own_bits(text), spans)
         chain_bits = None if composition is None else _per_unit(composition.bits(text), spans)
 
         def statistics(units: slice) -> dict[str, float]:
-            """The statistics of the units of a slice."""
+            """The statistics of the units in a slice."""
             if not len(scored.surprisal[units]):
                 return {"excess": float("nan")}
             bits = float(scored.surprisal[units].mean())
@@ -295,12 +314,14 @@ class DnaLevel(Level):
 
 
 class StretchLevel(DnaLevel):
-    """A level of stretches of bases, of which some may be unknown: their share is a statistic, which no other
-    statistic shows."""
+    """Base class of levels whose rows are stretches of bases.
+
+    The share of unknown bases is an additional statistic, because the other statistics do not depend on it.
+    """
 
     statistics: ClassVar[Statistics] = Statistics(
-        {**DnaLevel.statistics, UNKNOWN: "bases that are not known (N)"},
-        shares={UNKNOWN: "{} of its bases are not known (N)"},
+        {**DnaLevel.statistics, UNKNOWN: "unknown bases (N)"},
+        shares={UNKNOWN: "{} of its bases are unknown (N)"},
     )
 
     def unknown(self, scored: ScoredRecord, background: Background | None) -> tuple[Longs, Bools]:
@@ -309,9 +330,10 @@ class StretchLevel(DnaLevel):
 
 
 class WindowLevel(StretchLevel):
-    """Windows of `WINDOW` bases, `STEP` apart; the last ends with the record, a shorter record is one window.
+    """One row per window of `WINDOW` bases. Windows begin `STEP` bases apart.
 
-    A window of which less than half is known (the rest is N) is left out, unless there is no other.
+    The last window ends at the end of the record. A record shorter than `WINDOW` is one window. Windows in
+    which more than half of the bases are N are left out. If no window remains, the record is one row.
     """
 
     name = "window"
@@ -332,7 +354,7 @@ class WindowLevel(StretchLevel):
 
 
 class BaseLevel(DnaLevel):
-    """Every base alone."""
+    """One row per unit: a single base, or the bases of one token."""
 
     name = "base"
 
@@ -346,19 +368,19 @@ class BaseLevel(DnaLevel):
     def unfamiliar(
         self, scored: ScoredRecord, background: Background | None, rows: Sequence[Row]
     ) -> Sequence[bool]:
-        """No base that is scored: a record may be mostly N, and a base have known neighbours."""
+        """False for every row: even in a record that is mostly N, a scored base can have known neighbours."""
         return [False] * len(rows)
 
 
 class RecordLevel(StretchLevel):
-    """The record whole: a read, a contig."""
+    """One row per record, such as a read or a contig."""
 
     name = "record"
     sampling = WHOLE_RECORDS
 
     @property
     def counts_people(self) -> bool:
-        """Yes: a row is a whole record."""
+        """True, because a row is a whole record."""
         return True
 
     def rows(self, scored: ScoredRecord, background: Background | None) -> Sequence[Row]:
@@ -366,8 +388,10 @@ class RecordLevel(StretchLevel):
 
 
 def stretches(record: Record) -> list[Record]:
-    """A record in stretches of `STRETCH` bases or a little more, each with the bases next to it, as blocks of
-    a genome come to be scored."""
+    """Divide a record into stretches of `STRETCH` bases or slightly more.
+
+    Each stretch has the bases next to it as context, like the blocks of a genome that are scored.
+    """
     begin, stop = own_range(record)
     ends = np.linspace(begin, stop, max(1, (stop - begin) // STRETCH) + 1).astype(np.int64).tolist()
     records = []
@@ -379,7 +403,7 @@ def stretches(record: Record) -> list[Record]:
 
 
 def windows(length: int) -> Iterator[tuple[int, int]]:
-    """Half-open windows over so many bases.
+    """Start and end (half open) of each window over `length` bases.
 
     >>> list(windows(170))
     [(0, 100), (50, 150), (70, 170)]
@@ -400,14 +424,14 @@ def _whole_row(scored: ScoredRecord, statistics_of: UnitStatistics) -> Row:
 def _stretch_row(
     scored: ScoredRecord, units: Longs, start: int, end: int, statistics: dict[str, float]
 ) -> Row:
-    """The row of some units of a record, which are its bases start to end."""
+    """The row for the given units of a record, which are its bases from start to end."""
     at = place(scored.record, start, end)
     row = part_row(scored, units, f"{at.start}-{at.end}", statistics)
     return _with_place(replace(row, start=start, end=end), scored.record, start, end)
 
 
 def _with_place(row: Row, record: Record, start: int, end: int) -> Row:
-    """The row with its place, its genes, and the share of it that is soft-masked (repeats, in lower case)."""
+    """The row with its position, its genes and its share of soft-masked bases (lower case: repeats)."""
     bases = str(record.raw)[start:end]
     masked = sum(map(bases.count, "acgt")) / max(1, len(bases))
     contig, first, stop = at = place(record, start, end)
@@ -422,13 +446,13 @@ def _with_place(row: Row, record: Record, start: int, end: int) -> Row:
 
 
 def _per_unit(bases: Doubles, spans: Longs) -> Doubles:
-    """(U,) sums of (L,) values of bases over the spans of U units; NaN counts as 0."""
+    """(U,) the sum of the values of the bases (L,) in the span of each unit; NaN counts as 0."""
     total = np.concatenate([[0.0], np.cumsum(np.nan_to_num(bases))])
     return np.asarray(total[spans[:, 1]] - total[spans[:, 0]])
 
 
 def _sampled_codes(train: Sequences, tokenizer: Tokenizer, seed: int) -> Iterator[Longs]:
-    """Codes of training sequences in a drawn order, of about four million bases together."""
+    """The codes of training sequences in random order, until they have four million bases together."""
     remaining = _BASES_COUNTED
     for index in np.random.default_rng(seed).permutation(len(train)).tolist():
         codes = _codes(train[index], tokenizer)
@@ -439,7 +463,7 @@ def _sampled_codes(train: Sequences, tokenizer: Tokenizer, seed: int) -> Iterato
 
 
 def _codes(encoding: Encoding, tokenizer: Tokenizer) -> Longs:
-    """The bases a sequence shows, 4 where one is unknown or some are missing between two tokens."""
+    """The codes of the bases of a sequence; 4 for unknown bases and for gaps between tokens."""
     rule = tokenizer.units
     numbers = rule.numbers(encoding)
     if rule.symbols == 4:

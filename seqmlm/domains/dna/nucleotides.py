@@ -1,9 +1,10 @@
-"""Genomes in FASTA, and what every format of DNA shares: one spelling, and blocks cut from long contigs.
+"""Read genomes in FASTA, and normalize letters and cut long contigs into blocks for all DNA formats.
 
-Case stays (lower case is a soft-masked repeat). `U` becomes `T`; the IUPAC codes of several bases become
-`N`. A contig may be larger than memory, so it is cut as it is read. To be scored, a block comes with the
-bases next to it, so that a base beside a cut is read as one amid a block is; for training it does not: two
-blocks may be on two sides of a split.
+Case is kept (lower case marks soft-masked repeats). `U` becomes `T`. IUPAC codes for several bases become
+`N`. A contig can be larger than memory, so it is cut into blocks while it is read.
+
+For scoring, each block has the bases next to it as context, so that bases next to a cut are scored like
+other bases. For training, blocks have no context, because neighbouring blocks can be in different splits.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from seqmlm.domains.dna.genes import Genes, genes_of
 from seqmlm.errors import DataError, UsageError
 
 BLOCK = 16_384
-"""Bases of a block that a long contig is cut into."""
+"""Bases per block of a long contig."""
 
 LONGEST_GAP = 512
-"""Longest run of N that is kept."""
+"""Longest run of N that is kept, in bases."""
 
 CONTEXT = 256
-"""Bases beside a block that it is scored with: half a window of models of the default length."""
+"""Bases of context on each side of a block in scoring: half the window of a model of default length."""
 
 OWN = "own"
-"""Key of `Record.meta`: which bases (from, to) of a record are its own; the others are shown beside them."""
+"""Key of `Record.meta`: start and end (half open) of the record's own bases. The other bases are context."""
 
 GENES = "genes"
-"""Key of `Record.meta`: the `Gene`s over the record, where those of its contig are known."""
+"""Key of `Record.meta`: the genes (`Gene`) that overlap the record, if the genes of its contig are known."""
 
 _PLAIN = b"ACGTNacgtn"
 _DROPPED = b"\r\n \t-."
@@ -43,12 +44,14 @@ _SPELLING = bytes.maketrans(b"Uu" + _AMBIGUOUS, b"Tt" + b"N" * 11 + b"n" * 11)
 _UNKNOWN = re.compile(b"[Nn]")
 _KNOWN = _PLAIN + b"Uu" + _AMBIGUOUS
 
-FOREIGN = "a letter that stands for no nucleotide"
+FOREIGN = "a letter that is not a nucleotide code"
 
 
 def plain_letters(letters: bytes, problems: Problems, *, stay: bytes = b"") -> bytes | None:
-    """The letters in `ACGTNacgtn`, white space and gaps removed; None where one stands for no nucleotide.
-    Others may `stay`: `_`, a base that is to be filled in, or `-`, a gap."""
+    """The letters as `ACGTNacgtn`, without white space and gaps; None if a letter is not a nucleotide code.
+
+    Letters in `stay` are kept: `_` for a base that is to be filled in, or `-` for a gap.
+    """
     plain = letters.translate(None, _DROPPED.translate(None, stay))
     other_letters = plain.translate(None, _PLAIN + stay)
     if not other_letters:
@@ -60,8 +63,11 @@ def plain_letters(letters: bytes, problems: Problems, *, stay: bytes = b"") -> b
 
 
 def aligned_rows(rows: Iterable[Record], problems: Problems) -> Iterator[Record]:
-    """Rows of an alignment, spelled as other sequences are, each gap as `-`, which is read as N is; one with
-    foreign letters goes to `problems`."""
+    """The rows of an alignment with normalized letters.
+
+    Each gap becomes `-`, which tokenizers read like N. `problems` receives rows with letters that are not
+    nucleotide codes.
+    """
     for row in rows:
         plain = plain_letters(row.raw.replace(".", "-").encode("utf-8"), problems, stay=b"-")
         if plain is None:
@@ -72,25 +78,33 @@ def aligned_rows(rows: Iterable[Record], problems: Problems) -> Iterator[Record]
 
 def foreign_letter_error(source: str, line: int) -> DataError:
     """The error for letters that `plain_letters` refuses."""
-    remedy = "DNA and RNA are spelled in ACGTUN and IUPAC codes; for proteins use --domain protein"
+    remedy = "write DNA and RNA with ACGTUN and IUPAC codes; for proteins use --domain protein"
     return DataError(FOREIGN, source=source, line=line, remedy=remedy)
 
 
 class Contig:
-    """Cuts one contig, given piece by piece, into records of at most `block` bases; memory stays that small.
+    """Cut one contig into records of at most `block` bases.
 
-    A contig that fits into one record keeps its name. Of a longer one, or one with long runs of N, a record
-    is called `<name>:<start>-<end>` (0-based, half open) and `meta` has `contig` and `start`. Runs of more
-    than `max_n` N, and the N at the ends of a record, are left out and counted. With a context, `meta` also
-    has `own`, the name is that of these bases, and `start` is that of the first base of all.
+    The contig is added piece by piece, and memory holds only about one block. A contig that fits into one
+    record keeps its name. Other records have the name `<name>:<start>-<end>` (0-based, half open), and their
+    `meta` has `contig` and `start`. Runs of more than `max_n` N, and N at the ends of a record, are left out
+    and counted.
+
+    With context, `meta` also has `own`. The name then has the positions of the record's own bases, while
+    `start` is the position of the first base of the context.
 
     Args:
-        name, source, line: of the contig, and where it stands.
-        problems: receives a contig with foreign letters, or without any base; told of what is left out.
-        block: bases of a record, one at least. max_n: longest run of N that stays.
-        meta: goes into every record. genes: of the contig; None where they are not known.
-        context: bases on either side that a record of a longer contig has beside its own, up to the next N.
-        holes: `_` stays, for a base that is to be filled in.
+        name, source, line: the name of the contig, its file, and its line in the file.
+        problems: receives a contig with letters that are not nucleotide codes, or without any letter. It
+            counts bases that are left out.
+        block: maximum bases per record, at least 1. max_n: longest run of N that is kept.
+        meta: metadata of every record. genes: the genes of the contig, or None if they are unknown.
+        context: maximum bases of context on each side. Context ends at the next N. A contig that is one
+            record has no context.
+        holes: keep `_`, which marks a base that is to be filled in.
+
+    Raises:
+        UsageError: `block` is less than 1.
     """
 
     def __init__(
@@ -108,18 +122,18 @@ class Contig:
         holes: bool = False,
     ) -> None:
         if block < 1:
-            raise UsageError(f"block={block}: a block has one base or more")
+            raise UsageError(f"block={block}: a block must have at least one base")
         self._name, self._source, self._line, self._problems = name, source, line, problems
         self._block, self._meta, self._genes = block, dict(meta or {}), genes
-        self._gap = re.compile(rb"[Nn]{%d,}" % (max_n + 1))  # the module keeps what it compiled
+        self._gap = re.compile(rb"[Nn]{%d,}" % (max_n + 1))  # `re` caches compiled patterns
         self._context, self._stay = context, b"_" if holes else b""
         self._held = b""
-        self._done = 0  # bases held that have been handed on, and are kept for their neighbours
-        self._at = 0  # of the first base held
+        self._done = 0  # bases in `_held` that are already in a record, and are kept as context
+        self._at = 0  # position in the contig of the first base in `_held`
         self._refused = self._cut = self._given = False
 
     def add(self, letters: bytes) -> Iterator[Record]:
-        """Add letters as they stand in the file; yield the blocks that are complete."""
+        """Add letters from the file, and yield the records of all blocks that are complete."""
         if self._refused:
             return
         plain = plain_letters(letters, self._problems, stay=self._stay)
@@ -132,27 +146,27 @@ class Contig:
         yield from self._blocks(self._block + self._context)
 
     def finish(self) -> Iterator[Record]:
-        """Yield the records of the bases that wait."""
+        """Yield the records of the remaining bases. Report a contig without letters or without bases."""
         if self._refused:
             return
         yield from self._blocks(self._block)
         if len(self._held) > self._done:
             yield from self._records(self._done, len(self._held))
         elif not self._at:
-            reason, remedy = "a record without a sequence", "remove it, or give it one"
+            reason, remedy = "a record without a sequence", "remove the record, or add its sequence"
             error = DataError(reason, source=self._source, line=self._line, remedy=remedy)
             self._problems.bad(error, self._name)
             return
         if not self._given:
-            self._problems.note("a sequence of N alone, left out", source=self._source, line=self._line)
+            self._problems.note("a sequence of only N, left out", source=self._source, line=self._line)
 
     def records(self, letters: bytes) -> Iterator[Record]:
-        """The records of a contig whose letters are given at once."""
+        """The records of a contig, from all its letters."""
         yield from self.add(letters)
         yield from self.finish()
 
     def _blocks(self, limit: int) -> Iterator[Record]:
-        """The records of the next blocks, as long as more than `limit` bases wait."""
+        """The records of the next blocks, while more than `limit` bases are waiting."""
         while len(self._held) - self._done > limit:
             self._cut = True
             end = self._done + self._block
@@ -162,7 +176,7 @@ class Contig:
         self._held, self._at, self._done = self._held[over:], self._at + over, self._done - over
 
     def _records(self, first: int, stop: int) -> Iterator[Record]:
-        """The records of bases first to stop of those held."""
+        """The records of the waiting bases from first to stop, divided at long runs of N."""
         bases = self._held[first:stop]
         if b"N" not in bases and b"n" not in bases:
             yield self._record(first, stop, first, stop)
@@ -171,12 +185,10 @@ class Contig:
         for begin, end in self._without_gaps(bases):
             yield self._record(first + begin, first + end, first, stop)
             kept_bases += end - begin
-        self._problems.note(
-            "N left out: long runs, and those at the ends of a block", len(bases) - kept_bases
-        )
+        self._problems.note("N left out (long runs, and N at the ends of a block)", len(bases) - kept_bases)
 
     def _without_gaps(self, bases: bytes) -> Iterator[tuple[int, int]]:
-        """Begin and end (half open) of each stretch between long runs of N, without N at its ends."""
+        """Start and end (half open) of each stretch between long runs of N, without N at its ends."""
         begin = 0
         for run in [*self._gap.finditer(bases), None]:
             end = run.start() if run else len(bases)
@@ -188,7 +200,7 @@ class Contig:
             begin = run.end() if run else end
 
     def _record(self, begin: int, end: int, first: int, stop: int) -> Record:
-        """The record of the held bases begin to end, of a block from first to stop."""
+        """The record of the waiting bases from begin to end, which are part of the block first to stop."""
         self._given = True
         is_whole = not self._cut and (begin, end) == (first, stop)
         bases_before = self._held[max(0, begin - self._context) : begin] if begin == first else b""
@@ -211,7 +223,7 @@ class Contig:
 
 
 def own_range(record: Record) -> tuple[int, int]:
-    """Begin and end (half open) of the bases of a record that are its own, not context beside them."""
+    """Start and end (half open) of a record's own bases, without its context."""
     first, stop = record.meta.get(OWN, (0, len(str(record.raw))))
     return int(first), int(stop)
 
@@ -232,20 +244,22 @@ def read_genome(
     holes: bool = False,
     gaps: Gaps = "drop",
 ) -> Iterator[Record]:
-    """Read DNA or RNA in FASTA (also .gz, .bgz, .zst, "-"); case stays, see `nucleotides`.
+    """Read DNA or RNA from a FASTA file (also .gz, .bgz, .zst, "-"). Case is kept.
 
     Args:
         path: the file.
-        problems: receives records without bases or with letters of proteins, text before the first `>`.
-        block: longest record; a longer contig gives several, see `Contig`.
-        max_n: longest run of N that stays in a record.
-        genes: a GFF3 file (also .gz, .zst) of the same contigs: rows of scores name its genes.
-        context: bases of its neighbours that a block comes with; to be scored, 256.
-        holes: `_` is a base that is to be filled in.
-        gaps: "keep" reads the rows of an alignment, upper case, which are not cut; see `aligned_rows`.
+        problems: receives records without a sequence, records with letters that are not nucleotide codes, and
+            text before the first `>`.
+        block: maximum bases per record. A longer contig is cut into several records (see `Contig`).
+        max_n: longest run of N that is kept in a record.
+        genes: a GFF3 file (also .gz, .zst) with the genes of the same contigs. Scored rows then name their
+            genes.
+        context: bases of context on each side of a block. Scoring uses 256.
+        holes: keep `_`, which marks a base that is to be filled in.
+        gaps: "keep" reads the upper-case rows of an alignment, which are not cut (see `aligned_rows`).
 
     Raises:
-        DataError: a file of genes that cannot be read.
+        DataError: the file of genes cannot be read.
     """
     if gaps == "keep":
         yield from aligned_rows(read_fasta(path, problems, gaps=gaps), problems)
@@ -257,7 +271,7 @@ def read_genome(
         if first or contig is None:
             header, _, body = part.partition(b"\n")
             if b"\0" in header:
-                body = header  # refused as a letter that stands for no nucleotide
+                body = header  # `Contig` refuses the NUL as a letter that is not a nucleotide code
             label, _, description = header.decode("utf-8", "backslashreplace").strip().partition(" ")
             label = label or f"{name}:{line}"
             contig = Contig(
@@ -280,18 +294,18 @@ def read_genome(
 def read_rows(
     path: str | Path, problems: Problems, *, gaps: Gaps = "drop", max_bytes: int = MAX_BYTES
 ) -> Iterator[Record]:
-    """Read A3M or A2M alignments of DNA or RNA (also .gz, .zst, "-"), a record a row.
+    """Read A3M or A2M alignments of DNA or RNA (also .gz, .zst, "-"). Each row is a record.
 
     Args:
         path: the file.
-        problems: receives rows without bases or with letters of proteins.
+        problems: receives rows without a sequence, and rows with letters that are not nucleotide codes.
         gaps, max_bytes: as in `seqmlm.data.readers.fasta.read_a3m`.
     """
     yield from sequences(read_a3m(path, problems, gaps=gaps, max_bytes=max_bytes), problems, gaps)
 
 
 def sequences(rows: Iterable[Record], problems: Problems, gaps: Gaps) -> Iterator[Record]:
-    """Rows of an alignment as they are, or as sequences without gaps, cut as any contig is."""
+    """The rows of an alignment: with their gaps ("keep"), or without gaps and cut like a contig."""
     if gaps == "keep":
         yield from aligned_rows(rows, problems)
         return

@@ -1,7 +1,7 @@
-"""RNA genes of the DNA sample: three families, each with its own stems, and loops that pair across them.
+"""RNA genes of the DNA sample: three families, each with its own stems and two loops that pair.
 
-A map of dependence should show them: the two bases of a pair determine each other, and no other two bases of
-a gene tell anything about each other, given its family and where it begins.
+A map should show these pairs. The two bases of a pair determine each other. Given the family of a gene and
+the start of the gene, no other two bases depend on each other.
 """
 
 from __future__ import annotations
@@ -16,17 +16,20 @@ from seqmlm.domains.dna.tokenizer import BASES, reverse_complement
 FILE = "rna.genes"
 
 PREFERRED_PAIR, PREFERRED = 0.5, 0.9
-"""Share of the genes in which a pair, or a base that pairs with none, is that of the family for certain; in
-the others it is any of the four, all alike."""
+"""Share of the genes with the family's base at a position: in a pair, and outside of pairs. In the other
+genes, each of the four bases has the same probability."""
 MOST_BESIDE = 3
-"""Bases before a gene, and after it, at most: a place in a sequence is not a place in the family."""
+"""Maximum extra bases before and after a gene. Because of them, a position in the sequence is not a position
+in the family."""
 
 
 class Fold(NamedTuple):
-    """A family.
+    """A family of RNA genes.
 
-    structure: brackets are stems; `A` and `a` are bases of two motifs, in two loops, that pair.
-    consensus: the preferred base of each column, N for none. Of a pair, that of its first base counts.
+    structure: dot-bracket notation. Brackets are stems. `A` and `a` are paired bases of two motifs in two
+    loops.
+    consensus: the preferred base of each column, or N for no preference. For a pair, the preference of the
+    first base is used.
     """
 
     structure: str
@@ -49,7 +52,7 @@ FOLDS = {
 
 
 class Gene(NamedTuple):
-    """One drawn gene; pairs are 0-based places of its sequence."""
+    """A generated gene. Pairs are 0-based positions in its sequence."""
 
     id: str
     family: str
@@ -58,14 +61,14 @@ class Gene(NamedTuple):
     motif_pairs: list[list[int]]
 
     def truth(self) -> dict[str, Any]:
-        """The gene as `truth.json` holds it."""
+        """The gene in the form of `truth.json`."""
         facts = self._asdict()
         del facts["sequence"]
         return facts | {"length": len(self.sequence)}
 
 
 def draw(n: int, seed: int) -> Iterator[Gene]:
-    """`n` genes, of a family each at random."""
+    """Generate `n` genes, each of a random family."""
     random = Random(f"rna {seed}")
     for number in range(n):
         family = random.choice(list(FOLDS))
@@ -88,7 +91,7 @@ def draw(n: int, seed: int) -> Iterator[Gene]:
 
 
 def genes_truth(genes: list[Gene]) -> dict[str, Any]:
-    """The families and genes, as `truth.json` holds them."""
+    """The families and genes in the form of `truth.json`."""
     return {
         "families": [{"name": name, **fold._asdict()} for name, fold in FOLDS.items()],
         "genes": [gene.truth() for gene in genes],

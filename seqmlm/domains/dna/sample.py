@@ -1,10 +1,10 @@
-"""The DNA sample: contigs with motifs, stems, soft-masked repeats and foreign inserts at known places.
+"""Generate the DNA sample: contigs with motifs, stems, soft-masked repeats and foreign inserts.
 
-All that is planted there may lie on either strand. What can be learnt is exact: a motif's columns are
-independent of each other given where it is, the two bases of a pair in a stem determine each other, and a
-base of a repeat is that of its consensus but for independent mutations.
+The position of each planted element is known, and an element can be on either strand. The dependences are
+exact. Given the position of a motif, its columns are independent of each other. The two bases of a pair in a
+stem determine each other. A base of a repeat is the base of its consensus, except for independent mutations.
 
-Beside them are genes of RNA families (`seqmlm.domains.dna.rna`), planted for maps of dependence.
+The sample also has genes of RNA families (`seqmlm.domains.dna.rna`), which are planted for maps.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MUTATION = 0.1
 _LENGTHS = (120, 240)
 _INSERT_LENGTHS = (40, 60)
 _REPEAT_SHARE, _FOREIGN_SHARE = 0.25, 0.06
-_SURE = 0.91  # of a motif's base in a column with one favourite; 0.03 for each of the others
+_SURE = 0.91  # probability of the favourite base of a motif's column; each other base has 0.03
 _EITHER = {"R": "AG", "Y": "CT", "W": "AT", "S": "CG"}
 _MOTIFS = {"tata": "TATAWAAGR", "box": "GCCRCCATGG", "site": "CACGTGYTWAAC"}
 
@@ -40,18 +40,18 @@ Column = tuple[float, ...]
 
 
 def motif_matrix(name: str) -> list[Column]:
-    """(width, 4) probabilities of A C G T in each column."""
+    """(width, 4) the probabilities of A C G T in each column of a motif."""
     return [_column(_EITHER.get(letter, letter)) for letter in _MOTIFS[name]]
 
 
 def entropy(shares: Sequence[float]) -> float:
-    """The entropy of shares that sum to 1, in bits."""
+    """The entropy in bits of probabilities that sum to 1."""
     return -sum(p * math.log2(p) for p in shares if p > 0)
 
 
 @dataclass
 class Planted:
-    """One contig and what is in it; positions are 0-based, intervals half open."""
+    """A contig and its planted elements. Positions are 0-based, and intervals are half open."""
 
     id: str
     sequence: str = ""
@@ -61,13 +61,13 @@ class Planted:
     inserts: list[list[int]] = field(default_factory=list)
 
     def truth(self) -> dict[str, Any]:
-        """The contig as `truth.json` holds it."""
+        """The contig in the form of `truth.json`."""
         planted = {name: getattr(self, name) for name in ("motifs", "pairs", "repeats", "inserts")}
         return {"id": self.id, "length": len(self.sequence), **planted}
 
 
 def _contig(random: Random, number: int) -> Planted:
-    """Background with elements in random order, and random gaps between them."""
+    """Generate a contig: background bases with elements in random order and at random distances."""
     planted = Planted(f"contig-{number}")
     kinds = [*random.choices(list(_MOTIFS), k=random.randint(3, 6)), *["stem"] * random.randint(1, 2)]
     kinds += ["repeat"] if random.random() < _REPEAT_SHARE else []
@@ -85,7 +85,7 @@ def _contig(random: Random, number: int) -> Planted:
 
 
 def _element(random: Random, kind: str) -> tuple[str, str]:
-    """The letters of an element, and its strand."""
+    """Generate the letters of an element and its strand."""
     if kind == "insert":
         return _bases(random, FOREIGN, random.randint(*_INSERT_LENGTHS)), "+"
     if kind == "stem":
@@ -101,12 +101,12 @@ def _element(random: Random, kind: str) -> tuple[str, str]:
 
 
 def _bases(random: Random, shares: Sequence[float], count: int) -> str:
-    """Bases drawn with these probabilities of A C G T, `count` of them."""
+    """Draw `count` bases with the given probabilities of A C G T."""
     return "".join(random.choices(BASES, shares, k=count))
 
 
 def _note(planted: Planted, kind: str, start: int, element: str, strand: str) -> None:
-    """Note where an element stands in a contig."""
+    """Record the position of an element in its contig."""
     end = start + len(element)
     if kind == "insert":
         planted.inserts.append([start, end])
@@ -119,7 +119,7 @@ def _note(planted: Planted, kind: str, start: int, element: str, strand: str) ->
 
 
 def draw(n: int, seed: int) -> list[Planted]:
-    """`n` contigs."""
+    """Generate `n` contigs."""
     random = Random(seed)
     return [_contig(random, number) for number in range(n)]
 
@@ -152,7 +152,7 @@ def write(out: Path, n: int | None, seed: int) -> Sample:
 
 
 def _describe(name: str) -> dict[str, Any]:
-    """A motif with its matrix and its entropy."""
+    """A motif in the form of `truth.json`: its name, matrix and entropy in bits."""
     matrix = motif_matrix(name)
     return {
         "name": name,
@@ -162,7 +162,7 @@ def _describe(name: str) -> dict[str, Any]:
 
 
 def _column(favourites: str) -> Column:
-    """Probabilities of A C G T in a column with one favourite base, or with two that share."""
+    """The probabilities of A C G T in a column with one or two favourite bases."""
     other_share = (1 - _SURE) / 3
     share = _SURE if len(favourites) == 1 else (1 - 2 * other_share) / 2
     return tuple(round(share if base in favourites else other_share, 6) for base in BASES)

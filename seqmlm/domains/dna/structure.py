@@ -1,8 +1,9 @@
-"""Maps of dependence in DNA and RNA: stems, bases that pair around a loop.
+"""Decode maps of DNA and RNA into stems: stacked base pairs that enclose a loop.
 
-Of all sets of complementary pairs that do not cross, the one is taken whose values stand out most in sum
-(`seqmlm.structure.nested`). Its rivals need no model: the longest stem that the letters allow, and the pairs
-that the other sequences have at the same places, which says much where all are of one family.
+The decoder considers all sets of complementary pairs that do not cross, and selects the set with the highest
+sum of evidence (`seqmlm.structure.nested`). It is compared with two baselines that need no model. The first
+is the longest stem that the letters allow. The second is the pairs at the same positions in the other
+sequences, which is strong if all sequences belong to one family.
 """
 
 from __future__ import annotations
@@ -38,34 +39,43 @@ Doubles = NDArray[np.float64]
 SCHEMA = "seqmlm.sample.dna.v1"
 
 LOOP, LEAST = 3, 3
-"""Bases of a loop, and stacked pairs of a stem, at least."""
+"""Minimum bases of a loop, and minimum stacked pairs of a stem."""
 
 DEVIATIONS, OWN = 5.0, 0.05
-"""A pair counts if its evidence is so many standard deviations above the median (pairs side by side have much
-of it in common, so that noise has stems of it, too), and if so much of it is of its own value."""
+"""Thresholds for a pair. Its evidence must be `DEVIATIONS` standard deviations above the median, and its own
+value must be more than the share `OWN` of its evidence.
+
+The first threshold is high because neighbouring pairs share much of their evidence, so that noise forms stems
+too.
+"""
 
 Z = 3.0
-"""Where a null model was drawn, a pair counts by how many more of its standard deviations it is above it."""
+"""Threshold for z-scores, which are used if there is a null model. It is subtracted from the z-score."""
 
 STACKED = (1.0, 1.0, 0.5)
-"""Weight of a pair in the evidence for it, of each one stacked on it, and of each one after the next."""
+"""Weights in the evidence for a pair: of the pair itself, of each pair stacked directly on it, and of each
+pair one step farther."""
 
-_PAIRING = ("AT", "TA", "CG", "GC", "GT", "TG")  # the wobble pair of RNA too
+_PAIRING = ("AT", "TA", "CG", "GC", "GT", "TG")  # including the wobble pair of RNA (GU)
 _OPEN, _CLOSED = "([{<", ")]}>"
 _STOCKHOLM = (".sto", ".stk", ".stockholm")
 
 
 def pairing_matrix(units: Sequence[str]) -> Bools:
-    """(N, N) True for bases that can pair, with room for a loop; the upper triangle alone."""
+    """(N, N) whether two bases can pair, with room for a loop. Only the upper triangle is set."""
     spelled = [unit.upper().replace("U", "T") for unit in units]
     can = np.array([[a + b in _PAIRING for b in spelled] for a in spelled], dtype=np.bool_)
     return np.triu(can.reshape(len(spelled), len(spelled)), LOOP + 1)
 
 
 def stem_lengths(can: Bools) -> NDArray[np.int64]:
-    """(N, N) stacked pairs in the longest stem through each pair that can be; 0 for other pairs."""
+    """(N, N) the number of stacked pairs in the longest stem through each possible pair; 0 for other pairs.
+
+    Args:
+        can: (N, N) the possible pairs from `pairing_matrix`.
+    """
     size = len(can)
-    outer = np.zeros((size + 2, size + 2), dtype=np.int64)  # with a border of nothing
+    outer = np.zeros((size + 2, size + 2), dtype=np.int64)  # with a border of zeros
     inner = np.zeros_like(outer)
     for i in range(1, size + 1):
         outer[i, 1:-1] = can[i - 1] * (1 + outer[i - 1, 2:])
@@ -76,7 +86,10 @@ def stem_lengths(can: Bools) -> NDArray[np.int64]:
 
 
 def longest_stem(can: Bools) -> frozenset[Pair]:
-    """The longest stem that the letters allow, the first of several; nothing where none is long enough."""
+    """The pairs of the longest stem that the letters allow, or no pairs if it has fewer than `LEAST`.
+
+    If several stems are equally long, the first is returned.
+    """
     length = stem_lengths(can)
     if not length.size or length.max() < LEAST:
         return frozenset()
@@ -85,16 +98,18 @@ def longest_stem(can: Bools) -> frozenset[Pair]:
 
 
 def stem_evidence(values: Doubles, can: Bools) -> Doubles:
-    """(N, N) evidence for pairs: how much they and those stacked on them stand out; the upper triangle alone.
+    """(N, N) the evidence for each pair, from its own value and the values of stacked pairs.
 
-    A stem is several pairs, so that each vouches for the next ones, while what depends on each other for
-    another reason (neighbours, bases of one motif) rarely does so in pairs that can stack. Added up are what
-    a pair, those next to it and, half, those after the next ones are above the median, of corrected values
-    (`seqmlm.structure.maps.apc`); a pair that cannot be adds nothing.
+    A stem has several stacked pairs, so each of them is evidence for its neighbours. Bases that depend on
+    each other for other reasons (neighbours, bases of one motif) rarely form pairs that can stack.
+
+    The map is first corrected (`seqmlm.structure.maps.apc`), and its median is subtracted. The evidence is a
+    weighted mean over the pair itself, the two pairs stacked on it, and the next two pairs. The last two have
+    half the weight. Impossible pairs add nothing. Only the upper triangle is set.
 
     Args:
-        values: (N, N) symmetric; NaN where nothing is known.
-        can: (N, N) pairs that can be, see `pairing_matrix`; the upper triangle alone.
+        values: (N, N) symmetric map; NaN for unknown values.
+        can: (N, N) the possible pairs from `pairing_matrix`.
     """
     above, size, reach = _excess(values, can), len(values), len(STACKED) - 1
     wide = np.pad(above, reach)
@@ -108,15 +123,15 @@ def stem_evidence(values: Doubles, can: Bools) -> Doubles:
 
 
 def pair_scores(values: Doubles, can: Bools, pairs: Iterable[Pair]) -> Doubles:
-    """(N, N) scores that rank all pairs that can be: the given `pairs` come first, each kind by its
-    `stem_evidence`.
+    """(N, N) scores that rank all possible pairs.
 
-    A base pairs once, so that evidence e counts e / (e + o) times as much for each of the two bases, o being
-    that for the base's best other partner.
+    The given `pairs` rank first. Within both groups, pairs rank by their `stem_evidence`. A base has only one
+    partner. The evidence e is therefore multiplied by e / (e + o) for each of the two bases. Here o is the
+    evidence for the best other partner of the base.
     """
     evidence = np.maximum(stem_evidence(values, can), 0.0)
     symmetric = evidence + evidence.T
-    # The best other partner is the best of all, or for that one the second.
+    # The best other partner is the best partner of the base or, for the best partner itself, the second best.
     best, order = np.zeros_like(symmetric), np.argsort(symmetric, axis=1)
     if len(symmetric) > 1:
         rows = np.arange(len(symmetric))
@@ -133,7 +148,7 @@ def pair_scores(values: Doubles, can: Bools, pairs: Iterable[Pair]) -> Doubles:
 
 
 def _excess(values: Doubles, can: Bools) -> Doubles:
-    """(N, N) how much a pair itself stands above the median of the corrected map; 0 if it cannot be."""
+    """(N, N) the value of each possible pair minus the median of the corrected map; 0 for other pairs."""
     corrected = apc(values)
     far = np.triu(np.isfinite(corrected), LOOP + 1)
     if not far.any():
@@ -142,7 +157,9 @@ def _excess(values: Doubles, can: Bools) -> Doubles:
 
 
 def brackets(size: int, pairs: Iterable[Pair]) -> str:
-    """Pairs in dot-bracket notation, which `parse_brackets` reads; those that cross more others are letters.
+    """Pairs in dot-bracket notation, which `parse_brackets` reads.
+
+    If pairs cross, the pairs with more crossings are written as letters (`A` pairs with `a`).
 
     >>> brackets(6, [(0, 4), (1, 3), (2, 5)])
     '((A))a'
@@ -160,14 +177,17 @@ def brackets(size: int, pairs: Iterable[Pair]) -> str:
 
 
 def _cross(first: Pair, second: Pair) -> bool:
-    """Whether two pairs cross: one begins within the other and ends behind it."""
+    """Whether two pairs cross: one begins inside the other and ends after it."""
     (a, b), (c, d) = sorted((first, second))
     return a < c < b < d
 
 
 def parse_brackets(text: str) -> frozenset[Pair]:
-    """The pairs of a structure in dot-bracket or WUSS notation; letters (Aa) are pairs that cross others. A
-    bracket without its partner is a ValueError."""
+    """The pairs of a structure in dot-bracket or WUSS notation. Letters (`A` with `a`) are pairs that cross.
+
+    Raises:
+        ValueError: a bracket or letter has no partner.
+    """
     waiting: dict[str, list[int]] = {}
     pairs: set[Pair] = set()
     for place, letter in enumerate(text):
@@ -176,36 +196,36 @@ def parse_brackets(text: str) -> frozenset[Pair]:
         elif letter in _CLOSED or letter.isalpha():
             partner = _OPEN[_CLOSED.index(letter)] if letter in _CLOSED else letter.upper()
             if not waiting.get(partner):
-                raise ValueError(f"place {place + 1} closes what is not open")
+                raise ValueError(f"position {place + 1} closes a bracket that is not open")
             pairs.add((waiting[partner].pop(), place))
     if unclosed := [places[-1] for places in waiting.values() if places]:
-        raise ValueError(f"place {min(unclosed) + 1} opens what is not closed")
+        raise ValueError(f"position {min(unclosed) + 1} opens a bracket that is never closed")
     return frozenset(pairs)
 
 
 class StemsDecoder(Decoder):
-    """Stems of complementary bases."""
+    """The decoder of DNA and RNA: maps become stems of complementary bases."""
 
     separation: int = LOOP + 1
     measure: str = "pair_f1"
 
     def decode(self, record: Record, units: Sequence[str], dependence: DependenceMap) -> frozenset[Pair]:
-        """The nested stems whose values stand out most, in sum, with those stacked on them (`stem_evidence`).
+        """The set of nested stems with the highest sum of weights, from `stem_evidence` or z-scores.
 
-        A pair that does not stand out costs as much as one that does usually brings, and none brings more
-        than two of these: a stem may have a weak pair, but one strong pair does not make a stem.
+        A weak pair subtracts the median weight of the strong pairs. A strong pair adds at most twice this
+        median. A stem can therefore have a weak pair, but one strong pair by itself does not make a stem.
         """
         values, can = dependence.values, pairing_matrix(units)
         far = np.triu(np.ones_like(can), self.separation)
         if dependence.z is not None:
             excess = dependence.z - Z
         else:
-            # Values of neighbours have a long tail: as contacts, no more than N pairs can stand out.
+            # Values of neighbours have a long tail. As for contacts, at most N pairs can be strong.
             evidence = np.where(np.isfinite(values), stem_evidence(values, can), np.nan)
             ordered = np.sort(evidence[can & far & np.isfinite(evidence)])
             floor = float(ordered[-len(units) - 1]) if len(ordered) > len(units) else -np.inf
             excess = evidence - max(outlier_threshold(evidence, can & far, DEVIATIONS), floor)
-            # A pair next to a stem has its evidence from the stem alone.
+            # A pair next to a stem gets its evidence only from the stem, and is not part of it.
             excess = np.where(_excess(values, can) > OWN * evidence, excess, -np.inf)
         strong = can & far & (excess > 0)
         if not strong.any():
@@ -215,28 +235,35 @@ class StemsDecoder(Decoder):
         return frozenset(nested_pairs(np.where(can & far, weights, -np.inf), loop=LOOP, min_stem=LEAST))
 
     def truths(self, path: Path, problems: Problems) -> Callable[[Record, Sequence[str]], Truth | None]:
-        """The stems of `truth.json`, of a Stockholm alignment (SS_cons) or of a dot-bracket file.
+        """A function that finds the known stems of a record.
 
-        In contigs of a sample the bases of one motif are unknown: they depend on each other through the
-        motif's being there, and are no pairs of a stem. Their kind is "motif". Of its RNA genes the pairs of
-        two motifs count, too ("motif pair"), though they cross stems.
+        The stems come from `truth.json` of a sample, a Stockholm alignment with `SS_cons`, or a dot-bracket
+        file. In contigs of the sample, two bases of the same motif depend on each other through the presence
+        of the motif. They are not pairs, and predicting them is not an error. Their kind is "motif". In RNA
+        genes of the sample, pairs between two motifs ("motif pair") count too, although they cross stems.
+
+        Raises:
+            DataError: the file has no structure.
         """
         if path.is_dir() or (suffix := stem_suffix(path)) == ".json":
             return _sample_truths(read_truth(path, SCHEMA, ("contigs", "genes", "motifs")))
         reader = _alignment_pairs if suffix in _STOCKHOLM else _bracket_pairs
         if not (structures := dict(reader(path, problems))):
             remedy = "give truth.json, a Stockholm alignment with SS_cons, or a file in dot-bracket notation"
-            raise DataError("no structure is in this file", source=str(path), remedy=remedy)
+            raise DataError("the file has no structure", source=str(path), remedy=remedy)
 
         def truth_of(record: Record, units: Sequence[str]) -> Truth | None:
-            """The known structure of the sequence a record is of; None where there is none."""
+            """The known pairs of a record, or None if its sequence has no known structure."""
             name, start = _contig(record)
             return _shift_pairs(structures[name], start, len(units)) if name in structures else None
 
         return truth_of
 
     def measures(self, decoded: Iterable[Decoded]) -> dict[str, float]:
-        """F1 of pairs and AUPRC, beside the longest stem and what the other sequences have there."""
+        """F1 and average precision (AUPRC) of pairs, for the model and for both baselines.
+
+        The baselines are the longest stem, and the pairs of the other sequences at the same positions.
+        """
         comparisons = [_Comparison.of(sequence) for sequence in decoded if sequence.truth is not None]
         if not comparisons:
             return {}
@@ -267,7 +294,7 @@ class StemsDecoder(Decoder):
         return figures
 
     def picture(self, decoded: Decoded) -> str | None:
-        """The sequence with its pairs below it, and those of the truth."""
+        """The sequence above its predicted pairs and, if known, its true pairs, in dot-bracket notation."""
         size = len(decoded.units)
         rows = ["".join(unit[:1] for unit in decoded.units), brackets(size, decoded.predicted)]
         if decoded.truth is not None:
@@ -275,10 +302,10 @@ class StemsDecoder(Decoder):
         return str(Markup("<pre>{}</pre>").format("\n".join(rows)))
 
     def files(self, decoded: Iterable[Decoded]) -> Mapping[str, Iterator[str]]:
-        """`structure.dbn`: name, letters and brackets of each sequence."""
+        """`structure.dbn`, a dot-bracket file with the name, letters and brackets of each sequence."""
 
         def text_blocks() -> Iterator[str]:
-            """Three lines for each sequence."""
+            """The three lines of each sequence."""
             for sequence in decoded:
                 letters = "".join(unit[:1] for unit in sequence.units)
                 pairs = brackets(len(sequence.units), sequence.predicted)
@@ -288,11 +315,15 @@ class StemsDecoder(Decoder):
 
 
 class _Comparison(NamedTuple):
-    """One decoded sequence compared with its truth, as figures over all sequences need it.
+    """One decoded sequence compared with its truth, as `StemsDecoder.measures` needs it.
 
-    true, predicted, longest: pairs of the truth, of the decoder, and of the longest stem; known ones alone.
-    first, second, labels: (P,) the known pairs, and whether the truth has them. precisions: average precision
-    of the values, of `pair_scores`, and of the length of the longest stem through a pair.
+    Only pairs that the truth covers are included.
+
+    Attributes:
+        true, predicted, longest: pairs of the truth, of the decoder, and of the longest stem.
+        first, second, labels: (P,) the bases of each covered pair, and whether it is a true pair.
+        precisions: average precision of three rankings. They use the values of the map ("value"),
+            `pair_scores` ("stems"), and the length of the longest stem through a pair ("longest").
     """
 
     true: frozenset[Pair]
@@ -332,7 +363,7 @@ class _Comparison(NamedTuple):
 
 
 def _template_pairs(comparison: _Comparison, places: Counter[Pair], count: int) -> frozenset[Pair]:
-    """The pairs that at least half of the other sequences have."""
+    """The pairs that occur at the same positions in at least half of the other sequences."""
     known_pairs = set(zip(comparison.first.tolist(), comparison.second.tolist(), strict=True))
     required = max(count - 1, 1)
     return frozenset(
@@ -341,7 +372,7 @@ def _template_pairs(comparison: _Comparison, places: Counter[Pair], count: int) 
 
 
 def _template_precision(comparison: _Comparison, places: Counter[Pair]) -> float:
-    """Average precision of a ranking by how many other sequences have a pair."""
+    """The average precision if pairs are ranked by the number of other sequences that have the pair."""
     size = int(comparison.second.max()) + 1
     table = np.zeros((size, size))
     for (i, j), number in places.items():
@@ -351,7 +382,7 @@ def _template_precision(comparison: _Comparison, places: Counter[Pair]) -> float
 
 
 def _average_precision(labels: Bools, scores: Doubles) -> float:
-    """Average precision of scores, of pairs with and without a label."""
+    """The average precision of a ranking by `scores`. `labels` marks the true pairs."""
     return Detection(labels, scores).curve().average_precision
 
 
@@ -359,14 +390,14 @@ def _average_precision(labels: Bools, scores: Doubles) -> float:
 
 
 def _contig(record: Record) -> tuple[str, int]:
-    """The sequence a record is of, and where in it the record begins."""
+    """The name of a record's sequence, and the position of the record in it."""
     if "contig" in record.meta:
         return str(record.meta["contig"]), int(record.meta["start"])
     return record.id, 0
 
 
 def _shift_pairs(pairs: Iterable[Pair], start: int, size: int) -> Truth:
-    """The pairs of a sequence within a record that begins at base `start`."""
+    """The pairs of a sequence that are inside a record of `size` bases that begins at base `start`."""
     moved = ((i - start, j - start) for i, j in pairs)
     return Truth(edges=frozenset((i, j) for i, j in moved if i >= 0 and j < size))
 
@@ -377,7 +408,7 @@ def _sample_truths(truth: Mapping[str, Any]) -> Callable[[Record, Sequence[str]]
     contigs = {sequence["id"]: sequence for sequence in (*truth["contigs"], *truth["genes"])}
 
     def truth_of(record: Record, units: Sequence[str]) -> Truth | None:
-        """The planted pairs of a record; None where it is of no contig or gene of the sample."""
+        """The planted pairs of a record, or None if it is not part of the sample."""
         name, start = _contig(record)
         if (planted := contigs.get(name)) is None:
             return None
@@ -391,7 +422,7 @@ def _sample_truths(truth: Mapping[str, Any]) -> Callable[[Record, Sequence[str]]
         motif_of: list[int] = motif.tolist()
 
         def is_known(pair: Pair) -> bool:
-            """Whether a pair is known: not of two bases of one motif."""
+            """Whether the truth covers a pair: its bases are not in the same motif."""
             return motif_of[pair[0]] < 0 or motif_of[pair[0]] != motif_of[pair[1]]
 
         same = np.argwhere(np.triu((motif[:, None] == motif[None, :]) & (motif >= 0), 1))
@@ -405,7 +436,10 @@ def _sample_truths(truth: Mapping[str, Any]) -> Callable[[Record, Sequence[str]]
 
 
 def _alignment_pairs(path: Path, problems: Problems) -> Iterator[tuple[str, frozenset[Pair]]]:
-    """The pairs of each row of alignments with a common structure, in places of the row without gaps."""
+    """The name and pairs of each row of alignments with a common structure (`SS_cons`).
+
+    Positions in pairs count the letters of the row without its gaps.
+    """
     from Bio import AlignIO
 
     source = source_of(path)
@@ -424,7 +458,8 @@ def _alignment_pairs(path: Path, problems: Problems) -> Iterator[tuple[str, froz
 
 
 def _bracket_pairs(path: Path, problems: Problems) -> Iterator[tuple[str, frozenset[Pair]]]:
-    """The pairs of each sequence of a file with its name (`>name`), letters and brackets on three lines."""
+    """The name and pairs of each sequence in a dot-bracket file, which has three lines for each: `>name`,
+    letters and brackets."""
     name, source = "", source_of(path)
     for number, text in lines(source, problems, max_bytes=MAX_BYTES):
         line = text.strip()
@@ -435,10 +470,10 @@ def _bracket_pairs(path: Path, problems: Problems) -> Iterator[tuple[str, frozen
 
 
 def _parse_structure(text: str, source: str, line: int, problems: Problems) -> frozenset[Pair]:
-    """The pairs of a structure; none for one whose brackets do not match, which goes to `problems`."""
+    """The pairs of a structure. If its brackets do not match, it goes to `problems` and has no pairs."""
     try:
         return parse_brackets(text)
     except ValueError as error:
         reason = f"a structure whose brackets do not match: {error}"
-        problems.bad(DataError(reason, source=source, line=line, remedy="correct it"), text)
+        problems.bad(DataError(reason, source=source, line=line, remedy="correct the brackets"), text)
         return frozenset()

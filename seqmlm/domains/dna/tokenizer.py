@@ -1,14 +1,15 @@
-"""The base of the DNA tokenizers: the alphabet, soft-masked bases, the other strand, and bits per base.
+"""Shared code of the DNA tokenizers: the alphabet, soft-masked bases, the other strand, and bits per base.
 
-`A C G T` are ordinary. `N` has an id of its own and is special: it is never masked, inserted, predicted or
-counted, but the model sees that a base of unknown kind is there. Lower case is a soft-masked repeat: the same
-ids, a smaller weight in the training loss (Benegas et al. 2023, GPN).
+`A C G T` are normal tokens. `N` is a special token: it is never masked, inserted, predicted or counted, but
+the model sees that there is an unknown base. Lower case marks soft-masked repeats. They have the same ids,
+but a smaller weight in the training loss (Benegas et al. 2023, GPN).
 
-All tokenizers hide a share of the *bases* and measure -log2 p of the true ones, so their bits are comparable:
+All tokenizers mask a share of the *bases* and measure -log2 p of the true bases. Their bits are therefore
+comparable:
 
-    one base per token       the token
-    several bases per token  all bases of the token together, at -log2 p(token), in equal parts
-    overlapping k-mers       all tokens over a chosen base are hidden (the plug-in `examples/dnabert`)
+    one base per token       the token is masked
+    several bases per token  the token is masked; each of its bases has an equal part of -log2 p(token)
+    overlapping k-mers       all tokens with a chosen base are masked (the plug-in `examples/dnabert`)
 """
 
 from __future__ import annotations
@@ -40,30 +41,32 @@ PAD, UNK, CLS, SEP, MASK, N = range(6)
 FIRST = len(SPECIALS)
 LETTERS = "ACGTN, upper or lower case"
 
-_BLOCK = 1 << 16  # letters handled at a time: they fit the processor's cache
+_BLOCK = 1 << 16  # letters that are processed together: they fit in the CPU cache
 _OTHER, _FOUR = 5, len(BASES)
 _TO_OTHER_STRAND = str.maketrans("ACGTacgt", "TGCAtgca")
 
 
-# A letter's code: 0..3 for A C G T, 4 for N and for the gap in a row of an alignment, 5 for anything else.
+# The code of each letter: 0..3 for A C G T, 4 for N and for a gap in an alignment, 5 for other letters.
 _CODE = np.full(256, _OTHER, dtype=np.int32)
 _CODE[[*b"ACGTN-"]] = _CODE[[*b"acgtn-"]] = [0, 1, 2, 3, 4, 4]
 
 
 def letter_codes(text: str) -> NDArray[np.int32]:
-    """(L,) 0..3 for A C G T in either case, 4 for N, 5 for all else."""
+    """(L,) the code of each letter: 0..3 for A C G T in either case, 4 for N and `-`, 5 for other letters."""
     return _CODE[np.frombuffer(text.encode("latin-1", errors="replace"), dtype=np.uint8)]
 
 
 BASE_COMPLEMENT: Ids = np.array([3, 2, 1, 0], dtype=np.int32)
-"""(4,) the number of each base's partner on the other strand."""
+"""(4,) the code of each base's complement."""
 
 
 class Flat(NamedTuple):
-    """Concatenated sequences, with two places before each and two after the last.
+    """Concatenated sequences, with two separators before each sequence and two after the last.
 
-    letters: (T,) their bytes, 0 at the places between. codes: (T,) 0..3 for bases, 4 for N, 5 between.
-    starts, lengths: (R,) where each sequence begins, and its letters.
+    Attributes:
+        letters: (T,) the letters as bytes; 0 for separators.
+        codes: (T,) 0..3 for bases, 4 for N, 5 for separators.
+        starts, lengths: (R,) the position of the first letter of each sequence, and its number of letters.
     """
 
     letters: NDArray[np.uint8]
@@ -73,21 +76,22 @@ class Flat(NamedTuple):
 
 
 class NucleotideTokenizer(Tokenizer):
-    """Base of the DNA tokenizers; the letters are `ACGTN`, lower case for soft-masked bases.
+    """Base class of the DNA tokenizers. The letters are `ACGTN`, in lower case for soft-masked bases.
 
     Args:
-        soft_mask_weight: weight of a soft-masked base in the training loss, in [0, 1]; a token has the mean
-            of its bases. Evaluation and scores ignore the weight, but skip tokens of weight 0.
+        soft_mask_weight: weight of a soft-masked base in the training loss, from 0 to 1. The weight of a
+            token is the mean over its bases. Evaluation and scoring ignore the weight, but skip tokens with
+            weight 0.
 
     Raises:
-        UsageError: a weight outside [0, 1].
+        UsageError: the weight is not in [0, 1].
     """
 
     traits: ClassVar[Traits] = Traits(unit="base", closed=True)
 
     def __init__(self, *, soft_mask_weight: Share = 0.1) -> None:
         if not 0 <= soft_mask_weight <= 1:
-            raise UsageError(f"soft_mask_weight must lie in [0, 1], not {soft_mask_weight}")
+            raise UsageError(f"soft_mask_weight must be in [0, 1]; got {soft_mask_weight}")
         self._weight = float(soft_mask_weight)
         self.options = {"soft_mask_weight": self._weight}
         self._weights = np.ones(256, dtype=np.float32)
@@ -102,21 +106,23 @@ class NucleotideTokenizer(Tokenizer):
         return Letters(self.tokens)
 
     def _unit_facts(self, complement: Ids = BASE_COMPLEMENT) -> UnitFacts:
-        """Facts about units of sequences that can be read on either strand.
+        """The facts about units of sequences that can be read on both strands.
 
-        Nothing is unfamiliar: N is a base that is not known, which genomes have in long runs.
+        No unit is unfamiliar: N is an unknown base, and genomes have long runs of N.
 
         Args:
-            complement: (K,) the symbol that each one is on the other strand.
+            complement: (K,) for each symbol, the symbol on the other strand.
         """
         strands = Strands(complement=complement, mirrored=self.mirrored)
         return UnitFacts(unfamiliar=(), augment=self._either_strand, strands=strands)
 
     def encode_batch(self, raws: Sequence[str]) -> list[Encoding]:
-        """Encode sequences; groups are the 0-based number of a token's first base, spans are its letters.
+        """Encode sequences.
+
+        The group of a token is the 0-based number of its first base. Its span is the range of its letters.
 
         Raises:
-            UnknownUnit: a letter that is neither a base nor N.
+            UnknownUnit: a letter is neither a base nor N.
         """
         encodings: list[Encoding] = []
         for part in _parts(raws):
@@ -130,20 +136,20 @@ class NucleotideTokenizer(Tokenizer):
 
     @abstractmethod
     def _encode(self, raws: Sequence[str], flat: Flat) -> list[Encoding]:
-        """Encode sequences without unknown letters."""
+        """Encode sequences that have no unknown letters."""
 
     def unknown(self, raw: str) -> list[Unknown]:
         return [Unknown(i, raw[i]) for i in np.flatnonzero(letter_codes(raw) == _OTHER).tolist()]
 
     def _either_strand(self, encoding: Encoding, rng: np.random.Generator) -> Encoding:
-        """Either strand, with probability 1/2 each."""
+        """The encoding of a random strand; each strand has probability 1/2."""
         return self.reverse_complement(encoding) if rng.random() < 0.5 else encoding
 
     def reverse_complement(self, encoding: Encoding) -> Encoding:
-        """The encoding of the other strand, read in its own direction; of the same length.
+        """The encoding of the reverse complement, which has the same length.
 
-        If the other strand has another number of tokens, returns the encoding itself. In a window that
-        several sequences share, each is reversed in place. Without spans, bases are numbered by groups.
+        If the reverse complement has a different number of tokens, the encoding itself is returned. If a
+        window has several sequences, each is reversed in place. Without spans, groups number the bases.
         """
         ids, groups = encoding.ids.copy(), encoding.groups.copy()
         spans = np.stack([groups, groups], axis=1) if encoding.spans is None else encoding.spans.copy()
@@ -162,21 +168,21 @@ class NucleotideTokenizer(Tokenizer):
         return replace(encoding, ids=ids, groups=groups, spans=spans, weights=weights)
 
     def mirrored(self, encoding: Encoding) -> Encoding | None:
-        """The other strand; None where k-mers divide it otherwise."""
+        """The encoding of the reverse complement; None if it has a different number of tokens."""
         turned = self.reverse_complement(encoding)
         return None if turned is encoding else turned
 
     @abstractmethod
     def _other_strand(self, ids: Ids) -> Ids | None:
-        """Token ids of the reverse complement, or None where it has another number of tokens."""
+        """(L,) the token ids of the reverse complement; None if it has a different number of tokens."""
 
     @abstractmethod
     def _spans(self, ids: Ids, start: int) -> Ids:
-        """(L, 2) spans of tokens of which the first begins at base `start`."""
+        """(L, 2) the spans of tokens, if the first token begins at base `start`."""
 
     @abstractmethod
     def _strand_weights(self, weights: Floats, ids: Ids, turned: Ids) -> Floats:
-        """(L,) the weights of the reversed tokens."""
+        """(L,) the weights of the tokens of the reverse complement, `turned`."""
 
     @classmethod
     def load(cls, directory: Path) -> Self:
@@ -184,7 +190,7 @@ class NucleotideTokenizer(Tokenizer):
 
 
 def reverse_complement(raw: str) -> str:
-    """The reverse complement of a sequence; N and case are kept.
+    """The reverse complement of a sequence. N and case are kept.
 
     >>> reverse_complement("AACGn")
     'nCGTT'
@@ -193,12 +199,13 @@ def reverse_complement(raw: str) -> str:
 
 
 def kmers(k: int) -> list[str]:
-    """All 4^k k-mers in alphabetical order: the number of a k-mer is its spelling in base 4."""
+    """All 4^k k-mers in alphabetical order: the index of a k-mer is the k-mer read as a base-4 number."""
     return ["".join(bases) for bases in product(BASES, repeat=k)]
 
 
 def kmer_numbers(codes: NDArray[np.int32], k: int) -> Ids:
-    """(T - k + 1,) the number of the k-mer that begins at each of T letters; undefined across N and ends."""
+    """(T - k + 1,) the index of the k-mer that begins at each letter; undefined for k-mers with an N or a
+    separator."""
     count = len(codes) - k + 1
     totals = codes[:count].copy()
     for offset in range(1, k):
@@ -208,7 +215,7 @@ def kmer_numbers(codes: NDArray[np.int32], k: int) -> Ids:
 
 
 def kmer_complements(k: int) -> Ids:
-    """(4^k,) the number of each k-mer's reverse complement."""
+    """(4^k,) for each k-mer, the index of its reverse complement."""
     numbers = np.arange(4**k, dtype=np.int32)
     turned = np.zeros_like(numbers)
     for _ in range(k):
@@ -218,7 +225,7 @@ def kmer_complements(k: int) -> Ids:
 
 
 def _parts(raws: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Consecutive sequences of together about `_BLOCK` letters, one at least."""
+    """Groups of consecutive sequences, each with at least one sequence and at most about `_BLOCK` letters."""
     first = size = 0
     for number, raw in enumerate(raws):
         if size and size + len(raw) > _BLOCK:
@@ -230,7 +237,7 @@ def _parts(raws: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _flatten(raws: Sequence[str]) -> Flat:
-    """Sequences as flat arrays."""
+    """Concatenate sequences into flat arrays."""
     text = "\0\0".join(["", *raws, ""])
     letters = np.frombuffer(text.encode("latin-1", errors="replace"), dtype=np.uint8)
     lengths = np.fromiter(map(len, raws), dtype=np.int64, count=len(raws))
@@ -239,7 +246,7 @@ def _flatten(raws: Sequence[str]) -> Flat:
 
 
 def _between_edges(ids: Ids) -> Iterator[slice]:
-    """The stretches between [CLS], [SEP] and [PAD]."""
+    """The slices of tokens between [CLS], [SEP] and [PAD]."""
     edge = (ids == CLS) | (ids == SEP) | (ids == PAD)
     places = np.flatnonzero(np.diff(edge.astype(np.int8), prepend=1, append=1))
     for start, stop in zip(places[::2].tolist(), places[1::2].tolist(), strict=True):
@@ -247,7 +254,7 @@ def _between_edges(ids: Ids) -> Iterator[slice]:
 
 
 class Bases(Units, ABC):
-    """Units that are bases, whatever the tokens."""
+    """Base class of unit rules in which each unit is one base, independent of the tokens."""
 
     def __init__(self, space: TokenSpace, facts: UnitFacts) -> None:
         super().__init__(space, replace(facts, names=BASES))
@@ -259,23 +266,37 @@ class Bases(Units, ABC):
     def open_gaps(
         self, encoding: Encoding, spans: Sequence[tuple[int, int]], counts: Sequence[int] | None = None
     ) -> Gapped:
-        """The encoding with its gaps: the bases that stand in each span, whatever their tokens; a UsageError
-        if a gap has none, or another number than `counts` asks for."""
+        """The encoding with a gap for each span. A gap has the bases that begin in its span.
+
+        Args:
+            encoding: the tokens of a sequence.
+            spans: start and end (half open) of each gap, in letters.
+            counts: the required number of bases of each gap; None requires all letters of the span.
+
+        Raises:
+            UsageError: a gap does not have the required number of bases.
+        """
         starts = self.spans(encoding)[:, 0]
         gaps = tuple(np.flatnonzero((starts >= start) & (starts < end)) for start, end in spans)
         for number, (units, (start, end)) in enumerate(zip(gaps, spans, strict=True)):
             required = end - start if counts is None else counts[number]
             if len(units) != required:
-                raise UsageError(f"gap {number + 1} has {len(units)} bases that can be asked, not {required}")
+                raise UsageError(f"gap {number + 1} has {len(units)} bases to predict, not {required}")
         return Gapped(encoding=encoding, gaps=gaps)
 
     @abstractmethod
     def _base_codes(self, encoding: Encoding) -> Longs:
-        """(N,) codes of the bases of a sequence, 0..3, without those of N."""
+        """(N,) the codes 0..3 of the bases of a sequence, without N."""
 
 
 class SeveralBases(Bases):
-    """Tokens (V,) that stand side by side and show one base or more; the special ones show none."""
+    """The unit rule for tokens that have one or more bases and do not overlap.
+
+    Args:
+        space: the special and normal tokens.
+        facts: facts about the units.
+        tokens: (V,) the vocabulary. Special tokens have no bases.
+    """
 
     def __init__(self, space: TokenSpace, facts: UnitFacts, tokens: Sequence[str]) -> None:
         super().__init__(space, facts)
@@ -318,8 +339,11 @@ class SeveralBases(Bases):
         hidden_in: Longs | None = None,
         asked_in: Longs | None = None,
     ) -> Query:
-        """The query that `Units.ask` makes. A base is hidden with all bases of its token, of whose
-        log-probability it has an equal part, while what is read beside it is of the base itself."""
+        """The query of `Units.ask`, for single bases.
+
+        A base is masked together with all bases of its token, and gets an equal part of the log-probability
+        of the token. Other values, such as the probabilities of the four bases, are of the base itself.
+        """
         query = super().ask(encoding, hidden, asked, hidden_in=hidden_in, asked_in=asked_in)
         inside = np.zeros_like(asked) if asked_in is None else asked_in
         return replace(query, key=inside * len(self.places(encoding)) + asked)
@@ -331,7 +355,7 @@ class SeveralBases(Bases):
         symbol = self._flat[ranges(self._first[query.encoding.ids[places]], count)]
         unit = ranges(first[places], count)
         variant = np.repeat(variants(query), count)
-        # A base was asked alone by `ask` only: its neighbours in the token are left out.
+        # Only `ask` makes queries for single bases (with a key). Other bases of the token are then left out.
         is_asked: Any = slice(None)
         if query.key is not None:
             is_asked = np.isin(variant * sizes.sum() + unit, query.key)
@@ -352,8 +376,14 @@ class SeveralBases(Bases):
         return np.arange(len(places) + 1), places
 
     def _marginals(self, rows: NDArray[np.float32], count: Longs) -> Doubles:
-        """(E, 4) probabilities of each base of the true tokens, by all tokens of as many bases as the true
-        one; of (A, V) log-probabilities and (A,) bases of each true token."""
+        """(E, 4) the probability of each of the four bases, for each base of the true tokens.
+
+        They are sums over all tokens with as many bases as the true token.
+
+        Args:
+            rows: (A, V) log-probabilities of all tokens.
+            count: (A,) the number of bases of each true token.
+        """
         marginals = np.zeros((int(count.sum()), _FOUR))
         first = np.cumsum(count) - count
         for size in np.unique(count[count > 0]).tolist():
@@ -370,12 +400,21 @@ class SeveralBases(Bases):
 def read_shares(
     want: Collection[Reduction], shares: Doubles, symbol: Longs, answer: Answer
 ) -> dict[str, NDArray[Any]]:
-    """The reductions in `want`, by name, of (E, 4) probabilities of the bases instead of those of tokens."""
+    """The reductions in `want` by name, computed from the probabilities of the bases instead of the tokens.
+
+    Args:
+        want: the reductions.
+        shares: (E, 4) probabilities of the four bases.
+        symbol: (E,) the code of the true base.
+        answer: the answer of the model, whose random stream is used.
+    """
     draw = np.stack([np.full(len(symbol), answer.stream), np.arange(len(symbol))], axis=1)
     return reduce_shares(want, shares, symbol, draw) if want else {}
 
 
 def check_counts(counts: NDArray[Any], space: TokenSpace) -> None:
-    """Raise a UsageError for token counts of another vocabulary."""
+    """Raise a UsageError if token counts are from a different vocabulary."""
     if counts.shape != (space.size,):
-        raise UsageError(f"token counts have shape {counts.shape} for a vocabulary of {space.size}")
+        raise UsageError(
+            f"token counts have shape {counts.shape}, but the vocabulary has {space.size} tokens"
+        )

@@ -1,4 +1,4 @@
-"""Scores along contigs for genome browsers (UCSC, IGV): bedGraph, bigWig, or BED, which names genes too."""
+"""Write scores along contigs for genome browsers (UCSC, IGV): bedGraph, bigWig, or BED with gene names."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from seqmlm.errors import StateError, UsageError, printable
 
 BIGWIG = (".bw", ".bigwig")
 BED = (".bed",)
-_STRONGEST = 1000  # score of a line of BED that browsers draw the darkest
-_TOGETHER = 4096  # entries handed to pyBigWig at a time
+_STRONGEST = 1000  # highest score of a BED line; browsers draw it darkest
+_TOGETHER = 4096  # entries passed to pyBigWig at a time
 
 
 class Segment(NamedTuple):
-    """Bases start to end (0-based, half open) of a contig, with a value."""
+    """The bases from start to end (0-based, half open) of a contig, with a value."""
 
     start: int
     end: int
@@ -32,7 +32,7 @@ class Segment(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """Where the segments of one record lie: in the genome, and in the draft file."""
+    """The position of one record's segments: in the genome, and in the draft file in bytes."""
 
     contig: str
     start: int
@@ -42,28 +42,35 @@ class _Group(NamedTuple):
 
 
 class GenomeTrack:
-    """Collects rows with a place in a contig; when closed, writes them sorted and without overlaps.
+    """Collects rows with a position in a contig, and writes them to a track file when it is closed.
 
-    Where rows of one record overlap, as windows do, a base has their mean. Where records do (a BED file may
-    list a place twice), the first in the order of the genome counts; `repeated` tells how many bases that
-    was. Of BED, which may overlap, every row is a line of its own: its name is that of the genes it overlaps,
-    its score from 0 to 1,000 the row's in proportion to the highest of all.
-    Memory holds one record's rows, and a place in the draft file for each record.
+    In bedGraph and bigWig files, positions are sorted and do not overlap. If rows of one record overlap, as
+    windows do, a base has their mean. If records overlap (for example, if a BED file lists a window twice),
+    the first record in genome order counts.
+
+    In BED files, each row is one line, and lines can overlap. The name of a line is the genes of the row. The
+    score of a line is proportional to the score of the row: 1,000 for the highest row, and at least 0.
+
+    Memory holds the rows of one record, and a position in the draft file for each record.
 
     Args:
-        path: ends in .bedgraph or .bg, in .bed, or in .bw or .bigwig (needs pyBigWig). With .gz or .bgz
-            behind it, a text is packed by bgzip, and its first line is a comment: then tabix can index it.
-        name: of the track, as a browser shows it.
+        path: the file: .bedgraph, .bg, .bed, .bw or .bigwig. The last two need pyBigWig. If a text file also
+            ends in .gz or .bgz, it is compressed with bgzip, and its first line is a comment. The program
+            tabix can then index it.
+        name: the name of the track in the browser.
+
+    Attributes:
+        repeated: number of bases that were dropped because records overlap.
 
     Raises:
-        UsageError: another ending, or pyBigWig is not installed.
+        UsageError: the path has another ending, or pyBigWig is not installed.
         StateError: the file cannot be written.
     """
 
     def __init__(self, path: Path, *, name: str = "seqmlm") -> None:
         if ending(path) not in TRACKS:
             endings = ", ".join(TRACKS)
-            raise UsageError(f"a track is a file ending in {endings}; got {path.name or str(path)!r}")
+            raise UsageError(f"the file of a track must end in {endings}; got {path.name or str(path)!r}")
         self._indexed = ending(path).endswith(PACKED)
         suffix = (Path(path.stem) if self._indexed else path).suffix.lower()
         self._bed, self._highest = suffix in BED, 0.0
@@ -78,10 +85,17 @@ class GenomeTrack:
         self.repeated = 0
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Add a row with its place in a contig and perhaps `genes`; one without a score is left out, one
-        without a place is a UsageError. The rows of one record come together."""
+        """Add a row with its position in a contig and, optionally, its `genes`.
+
+        Rows without a score are left out. All rows of a record must be added one after another.
+
+        Raises:
+            UsageError: the row has no position in a contig.
+        """
         if "contig" not in row:
-            raise UsageError("a track shows scores along a genome, and these rows have no place in one")
+            raise UsageError(
+                "a track shows scores along a genome, but these rows have no position in a genome"
+            )
         if row["score"] is None:
             return
         contig, start, end = row["contig"], row["contig_start"], row["contig_end"]
@@ -94,7 +108,11 @@ class GenomeTrack:
         self._highest = max(self._highest, row["score"])
 
     def close(self) -> None:
-        """Write the file, whole or not at all; a StateError says what stands in the way."""
+        """Write the file completely, or not at all.
+
+        Raises:
+            StateError: the file cannot be written.
+        """
         try:
             with self._report_failure():
                 self._flush()
@@ -122,7 +140,7 @@ class GenomeTrack:
             self._discard()
 
     def _flush(self) -> None:
-        """Draft the segments of the record that has come to its end."""
+        """Write the segments of the finished record to the draft file."""
         if not self._rows:
             return
         if self._bed:
@@ -142,19 +160,21 @@ class GenomeTrack:
         self._rows, self._names = [], []
 
     def _draft_lines(self) -> Iterator[tuple[str, list[str]]]:
-        """The fields of every drafted line with its contig, records by contig and place."""
+        """The contig and fields of each line of the draft file. Records are sorted by contig and position."""
         for group in sorted(self._groups):
             yield from self._lines(group)
 
     def _lines(self, group: _Group) -> Iterator[tuple[str, list[str]]]:
-        """The contig and the fields of each drafted line of a record."""
+        """The contig and fields of each line of one record in the draft file."""
         self._file.seek(group.offset)
         for text in self._file.read(group.size).decode().split("\n")[:-1]:
             yield group.contig, text.split("\t")
 
     def _sorted_lines(self) -> Iterator[tuple[str, list[str]]]:
-        """The lines of `_draft_lines` by contig and place, also where records overlap; these wait in
-        memory."""
+        """The lines of `_draft_lines` sorted by contig and position, even if records overlap.
+
+        Memory holds the lines of overlapping records.
+        """
         overlapping: list[tuple[str, list[str]]] = []
         reach: tuple[str, int] = ("", 0)
         for group in sorted(self._groups):
@@ -166,7 +186,7 @@ class GenomeTrack:
         yield from sorted(overlapping, key=_place)
 
     def _contigs(self) -> Iterator[tuple[str, Segment]]:
-        """All segments, by contig and place, each base once."""
+        """All segments sorted by contig and position, with each base at most once."""
         self.repeated = 0
         contig, done = "", 0
         for name, (first, last, value) in self._draft_lines():
@@ -179,7 +199,7 @@ class GenomeTrack:
                 done = end
 
     def _heading(self, settings: str) -> bytes:
-        """The line that names the track."""
+        """The track line, which is the first line of the file."""
         label = printable(self._name).replace('"', "'")
         comment = "#" * self._indexed
         return f'{comment}track {settings} name="{label}" description="higher is more unusual"\n'.encode()
@@ -216,28 +236,31 @@ class GenomeTrack:
         file.close()
 
     def _discard(self) -> None:
-        """Close the draft file, which is deleted then."""
+        """Close the draft file, which deletes it."""
         with suppress(OSError):
             self._file.close()
 
     @contextmanager
     def _report_failure(self) -> Iterator[None]:
-        """Turn an OSError into a StateError that names the track's file."""
+        """Turn an OSError into a StateError that names the file of the track."""
         try:
             yield
         except OSError as error:
             reason = f"cannot write the track {self._path}: {error.strerror}"
-            raise StateError(f"{reason}; free space or name another file") from None
+            raise StateError(f"{reason}; free disk space or choose another file") from None
 
 
 def _place(line: tuple[str, list[str]]) -> tuple[str, int, int]:
-    """Contig, start and end of a drafted line."""
+    """The sort key of a line: contig, start and end."""
     contig, fields = line
     return contig, int(fields[0]), int(fields[1])
 
 
 def merge_overlaps(rows: Sequence[tuple[int, int, float]]) -> list[Segment]:
-    """Overlapping stretches as neighbouring ones: between two ends, the mean of the rows that cover it.
+    """Turn overlapping rows into segments that do not overlap.
+
+    Each segment is between two neighbouring starts or ends of rows. Its value is the mean of the rows that
+    cover it.
 
     >>> [tuple(one) for one in merge_overlaps([(0, 4, 1.0), (2, 6, 3.0)])]
     [(0, 2, 1.0), (2, 4, 2.0), (4, 6, 3.0)]
@@ -258,11 +281,11 @@ def merge_overlaps(rows: Sequence[tuple[int, int, float]]) -> list[Segment]:
 
 
 def _bigwig_library() -> Any:
-    """The module pyBigWig; a UsageError where it is not installed."""
+    """Import the module pyBigWig. It is a UsageError if the module is not installed."""
     try:
         import pyBigWig
     except ImportError:
         raise UsageError(
-            "a bigWig file needs pyBigWig: pip install 'seqmlm[bigwig]', or name a .bedgraph file"
+            "a bigWig file needs pyBigWig: pip install 'seqmlm[bigwig]', or use a .bedgraph file"
         ) from None
     return pyBigWig

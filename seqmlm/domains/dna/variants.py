@@ -1,8 +1,9 @@
-"""Variants of genomes: VCF and tables of chrom, pos, ref and alt, checked against the reference.
+"""Read variants of genomes from VCF files or from tables with chrom, pos, ref and alt.
 
-A variant's wild type is the window of the reference in whose middle it stands; at an end of a contig the
-window is shifted, not padded. Files are read as a stream, the reference by random access: neither is held
-whole. Alleles that are no sequence (`*`, `<DEL>`, breakends) are passed over and counted.
+Each variant is checked against the reference. Its wild type is a window of the reference with the variant in
+the middle. At the end of a contig, the window is shifted, not padded. Memory holds neither the whole variant
+file nor the whole reference. Alleles that are not sequences (`*`, `<DEL>`, breakends) are counted but not
+scored.
 """
 
 from __future__ import annotations
@@ -42,24 +43,25 @@ from seqmlm.domains.variants import (
 from seqmlm.errors import DataError, UsageError, number_of
 
 WINDOW = 512
-"""Bases of a window at most."""
+"""Maximum bases of a window."""
 
 FLANK = 16
-"""Bases at each side of a variant that its PLL-delta counts: effects fade with them, the cost does not."""
+"""Bases on each side of a variant that its PLL-delta includes. Effects decrease with the distance, but the
+cost of each base is the same."""
 
-CODED = "a place where the reference has a code for several bases: taken as the allele's"
+CODED = "a position where the reference has a code for several bases: the base of the allele is used"
 
 FIRST_ROWS = 1000
-"""Alleles by which it is told whether a file is of another genome."""
+"""Alleles at the start of a file that are used to check that the file belongs to the reference."""
 
 MOST_WRONG = 0.05
-"""Share of wrong reference bases among them, from which on it is."""
+"""Maximum share of wrong reference alleles among them. A file with more belongs to another genome."""
 
-LEAST_WRONG = 5  # of them at least: one wrong row of ten is a wrong row
+LEAST_WRONG = 5  # minimum number of wrong alleles: one wrong row of ten can be a single error
 
 INFO, EXCESS, CODING = "SEQMLM_LLR", "SEQMLM_EXCESS", "SEQMLM_CODING"
-"""The INFO fields of a scored VCF: of substitutions; of deletions and insertions, which do not compare; of
-what is coding."""
+"""The INFO fields of a scored VCF: scores of substitutions, scores of deletions and insertions, and effects
+on coding sequences. Scores of the first two kinds are not comparable with each other."""
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "chrom": ("#chrom", "chrom", "chr", "contig", "chromosome"),
@@ -75,7 +77,8 @@ _SUFFIXES = (".vcf", ".vcf.gz", ".vcf.bgz")
 
 
 class _Allele(NamedTuple):
-    """An allele as it is written; where `bad` says what is wrong with its line, the others mean nothing."""
+    """An allele as written in the file. If `bad` is not empty, it is the error of the line, and only `line`
+    is valid."""
 
     line: int
     chrom: str
@@ -87,7 +90,7 @@ class _Allele(NamedTuple):
 
 
 class DNAVariants(Variants):
-    """Variants of genomes."""
+    """The reader of genome variants, and their baselines."""
 
     letters = BASES
     windows = True
@@ -97,11 +100,15 @@ class DNAVariants(Variants):
 
     def table_variants(self, table: VariantTable, problems: Problems) -> Iterator[Variant]:
         if table.wildtype is None:
-            raise UsageError("variants of DNA are checked against a genome: name it with --reference FILE.fa")
+            raise UsageError("DNA variants need a reference genome: add --reference FILE.fa")
         if table.column is not None or table.first is not None:
-            raise UsageError("column and first are for proteins; DNA has chrom, pos, ref and alt")
+            raise UsageError(
+                "column and first are only for proteins: DNA variants have chrom, pos, ref and alt"
+            )
         if table.copied and not _is_vcf(table.path):
-            raise UsageError("a scored VCF is a copy of a VCF, and the variants are a table: name a .csv")
+            raise UsageError(
+                "the variants are in a table, so no scored VCF can be written: use --out FILE.csv"
+            )
         with open_genome(table.wildtype, "--reference") as genome:
             place = _GenomeWindows(genome, table, problems)
             self.columns = place.columns
@@ -118,7 +125,7 @@ class DNAVariants(Variants):
                     yield variant
 
     def mirrored(self, variant: Variant) -> Variant | None:
-        """The reverse complement."""
+        """The same variant on the reverse complement of its window."""
         size = len(variant.wildtype)
         edits = tuple(
             Edit(size - edit.end, size - edit.start, reverse_complement(edit.text))
@@ -127,10 +134,16 @@ class DNAVariants(Variants):
         return replace(variant, wildtype=reverse_complement(variant.wildtype), edits=edits)
 
     def rivals(self, wildtypes: Sequence[str], alignment: str | None) -> Mapping[str, Predict]:
-        """Transitions before transversions; how frequent the triplet of bases is in the windows, and, where
-        genes are known, the codon in these."""
+        """The baselines that need no model.
+
+        "transition" ranks transitions before transversions. "triplet frequencies" compares the frequencies of
+        the old and new triplet of bases in the windows. If genes are known, "codon" compares the codons.
+
+        Raises:
+            UsageError: an alignment was given.
+        """
         if alignment is not None:
-            raise UsageError("an alignment is for proteins: a genome's variants have no family")
+            raise UsageError("an alignment is only for proteins: variants of a genome have no family")
         counts = Counter[str]()
         for text in wildtypes:
             for strand in (text, reverse_complement(text)):
@@ -141,7 +154,7 @@ class DNAVariants(Variants):
             return 0.0 if {wildtype[at], new_base} in ({"A", "G"}, {"C", "T"}) else -1.0
 
         def triplets(wildtype: str, at: int, new_base: str) -> float:
-            """The log-ratio of the counts of the new and of the old triplet."""
+            """The log-ratio in nats of the counts of the new and the old triplet."""
             base_before, base_after = wildtype[max(0, at - 1) : at], wildtype[at + 1 :][:1]
             new_count, old_count = (
                 counts[base_before + base + base_after] for base in (new_base, wildtype[at])
@@ -149,7 +162,7 @@ class DNAVariants(Variants):
             return float(np.log(new_count + 1) - np.log(old_count + 1))
 
         def codons(variant: Variant) -> float | None:
-            """The log-ratio of codons in coding sequences, 0 outside of them; None where there is none."""
+            """The log-ratio of codons, or None without one; 0 for substitutions in noncoding sequence."""
             outside = variant.fields["consequence"] is None and variant.substitutions
             return 0.0 if outside else variant.fields["codon"]
 
@@ -158,13 +171,14 @@ class DNAVariants(Variants):
         return {**predictors, "codon": codons} if "codon" in self.columns else predictors
 
     def copy(self, path: str, rows: Iterator[Mapping[str, Any]], note: str) -> Iterator[str]:
-        """The same VCF with `INFO`, `EXCESS` and `CODING` in INFO; every other column stays as it is."""
+        """The lines of the same VCF with `INFO`, `EXCESS` and `CODING` in its INFO column. All other columns
+        are unchanged."""
         scored = groupby(rows, key=itemgetter("line"))
         line, allele_rows = next(scored, (0, ()))
         for number, text in lines(path, Problems()):
             if text.startswith("#CHROM"):
                 for name, variant_kind in ((INFO, "substitutions"), (EXCESS, "deletions and insertions")):
-                    description = json.dumps(f"of {variant_kind}: {note}")
+                    description = json.dumps(f"score of {variant_kind}: {note}")
                     yield f"##INFO=<ID={name},Number=A,Type=Float,Description={description}>\n"
                 if "codon" in self.columns:
                     description = json.dumps("consequence|gene|change of the protein|log-ratio of codons")
@@ -176,12 +190,12 @@ class DNAVariants(Variants):
 
 
 def _is_vcf(path: str) -> bool:
-    """Whether a file is a VCF, by its ending."""
+    """Whether the name of a file is that of a VCF."""
     return path.lower().endswith(_SUFFIXES) or stem_suffix(path) == ".vcf"
 
 
 class _GenomeWindows:
-    """Finds the window of the genome for each allele of a table; notes alleles that have no score."""
+    """Finds the window of the genome for each allele of a table, and counts alleles that get no score."""
 
     def __init__(self, genome: Any, table: VariantTable, problems: Problems) -> None:
         self._genome, self._table, self._problems = genome, table, problems
@@ -190,11 +204,11 @@ class _GenomeWindows:
 
     @property
     def columns(self) -> Sequence[str]:
-        """The columns of an allele that a variant's row repeats."""
+        """The columns of the allele that are repeated in each row of the output."""
         return COLUMNS if self._coding is None else (*COLUMNS, *Effect._fields)
 
     def check_genome(self, first: Sequence[_Allele]) -> None:
-        """Raise a DataError where the first alleles of a file show that it is likely of another genome."""
+        """Raise a DataError if the first alleles of a file show that it likely belongs to another genome."""
         readable = [allele for allele in first if not allele.bad]
         if not readable:
             return
@@ -203,13 +217,13 @@ class _GenomeWindows:
             for allele in readable
             if (name := name_among(allele.chrom, self._genome)) is not None
         ]
-        remedy = "name the reference that the variants were called with (--reference)"
+        remedy = "use --reference with the genome that the variants were called with"
         if not located:
             names = ", ".join(list(dict.fromkeys(allele.chrom for allele in readable))[:3])
             theirs = ", ".join(list(self._genome.keys())[:3])
             reason = (
                 f"none of the contigs of the first {number_of(len(readable), 'allele')} ({names}) is in the "
-                f"reference ({theirs}): it is likely another assembly, or a part of one"
+                f"reference ({theirs}), which is likely another assembly or part of an assembly"
             )
             raise DataError(reason, source=self._table.path, remedy=remedy)
         wrong = sum(
@@ -218,13 +232,17 @@ class _GenomeWindows:
         )
         if wrong >= LEAST_WRONG and wrong > MOST_WRONG * len(located):
             reason = (
-                f"{wrong:,} of the first {len(located):,} reference alleles are not what the reference has "
-                "there: it is likely another assembly"
+                f"{wrong:,} of the first {len(located):,} REF alleles differ from the reference, "
+                "which is likely another assembly"
             )
             raise DataError(reason, source=self._table.path, remedy=remedy)
 
     def __call__(self, allele: _Allele) -> Variant | None:
-        """The variant of an allele; None for one that is no sequence, a ValueError for one that is wrong."""
+        """The variant of an allele, or None if the allele is not a sequence.
+
+        Raises:
+            ValueError: the line is bad, or does not match the reference.
+        """
         if allele.bad:
             raise ValueError(allele.bad)
         contig = name_among(allele.chrom, self._genome)
@@ -239,16 +257,20 @@ class _GenomeWindows:
                 f"the reference has {_shorten(there)} at {contig}:{allele.pos}, not {_shorten(ref)}"
             )
         if allele.alt == "." or not _BASES.fullmatch(alt):
-            self._problems.note("an allele that is no sequence (*, <DEL>, a breakend, or none): not scored")
+            self._problems.note(
+                "an allele that is not a sequence (*, <DEL>, a breakend, or missing): not scored"
+            )
             return None
         edits = changes(ref, alt)
         begin = allele.pos - 1 + (edits[0].start if edits else 0)
         end = allele.pos - 1 + (edits[-1].end if edits else len(ref))
-        # As many bases at one side as at the other: the window is the same on the other strand.
+        # The same number of bases on both sides, so that the window is the same on the other strand.
         width = self._window - (self._window - (end - begin)) % 2
         scored = "N" not in alt + ref and max(end - begin, len(alt)) <= width // 2
         if not scored:
-            self._problems.note(f"N, or longer than half a window ({width // 2:,} bases): not scored")
+            self._problems.note(
+                f"an allele with N, or longer than half a window ({width // 2:,} bases): not scored"
+            )
         start = max(0, min(begin - (width - (end - begin)) // 2, size - width))
         letters = _bases(str(self._genome[contig][start : start + width]))
         offset = allele.pos - 1 - start
@@ -276,13 +298,15 @@ class _GenomeWindows:
         )
 
     def _reference_bases(self, contig: str, pos: int, count: int) -> str:
-        """The bases of the reference at a place, in capitals."""
+        """The `count` bases of the reference from the 1-based position `pos` on, in capitals."""
         return str(self._genome[contig][max(0, pos - 1) : max(0, pos - 1 + count)]).upper()
 
 
 def _fits(ref: str, there: str) -> bool:
-    """Whether a reference allele is what the reference has, of whose codes for several bases a caller names
-    one (VCF 4.3, section 1.6.1.4) or N; of N, which says nothing, none.
+    """Whether a REF allele matches the bases of the reference.
+
+    If the reference has a code for several bases, the allele can have one of these bases (VCF 4.3, section
+    1.6.1.4) or N. If the reference has N, the allele must have N.
 
     >>> _fits("AC", "RC"), _fits("N", "R"), _fits("T", "R"), _fits("A", "N")
     (True, True, False, False)
@@ -294,17 +318,17 @@ def _fits(ref: str, there: str) -> bool:
 
 
 def _bases(letters: str) -> str:
-    """Letters as capitals; U is T, and every letter that is no base is N."""
+    """The letters in capitals. U becomes T, and letters that are not bases become N."""
     return re.sub("[^ACGT]", "N", letters.upper().replace("U", "T"))
 
 
 def _shorten(letters: str) -> str:
-    """The first 20 letters, with the number of all where there are more."""
+    """At most 20 letters. A longer text is cut, and its number of bases is added."""
     return letters if len(letters) <= 20 else f"{letters[:20]}... ({len(letters):,} bases)"
 
 
 def _vcf_alleles(table: VariantTable) -> Iterator[_Allele]:
-    """The alleles of a VCF, a line with several split."""
+    """The alleles of a VCF. A line with several ALT alleles gives several."""
     declared: dict[str, None] = {}
     header, path = False, table.path
     for number, text in lines(path, Problems()):
@@ -315,19 +339,19 @@ def _vcf_alleles(table: VariantTable) -> Iterator[_Allele]:
                 if table.copied and match[1] in (ours := (INFO, EXCESS, CODING)):
                     named = ",".join(f"INFO/{name}" for name in ours)
                     remedy, reason = (
-                        f"take it out first: bcftools annotate -x {named}",
-                        "the VCF has {} already",
+                        f"remove it first: bcftools annotate -x {named}",
+                        "the VCF already has {}",
                     )
                     raise DataError(reason.format(match[1]), source=path, line=number, remedy=remedy)
             continue
         if not text.strip():
             continue
         if not header:
-            remedy = "a VCF has a line #CHROM POS ID REF ALT ..."
-            raise DataError("no header of a VCF", source=path, line=number, remedy=remedy)
+            remedy = "add the line #CHROM POS ID REF ALT ... before the variants"
+            raise DataError("the VCF has no header", source=path, line=number, remedy=remedy)
         cells = text.split("\t")
         if len(cells) < 8 or not _NUMBER.fullmatch(cells[1]) or not _BASES.fullmatch(cells[3]):
-            reason = "not a line of a VCF: eight columns are wanted, POS a whole number, REF bases"
+            reason = "not a line of a VCF: it must have eight columns, a whole number as POS and bases as REF"
             yield _Allele(number, "", 0, "", "", {}, reason)
             continue
         info = _info(cells[7])
@@ -344,7 +368,7 @@ def _vcf_alleles(table: VariantTable) -> Iterator[_Allele]:
 
 
 def _info(cell: str) -> dict[str, str | None]:
-    """The values of a cell of INFO by name; a flag is 1, and a dot None."""
+    """The values of an INFO cell by name; "1" for a flag, None for a dot."""
     if cell == ".":
         return {}
     pairs = (part.partition("=") for part in cell.split(";") if part)
@@ -352,7 +376,8 @@ def _info(cell: str) -> dict[str, str | None]:
 
 
 def _allele_value(value: str | None, number: int, count: int) -> str | None:
-    """The part of a list that is an allele's own, where the list has one for each."""
+    """The value for one of `count` alleles, if the value is a list with an item for each allele. Other values
+    are returned whole."""
     parts = [] if value is None else value.split(",")
     if len(parts) != count or count == 1:
         return value
@@ -360,7 +385,7 @@ def _allele_value(value: str | None, number: int, count: int) -> str | None:
 
 
 def _table_alleles(path: str) -> Iterator[_Allele]:
-    """The alleles of a table."""
+    """The alleles of a table. A cell with several alternatives, separated by commas, gives several."""
     columns: dict[str, str] | None = None
     for line, fields in read_rows(path):
         if columns is None:
@@ -369,11 +394,11 @@ def _table_alleles(path: str) -> Iterator[_Allele]:
                 name: next(filter(None, map(lower.get, aliases)), "") for name, aliases in NAMES.items()
             }
             if missing := [name for name in NAMES if not columns[name]]:
-                remedy = "a table of DNA variants has chrom, pos (from 1 on), ref and alt; or give a VCF"
+                remedy = "add the columns chrom, pos (counted from 1), ref and alt, or use a VCF"
                 raise DataError(f"no column {missing[0]}", source=path, line=line, remedy=remedy)
         chrom, pos, ref, alt = (str(fields.get(columns[name], "")).strip() for name in COLUMNS)
         if not _NUMBER.fullmatch(pos) or not _BASES.fullmatch(ref) or not chrom:
-            reason = "not a variant: chrom, pos (a whole number), ref and alt (bases) are wanted"
+            reason = "not a variant: chrom, pos (a whole number), ref and alt (bases) are required"
             yield _Allele(line, "", 0, "", "", {}, reason)
             continue
         for alternative in alt.split(","):
@@ -381,7 +406,7 @@ def _table_alleles(path: str) -> Iterator[_Allele]:
 
 
 def _with_effects(text: str, rows_by_alt: Mapping[str, Mapping[str, Any]]) -> str:
-    """A line with the effects of its alleles in INFO; as it was where none has one."""
+    """A VCF line with the effects of its alleles in INFO; unchanged if no allele has an effect."""
     cells = text.split("\t")
     alts = cells[4].split(",")
     for name, lengths in ((INFO, False), (EXCESS, True)):
@@ -399,13 +424,15 @@ def _with_effects(text: str, rows_by_alt: Mapping[str, Mapping[str, Any]]) -> st
 
 
 def _append_info(cell: str, entry: str) -> str:
-    """The cell of INFO with one entry more."""
+    """Append an entry to an INFO cell."""
     return entry if cell == "." else f"{cell.rstrip(';')};{entry}"
 
 
 def _coding_info(row: Mapping[str, Any]) -> str:
-    """The effect of a variant on a protein as a value of INFO; signs that INFO may not hold are
-    percent-encoded (VCF 4.3, section 1.2)."""
+    """The effect of a variant on a protein as an INFO value, or "" if there is none.
+
+    Characters that INFO values cannot contain are percent-encoded (VCF 4.3, section 1.2).
+    """
     if row.get("consequence") is None:
         return ""
     codon = "" if row["codon"] is None else f"{row['codon']:.6g}"

@@ -1,9 +1,10 @@
-"""The domain of patient histories: tables of a hospital or insurer in, events as units.
+"""The field of patient histories: it reads tables from hospitals or insurers, and its units are events.
 
-A record is a subject, a `History` (`ehr.history`) its raw form. Every layer attends to the
-whole history, for a visit is a set: "64 tokens to each side" would cut it somewhere. Codes, whole visits and
-whole families of codes are masked in turns, since chronic codes repeat and could be copied from the next
-visit.
+A record is one subject, and its raw form is a `History` (`ehr.history`). Every layer attends to the whole
+history. A visit is a set of events, and a window of neighbouring tokens would cut it at an arbitrary point.
+
+In training, single codes, whole visits and whole families of codes are masked in turn. Chronic codes repeat,
+so that a model could otherwise copy a masked code from the next visit.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def _audit(records: Iterator[Record], problems: Problems) -> dict[str, Any]:
-    """Subjects, visits, events and codes, with no count of few people."""
+    """The numbers of subjects, visits, events and codes, without counts of few people."""
     from seqmlm.domains.ehr.audit import audit
 
     figures = audit(records, problems)
@@ -35,13 +36,16 @@ def _audit(records: Iterator[Record], problems: Problems) -> dict[str, Any]:
 
 
 def _first_seen(record: Record) -> float | None:
-    """Time of a subject's first event in seconds: the subjects seen last validate a model of the others."""
+    """The time of a subject's first event except birth, in seconds since 1970.
+
+    It orders the subjects, so that a model is validated on the subjects that were first seen last.
+    """
     events = record.raw.events
     return next((event.time for event in events if event.time is not None and not is_birth(event.code)), None)
 
 
 def _pictures(level: Level) -> Sequence[Picture]:
-    """Rows over time, and each patient visit by visit."""
+    """The pictures of a report: rows over time, and each patient visit by visit."""
     from seqmlm.domains.ehr.picture import History
     from seqmlm.reports.pictures import Timeline
 
@@ -49,7 +53,7 @@ def _pictures(level: Level) -> Sequence[Picture]:
 
 
 def _shows(row: Mapping[str, Any], anomaly: Mapping[str, Any]) -> bool:
-    """Whether a row shows an anomaly: its visit is the anomaly's, and of an event's row also its code."""
+    """Whether a row has the visit of an anomaly. The row of an event must also have the code."""
     if row.get("visit_id") != anomaly["visit"]:
         return False
     return "missing" in row or anomaly["code"] in [unit["unit"] for unit in row["top"]]
@@ -78,7 +82,8 @@ EHR = Field(
     ),
     text=Histories(),
     keys=Keys(split=lambda record: str(record.raw.subject), order=_first_seen),
-    levels=LEVELS,  # visit (what a clinician reviews), event, patient; as known then, or in hindsight
+    # Visits are first, because a clinician reviews visits. Each level is given the past, or the whole record.
+    levels=LEVELS,
     pictures=_pictures,
     gaps=HistoryGaps(),
     times=HistoryTimes(),

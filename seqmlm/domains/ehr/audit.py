@@ -1,6 +1,7 @@
-"""What is in a collection of patient histories, in figures that can be shown: no count of few people.
+"""Summarize a collection of patient histories in counts that can be shown to others.
 
-Counts from 1 to 10 are withheld, together with what they could be computed from; see `seqmlm.privacy`.
+Counts from 1 to 10 are withheld. Other counts from which they could be computed are withheld too (see
+`seqmlm.privacy`).
 """
 
 from __future__ import annotations
@@ -23,15 +24,20 @@ _PLAIN = ("subjects", "subjects_without_birth", "subjects_who_died", "visits", "
 
 
 def audit(records: Iterable[Record], problems: Problems | None = None) -> dict[str, Any]:
-    """Count subjects, visits, events and codes while histories stream by; memory holds the codes met.
+    """Count the subjects, visits, events and codes of a stream of histories.
 
-    Counts from 1 to 10 are "<11". Where a single one of the cells that add up to a total is withheld, so is
-    the next larger one ("withheld"): the total would give it away. `problems` is asked after the last record.
+    Memory holds the distinct codes. Counts from 1 to 10 are shown as "<11". If exactly one part of a total is
+    withheld, it could be computed from the total. The next larger part is then "withheld" too.
+
+    Args:
+        records: the histories.
+        problems: its counts are included. They are read after the last record.
 
     Returns:
-        subjects, subjects_without_birth, subjects_who_died, visits, events, static_events, codes (distinct),
-        codes_in_10_subjects_or_fewer, splits, vocabularies (events each; those of 10 subjects or fewer
-        together), years (first and last with at least 11 subjects), subjects_by_year, problems.
+        Counts by name: subjects, subjects_without_birth, subjects_who_died, visits, events, static_events,
+        codes (distinct), codes_in_10_subjects_or_fewer, splits, vocabularies, subjects_by_year and problems.
+        "vocabularies" has the events of each vocabulary. Vocabularies of 10 subjects or fewer are added
+        together. "years" has the first and the last year with at least 11 subjects.
     """
     tally = _Tally()
     for record in records:
@@ -40,7 +46,7 @@ def audit(records: Iterable[Record], problems: Problems | None = None) -> dict[s
 
 
 class _Tally:
-    """Counts kept while records stream by."""
+    """The running counts of `audit`."""
 
     def __init__(self) -> None:
         self.seen = SeenHashes()
@@ -60,7 +66,8 @@ class _Tally:
         self.plain["visits"] += len(set(_visits(history)))
         vocabularies = [event.code.partition("//")[0] for event in history.events]
         self.vocabularies.update(vocabularies)
-        # Of a subject in several records the first one counts: too few subjects is safe, too many is not.
+        # If a subject has several records, only the first counts. Too low a number of subjects is safe for
+        # privacy; too high a number is not.
         if not self.seen.add(hash128(history.subject)):
             return
         self.plain["subjects"] += 1
@@ -78,7 +85,10 @@ class _Tally:
         )
 
     def _vocabulary_events(self) -> Counter[str]:
-        """Events of each vocabulary; one that few people's codes have may be a slip, or a name."""
+        """The number of events of each vocabulary.
+
+        Vocabularies of few people are added together, because their names can be errors or names of people.
+        """
         events_by_name: Counter[str] = Counter()
         for name, events in self.vocabularies.items():
             events_by_name[name if self.subjects_with[name] >= SMALLEST else OTHERS] += events
@@ -99,7 +109,7 @@ class _Tally:
 
 
 def _visits(history: History) -> Iterator[str]:
-    """Names of the visits: the source's, or the day of an event that has none."""
+    """The name of the visit of each event: its visit in the source or, without one, its day."""
     for event in history.events:
         if event.visit is not None:
             yield f"visit {event.visit}"

@@ -1,4 +1,4 @@
-"""The raw form of patient histories: events of a subject, in time."""
+"""The raw form of patient histories: the events of a subject in order of time."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ _EPOCH = datetime(1970, 1, 1)
 
 
 class Event(NamedTuple):
-    """One thing that is recorded of a subject; a tuple, for there are hundreds of millions of them.
+    """One recorded event of a subject. It is a tuple to save memory, because there are hundreds of millions.
 
-    time: seconds since 1970-01-01 UTC, negative before; None for what has no time (sex, race).
-    code: vocabulary, "//" and the code ("ICD9//250.00", "LAB//2345-7", "SEX//F"), or "MEDS_BIRTH" and
-        "MEDS_DEATH", alone or in front of "//"; without tabs and line ends.
-    value: a measured number.
-    text: a value in words, short; without tabs and line ends.
-    unit: of the value, as the source spells it; None where it says nothing.
-    visit: the source's id of the visit.
-    kind: "inpatient", "outpatient" or "emergency" for the event that opens a visit, else "".
+    Attributes:
+        time: seconds since 1970-01-01 UTC, negative before; None if the event has no time (sex, race).
+        code: vocabulary, "//" and code ("ICD9//250.00", "LAB//2345-7", "SEX//F"). Birth and death are
+            "MEDS_BIRTH" and "MEDS_DEATH", optionally followed by "//" and more. It has no tabs or line ends.
+        value: a measured number.
+        text: a short value in words, without tabs or line ends.
+        unit: the unit of the value, as spelled in the source; None if the source has none.
+        visit: the id of the visit in the source.
+        kind: "inpatient", "outpatient" or "emergency" if the event opens a visit, otherwise "".
     """
 
     time: float | None
@@ -36,19 +37,19 @@ class Event(NamedTuple):
 
     @property
     def line(self) -> str:
-        """Time or "-", code, value, text, visit and kind, with tabs between them."""
+        """The event as text: time or "-", code, value, text, visit and kind, separated by tabs."""
         value = "" if self.value is None else repr(self.value)
         return f"{iso(self.time)}\t{self.code}\t{value}\t{self.text or ''}\t{self.visit or ''}\t{self.kind}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """All events of one subject: `Record.raw` of patient histories.
+    """All events of one subject. It is the `Record.raw` of patient histories.
 
     Args:
-        subject: the source's id.
+        subject: the id of the subject in the source.
         birth: seconds since 1970-01-01 UTC; None if unknown.
-        events: those without a time first, then in order of time; without duplicates.
+        events: the events without duplicates. Events without a time come first, then the others by time.
         meanings: descriptions of codes, shared by all histories of an input.
     """
 
@@ -58,17 +59,18 @@ class History:
     meanings: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __str__(self) -> str:
-        """One event a line (`Event.line`), then subject and birth.
+        """One line per event (`Event.line`), and a last line with the subject and birth.
 
-        Line i, counted from 0, is event i. Equal strings mean equal histories, to the microsecond, but for
-        the units of values: what a model was trained on is known by this text, and units came later.
+        Line i, counted from 0, is event i. Histories with equal strings are equal to the microsecond, except
+        for the units of values. Units are left out because models recognize their training data by this text,
+        and earlier versions had no units.
         """
         lines = [event.line for event in self.events]
         lines.append(f"{self.subject}\t{iso(self.birth)}")
         return "\n".join(lines)
 
     def code_spans(self) -> list[tuple[int, int]]:
-        """Where the code of each event stands in `str(self)`: (start, end) characters."""
+        """The position of each event's code in `str(self)`: its start and end (half open) in characters."""
         spans, at = [], 0
         for event in self.events:
             line = event.line
@@ -79,15 +81,15 @@ class History:
 
 
 def iso(time: float | None) -> str:
-    """ISO 8601 text of a time in seconds since 1970, "-" for None."""
+    """A time in seconds since 1970 as ISO 8601 text; "-" for None."""
     return "-" if time is None else (_EPOCH + timedelta(seconds=time)).isoformat()
 
 
 def is_birth(code: str) -> bool:
-    """Whether a code says that the subject was born ("MEDS_BIRTH", also in front of "//")."""
+    """Whether a code is the birth of the subject ("MEDS_BIRTH", also followed by "//")."""
     return code.startswith(BIRTH) and (len(code) == len(BIRTH) or code.startswith("//", len(BIRTH)))
 
 
 def is_death(code: str) -> bool:
-    """Whether a code says that the subject died ("MEDS_DEATH", also in front of "//")."""
+    """Whether a code is the death of the subject ("MEDS_DEATH", also followed by "//")."""
     return code.startswith(DEATH) and (len(code) == len(DEATH) or code.startswith("//", len(DEATH)))

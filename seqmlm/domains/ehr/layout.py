@@ -1,8 +1,9 @@
-"""Histories as tokens: which events form a visit, the order of tokens, and all other columns.
+"""Lay out histories as tokens: group events into visits, order the tokens, and compute all columns.
 
     [CLS] background...  then per visit: time-since-last-visit [VS] class codes... [VE]  and [SEP] at the end
 
-after CEHR-BERT (Pang et al. 2021). All of it is arithmetic on flat arrays over the events of a whole batch.
+The layout is that of CEHR-BERT (Pang et al. 2021). All steps are arithmetic on flat arrays over the events of
+a whole batch.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ FIRST_INTERVAL = len(SPECIAL)
 DAY = 86400.0
 YEAR = 365.25
 
-# Positions of a visit: interval, [VS], class, codes (all the same: a set), [VE].
+# Positions in a visit: interval, [VS], class, codes, [VE]. All codes have one position, since they are a set.
 _STRIDE = 5
 _INTERVAL, _START, _CLASS, _CODES, _END = range(_STRIDE)
 _FIRST_VISIT = 2  # [CLS] is at 0, the background at 1
@@ -32,15 +33,16 @@ _FIRST_VISIT = 2  # [CLS] is at 0, the background at 1
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Events:
-    """N events of B subjects, in order.
+    """The N events of B subjects, in the order of the subjects.
 
     Args:
-        subjects: B. subject: (N,) 0..B-1, ascending.
-        ids, kind: (N,) token of each event, and of its visit class (0 for none).
+        subjects: B, the number of subjects.
+        subject: (N,) the subject of each event, 0..B-1, ascending.
+        ids, kind: (N,) the token of each event, and the token of its visit class (0 for none).
         time: (N,) seconds since 1970, NaN for background.
-        source: (N,) number of the source's visit, 0 for none.
-        spans: (N, 2) half-open offsets of its code in the text of its subject.
-        birth: (B,) seconds since 1970, NaN where unknown.
+        source: (N,) the number of the visit in the source, 0 for none.
+        spans: (N, 2) start and end (half open) of the event's code in the text of its subject.
+        birth: (B,) seconds since 1970, NaN if unknown.
     """
 
     subjects: int
@@ -55,13 +57,13 @@ class Events:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tables:
-    """Properties of every token of a vocabulary, and the layout options.
+    """The families of all tokens in a vocabulary, and the layout options.
 
     Args:
-        symbol: (V,) number of the family a code is of, -1 for what is no code.
-        rule: how events form visits: "auto", "id", "day" or "gap".
+        symbol: (V,) the number of each token's family, -1 for tokens that are not codes.
+        rule: how events form visits: "auto", "id", "day" or "gap" (see `number_visits`).
         gap: seconds without an event that separate two visits.
-        channels: requested ones of "age", "time", "visit" and "segment".
+        channels: the requested channels, from "age", "time", "visit" and "segment".
     """
 
     symbol: Longs
@@ -76,14 +78,15 @@ def number_visits(
     """Group events into visits.
 
     Args:
-        subject, time, source: (N,) see `Events`; no NaN among the times.
-        rule: "id": the source's visit, events without one together where their time is the same; "day":
-            a calendar day (UTC); "gap": events less than `gap` after the one before; "auto": the source's
-            visit, events without one by day.
-        gap: seconds.
+        subject, time, source: (N,) see `Events`. No time is NaN.
+        rule: how events form visits. They have the same visit in the source ("id"), the same calendar day in
+            UTC ("day"), or pauses below `gap` ("gap"). With "auto", the visit in the source is used, or the
+            day for events without a visit. With "id", events without a visit are grouped by equal time.
+        gap: seconds without events between two visits, for the rule "gap".
 
     Returns:
-        (N,) visit of each event, numbered by subject and time from 0; (M,) subject and (M,) start of each.
+        (N,) the visit of each event, numbered from 0 by subject and time; (M,) the subject and (M,) the start
+        time of each visit.
     """
     if rule == "gap":
         order = np.lexsort((time, subject))
@@ -109,20 +112,20 @@ def number_visits(
 
 
 def intervals(days: Longs) -> Longs:
-    """(M,) number of the interval token for whole days since the visit before: weeks, months, long term."""
+    """(M,) the number of the interval token (weeks, months, long term) for (M,) days between visits."""
     weeks, months = days // 7, np.clip(days // 30, 1, 11)
     return np.where(days < 28, weeks, np.where(days < 365, 3 + months, len(INTERVALS) - 1))
 
 
 def lay_out(events: Events, tables: Tables) -> list[Encoding]:
-    """The encodings of subjects, one each; events of one visit with the same token are one event."""
+    """One encoding per subject. Events of one visit with the same token become one event."""
     return _Sheet(events, tables).encodings()
 
 
 class _Sheet:
     """The concatenated tokens of a batch.
 
-    A *block* is a subject's head ([CLS] and background) or a visit; blocks are numbered in order.
+    A *block* is a visit or the head of a subject ([CLS] and background). Blocks are numbered in order.
     """
 
     def __init__(self, events: Events, tables: Tables) -> None:
@@ -143,8 +146,10 @@ class _Sheet:
         self._measure(visit, timed)
 
     def _find_units(self, block: Longs, timed: NDArray[np.bool_]) -> None:
-        """Find the distinct events of each block, sorted by token; unknown ones stay separate and come
-        last."""
+        """Find the distinct events of each block, sorted by token.
+
+        Events with unknown codes stay separate, and come last.
+        """
         ids, size = self.events.ids, len(self.tables.symbol)
         width = size + len(block)
         order = np.where(ids == UNK, size + np.arange(len(ids)), ids)
@@ -154,10 +159,10 @@ class _Sheet:
         self.timed = timed[self.event]
 
     def _measure(self, visit: Longs, timed: NDArray[np.bool_]) -> None:
-        """Compute the place where every block and every unit begins."""
+        """Compute where every block and every unit begins."""
         blocks = len(self.heads) + len(self.visits)
         self.kind = np.zeros(len(self.visits), dtype=np.int64)
-        classed = np.flatnonzero(self.events.kind[timed])[::-1]  # of several classes the first one counts
+        classed = np.flatnonzero(self.events.kind[timed])[::-1]  # the first class of a visit is written last
         self.kind[visit[classed]] = self.events.kind[timed][classed]
         self.later = self.order_in_subject > 0
         front = np.ones(blocks, dtype=np.int64)
@@ -174,7 +179,7 @@ class _Sheet:
         self.ends = self.begin[self.lasts] + length[self.lasts]
 
     def encodings(self) -> list[Encoding]:
-        """Views of one set of flat columns."""
+        """The encodings of all subjects, as views of shared flat columns."""
         ids, positions, units = self._tokens()
         starts = np.concatenate([[0], self.ends])
         running = np.concatenate([[0], np.cumsum(units)])
@@ -198,7 +203,7 @@ class _Sheet:
         ]
 
     def _tokens(self) -> tuple[Longs, Longs, NDArray[np.bool_]]:
-        """(T,) ids; positions; whether a token is a unit."""
+        """(T,) the ids; (T,) the positions; (T,) whether each token is a unit."""
         ids = np.empty(self.total, dtype=np.int64)
         base = np.ones(len(self.length), dtype=np.int64)
         base[self.visits] = _FIRST_VISIT + _STRIDE * self.order_in_subject + _CODES
@@ -208,7 +213,7 @@ class _Sheet:
         last = self.ends - 1
 
         def write(places: Longs, values: Longs | int, shift: Longs | int) -> None:
-            """Put tokens at places, and shift the positions of these."""
+            """Write tokens at `places`, and shift their positions."""
             ids[places], positions[places] = values, positions[places] + shift
 
         write(self.begin[self.heads], CLS, -1)
@@ -224,13 +229,13 @@ class _Sheet:
         return ids, positions, units
 
     def _interval_tokens(self) -> Longs:
-        """The interval token of each visit that comes after another one."""
+        """The interval token of each visit except the first visit of a subject."""
         later = np.flatnonzero(self.later)
         days = np.floor((self.start[later] - self.start[later - 1]) / DAY).astype(np.int64)
         return FIRST_INTERVAL + intervals(days)
 
     def _symbols(self) -> Longs:
-        """(T,) number of each code's family in its subject, -1 where there is none."""
+        """(T,) the number of each code's family within its subject, -1 for tokens without a family."""
         family = np.where(self.timed, self.tables.symbol[self.ids], -1)
         has_family = np.flatnonzero(family >= 0)
         subject = self.events.subject[self.event[has_family]]
@@ -244,7 +249,7 @@ class _Sheet:
         return symbols
 
     def _channels(self, ids: Longs) -> dict[str, NDArray[np.float32]]:
-        """(T,) further inputs, NaN where a token has none; see `EventsTokenizer`."""
+        """(T,) the additional inputs by name (see `EventOptions`), NaN for tokens without a value."""
         if not self.tables.channels:
             return {}
         time = np.full(len(self.length), np.nan)
@@ -270,7 +275,7 @@ class _Sheet:
 
 
 def visit_starts(ids: Ids) -> NDArray[np.intp]:
-    """The places where visits begin: at their interval, or their [VS] where they have none."""
+    """The indexes at which visits begin: at the interval token or, without one, at [VS]."""
     opens = np.flatnonzero(ids == VS)
     previous = ids[np.maximum(opens - 1, 0)]
     return opens - ((previous >= FIRST_INTERVAL) & (previous < FIRST_INTERVAL + len(INTERVALS)))

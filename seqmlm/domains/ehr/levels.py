@@ -1,17 +1,19 @@
-"""How unusual visits, events and patients are: by default against what was known before the visit.
+"""The levels of patient histories: how unusual visits, events and patients are.
 
-`visit`, `event` and `patient` see a visit with what came before it alone: what a reviewer could have known
-that day. The model sees the background, the visits before (the most recent ones, where all are too long),
-when the visit was and of which class, and how many codes it has, all of them [MASK]: what it says of them
-is p(code | history). Asked one by one beside the others of the visit they would be nearly certain, for a
-diagnosis comes with its drugs. It takes one pass a visit, so the modes of scoring make no difference.
-`visit-whole` and so on see the whole record: what does not fit in hindsight, and what coding errors stand
-out by.
+By default, a visit is scored given the past. The levels `visit`, `event` and `patient` use only what a
+reviewer could have known on that day. The model sees the background and the earlier visits, or the most
+recent of them if all are too long. It also sees the time of the visit itself, its class and its number of
+codes. All codes are [MASK], so the model gives p(code | history). If codes were masked one by one, they would
+be nearly certain, because a diagnosis comes with its drugs. A visit takes one forward pass, so the scoring
+mode does not matter.
 
-A visit's score is the largest surprisal of its codes: one wrong code among ten hardly moves the mean.
-Beside it stand the mean, the largest that a code has by its frequency alone, which a history of few visits
-says little beyond, two codes that patients rarely have both (a woman's and a man's), and the codes too rare
-to be in the vocabulary, of which a model can say nothing.
+The levels `visit-whole`, `event-whole` and `patient-whole` use the whole record. They find codes that do not
+fit in hindsight, such as coding errors.
+
+The score of a visit is the largest surprisal of its codes, because one wrong code among ten hardly changes
+the mean. The mean is a second statistic. The third is pairs of codes that rarely occur in the same patient,
+such as a code of women and a code of men. The fourth is the number of codes outside the vocabulary, for which
+the model has no surprisal.
 """
 
 from __future__ import annotations
@@ -56,8 +58,13 @@ from seqmlm.tokenizers.base import Tokenizer
 
 
 class CodeCounts(Background):
-    """In how many patients of the training split codes occur, and meet; (V,) the codes as the data has them,
-    and whether each is named as missing: what frames visits is not.
+    """The numbers of training patients who have a code or a pair of codes.
+
+    Args:
+        pairs: the counts.
+        names: (V,) the codes as written in the data.
+        clinical: (V,) whether a code is a clinical event, which can be reported as missing. Codes that only
+            open visits or are background are not.
     """
 
     def __init__(self, pairs: CodePairs, names: Sequence[str], clinical: Sequence[bool]) -> None:
@@ -81,7 +88,7 @@ class CodeCounts(Background):
 
     @classmethod
     def _of(cls, pairs: CodePairs, tokenizer: Tokenizer) -> Self:
-        """The background of counted codes, whose names the tokenizer has."""
+        """The background with these counts. The names of codes come from the tokenizer."""
         names = [tokenizer.spelling.surface(token) for token in range(tokenizer.space.size)]
         clinical = [tokenizer.spelling.unit_text(token) is not None for token in range(tokenizer.space.size)]
         return cls(pairs, names, clinical)
@@ -94,12 +101,16 @@ _MOST_CODES, _PATIENTS_MET = 1_000, 20_000
 
 
 class CodePairs(NamedTuple):
-    """In how many patients the most frequent codes occur, and in how many two of them meet.
+    """The numbers of patients who have each of the most frequent codes, and each pair of these codes.
 
-    What fewer than 11 patients have is counted as 5, so that no number tells of single people; codes are then
-    known to avoid each other only where more patients would be expected to have both.
+    A pair that fewer than 11 patients have is counted as 5, so that no number describes single people. A pair
+    is therefore rarer than by chance only if more than 5 patients would be expected to have both codes.
 
-    known, alone: (K,) tokens, ascending, and patients. together: (K, K) patients. patients: (1,) of all.
+    Attributes:
+        known: (K,) the tokens of the codes, ascending.
+        alone: (K,) the patients with each code.
+        together: (K, K) the patients with both codes.
+        patients: (1,) the number of all patients.
     """
 
     known: Longs
@@ -109,7 +120,12 @@ class CodePairs(NamedTuple):
 
     @classmethod
     def of(cls, patients: Sequence[NDArray[Any]], counts: Longs) -> CodePairs:
-        """Count the codes (each once) of patients; the most frequent by (V,) `counts` are `known`."""
+        """Count the codes of patients.
+
+        Args:
+            patients: the distinct tokens of each patient.
+            counts: (V,) the frequency of each token. The most frequent tokens become `known`.
+        """
         frequent = np.sort(np.argsort(-counts, kind="stable")[: min(_MOST_CODES, int((counts > 0).sum()))])
         has = np.zeros(len(counts), dtype=np.bool_)
         has[frequent] = True
@@ -127,8 +143,11 @@ class CodePairs(NamedTuple):
         return cls(frequent, np.diagonal(together).copy(), together, np.array([len(places)]))
 
     def bits(self, tokens: Longs) -> Doubles:
-        """(N, N) how much rarer each two of (N,) codes meet than they would by chance: -PMI, in bits; 0 for a
-        code and itself, and for codes that are not known."""
+        """(N, N) how much rarer each pair of (N,) codes is than by chance: minus the PMI (pointwise mutual
+        information), in bits.
+
+        The value is 0 for a code with itself, and for codes that are not in `known`.
+        """
         place = np.minimum(np.searchsorted(self.known, tokens), max(len(self.known) - 1, 0))
         if not len(self.known):
             return np.zeros((len(tokens), len(tokens)))
@@ -143,7 +162,7 @@ class CodePairs(NamedTuple):
 
 
 def code_places(scored: ScoredRecord) -> Longs:
-    """(U,) the place of the token that is each event's code."""
+    """(U,) the index of the token that is the code of each event."""
     groups = scored.encoding.groups
     places = np.flatnonzero(groups >= 0)
     return places[np.searchsorted(groups[places], scored.number)]
@@ -155,7 +174,7 @@ Places = NDArray[np.intp]
 
 
 class PastUnits(Units):
-    """Events of the last visit of a window, hidden together."""
+    """The unit rule that masks all events of the last visit of a window together."""
 
     def questions(
         self, encoding: Encoding, owned: Bools | None = None, mode: Mode = EXACT
@@ -170,7 +189,7 @@ class PastUnits(Units):
 
 
 class PastView(View):
-    """Each visit in a window of its own, at its end."""
+    """The view in which each visit has its own window, which ends with the visit."""
 
     def units(self, tokenizer: Tokenizer) -> Units:
         return PastUnits(tokenizer.space)
@@ -192,7 +211,7 @@ class PastView(View):
 
 
 def _windows(encoding: Encoding, is_asked: Bools, max_length: int) -> Iterator[tuple[Places, Places]]:
-    """(places of a window's tokens; those it asks about) for each visit, long ones in parts."""
+    """The indexes of the window's tokens and of the scored tokens, for each visit or part of a long visit."""
     ids = encoding.ids
     starts = visit_starts(ids)
     stop = len(ids) - int(len(ids) > 0 and ids[-1] == SEP)
@@ -216,20 +235,25 @@ def _windows(encoding: Encoding, is_asked: Bools, max_length: int) -> Iterator[t
 
 
 def _parts(encoding: Encoding, segment: Places, room: int) -> list[Places]:
-    """The places of a visit, or of parts of one that is longer than `room`: its frame and some of its
-    codes."""
+    """The indexes of a visit's tokens, in parts if the visit is longer than `room`.
+
+    Each part has the tokens around the codes ([VS], class, [VE]) and some of the codes.
+    """
     if len(segment) <= room:
         return [segment]
     groups = encoding.groups[segment]
     frame = segment[(groups < 0) & (encoding.ids[segment] != UNK)]
     codes = segment[groups >= 0]
-    size = max((room - len(frame)) // 2, 1)  # the other half is for what came before
+    size = max((room - len(frame)) // 2, 1)  # the other half is for earlier visits
     parts = (codes[begin : begin + size] for begin in range(0, len(codes), size))
     return [np.sort(np.concatenate([frame, part])) for part in parts]
 
 
 def _joined_positions(encoding: Encoding, places: Places) -> Any:
-    """Positions of the tokens at `places`: their first visit stands where the first visit of all stood."""
+    """The positions of the tokens at `places`.
+
+    They are shifted so that the first visit of the window has the position of the first visit of the history.
+    """
     if encoding.positions is None:
         return None
     positions = encoding.positions[places].astype(np.int64)
@@ -245,27 +269,27 @@ def _joined_positions(encoding: Encoding, places: Places) -> Any:
 
 
 def visit_numbers(encoding: Encoding, positions: Longs) -> Longs:
-    """(N,) 0-based number of the visit each token place is in; -1 for the background."""
+    """(N,) the 0-based number of the visit of each token index; -1 for the background."""
     return np.searchsorted(visit_starts(encoding.ids), positions, side="right").astype(np.int64) - 1
 
 
 # Rows
 
 EXPECTED = 10
-"""Alternatives of an event that missing codes are looked for among."""
+"""Most probable codes per event among which missing codes are searched."""
 MISSING = 0.5
-"""Probability from which the absence of a code is told."""
+"""Probability above which the absence of a code is reported."""
 
-_NAMED = 5  # codes that the vocabulary does not have
+_NAMED = 5  # maximum number of unknown codes that are named
 
 _MEAN = {"mean": "mean surprisal of the codes"}
 _MAX = {"max": "largest surprisal of a code"}
-_PAIR = {"pair": "codes of which patients with one rarely have the other"}
-_UNKNOWN = {UNKNOWN: "codes that the vocabulary does not have"}
+_PAIR = {"pair": "codes that rarely occur in the same patient"}
+_UNKNOWN = {UNKNOWN: "codes outside the vocabulary"}
 
 
 class PatientUnits:
-    """The events of a scored `History`, and the visits they are in."""
+    """The events of a scored `History`, by visit."""
 
     def __init__(self, scored: ScoredRecord) -> None:
         self.scored = scored
@@ -274,14 +298,14 @@ class PatientUnits:
         encoding = scored.encoding
         strange = np.flatnonzero(encoding.ids == UNK)
         self.unknown = visit_numbers(encoding, strange)
-        """(K,) 0-based visit of each code that the vocabulary does not have."""
+        """(K,) the 0-based visit of each code outside the vocabulary."""
         spans = encoding.spans
         assert spans is not None
         self.unknown_spans: Longs = spans[strange].astype(np.int64)
         self._of_visits = self._events(visit_numbers(encoding, np.arange(len(encoding))), spans)
 
     def _events(self, number: Longs, spans: Any) -> dict[int, list[Any]]:
-        """The events of each visit, by its 0-based number."""
+        """The events of each visit, by the 0-based number of the visit."""
         by_visit: dict[int, list[Any]] = {}
         for visit, (start, end) in zip(number.tolist(), spans.tolist(), strict=True):
             if end > start:
@@ -291,12 +315,12 @@ class PatientUnits:
 
     @cached_property
     def visits(self) -> Longs:
-        """(U,) 0-based visit of each unit; -1 for the background."""
+        """(U,) the 0-based visit of each unit; -1 for the background."""
         return visit_numbers(self.scored.encoding, self.scored.position)
 
     @cached_property
     def times(self) -> list[float | None]:
-        """Seconds since 1970 at which each visit begins, the background's None in front."""
+        """The start of each visit in seconds since 1970. The first item is None, for the background."""
         begun: list[float | None] = [None]
         for visit in range(max(self._of_visits, default=-1) + 1):
             times = [event.time for event in self._of_visits.get(visit, ()) if event.time is not None]
@@ -304,8 +328,11 @@ class PatientUnits:
         return begun
 
     def rarest_pairs(self, counts: CodeCounts) -> tuple[Doubles, Longs]:
-        """(U,) the largest -PMI in bits of each event's code with a code known at its visit, and (U,) that
-        code's token."""
+        """The rarest pair of each event's code with a code of the same or an earlier visit.
+
+        Returns:
+            (U,) minus the PMI of the pair, in bits; (U,) the token of the other code.
+        """
         if not len(self.visits):
             return np.zeros(0), np.zeros(0, dtype=np.int64)
         tokens, place = np.unique(self.scored.encoding.ids[code_places(self.scored)], return_inverse=True)
@@ -317,8 +344,7 @@ class PatientUnits:
         return rarer[np.arange(len(place)), partner], tokens[partner].astype(np.int64)
 
     def rare_pair(self, units: Longs, pair: tuple[Doubles, Longs], counts: CodeCounts) -> dict[str, Any]:
-        """The two codes that patients most rarely have both, among the pairs of some units, as fields of a
-        row; empty where no pair is rare."""
+        """The rarest pair of codes among the given units, as fields of a row; empty if no pair is rare."""
         bits, partners = (column[units] for column in pair)
         if not len(units) or bits.max() <= 0.0:
             return {}
@@ -327,14 +353,15 @@ class PatientUnits:
         return {"pair": [counts.names[token], counts.names[int(partners[worst])]]}
 
     def unknown_codes(self, visit: int | None = None) -> dict[str, Any]:
-        """The first few codes of one visit or of all that the vocabulary lacks, as fields of a row."""
+        """The first few unknown codes of one visit or of all visits, as fields of a row."""
         spans = self.unknown_spans if visit is None else self.unknown_spans[self.unknown == visit]
         text = str(self.history)
         texts = list(dict.fromkeys(text[start:end] for start, end in spans.tolist()))
         return {"unknown": texts[:_NAMED]} if texts else {}
 
     def visit_facts(self, visit: int) -> dict[str, Any]:
-        """The place of a row, as its fields: visit from 1 (0: background), its id in the source, its date."""
+        """The position of a row, as fields: its visit counted from 1 (0: background), the id of the visit in
+        the source, and its date."""
         facts: dict[str, Any] = {"visit": visit + 1}
         ids = [event.visit for event in self._of_visits.get(visit, ()) if event.visit is not None]
         if ids:
@@ -345,10 +372,11 @@ class PatientUnits:
         return facts
 
     def missing(self, units: Longs, counts: CodeCounts) -> list[dict[str, Any]]:
-        """Codes that were likely at a visit and are not there, most likely first.
+        """The codes that were likely at a visit but are missing, the most likely code first.
 
-        Likely: 1 - prod(1 - p) over the visit's events is above `MISSING`; of each event only the `EXPECTED`
-        most probable codes are known, so a code just above it may be passed over.
+        A code is likely if 1 - prod(1 - p), over the events of the visit, is above `MISSING`. Only the
+        `EXPECTED` most probable codes of each event are known, so a code slightly above the limit can be
+        missed.
         """
         values = self.scored.values
         ids, log_probs = values.get(TopIds.name), values.get(TopLogProbs.name)
@@ -374,10 +402,10 @@ _OF_ROWS = ("pair", UNKNOWN)
 
 
 class PatientLevel(Level):
-    """A level of histories.
+    """Base class of the levels of histories.
 
     Args:
-        past: whether a visit is seen with what came before it alone; else the whole record is.
+        past: whether a visit is scored only given the past. Otherwise, the whole record is used.
     """
 
     background: ClassVar[type[Background] | None] = CodeCounts
@@ -391,8 +419,8 @@ class PatientLevel(Level):
     def rows(self, scored: ScoredRecord, background: Background | None) -> Sequence[Row]:
         if not isinstance(background, CodeCounts):
             raise StateError(
-                f"level {self.name!r} compares codes with how common they are, which this model does not "
-                "know: run seqmlm calibrate on it"
+                f"level {self.name!r} needs code frequencies, which this model does not have: run "
+                "seqmlm calibrate on it"
             )
         return self.patient_rows(PatientUnits(scored), background)
 
@@ -403,7 +431,7 @@ class PatientLevel(Level):
     def unfamiliar(
         self, scored: ScoredRecord, background: Background | None, rows: Sequence[Row]
     ) -> Sequence[bool]:
-        """Whether a row has more codes that the vocabulary lacks than others."""
+        """Whether each row has more unknown codes than known codes."""
         return [row.statistics.get(UNKNOWN, 0.0) > len(row.units) for row in rows]
 
     @abstractmethod
@@ -412,19 +440,20 @@ class PatientLevel(Level):
 
 
 class PatientReasons(Reasons):
-    """Words about histories: a pair of codes and unknown codes are named."""
+    """The reasons for alarms in histories. They name the rare pair of codes and the unknown codes."""
 
     def meaning(self, name: str, row: Row, usual: float | None = None) -> str:
         text = super().meaning(name, row, usual)
         if name not in _OF_ROWS or name not in row.extra:
             return text
         if name == "pair":
-            return "{!r} and {!r}, which patients rarely have both".format(*row.extra[name])
+            return "{!r} and {!r}, which rarely occur in the same patient".format(*row.extra[name])
         return f"{text}: {', '.join(map(repr, row.extra[name]))}"
 
 
 class VisitLevel(PatientLevel):
-    """Visits: largest and mean surprisal of the codes, codes that rarely meet, codes not known."""
+    """One row per visit. Its statistics are the largest and mean surprisal of its codes, its rarest pair of
+    codes, and its number of unknown codes."""
 
     kind = "visit"
     statistics: ClassVar[Statistics] = Statistics({**_MAX, **_MEAN, **_PAIR, **_UNKNOWN}, of_rows=_OF_ROWS)
@@ -448,7 +477,7 @@ class VisitLevel(PatientLevel):
 
 
 class EventLevel(PatientLevel):
-    """Events: the surprisal of each, and whether its code avoids another."""
+    """One row per event, with its surprisal and the rarest pair of its code with another code."""
 
     kind = "event"
     statistics: ClassVar[Statistics] = Statistics({**SURPRISAL, **_PAIR}, of_rows=_OF_ROWS)
@@ -466,8 +495,11 @@ class EventLevel(PatientLevel):
 
 
 class HistoryLevel(PatientLevel):
-    """Patients: the mean surprisal of all events, the largest and that of the most unusual visit, unknown
-    codes. The mean is only told: one wrong code of many does not move it."""
+    """One row per patient.
+
+    Its statistics are the largest surprisal of an event, the mean of the most unusual visit, and the number
+    of unknown codes. The mean over all events is only reported, because one wrong code hardly changes it.
+    """
 
     kind = "patient"
     statistics: ClassVar[Statistics] = Statistics(
@@ -479,7 +511,7 @@ class HistoryLevel(PatientLevel):
 
     @property
     def counts_people(self) -> bool:
-        """Yes: a row is a patient."""
+        """True, because a row is a patient."""
         return True
 
     def patient_rows(self, patient: PatientUnits, counts: CodeCounts) -> list[Row]:
@@ -499,12 +531,12 @@ class HistoryLevel(PatientLevel):
 
 
 def _largest(values: Doubles) -> float:
-    """The largest value; NaN where there is none."""
+    """The largest value, or NaN if there are no values."""
     return float(values.max()) if len(values) else math.nan
 
 
 def _visit_row(patient: PatientUnits, visit: int, units: Longs, statistics: dict[str, float]) -> Row:
-    """The row of a visit, which may consist of unknown codes alone."""
+    """The row of a visit. A visit can have only unknown codes, and then no units."""
     if len(units):
         return part_row(patient.scored, units, str(visit + 1), statistics)
     spans = patient.unknown_spans[patient.unknown == visit]

@@ -1,6 +1,6 @@
-"""How findings in patient histories are shown: visits along time, then every visit with its codes on colours.
+"""Show findings in patient histories: a timeline of visits, then each visit with its codes in colours.
 
-It names single events of a person. Only the owner may read a report with it.
+The picture has single events of a person, so only the owner can read a report with it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from seqmlm.reports.page import Page
 from seqmlm.reports.pictures import LEFT_OUT, RED, Line, Picture, PicturedRecord, alarm_mark, visible_lines
 
 MOST_MISSING = 5
-"""Absent codes named of one visit."""
+"""Maximum number of missing codes that are named per visit."""
 
 
 class History(Picture):
-    """A patient: a timeline of visits by mean surprisal, then a line a visit with its date and codes."""
+    """The picture of a patient: a timeline of the mean surprisal of visits, then a line with the date and
+    codes of each visit."""
 
     def draw_record(self, page: Page, shown: PicturedRecord) -> None:
         scored = shown.scored
@@ -37,8 +38,8 @@ class History(Picture):
                 np.array([times[place] for place in dated], dtype=np.float64),
                 means[dated],
                 np.array([alarmed.get(facts[place]["visit"], False) for place in dated], dtype=np.bool_),
-                [f"visit {facts[place]['visit']}: {means[place]:.1f} bits a code" for place in dated],
-                y_label="bits a code",
+                [f"visit {facts[place]['visit']}: {means[place]:.1f} bits per code" for place in dated],
+                y_label="bits per code",
                 note=f"{RED}; {shown.note}",
             )
         _draw_codes(page, patient, facts, alarmed, shown)
@@ -51,7 +52,7 @@ def _draw_codes(
     alarmed: Mapping[int, bool],
     picture: PicturedRecord,
 ) -> None:
-    """The visits near those that the report is about, a line each."""
+    """Draw one line per visit, for the visits in the report and the visits near them."""
     rows = [drawn_row.row for drawn_row in picture.rows]
     missing = {row.extra["visit"]: row.extra["missing"] for row in rows if row.extra.get("missing")}
     scored = patient.scored
@@ -77,7 +78,7 @@ def _draw_codes(
         absent = ", ".join(
             f"{code['unit']} {code['p']:.0%}" for code in missing.get(visit, ())[:MOST_MISSING]
         )
-        pieces.append(line.rstrip() + (f"\n{'':>13}expected, not there: {absent}\n" if absent else "\n"))
+        pieces.append(line.rstrip() + (f"\n{'':>13}expected but missing: {absent}\n" if absent else "\n"))
         at += len(pieces[-1])
     page.coloured(
         "",

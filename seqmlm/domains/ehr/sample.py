@@ -1,9 +1,11 @@
-"""The built-in patient sample: lives drawn from a planted graph of conditions, drugs and measurements.
+"""Generate the patient sample: synthetic lives from a planted graph of conditions, drugs and measurements.
 
-A person gets conditions by chance (more or less often by sex and year of birth) and through others, after a
-lag; each is found at a visit of its own and, if chronic, recorded again at later ones, with its drugs and
-measurements. Some have one wrong code. All is invented: the codes are real (ICD-10, ATC, LOINC), the
-figures only have the right direction.
+A person gets a condition by chance, with a probability that depends on sex and year of birth, or from another
+condition after a lag. Each condition is found at its own visit. Chronic conditions are recorded again at
+later visits, with their drugs and measurements. Some patients have one wrong code.
+
+All data are invented. The codes are real (ICD-10, ATC, LOINC), but of the figures only the direction of
+effects is realistic.
 """
 
 from __future__ import annotations
@@ -27,10 +29,10 @@ class Condition:
     """A disease.
 
     Args:
-        code, name: ICD-10.
-        base: probability that a person has it without any cause in the graph.
-        women, old: factors on `base` for women, and for those born before 1960.
-        chronic: it stays and is recorded again.
+        code, name: code and name in ICD-10.
+        base: probability that a person gets it without a cause in the graph.
+        women, old: factors on `base` for women, and for people born before 1960.
+        chronic: whether it continues and is recorded again.
         kind: class of the visit at which it is found.
         treated: share of its patients who get its drugs.
     """
@@ -47,7 +49,7 @@ class Condition:
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """A comorbidity edge: of those with `source` a share gets `target`, about `lag` days later."""
+    """A comorbidity edge: patients with `source` get `target` about `lag` days later, with `probability`."""
 
     source: str
     target: str
@@ -57,7 +59,7 @@ class Cause:
 
 @dataclass(frozen=True, kw_only=True)
 class Drug:
-    """A drug, given for one condition only."""
+    """A drug, which is given for one condition only."""
 
     code: str
     name: str
@@ -66,7 +68,10 @@ class Drug:
 
 @dataclass(frozen=True)
 class Lab:
-    """A measurement: mean and spread, and the mean in those with `condition`, who are measured more often."""
+    """A measurement with its mean and standard deviation (`spread`).
+
+    Patients with `condition` have the mean `raised`, and are measured more often.
+    """
 
     code: str
     name: str
@@ -149,7 +154,10 @@ RACE_SHARES = (0.7, 0.15, 0.15)
 
 
 def indirect() -> list[tuple[str, str]]:
-    """Pairs of conditions joined by a path of two or more edges and by no edge: dependent, not directly."""
+    """The pairs of conditions that depend on each other only indirectly.
+
+    They are joined by a path of two or more edges, but not by an edge.
+    """
     from networkx import DiGraph, descendants
 
     graph = DiGraph((cause.source, cause.target) for cause in CAUSES)
@@ -170,7 +178,8 @@ _Random = np.random.Generator
 
 @dataclass(slots=True)
 class Visit:
-    """One visit: seconds since 1970, class, codes with their vocabularies, (code, value) of measurements."""
+    """One visit: its time in seconds since 1970, its class, its codes with vocabularies, and (code, value) of
+    its measurements."""
 
     id: str
     time: int
@@ -181,7 +190,7 @@ class Visit:
 
 @dataclass(slots=True)
 class Patient:
-    """One drawn life; `split` is a word of MEDS."""
+    """One generated patient. `birth` is in seconds since 1970, and `split` is a name of MEDS."""
 
     subject: int
     birth: int
@@ -192,7 +201,7 @@ class Patient:
 
 
 def draw(n: int, seed: int) -> tuple[list[Patient], list[dict[str, Any]]]:
-    """`n` patients, numbered from 1, and the wrong codes among their events (docs/reference/samples.md)."""
+    """Generate `n` patients, numbered from 1, and the list of wrong codes (docs/reference/samples.md)."""
     patients, wrong = [], []
     for number in range(1, n + 1):
         rng = np.random.Generator(np.random.Philox(key=[seed, number]))
@@ -204,7 +213,7 @@ def draw(n: int, seed: int) -> tuple[list[Patient], list[dict[str, Any]]]:
 
 
 def truth(n: int, seed: int, anomalies: list[dict[str, Any]], patients: Sequence[Patient]) -> dict[str, Any]:
-    """The planted graph and anomalies, as `truth.json` holds them (docs/reference/samples.md)."""
+    """The planted graph and anomalies in the form of `truth.json` (docs/reference/samples.md)."""
     return {
         **heading("ehr", n, seed, MEDS, "events are named by subject, visit and code"),
         "synthea": SYNTHEA,
@@ -222,7 +231,7 @@ def truth(n: int, seed: int, anomalies: list[dict[str, Any]], patients: Sequence
 
 
 def _edges() -> list[dict[str, Any]]:
-    """The planted links of conditions with each other and with their drugs."""
+    """The planted links between conditions, and between conditions and their drugs."""
     rows = [("comorbidity", c.source, f"CONDITION//{c.target}", c.probability, c.lag) for c in CAUSES]
     rows += [("drug", d.condition, f"DRUG//{d.code}", _BY_CODE[d.condition].treated, 0) for d in DRUGS]
     names = ("kind", "source", "target", "probability", "lag_days")
@@ -230,14 +239,14 @@ def _edges() -> list[dict[str, Any]]:
 
 
 def write(out: Path, n: int | None, seed: int) -> Sample:
-    """Write the folders `meds` and `synthea`, which hold the same patients, and `truth.json` into `out`."""
+    """Write the folders `meds` and `synthea` with the same patients, the labels, and the truth to `out`."""
     count = checked_count(n, DEFAULT_COUNT)
     patients, anomalies = draw(count, seed)
     return write_files(out, patients, truth(count, seed, anomalies, patients))
 
 
 def _linked_visits(patient: Patient) -> dict[str, Any]:
-    """The linked codes that a patient has both of, each at the visit where it is first recorded."""
+    """The linked pairs of codes that a patient has, each code with the visit of its first record."""
     first: dict[str, str] = {}
     for visit in patient.visits:
         for code in (*visit.codes, *(code for code, _ in visit.labs)):
@@ -247,14 +256,14 @@ def _linked_visits(patient: Patient) -> dict[str, Any]:
     through = [(f"CONDITION//{a}", f"CONDITION//{b}") for a, b in indirect()]
 
     def visit_pairs(pairs: Sequence[tuple[str, str]]) -> list[list[str]]:
-        """(visit, code, visit, code) of each pair whose codes the patient has both of."""
+        """Visit and code of both codes, for each pair that the patient has."""
         return [[first[a], a, first[b], b] for a, b in pairs if a in first and b in first]
 
     return {"subject": str(patient.subject), "direct": visit_pairs(direct), "indirect": visit_pairs(through)}
 
 
 def _condition_row(condition: Condition) -> dict[str, Any]:
-    """A condition as `truth.json` holds it."""
+    """A condition in the form of `truth.json`."""
     factors = {name: getattr(condition, name) for name in ("name", "base", "women", "old")}
     return {
         "code": f"CONDITION//{condition.code}",
@@ -264,7 +273,7 @@ def _condition_row(condition: Condition) -> dict[str, Any]:
 
 
 def _life(number: int, rng: _Random) -> Patient:
-    """A patient with drawn visits."""
+    """Generate a patient with visits."""
     birth = int(rng.integers(-14_600, 8_000))  # 1930 to 1991
     sex = "F" if rng.random() < 0.5 else "M"
     race = str(rng.choice(RACES, p=RACE_SHARES))
@@ -277,7 +286,7 @@ def _life(number: int, rng: _Random) -> Patient:
         for day in days
     ]
     _fill(visits, days, onsets, rng)
-    # A visit at which nothing was found says nothing; everybody keeps the first one.
+    # Visits without codes and measurements are dropped, except the first visit.
     visits = visits[:1] + [visit for visit in visits[1:] if visit.codes or visit.labs]
     for order, visit in enumerate(visits, start=1):
         visit.id = f"{number}-{order}"
@@ -285,7 +294,7 @@ def _life(number: int, rng: _Random) -> Patient:
 
 
 def _onsets(woman: bool, early_born: bool, begin: int, rng: _Random) -> dict[str, int]:
-    """Condition -> day it begins, for the conditions a person gets; causes stand before their effects."""
+    """Generate the conditions of a person: code -> day of onset. Causes come before their effects."""
     onsets: dict[str, int] = {}
     for condition in CONDITIONS:
         odds = condition.base * (condition.women if woman else 1.0) * (condition.old if early_born else 1.0)
@@ -300,7 +309,7 @@ def _onsets(woman: bool, early_born: bool, begin: int, rng: _Random) -> dict[str
 
 
 def _days(begin: int, onsets: dict[str, int], rng: _Random) -> list[int]:
-    """Days of the visits: one for each onset, others now and then."""
+    """Generate the days of visits: the day of each onset, and random other days."""
     days = set(onsets.values()) | {begin}
     day = begin
     while (day := day + 20 + int(rng.exponential(300.0))) < END:
@@ -309,13 +318,13 @@ def _days(begin: int, onsets: dict[str, int], rng: _Random) -> list[int]:
 
 
 def _kind(day: int, onsets: dict[str, int]) -> str:
-    """The class of a visit, by the conditions that begin on its day."""
+    """The class of a visit, from the conditions that begin on its day."""
     kinds = {_BY_CODE[code].kind for code, onset in onsets.items() if onset == day}
     return next((kind for kind in ("inpatient", "emergency") if kind in kinds), "outpatient")
 
 
 def _fill(visits: list[Visit], days: list[int], onsets: dict[str, int], rng: _Random) -> None:
-    """Put codes and measurements into the visits."""
+    """Add codes and measurements to the visits."""
     treated = {code for code in onsets if rng.random() < _BY_CODE[code].treated}
     for visit, day in zip(visits, days, strict=True):
         present = {code for code, onset in onsets.items() if onset == day}
@@ -336,7 +345,8 @@ def _fill(visits: list[Visit], days: list[int], onsets: dict[str, int], rng: _Ra
 
 
 def _spoil(patient: Patient, rng: _Random) -> dict[str, Any]:
-    """Put a drug of a condition the patient never has into a visit, in place of another drug if it can be."""
+    """Add a drug for a condition that the patient never has to a visit. It replaces a drug of the visit, if
+    there is one."""
     codes = {code for visit in patient.visits for code in visit.codes}
     foreign = [
         f"DRUG//{drug.code}"
@@ -372,7 +382,7 @@ _NAMES = {
 
 
 def write_files(out: Path, patients: Sequence[Patient], truth: dict[str, Any]) -> Sample:
-    """Write both folders, `labels.json` and `truth.json`; the MEDS folder is the sample's data."""
+    """Write both folders, the labels and `truth.json`. The MEDS folder is the data of the sample."""
     _write_meds(out / MEDS, patients)
     _write_synthea(out / SYNTHEA, patients)
     write_lines(out / LABELS, (json.dumps(_outcome_label(patient)) for patient in patients))
@@ -382,7 +392,8 @@ def write_files(out: Path, patients: Sequence[Patient], truth: dict[str, Any]) -
 
 
 def _outcome_label(patient: Patient) -> dict[str, Any]:
-    """A label in MEDS: whether after the visit in the middle a condition is new that others cause."""
+    """A label in the form of MEDS: whether a condition with a cause in the graph first occurs after the
+    middle visit."""
     middle = (len(patient.visits) - 1) // 2
     now, later = (
         {code for visit in visits for code in visit.codes}
@@ -415,7 +426,10 @@ def _write_meds(folder: Path, patients: Sequence[Patient]) -> None:
 
 
 def _events(patient: Patient) -> Iterator[tuple[int, int | None, str, float | None, str | None]]:
-    """(subject, microseconds, code, value, visit): what has no time first, then in order of time."""
+    """The events of a patient: subject, time in microseconds, code, value and visit.
+
+    Events without a time come first, then the others in order of time.
+    """
     subject = patient.subject
     yield subject, None, f"SEX//{patient.sex}", None, None
     yield subject, None, f"RACE//{patient.race}", None, None
@@ -430,21 +444,21 @@ def _events(patient: Patient) -> Iterator[tuple[int, int | None, str, float | No
 
 
 def _sorted_codes(visit: Visit) -> list[str]:
-    """Conditions before drugs, as the tables hold them; a code once."""
+    """The distinct codes of a visit, conditions before drugs, in the order of the tables."""
     return [
         code for front in _TABLES.values() for code in dict.fromkeys(visit.codes) if code.startswith(front)
     ]
 
 
 def _write_parquet(path: Path, rows: Sequence[tuple[Any, ...]], schema: Any) -> None:
-    """Write rows as a parquet file, the same bytes for the same rows."""
+    """Write rows to a parquet file. Equal rows give equal bytes."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     path.parent.mkdir(parents=True, exist_ok=True)
     columns = zip(*rows, strict=True)
     arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
-    # What could depend on the writer's defaults is said, so that a seed always gives the same bytes.
+    # All options are explicit, so that a seed always gives the same bytes, whatever the defaults of pyarrow.
     pq.write_table(
         pa.table(arrays, schema=schema),
         path,
@@ -458,7 +472,7 @@ def _write_parquet(path: Path, rows: Sequence[tuple[Any, ...]], schema: Any) -> 
 
 
 def _write_synthea(folder: Path, patients: Sequence[Patient]) -> None:
-    """Write the patients as tables of Synthea."""
+    """Write the patients as Synthea tables."""
     visits = [(patient, visit) for patient in patients for visit in patient.visits]
     _write_csv(
         folder / "patients.csv",
@@ -498,7 +512,7 @@ def _utc_time(visit: Visit) -> str:
 
 
 def _write_csv(path: Path, header: str, rows: Iterable[Sequence[Any]]) -> None:
-    """Write a header and rows as a CSV file."""
+    """Write a header and rows to a CSV file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w", encoding="utf-8", newline="") as handle:
         handle.write(header + "\n")

@@ -1,6 +1,6 @@
-"""Maps of dependence in histories: a network of codes over a cohort, with the time between two.
+"""Decode maps of histories into a network of codes for a cohort, with the time between two codes.
 
-Of single patients nothing is drawn, and of the network nothing is told that fewer than 11 patients have.
+Single patients are not drawn. The network has only pairs of codes that at least 11 patients have.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ Codes = frozenset[str]
 
 
 class CodesDecoder(NetworkDecoder):
-    """Codes that depend on each other; a unit is named, and spelled, as its code, whatever its value.
+    """The decoder of histories: codes that depend on each other. The name of a unit is its code without the
+    value.
 
-    All records of a code are hidden together: a chronic one is recorded again and again, so that one record
-    more tells nothing of others.
+    All records of a code are masked together. A chronic code is recorded again and again, so any other record
+    of the code would give it away.
     """
 
     together: bool | None = True
@@ -38,7 +39,7 @@ class CodesDecoder(NetworkDecoder):
     fewest: ClassVar[int] = SMALLEST
 
     def times(self, record: Record, names: Sequence[str]) -> Mapping[str, float]:
-        """Days from 1970 to the first record of each code."""
+        """The day since 1970 of the first record of each code."""
         first_days: dict[str, float] = {}
         for event in record.raw.events:
             if event.time is not None:
@@ -46,7 +47,8 @@ class CodesDecoder(NetworkDecoder):
         return first_days
 
     def near_pairs(self, record: Record, names: Sequence[str]) -> NDArray[np.bool_]:
-        """(N, N) codes that are recorded on one day at some time: units do not say of which visit."""
+        """(N, N) whether two codes are ever recorded on the same day. Days are used because units do not have
+        the visit."""
         days: dict[str, set[int]] = {}
         for event in record.raw.events:
             if event.time is not None:
@@ -56,12 +58,12 @@ class CodesDecoder(NetworkDecoder):
         return shared.reshape(len(names), len(names))
 
     def truths(self, path: Path, problems: Problems) -> Callable[[Record, Sequence[str]], Truth | None]:
-        """The planted graph of `truth.json`: conditions, their drugs and measurements.
+        """A function that finds the planted pairs of a patient, from the graph in `truth.json`.
 
-        Indirect are codes with a common cause in the graph, and those of which one leads to the other through
-        others.
-        Pairs without a condition are unknown: two drugs of one condition depend on each other through it,
-        whether it is recorded beside them or not.
+        The graph links conditions, their drugs and their measurements. A pair of codes is "indirect" if the
+        codes have a common cause, or if one code causes the other through other codes. Pairs without a
+        condition are unknown: two drugs of a condition depend on each other even if the condition is not
+        recorded with them.
         """
         truth = read_truth(path, SCHEMA, ("conditions", "edges", "labs", "patients"))
         conditions = {condition["code"] for condition in truth["conditions"]}
@@ -70,7 +72,7 @@ class CodesDecoder(NetworkDecoder):
         subjects = {patient["subject"] for patient in truth["patients"]}
 
         def truth_of(record: Record, units: Sequence[str]) -> Truth | None:
-            """The planted pairs of a patient; None for a patient who is not of the sample."""
+            """The planted pairs of a patient, or None if the patient is not in the sample."""
             if str(record.raw.subject) not in subjects:
                 return None
             return _truth(units, conditions, linked, indirect)
@@ -79,13 +81,13 @@ class CodesDecoder(NetworkDecoder):
 
 
 def _links(truth: Mapping[str, Any]) -> dict[Codes, str]:
-    """The kind of every planted pair of codes: "comorbidity", "drug" or "measurement"."""
+    """The kind of each planted pair of codes: "comorbidity", "drug" or "measurement"."""
     edges = {frozenset((edge["source"], edge["target"])): str(edge["kind"]) for edge in truth["edges"]}
     return edges | {frozenset((lab["condition"], lab["code"])): "measurement" for lab in truth["labs"]}
 
 
 def _indirect(linked: Mapping[Codes, str], truth: Mapping[str, Any]) -> set[Codes]:
-    """Codes that are not linked but share a cause, themselves being causes of themselves."""
+    """The pairs of codes that share a cause but are not linked. Each code is also a cause of itself."""
     import networkx as nx
 
     graph = nx.DiGraph((edge["source"], edge["target"]) for edge in truth["edges"])
@@ -109,7 +111,7 @@ def _truth(
                 kinds[i, j] = "indirect"
 
     def is_known(pair: Pair) -> bool:
-        """Whether a pair is known: two codes, one of them a condition."""
+        """Whether the truth covers a pair: its codes differ, and one of them is a condition."""
         pair_codes = {units[pair[0]], units[pair[1]]}
         return len(pair_codes) == 2 and bool(pair_codes & conditions)
 

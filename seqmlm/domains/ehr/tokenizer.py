@@ -1,9 +1,10 @@
-"""Patient histories (`events.v1`): one token per event, visits as sets, tokens for the time between visits.
+"""The tokenizer of patient histories (`events.v1`): one token per event, and tokens for the time between
+visits.
 
-A history becomes background, then visits with [VS] and [VE] around their events (CEHR-BERT, Pang et al.
-2021). A code with a measured value is one token with the bin of the value: fewer tokens than separate ones,
-at the cost of a larger vocabulary. Codes outside the vocabulary fall back to their family, so that rare codes
-are not all [UNK].
+A history becomes its background and then its visits, with [VS] and [VE] around their events (CEHR-BERT, Pang
+et al. 2021). A visit is a set of events. A code with a measured value is one token with the bin of the value.
+This needs fewer tokens than a separate token for the value, but a larger vocabulary. Codes outside the
+vocabulary become their family, so that not all rare codes are [UNK].
 """
 
 from __future__ import annotations
@@ -58,22 +59,25 @@ VOCABULARY = "seqmlm_events.json"
 
 
 class EventsTokenizer(Tokenizer):
-    """One token per event, `[VS]` and `[VE]` around a visit, background first.
+    """A tokenizer with one token per event: first the background, then `[VS]` and `[VE]` around each visit.
 
-    A code with a measured value is `LAB//2345-7//Q7`, Q1 being the lowest bin of the training data; with a
-    value in words, `LAB//5778-6//=yellow`. Values are converted to one unit of their code where a factor is
-    known (`ehr.units`); units that remain have bins of their own, `LAB//x//Q7//=mmol/l`. A value without
-    unit is taken to be in its code's unit where training data had only one, and else has bins apart; one in
-    a unit that training data did not have is the code alone.
+    A code with a measured value is a token such as `LAB//2345-7//Q7`. Q1 is the lowest bin of the training
+    data. A code with a value in words is a token such as `LAB//5778-6//=yellow`.
 
-    The events of a visit are a set: each once, sorted by token, all at one position, in any order during
-    training (`augment`). A code outside the vocabulary becomes its family (`[ICD10//I50]`), else [UNK];
-    births are not tokens. Units are events; intervals, background and visit classes belong to none.
+    Values of a code are converted to one unit if the conversion is known (`ehr.units`). Other units have
+    separate bins, such as `LAB//x//Q7//=mmol/l`. A value without unit is read in the unit of its code if the
+    training data have only one unit. Otherwise, such values have separate bins. If the training data do not
+    have the unit of a value, only the code is used.
 
-    Spans are the codes in `str(history)`. Channels hold NaN where a token has no such value.
+    The events of a visit are a set. Each event occurs once, and all have the same position. They are sorted
+    by token, or shuffled in training (`augment`). A code outside the vocabulary becomes its family
+    (`[ICD10//I50]`) or [UNK]. Birth is not a token. Units are events. Intervals, background and visit classes
+    are not part of any unit.
+
+    Spans are the positions of codes in `str(history)`. Channels are NaN for tokens without a value.
 
     Args:
-        vocabulary: what was learnt; `train` and `load` make it.
+        vocabulary: the trained vocabulary. `train` and `load` supply it.
         options: see `EventOptions`.
     """
 
@@ -92,14 +96,17 @@ class EventsTokenizer(Tokenizer):
 
     @classmethod
     def train(cls, texts: Iterable[History], *, vocabulary_size: int | None = None, **options: Any) -> Self:
-        """Learn codes, families and value bins from histories read once; memory grows with distinct codes.
+        """Train a tokenizer: select codes, families and value bins.
+
+        Memory grows with the number of distinct codes.
 
         Args:
-            vocabulary_size: the most ids; None keeps every code of enough subjects.
-            options: of `EventOptions`.
+            texts: the histories, which are read once.
+            vocabulary_size: maximum number of token ids. None keeps every code that enough subjects have.
+            options: options of `EventOptions`.
 
         Raises:
-            UsageError: an unknown option, or a vocabulary size that leaves no room.
+            UsageError: unknown option, or the vocabulary size is too small.
             DataError: no code is frequent enough.
         """
         chosen = options_of(EventOptions, options, cls.name)
@@ -120,11 +127,11 @@ class EventsTokenizer(Tokenizer):
         return _Clinical(self._lexicon)
 
     def encode_batch(self, raws: Sequence[History]) -> list[Encoding]:
-        """Encode histories; see the class for the tokens."""
+        """Encode histories. The class describes the tokens."""
         return lay_out(self._events(raws), self._tables) if raws else []
 
     def _events(self, raws: Sequence[History]) -> Events:
-        """The events of a batch as flat columns."""
+        """The events of a batch as flat columns, without births."""
         events = list(chain.from_iterable(raw.events for raw in raws))
         lexicon, count = self._lexicon, len(events)
         codes = [event.code for event in events]
@@ -158,9 +165,10 @@ class EventsTokenizer(Tokenizer):
         return replace(flat, **{name: getattr(flat, name)[is_kept] for name in columns})
 
     def hf(self) -> PreTrainedTokenizerFast:
-        """A tokenizer of the vocabulary's own spelling: tokens between white space; adds `[CLS]` and `[SEP]`.
+        """The vocabulary as a Hugging Face tokenizer.
 
-        `" ".join(tokens[i] for i in ids[1:-1])` gives those ids again.
+        It splits text at white space, looks up each part as a token, and adds `[CLS]` and `[SEP]`. The text
+        `" ".join(tokens[i] for i in ids[1:-1])` gives the same ids again.
         """
         from tokenizers import pre_tokenizers
 
@@ -171,7 +179,7 @@ class EventsTokenizer(Tokenizer):
         return fast_tokenizer(backend, SPECIAL)
 
     def _content(self) -> Any:
-        # Neither descriptions nor what is shown determine ids.
+        # Descriptions, and which codes are shown as clinical events, do not change ids.
         return {
             name: part
             for name, part in self._vocabulary.to_dict().items()
@@ -179,7 +187,7 @@ class EventsTokenizer(Tokenizer):
         }
 
     def save(self, directory: Path) -> None:
-        """Write what `Tokenizer.save` writes, and the vocabulary with its value bins in a file of its own."""
+        """Write the files of `Tokenizer.save`, and the file `VOCABULARY` with the codes and value bins."""
         directory.mkdir(parents=True, exist_ok=True)
         text = json.dumps(self._vocabulary.to_dict(), ensure_ascii=False, indent=1)
         (directory / VOCABULARY).write_text(text + "\n", encoding="utf-8")
@@ -193,19 +201,19 @@ class EventsTokenizer(Tokenizer):
             values = read_json(path)
             vocabulary = Vocabulary.from_dict(values)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            kind = type(error).__name__  # the error itself may quote a code of a patient
+            kind = type(error).__name__  # the text of the error can quote a code of a patient
             raise StateError(f"{path} is not the vocabulary of an events tokenizer ({kind})") from None
         return cls(vocabulary, kept_options(EventOptions, card, cls.name))
 
 
 class _Visits(Units):
-    """Events in visits."""
+    """The unit rule of histories: units are events, and windows begin with a visit."""
 
     def windows(self, encoding: Encoding, max_length: int) -> list[Encoding]:
-        """Windows that begin with a visit, the background before each; the last one is full.
+        """Windows that have the background and then begin with a visit. The last window is full.
 
-        A visit longer than a window is divided; if the background takes more than half of a window, windows
-        are cut without regard to either.
+        A visit that is longer than a window is divided. If the background is longer than half a window,
+        windows are cut without regard to background and visits.
         """
         if len(encoding) <= max_length:
             return [encoding]
@@ -216,19 +224,19 @@ class _Visits(Units):
 
 
 def _shuffled_visits(encoding: Encoding, rng: np.random.Generator) -> Encoding:
-    """A history with the events of each visit in random order, since they are a set."""
+    """The history with the events of each visit in random order, because a visit is a set."""
     keys = rng.random(len(encoding))
     inside = encoding.groups >= 0
     keys[inside] = rng.random(int(inside.sum()))
     assert encoding.positions is not None
     order = np.lexsort((keys, encoding.positions))
     groups = encoding.groups[order]
-    groups[groups >= 0] = encoding.groups[inside]  # units are in ascending order
+    groups[groups >= 0] = encoding.groups[inside]  # so that units stay in ascending order
     return replace(encoding.take(order), groups=groups)
 
 
 class _Clinical(Spelling):
-    """Codes as the data have them, with `//Q7` for a value's bin."""
+    """The text of tokens: codes as written in the data, and `//Q7` for the bin of a value."""
 
     def __init__(self, lexicon: Lexicon) -> None:
         super().__init__(lexicon.tokens)
@@ -238,18 +246,18 @@ class _Clinical(Spelling):
         return unquote(self.tokens[token])
 
     def unit_text(self, token: int) -> str | None:
-        """The text that `surface` gives; None for the frame of visits, which is no clinical event."""
+        """The text from `surface`, or None if the token is not a clinical event."""
         first = FIRST_INTERVAL + len(INTERVALS)
         return None if token < first or token in self._lexicon.frame else self.surface(token)
 
     def meaning(self, text: str) -> str | None:
-        """The description of a code, also where the bin or words of its value follow."""
+        """The description of a code. The text can also have the bin or the words of its value."""
         return self._lexicon.meanings.get(text)
 
 
 VisitRule = Literal["auto", "id", "day", "gap"]
 
-# Further inputs a model can have for each token, and how `seqmlm.engine.channels` reads them.
+# Additional inputs that a model can have for each token, and how `seqmlm.engine.channels` encodes them.
 CHANNELS: dict[str, dict[str, Any]] = {
     "age": {"kind": "time2vec", "center": 50.0, "scale": 100.0},
     "time": {"kind": "time2vec", "scale": 3650.0},
@@ -263,14 +271,14 @@ class EventOptions:
     """Options of `events.v1`.
 
     Args:
-        visits: what makes events one visit: "id" the source's visit, "day" the calendar day (UTC), "gap"
-            less than `gap_hours` since the event before, "auto" the source's visit where there is one, else
-            the day.
-        gap_hours: see `visits`.
-        bins: most bins of a measured value, of equal counts.
-        min_subjects: fewest subjects that a token may stand for.
-        channels: further inputs: any of age (years), time (days since the first visit), visit (number),
-            segment (1 and 2 alternating).
+        visits: how events form visits: by their visit in the source ("id"), by calendar day in UTC ("day"),
+            or by pauses of `gap_hours` ("gap"). The default, "auto", uses the visit of the source, or the day
+            if an event has none.
+        gap_hours: hours without events between two visits, for "gap".
+        bins: maximum number of bins for the values of a code. Bins have equal counts.
+        min_subjects: minimum number of subjects for a token.
+        channels: additional inputs of the model: age (years), time (days since the first visit), visit
+            (number) and segment (1 and 2 alternating).
     """
 
     visits: VisitRule = "auto"
@@ -287,21 +295,21 @@ class EventOptions:
         for name in ("bins", "min_subjects", "gap_hours"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or value < 1:
-                raise UsageError(f"tokenizer option {name!r} must be a number of at least 1, not {value!r}")
+                raise UsageError(f"tokenizer option {name!r} must be a number of at least 1; got {value!r}")
         if isinstance(self.channels, str):
-            raise UsageError("tokenizer option 'channels' is a list, such as [age, time]")
+            raise UsageError("tokenizer option 'channels' must be a list, such as [age, time]")
         object.__setattr__(self, "channels", tuple(self.channels))
         for name in self.channels:
             if name not in CHANNELS:
                 raise UsageError(f"tokenizer option 'channels': unknown {name!r}{nearest(name, CHANNELS)}")
 
 
-_REMEMBERED = 1 << 20  # unknown codes cached
-_NO_BINS, _BY_UNIT = -1, -2  # instead of the number of a code's bins: it has none, or each unit its own
+_REMEMBERED = 1 << 20  # maximum number of cached unknown codes
+_NO_BINS, _BY_UNIT = -1, -2  # marks in place of a row of bins: no bins, or a row for each unit
 
 
 class _Codes(dict[str, int]):
-    """Code to token; codes outside the vocabulary get their family's token, else [UNK]."""
+    """Code -> token. Codes outside the vocabulary get the token of their family, or [UNK]."""
 
     def __init__(self, families: dict[str, int]) -> None:
         super().__init__()
@@ -315,14 +323,14 @@ class _Codes(dict[str, int]):
 
 
 class Lexicon:
-    """The tokens of a vocabulary: special ones, intervals, visit classes, families, codes with their values.
+    """The tokens of a vocabulary: special tokens, intervals, visit classes, families, and codes with values.
 
     Attributes:
-        tokens: (V,) spelling of each id.
-        codes, texts, kinds: any code, (code, value in words), and visit class to token.
-        symbol: (V,) number of the family a token is of, -1 for none.
-        frame: tokens of visit classes, background and what opens visits.
-        meanings: what users see of a code, or of one with a value, to its description.
+        tokens: (V,) the spelling of each id.
+        codes, texts, kinds: the token of each code, (code, value in words) and visit class.
+        symbol: (V,) the number of each token's family, -1 for tokens without a family.
+        frame: tokens that are not clinical events: visit classes, background, and codes that open visits.
+        meanings: text of a token as shown to users -> its description.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -331,7 +339,7 @@ class Lexicon:
         homes: list[str] = [""] * len(SPECIAL) + ["interval"] * len(INTERVALS)
 
         def add(spelling: str, home: str) -> int:
-            """Add a token; its id."""
+            """Add a token, and return its id. Tokens with the same `home` are interchangeable."""
             tokens.append(spelling)
             homes.append(home)
             return len(tokens) - 1
@@ -355,7 +363,7 @@ class Lexicon:
             sets = vocabulary.bins(code)
             for measure, edges in sets:
                 self._first_bin[code, measure] = len(tokens)
-                # No code ends so, nor has "//=" in it: see `spell`.
+                # No code has this ending or contains "//=", because `spell` escapes both.
                 suffix = f"//={spell(measure)}" if measure and len(sets) > 1 else ""
                 bins += [add(f"{spelling}//Q{n + 1}{suffix}", home) for n in range(len(edges) + 1)]
             for text in vocabulary.texts.get(code, ()):
@@ -376,8 +384,13 @@ class Lexicon:
     def with_values(
         self, ids: Longs, values: NDArray[np.float64], codes: Sequence[str], units: Sequence[str | None]
     ) -> Longs:
-        """(N,) tokens of events, those with a number moved to its bin, of the tokens, values (NaN for none),
-        codes and units (none where the vocabulary has none) of N events.
+        """(N,) the tokens of N events, in which a code with a measured value has the token of its bin.
+
+        Args:
+            ids: (N,) the tokens of the codes.
+            values: (N,) the measured values, NaN for events without a value.
+            codes: the codes.
+            units: the units; empty if the vocabulary has no units.
         """
         rows, first, edges = self._bin_table
         row = rows[ids]
@@ -394,7 +407,7 @@ class Lexicon:
         return tokens
 
     def _row(self, code: str, unit_text: str | None) -> tuple[int, float, float]:
-        """The row of bins for values of a code in a unit, and the scale and offset that convert them."""
+        """The row of bins for values of a code in a unit, and the scale and offset of the conversion."""
         units = self.vocabulary.units[code]
         measure = unit(unit_text)
         if not measure and len(units) == 1:
@@ -405,13 +418,18 @@ class Lexicon:
 
     @cached_property
     def _bin_rows(self) -> dict[tuple[str, str], int]:
-        """(code, unit) to the number of its bins among all."""
+        """(code, unit) -> the index of its row of bins."""
         return {name: row for row, name in enumerate(self._first_bin)}
 
     @cached_property
     def _bin_table(self) -> tuple[Longs, Longs, NDArray[np.float64]]:
-        """(V,) row of each code with bins, or `_NO_BINS` or `_BY_UNIT`; (R,) the token of each row's first
-        bin; (R, E) edges, then inf."""
+        """All bins of the vocabulary.
+
+        Returns:
+            (V,) the row of each token, or `_NO_BINS` or `_BY_UNIT`.
+            (R,) the token of the first bin of each row.
+            (R, E) the edges of each row, filled with inf.
+        """
         sets = {code: dict(self.vocabulary.bins(code)) for code in self.vocabulary.codes}
         width = max((len(edges) for measures in sets.values() for edges in measures.values()), default=0)
         table = np.full((len(self._bin_rows), width), np.inf)
@@ -425,7 +443,7 @@ class Lexicon:
         return rows, np.array(list(self._first_bin.values()), dtype=np.int64), table
 
     def pools(self) -> Iterator[list[int]]:
-        """Pools of interchangeable tokens: of one vocabulary, and of the same form."""
+        """The pools of interchangeable tokens, which are of the same kind and the same vocabulary."""
         pools: dict[str, list[int]] = {}
         for token in range(FIRST_INTERVAL, len(self.tokens)):
             pools.setdefault(self._homes[token], []).append(token)

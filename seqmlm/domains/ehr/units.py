@@ -1,10 +1,14 @@
-"""Units of measurement: one spelling each, and factors between those that mean the same quantity.
+"""Normalize the spelling of units of measurement, and convert between units.
 
-Between units of one dimension the factors are definitions: SI prefixes, the international pound and inch
-(0.45359237 kg, 2.54 cm), 0 C = 32 F, a mole a litre. Between mass and amount of substance they need the
-molar mass of what was measured (g/mol, PubChem; of haemoglobin its monomer, as laboratories report it), and
-between mmol and mEq that it is an ion of one charge: so only where the code says what it is. Of everything
-else, enzymes in U/L or counts without a volume, nothing is known, and nothing is assumed.
+Within one dimension, the factors are definitions: SI prefixes, the international pound and inch (0.45359237
+kg and 2.54 cm), 0 C = 32 F.
+
+Between mass and amount of substance, a conversion needs the molar mass of the analyte (g/mol, from PubChem).
+For haemoglobin, this is the mass of the monomer, as in laboratory reports. Between mmol and mEq, the analyte
+must be an ion with one charge. These conversions are therefore made only if the code identifies the analyte.
+
+Other units have no known conversion, such as enzymes in U/L or counts without a volume. Their values are not
+converted.
 """
 
 from __future__ import annotations
@@ -16,12 +20,12 @@ from typing import NamedTuple
 
 class _Unit(NamedTuple):
     dimension: str
-    scale: float  # value * scale + offset is in the dimension's own unit
+    scale: float  # value * scale + offset is in the base unit of the dimension
     offset: float = 0.0
 
 
 class Conversion(NamedTuple):
-    """`value * scale + offset` is the value in the other unit."""
+    """A conversion: `value * scale + offset` is the value in the other unit."""
 
     scale: float
     offset: float = 0.0
@@ -29,7 +33,7 @@ class Conversion(NamedTuple):
 
 SAME = Conversion(1.0)
 
-# Dimension -> unit -> (scale, its other spellings); spellings are as `unit` leaves them.
+# Dimension -> unit -> (scale, its other spellings). Spellings have the form in which `unit` looks them up.
 _DIMENSIONS: dict[str, dict[str, tuple[float, str]]] = {
     "mass concentration": {  # mg/dl
         "g/dl": (1e3, "g/100ml gm/dl g% gram/deciliter"),
@@ -72,7 +76,7 @@ _DIMENSIONS: dict[str, dict[str, tuple[float, str]]] = {
 }
 _OFFSETS = {"[degf]": -32 * 5 / 9}
 
-# Standard concepts of OMOP's vocabulary for units, which a table may have without the vocabulary itself.
+# Standard concept ids of units in OMOP. A table can have these ids even if the table `concept` is missing.
 _OF_CONCEPT = """8840=mg/dl 8753=mmol/l 8749=umol/l 8713=g/dl 8636=g/l 9557=meq/l 9529=kg 8739=lb 8582=cm
     9330=in 586323=cel 9289=[degf]"""
 _CONCEPTS = dict(pair.split("=") for pair in _OF_CONCEPT.split())
@@ -92,7 +96,7 @@ _SPELLINGS = _CONCEPTS | {
 }
 
 
-# Analyte -> (g/mol, or None where only the charge counts; names; LOINC codes)
+# Analyte -> (g/mol, or None for ions with one charge; names; LOINC codes)
 _ANALYTES: dict[str, tuple[float | None, str, str]] = {
     "glucose": (180.156, "glucose glu", "2345-7 2339-0 2340-8 41653-7 1558-6 14749-6 15074-8"),
     "creatinine": (113.12, "creatinine creat", "2160-0 38483-4 14682-9"),
@@ -108,7 +112,7 @@ _ANALYTES: dict[str, tuple[float | None, str, str]] = {
 }
 _OF_WORD = {word: name for name, (_, words, _) in _ANALYTES.items() for word in words.split()}
 _OF_LOINC = {code: name for name, (_, _, codes) in _ANALYTES.items() for code in codes.split()}
-# Words beside an analyte's name that leave it what it is.
+# Words next to the name of an analyte that do not change its meaning.
 _NEUTRAL_WORDS = """lab labs loinc test result level total serum plasma blood bld whole ser plas arterial
     venous capillary fasting random direct indirect conjugated calculated mass moles substance volume
     concentration in of measurement chem chemistry"""
@@ -118,7 +122,7 @@ _WORD = re.compile(r"[^\W\d_]+\d*")
 
 @lru_cache(maxsize=1 << 14)
 def unit(text: str | None) -> str:
-    """The one spelling of a unit, without white space and capitals; "" for none.
+    """The normalized spelling of a unit, in lower case without white space; "" for no unit.
 
     >>> unit(" µmol / L"), unit("mg per dL"), unit("[lb_av]"), unit("U/L"), unit("None")
     ('umol/l', 'mg/dl', 'lb', 'u/l', '')
@@ -132,7 +136,9 @@ def unit(text: str | None) -> str:
 
 @lru_cache(maxsize=1 << 14)
 def analyte(code: str) -> str | None:
-    """The analyte that a code measures, where its name or its LOINC code says so and nothing else; else None.
+    """The analyte that a code measures, or None if it is unknown.
+
+    A code is known by its LOINC code, or if its name has only an analyte and neutral words such as "serum".
 
     >>> analyte("LAB//2345-7"), analyte("LAB//Glucose, fasting"), analyte("LAB//glucose tolerance")
     ('glucose', 'glucose', None)
@@ -151,11 +157,11 @@ def analyte(code: str) -> str | None:
 
 @lru_cache(maxsize=1 << 14)
 def conversion(code: str, source: str, target: str) -> Conversion | None:
-    """The conversion of a code's values from one unit to another; None where no factor is known.
+    """The conversion of a code's values from one unit to another, or None if it is unknown.
 
     Args:
-        code: says which analyte, for units of different dimensions.
-        source, target: units as `unit` spells them.
+        code: identifies the analyte, for units of different dimensions.
+        source, target: units in the spelling of `unit`.
 
     >>> round(100 * conversion("LAB//glucose", "mg/dl", "mmol/l").scale, 2)
     5.55
@@ -174,12 +180,12 @@ def conversion(code: str, source: str, target: str) -> Conversion | None:
 
 
 def _bridge(code: str, source: str, target: str) -> float | None:
-    """The factor from one dimension's base unit to another's, for the analyte of a code; None if unknown."""
+    """The factor between the base units of two dimensions, for the analyte of a code; None if unknown."""
     substance = analyte(code)
     if substance is None:
         return None
     molar, _, _ = _ANALYTES[substance]
-    if molar is None:  # of ions with one charge a mole is an equivalent
+    if molar is None:  # a mole of ions with one charge is one equivalent
         return 1.0 if {source, target} == {"amount concentration", "equivalents"} else None
     if (source, target) == ("mass concentration", "amount concentration"):
         return 10.0 / molar  # mg/dl -> mg/l -> mmol/l

@@ -1,9 +1,8 @@
-"""The vocabulary of patient histories: names and families of codes, and what `events.v1` learns from
-histories.
+"""The vocabulary of patient histories: codes and their families, and how `events.v1` is trained on histories.
 
-Kept are codes frequent enough, families for the others, and value bins. A token stands for at least
-`min_subjects` people. Nothing else of the data is kept: no rare code, no single value (the edges of value
-bins are between observed values and rounded), no free text.
+The vocabulary has frequent codes, families for other codes, and bins of values. At least `min_subjects`
+people have each token. No other data are kept: no rare codes, no free text, and no single values. The edges
+of value bins are rounded numbers between observed values.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[VS]", "[VE]")
 # CEHR-BERT's artificial time tokens (Pang et al. 2021): weeks, months, "long term" since the last visit.
 INTERVALS = (*(f"W{n}" for n in range(4)), *(f"M{n}" for n in range(1, 12)), "LT")
 
-# Vocabularies whose codes begin with their category; a code with a dot ("E11.9") is treated alike.
+# Vocabularies whose codes begin with their category. A code with a dot ("E11.9") is treated in the same way.
 _HIERARCHICAL = re.compile(r"(?:^|[/_ ])(?:ICD|ATC|ICPC|READ|OPCS)", re.IGNORECASE)
 _DOTTED = re.compile(r"[A-Z]?\d[0-9A-Z]{1,2}\.[0-9A-Z]{1,4}|[A-Z]?\d[0-9A-Z]{1,2}")
 _PREFIX = 3  # characters of a category
 
 
 def vocabulary_of(code: str) -> str:
-    """The vocabulary that a code is from: all up to its last "//"; "" if it has none."""
+    """The vocabulary of a code, which is the part before its last "//"; "" if it has none."""
     return code.rpartition("//")[0]
 
 
@@ -53,7 +52,8 @@ def family(code: str) -> str:
 
 
 def spell(name: str) -> str:
-    """A code as a token without white space, escaped so that it cannot equal a special token."""
+    """A code as a token: without white space, and escaped so that it cannot equal a special token or a token
+    with a value."""
     text = re.sub(r"[%\s]", lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), name)
     text = re.sub(r"//Q(?=\d+$)", "//%51", text).replace("//=", "//%3D")
     return f"%5B{text[1:]}" if text.startswith("[") else text
@@ -61,25 +61,25 @@ def spell(name: str) -> str:
 
 _SAMPLED = 1024  # values of a code used for its bins
 _LONGEST_TEXT = 64
-_FAMILY_SHARE = 10  # at most one id of ten is a family if the vocabulary size is limited
-_DISTINCT = 5_000_000  # beyond this many codes, those seen in one subject so far are dropped
+_FAMILY_SHARE = 10  # if the vocabulary size is limited, one tenth of the ids is reserved for families
+_DISTINCT = 5_000_000  # maximum distinct codes; if there are more, codes of a single subject are dropped
 
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
-    """A learnt vocabulary.
+    """A trained vocabulary.
 
     Args:
-        codes: kept codes, sorted.
-        texts: code to its kept values in words, sorted.
-        families: those with a token of their own, sorted.
-        kinds: kept visit classes, sorted.
-        edges: code to the ascending upper edges between its value bins (n edges make n + 1 bins), of values
-            that have no unit.
-        units: code to the units (`ehr.units.unit`) that its values were seen in and that cannot be
-            converted into each other, each with edges as those of `edges`.
-        meanings: code to its description, where the data had one.
-        frame: codes that are no clinical events: background, and those that open visits.
+        codes: the codes, sorted.
+        texts: code -> its values in words, sorted.
+        families: the families with a token, sorted.
+        kinds: the visit classes, sorted.
+        edges: code -> the ascending edges between the bins of its values without unit. n edges make n + 1
+            bins.
+        units: code -> unit -> edges as in `edges`. Units of a code that can be converted into each other are
+            one unit (`ehr.units.unit`).
+        meanings: code -> its description, if the data have one.
+        frame: codes that are not clinical events: background, and codes that open visits.
     """
 
     codes: tuple[str, ...]
@@ -96,7 +96,8 @@ class Vocabulary:
         return asdict(self)
 
     def bins(self, code: str) -> list[tuple[str, tuple[float, ...]]]:
-        """(unit, edges) of each set of bins of a code, "" for values without unit; sorted."""
+        """The unit and edges of each set of bins of a code, sorted. The unit "" is for values without
+        unit."""
         measures = dict(self.units.get(code, {}))
         if code in self.edges:
             measures[""] = self.edges[code]
@@ -104,7 +105,11 @@ class Vocabulary:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Vocabulary:
-        """The vocabulary that `to_dict` described; a KeyError or TypeError for anything else."""
+        """The vocabulary from the result of `to_dict`.
+
+        Raises:
+            KeyError, TypeError: the values are not from `to_dict`.
+        """
         return cls(
             codes=tuple(values["codes"]),
             texts={code: tuple(texts) for code, texts in values["texts"].items()},
@@ -121,8 +126,13 @@ class Vocabulary:
 
 
 class Learning(NamedTuple):
-    """Fewest subjects that a token may stand for, most bins of a code's values, of equal counts, and the most
-    ids there may be (None for no limit)."""
+    """The options of training.
+
+    Attributes:
+        min_subjects: minimum number of subjects for a token.
+        bins: maximum number of bins for the values of a code. Bins have equal counts.
+        size: maximum number of token ids; None for no limit.
+    """
 
     min_subjects: int
     bins: int
@@ -130,11 +140,14 @@ class Learning(NamedTuple):
 
 
 def learn(histories: Iterable[History], how: Learning) -> Vocabulary:
-    """Learn a vocabulary from histories, read once; several of one subject count once.
+    """Train a vocabulary on histories, which are read once. Several histories of one subject count once.
 
-    Memory grows with the distinct codes alone: a code keeps a count, up to `min_subjects` - 1 hashes of
-    subjects and at most 1,024 of its values. A DataError where no code is frequent enough, a UsageError where
-    `size` leaves no room.
+    Memory grows only with the number of distinct codes. Each code needs a count, at most `min_subjects` - 1
+    hashes of subjects, and at most 1,024 of its values.
+
+    Raises:
+        DataError: no code is frequent enough.
+        UsageError: `size` is too small.
     """
     counts = _Counts(how.min_subjects)
     for history in histories:
@@ -142,13 +155,13 @@ def learn(histories: Iterable[History], how: Learning) -> Vocabulary:
     kinds = tuple(sorted(kind for kind, _ in counts.kinds.enough()))
     room = sys.maxsize if how.size is None else how.size - len(SPECIAL) - len(INTERVALS) - len(kinds)
     if room < 2:
-        raise UsageError(f"vocabulary_size = {how.size} leaves no room for codes; raise it")
+        raise UsageError(f"vocabulary_size = {how.size} leaves no room for codes: increase it")
     values, texts = _values(counts, how)
     codes, used = _codes(counts, values, texts, room - room // _FAMILY_SHARE, how)
     if not codes:
         raise DataError(
-            f"no code was seen in {how.min_subjects} subjects",
-            remedy="give more subjects, or, if the data are synthetic, lower tokenizer.options.min_subjects",
+            f"no code occurs in {how.min_subjects} subjects",
+            remedy="give more subjects, or, if the data are synthetic, reduce tokenizer.options.min_subjects",
         )
     return Vocabulary(
         codes=tuple(sorted(codes)),
@@ -163,10 +176,11 @@ def learn(histories: Iterable[History], how: Learning) -> Vocabulary:
 
 
 class _People:
-    """Number of subjects in which each item was seen.
+    """The number of subjects who have each item.
 
-    A subject may come in several records (yearly extracts, scattered shards): up to `enough`, subjects are
-    distinguished. Beyond it records are counted, which affects only the order of frequent items.
+    A subject can have several records (yearly extracts, scattered shards). Until an item has `enough`
+    subjects, its distinct subjects are counted. After that, records are counted, which changes only the order
+    of frequent items.
     """
 
     def __init__(self, enough: int) -> None:
@@ -175,7 +189,7 @@ class _People:
         self.few: dict[Any, list[int]] = {}  # item -> its subjects, while fewer than enough
 
     def add(self, things: Iterable[Any], subject: int) -> None:
-        """Count the items of one record of a subject, each once."""
+        """Count each item of one record of a subject once."""
         for thing in things:
             if thing not in self.few and thing in self.counts:
                 self.counts[thing] += 1
@@ -189,17 +203,17 @@ class _People:
                 del self.few[thing]
 
     def enough(self) -> Iterator[tuple[Any, int]]:
-        """Items that enough subjects have, with counts."""
+        """The items that enough subjects have, with their counts."""
         return ((thing, n) for thing, n in self.counts.items() if n >= self._enough)
 
     def forget(self) -> None:
-        """Drop items seen in one subject so far."""
+        """Drop the items that only one subject has so far."""
         self.counts = Counter({thing: n for thing, n in self.counts.items() if n > 1})
         self.few = {thing: subjects for thing, subjects in self.few.items() if thing in self.counts}
 
 
 class _Counts:
-    """Subject counts of codes, families, visit classes and values."""
+    """The numbers of subjects with each code, text, visit class and unit, and samples of values."""
 
     def __init__(self, enough: int) -> None:
         self.codes, self.texts, self.kinds = _People(enough), _People(enough), _People(enough)
@@ -241,7 +255,7 @@ class _Counts:
             self._forget()
 
     def _forget(self) -> None:
-        """Drop the codes, texts and units of a single subject so far."""
+        """Drop the codes, texts and units that only one subject has so far."""
         for people in (self.codes, self.texts, self.units):
             people.forget()
         self.timed &= self.codes.counts.keys()
@@ -251,7 +265,7 @@ class _Counts:
 
 
 class _Sample:
-    """A uniform sample of a code's values (Vitter 1985), with their subjects and units."""
+    """A uniform sample of a code's values, with subjects and units (reservoir sampling, Vitter 1985)."""
 
     __slots__ = ("_random", "_seen", "_subjects", "_units", "_values")
 
@@ -273,7 +287,10 @@ class _Sample:
             self._units[place] = unit
 
     def value_bins(self, code: str, frequent: Collection[str], how: Learning) -> ValueBins:
-        """The bins of the values in each of the `frequent` units, those that enough subjects have."""
+        """The bins of the values without unit, and of the values in each `frequent` unit.
+
+        A unit is frequent if enough subjects have it.
+        """
         values, subjects = np.array(self._values), np.array(self._subjects)
         units = np.array(self._units, dtype=np.str_)
         grouped = unit_groups(code, Counter(measure for measure in self._units if measure in frequent))
@@ -292,25 +309,33 @@ class _Sample:
 
 
 class ValueBins(NamedTuple):
-    """Edges between the bins of a code's values: those without unit, and those of each unit."""
+    """The edges between the bins of a code's values: of values without unit, and of values in each unit."""
 
     edges: tuple[float, ...]
     units: dict[str, tuple[float, ...]]
 
     @property
     def bins(self) -> int:
-        """Number of bins of all units together."""
+        """The number of bins, over all units."""
         return sum(len(edges) + 1 for edges in (self.edges, *self.units.values()) if edges)
 
 
 def conversion_target(code: str, source: str, groups: Iterable[str]) -> tuple[str, Conversion] | None:
-    """The first of `groups`, units of a code, that its values in another unit can be converted into."""
+    """The first unit in `groups` to which values in the unit `source` can be converted, or None.
+
+    Returns:
+        The unit, and the conversion for values of this code.
+    """
     factors = ((group, conversion(code, source, group)) for group in groups)
     return next(((group, factor) for group, factor in factors if factor is not None), None)
 
 
 def unit_groups(code: str, counts: Mapping[str, int]) -> dict[str, tuple[str, Conversion]]:
-    """Units of a code, the most frequent first: each, or one before it that it is converted into."""
+    """Unit -> the unit to which its values are converted, and the conversion.
+
+    Units are considered in order of frequency, and each is converted to a more frequent unit if possible.
+    Other units are not converted.
+    """
     groups: dict[str, tuple[str, Conversion]] = {}
     for measure in sorted(counts, key=lambda measure: (-counts[measure], measure)):
         targets = [group for member, (group, _) in groups.items() if member == group]
@@ -319,7 +344,7 @@ def unit_groups(code: str, counts: Mapping[str, int]) -> dict[str, tuple[str, Co
 
 
 def _edges(values: Any, subjects: Any, how: Learning) -> tuple[float, ...]:
-    """Edges between bins of enough subjects each; none if that leaves a single bin."""
+    """The edges between bins that have enough subjects each; none if there is only one such bin."""
     if len(np.unique(subjects)) < how.min_subjects or len(values) < 2:
         return ()
     order = np.argsort(values, kind="stable")
@@ -338,7 +363,10 @@ def _edges(values: Any, subjects: Any, how: Learning) -> tuple[float, ...]:
 
 
 def _between(values: Any, cut: int) -> float | None:
-    """A rounded number between the values before and from `cut` on, or before a run of equal ones there."""
+    """A rounded number that separates the sorted values before `cut` from the others.
+
+    Equal values at `cut` are kept together. The result is None if there is no number to separate them.
+    """
     high = float(values[cut])
     first = int(np.searchsorted(values, high))
     if first == 0:
@@ -353,7 +381,7 @@ def _between(values: Any, cut: int) -> float | None:
 
 
 def _values(counts: _Counts, how: Learning) -> tuple[dict[str, ValueBins], dict[str, tuple[str, ...]]]:
-    """Bins of numbers, and values in words, by code."""
+    """The bins of numbers, and the values in words, by code."""
     measures: dict[str, set[str]] = {}
     for (code, measure), _ in counts.units.enough():
         measures.setdefault(code, set()).add(measure)
@@ -373,7 +401,8 @@ def _codes(
     room: int,
     how: Learning,
 ) -> tuple[set[str], int]:
-    """Codes of enough subjects, the most frequent ones if not all fit; and the number of ids they take."""
+    """The codes that enough subjects have, and the number of ids that they need. If there is not enough room,
+    only the most frequent codes are selected."""
     codes, used = set(), 0
     for _, code in sorted((-n, code) for code, n in counts.codes.enough()):
         bins = values[code].bins if code in values else 0
@@ -386,7 +415,10 @@ def _codes(
 
 
 def _families(counts: _Counts, codes: set[str], how: Learning) -> list[str]:
-    """Families of codes that are not kept whose token stands for enough subjects, the largest first."""
+    """The families of codes outside the vocabulary, the most frequent first.
+
+    A family is included only if enough subjects have its token.
+    """
     people: Counter[str] = Counter()
     subjects: dict[str, set[int]] = {}
     for code, n in counts.codes.counts.items():

@@ -227,7 +227,7 @@ def test_what_is_no_work_tree(tmp_path):
     (tmp_path / "pipe").mkdir()
     os.mkfifo(tmp_path / "pipe" / ".git")
     for name in ("bare", "torn", "pipe", "."):
-        with pytest.raises(UsageError, match="is no git work tree"):
+        with pytest.raises(UsageError, match="is not a git work tree"):
             WorkTree(tmp_path / name)
 
 

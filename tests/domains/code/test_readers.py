@@ -65,7 +65,7 @@ def test_encodings(data, text, tmp_path):
     [
         (b"x = 1\ny = '\xe9'\n", 2, "bytes that are not UTF-8"),
         (b"# coding: ascii\n\nx = '\xe9'\n", 3, "not in the declared encoding"),
-        (b"\n# coding: uft-8\n", 2, "an encoding nobody knows"),
+        (b"\n# coding: uft-8\n", 2, "an unknown encoding"),
     ],
 )
 def test_what_cannot_be_decoded_is_named_with_its_line(data, line, reason, tmp_path):
@@ -295,7 +295,7 @@ def test_what_is_given_to_be_scored_is_scored(tmp_path):
     assert set(problems.places.values()) == {
         str(tmp_path / name) for name in (*special, "pkg2/binary.py")
     } | {f"{tmp_path / 'pkg3/no.py'}:1"}
-    hints = [reason for reason in problems.counts if "name the file itself" in reason]
+    hints = [reason for reason in problems.counts if "give the file itself" in reason]
     assert len(hints) == len(special)
     paths = [tmp_path / name for name in special]
     assert [Path(r.source) for r in DOMAIN.read(paths, Problems(), scoring=True)] == paths
@@ -409,7 +409,7 @@ def test_blank_lines_behind_a_broken_object_are_gone_through_once(tmp_path):
 
 def test_a_work_tree_is_a_folder(tmp_path):
     for path in ("-", written(tmp_path / "a.py", "x = 1\n")):
-        with pytest.raises(UsageError, match="is no folder"):
+        with pytest.raises(UsageError, match="is not a folder"):
             list(read_worktree(path, Problems()))
 
 
@@ -422,7 +422,7 @@ def test_code_of_more_than_anybody_writes_is_left_out_and_counted(tmp_path):
     assert problems.counts == {"a file larger than the limit, skipped": 2}
 
 
-ENDLESS = "a file of strings without an end, skipped"
+ENDLESS = "a file with many unclosed strings, skipped"
 
 
 @pytest.mark.parametrize("mark", ['"', "'", "`"])
@@ -464,9 +464,9 @@ def test_marks_without_an_end_are_those_at_which_no_string_begins(text):
 def test_a_table_is_not_read_as_one_source_file(name: str, tmp_path: Path) -> None:
     folder = all_written(tmp_path, {"a.py": CODE})
     table = written(tmp_path / name, 'code,kind\n"x = 1",public\n')
-    with pytest.raises(DataError, match=r"not from such tables \(write lines of .*\.jsonl") as met:
+    with pytest.raises(DataError, match=r"cannot be read from such tables.* \(write a .jsonl file") as met:
         list(DOMAIN.read([table], Problems()))
     assert met.value.source == str(table)
-    with pytest.raises(DataError, match="not from such tables"):
+    with pytest.raises(DataError, match="cannot be read from such tables"):
         reader_options(DOMAIN, Labelling(labels=("kind",)), str(table))
     assert [one.id for one in DOMAIN.read([folder], Problems())] == ["a.py"]

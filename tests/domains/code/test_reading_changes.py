@@ -74,7 +74,7 @@ def test_every_kind_of_change(tree):
     assert places(found["added.py"]) == [([], [1, 2, 3])]
     assert found["gone.py"].new_text is None
     assert set(problems.counts) == {
-        "a changed file that is no source code, skipped",
+        "a changed file that is not source code, skipped",
         "a vendored file, skipped",
         "does not parse as Python 3: read without a syntax tree",
     }
@@ -225,7 +225,7 @@ def test_plain_diff_with_time_stamps_and_several_files(tmp_path):
 def test_what_a_diff_does_not_fit_is_named(tmp_path):
     written(tmp_path / "a.py", "x = 5\n")
     diff = b"--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-x = 1\n+x = 2\n"
-    with pytest.raises(DataError, match=r"a\.py fits neither side"):
+    with pytest.raises(DataError, match=r"a\.py matches neither side"):
         list(changes_of_diff(tmp_path, diff, "d", Problems()))
 
 
@@ -267,7 +267,7 @@ def test_names(spelled, name):
 )
 def test_hunks_of_lines_that_are_not_there_do_not_fit(tmp_path, hunk):
     written(tmp_path / "a.py", "x = 1\n")
-    with pytest.raises(DataError, match="fits neither side"):
+    with pytest.raises(DataError, match="matches neither side"):
         list(changes_of_diff(tmp_path, f"--- a/a.py\n+++ b/a.py\n{hunk}".encode(), "d", Problems()))
 
 
@@ -293,7 +293,7 @@ def test_a_merge_is_refused_and_the_other_files_are_read(tree):
 
 
 def test_a_torn_diff_says_where():
-    with pytest.raises(DataError, match="d:5: a hunk with fewer lines"):
+    with pytest.raises(DataError, match="d:5: a hunk with fewer or more lines"):
         list(parse_patch(b"--- a/a.py\n+++ b/a.py\n@@ -1,2 +1,2 @@\n-x\n", "d"))
 
 

@@ -174,7 +174,7 @@ def test_what_has_no_truth_is_said(tmp_path: Path):
     assert sorted(problems.counts.values()) == [1, 2]
     (tmp_path / "a.java").write_text("int x;")
     for path in (tmp_path / "a.java", tmp_path / "none"):
-        with pytest.raises(DataError, match="computed from Python alone"):
+        with pytest.raises(DataError, match="computed only for Python"):
             decoder.truths(path, problems)
     (tmp_path / "truth.json").write_text("[]")
     with pytest.raises(DataError, match="not a truth with the schema"):
@@ -185,5 +185,5 @@ def test_a_truth_without_its_files_is_said(tmp_path: Path):
     sample = CODE.sample.draw(tmp_path, n=1)
     for path in sample.files[0].rglob("*.py"):
         path.unlink()
-    with pytest.raises(DataError, match=r"keep truth\.json beside"):
+    with pytest.raises(DataError, match=r"keep truth\.json next to"):
         CODE.structure().truths(sample.truth, Problems())

@@ -196,7 +196,7 @@ def test_parts_with_an_id_each_are_one_gene_where_their_phases_go_on(tmp_path: P
 
 
 def test_attributes_of_gtf_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is it GTF"):
+    with pytest.raises(DataError, match="is the file GTF"):
         of_one("ACGT" * 9, 'c\tx\tCDS\t1\t9\t.\t+\t0\tgene_id "a"; transcript_id "b";\n', tmp_path)
 
 

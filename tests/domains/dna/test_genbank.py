@@ -66,7 +66,7 @@ def test_bad_entries_are_named(tmp_path: Path) -> None:
     assert [r.id for r in read_genbank(path, problems)] == ["X0.1"]
     assert problems.counts == {"text outside of GenBank entries": 1}
     path.write_text(entries("MKVLE"))
-    with pytest.raises(DataError, match=r"x.gb:1: a letter that stands for no nucleotide"):
+    with pytest.raises(DataError, match=r"x.gb:1: a letter that is not a nucleotide code"):
         list(read_genbank(path, Problems()))
 
 
@@ -98,7 +98,7 @@ def test_bad_embl_entries_are_named(tmp_path: Path) -> None:
     assert problems.places == {
         "an EMBL entry that cannot be read": f"{path}:1",
         "an EMBL entry without a sequence": f"{path}:8",
-        "a letter that stands for no nucleotide": f"{path}:12",
+        "a letter that is not a nucleotide code": f"{path}:12",
         "an entry without an end": f"{path}:17",
     }
 
@@ -107,7 +107,7 @@ def test_rna_families_are_spelled_as_dna(real_data: Path, tmp_path: Path) -> Non
     path = written(tmp_path / "x.sto", "# STOCKHOLM 1.0\na GG-ug.\nb MKVLWE\n//\n")
     problems = Problems("skip")
     assert [(r.id, r.raw) for r in read_rna_families(path, problems)] == [("a", "GGTG")]
-    assert problems.counts == {"a letter that stands for no nucleotide": 1}
+    assert problems.counts == {"a letter that is not a nucleotide code": 1}
     assert [one.raw for one in read_rna_families(path, problems, gaps="keep")] == ["GG-TG-"]
     rows = written(tmp_path / "x.a3m", ">q\nGG-UR\n>b\nG.acG-TA\n")
     assert [one.raw for one in read_rows(rows, problems, gaps="keep")] == ["GG-TN", "GG-TA"]

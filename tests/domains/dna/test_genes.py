@@ -101,7 +101,7 @@ def test_a_gene_without_a_place_costs_itself(tmp_path: Path) -> None:
     problems = Problems()
     [record] = read_genbank(path, problems)
     assert record.meta["genes"] == (Gene(2, 3, "b"),)
-    assert problems.places == {"a gene without a place, left out": f"{path}:3"}
+    assert problems.places == {"a gene without a position, left out": f"{path}:3"}
 
 
 @given(
@@ -139,7 +139,7 @@ def test_a_table_of_genes_beside_a_genome(tmp_path: Path) -> None:
     wanted = [(10, 20, "thrL"), (30, 40, "b2"), (40, 50, "b3"), (50, 60, "b;4"), (60, 70, "odd")]
     assert list(whole.meta["genes"]) == wanted
     assert "genes" not in other.meta
-    assert problems.counts == {"a contig without any gene in the file of genes": 1}
+    assert problems.counts == {"a contig without any gene in the gene file": 1}
     blocks = list(read_genome(genome, Problems(), genes=str(table), block=36))
     names = [[one[2] for one in block.meta.get("genes", ())] for block in blocks]
     assert names == [["thrL", "b2"], ["b2", "b3", "b;4", "odd"], [], []]
@@ -174,7 +174,7 @@ def test_a_table_of_genes_is_read_once_and_again_when_it_changes(
         (gff("gene 1 5 ID=a", f"gene 1 {'9' * 5000} ID=b"), "g.gff:3: a start and an end"),
         (gff('gene 1 5 gene_id "a"; x "y"'), "g.gff:2: attributes that are not NAME=VALUE"),
         (HEAD + "a\0b\n", "g.gff:2: binary data"),
-        (None, "no such file of genes"),
+        (None, "no such gene file"),
     ],
 )
 def test_a_bad_table_of_genes_is_named_with_its_line(text: str | None, said: str, tmp_path: Path) -> None:

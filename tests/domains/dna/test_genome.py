@@ -37,7 +37,7 @@ def test_letters() -> None:
 
 
 def test_blocks_have_bases() -> None:
-    with pytest.raises(UsageError, match="block=0: a block has one base or more"):
+    with pytest.raises(UsageError, match="block=0: a block must have at least one base"):
         read(b">a\nACGT\n", block=0)
 
 
@@ -75,7 +75,7 @@ def test_blocks_hold_every_base_at_its_place(contigs, data):
         assert not set(rest) - {" ", "N"}
         left_out += rest.count("N")
     counts = dict(problems.counts)
-    assert counts.pop("a sequence of N alone, left out", 0) == sum(set(text) == {"N"} for text in texts)
+    assert counts.pop("a sequence of only N, left out", 0) == sum(set(text) == {"N"} for text in texts)
     assert sum(counts.values()) == left_out
 
 
@@ -130,7 +130,7 @@ def test_a_long_contig_takes_little_memory(end: bytes, tmp_path: Path) -> None:
 
 def test_a_protein_is_refused_once_and_the_rest_is_read() -> None:
     data = b">p\nMKVLAAGIE\n" + b"QQQ\n" * 50 + b">empty\n>d\nACGT\n"
-    with pytest.raises(DataError, match=r"g.fa:1: a letter that stands for no nucleotide.*--domain protein"):
+    with pytest.raises(DataError, match=r"g.fa:1: a letter that is not a nucleotide code.*--domain protein"):
         read(data)
     problems = Problems("skip")
     with pytest.MonkeyPatch.context() as patch:

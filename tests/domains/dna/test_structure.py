@@ -169,7 +169,7 @@ def test_brackets_there_and_back() -> None:
     for crossing in (*(fold.structure for fold in FOLDS.values()), "((B)A)ba", "(A).a"):
         assert brackets(len(crossing), parse_brackets(crossing)) == crossing
     for wrong in ("((..)", "(..))", "(..>"):
-        with pytest.raises(ValueError, match="place"):
+        with pytest.raises(ValueError, match="position"):
             parse_brackets(wrong)
 
 
@@ -270,7 +270,7 @@ def test_alignments_and_brackets_are_truths(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="brackets do not match"):
         StemsDecoder().truths(tmp_path / "c.dbn", Problems())
     (tmp_path / "d.dbn").write_text("no structure\n")
-    with pytest.raises(DataError, match="no structure is in this file"):
+    with pytest.raises(DataError, match="the file has no structure"):
         StemsDecoder().truths(tmp_path / "d.dbn", Problems())
 
 

@@ -93,7 +93,7 @@ def test_a_track_is_sorted_and_has_each_base_once(tmp_path: Path) -> None:
 
 def test_rows_without_a_place_are_refused_and_the_old_track_stays(tmp_path: Path) -> None:
     path = written(tmp_path / "t.bg", "old")
-    with pytest.raises(UsageError, match="no place"), GenomeTrack(path) as track:
+    with pytest.raises(UsageError, match="no position"), GenomeTrack(path) as track:
         track.add(row(None, 0, 5, 1.0))
     assert path.read_text() == "old"
     assert len(list(tmp_path.iterdir())) == 1

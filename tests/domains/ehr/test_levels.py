@@ -184,11 +184,11 @@ def test_a_reason_names_two_codes_that_rarely_meet_and_those_that_are_not_known(
     assert first.statistics["pair"] == pytest.approx(np.log2(60 * 60 / 120 / 5))
     named = [background.names[code], background.names[other]]
     assert first.extra["pair"] == named
-    assert level.reasons.meaning("pair", first) == "{!r} and {!r}, which patients rarely have both".format(
-        *named
-    )
+    assert level.reasons.meaning(
+        "pair", first
+    ) == "{!r} and {!r}, which rarely occur in the same patient".format(*named)
     strange = replace(first, extra={**first.extra, "unknown": ["X//1", "X//2"]})
-    assert level.reasons.meaning("unknown", strange).endswith("does not have: 'X//1', 'X//2'")
+    assert level.reasons.meaning("unknown", strange).endswith("outside the vocabulary: 'X//1', 'X//2'")
     assert level.reasons.meaning("unknown", first) == level.statistics["unknown"]
 
 

@@ -366,7 +366,7 @@ def test_the_vocabulary_has_a_limit() -> None:
     assert capped.space.size <= 45 < free.space.size
     with pytest.raises(UsageError, match="vocabulary_size = 20"):
         EventsTokenizer.train(histories, vocabulary_size=20)
-    with pytest.raises(DataError, match="no code was seen in 500 subjects"):
+    with pytest.raises(DataError, match="no code occurs in 500 subjects"):
         EventsTokenizer.train(histories, min_subjects=500)
 
 
@@ -376,8 +376,8 @@ def test_the_vocabulary_has_a_limit() -> None:
         ({"visit": "day"}, "no option 'visit'; did you mean 'visits'"),
         ({"visits": "week"}, "'visits' must be one of auto, id, day, gap"),
         ({"channels": ["ages"]}, "unknown 'ages'; did you mean 'age'"),
-        ({"channels": "age"}, "is a list"),
-        ({"min_subjects": 0}, "at least 1, not 0"),
+        ({"channels": "age"}, "must be a list"),
+        ({"min_subjects": 0}, "at least 1; got 0"),
     ],
 )
 def test_wrong_options_are_named(options: dict, said: str) -> None:

@@ -1,4 +1,4 @@
-"""Lexers: the tokens of a programming language, their classes, and which names refer to the same thing."""
+"""Divide source code into lexer tokens, with the class of each token and a symbol for each name."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ def lex(text: str, lexer: Lexer = "auto") -> LexerTokens:
     """The lexer tokens of a source text.
 
     Args:
-        text: the source; a `SourceText` knows its language, any other text is Python if it parses as that.
-        lexer: "auto" uses the Python lexer for Python and the generic one for everything else, with the same
-            result on every machine; "tree-sitter" uses its parser if there is one for the language (the same
-            tokens, better roles); the others are used for any language.
+        text: the source. A `SourceText` has its language. Any other text is Python if it parses as Python.
+        lexer: "python" and "generic" are used for all languages. The default, "auto", uses the Python lexer
+            for Python, and the generic lexer for other languages, so its result is the same on every machine.
+            The option "tree-sitter" uses a tree-sitter parser if there is one for the language. It has the
+            same tokens but better classes.
 
     Raises:
-        UsageError: an unknown lexer, or "tree-sitter" without its wheels.
+        UsageError: unknown lexer, or the wheels for "tree-sitter" are not installed.
     """
     if lexer not in get_args(Lexer):
-        raise UsageError(f"lexer must be one of {', '.join(get_args(Lexer))}, not {lexer!r}")
+        raise UsageError(f"lexer must be one of {', '.join(get_args(Lexer))}; got {lexer!r}")
     language = getattr(text, "language", "")
     if lexer == "python" or (lexer != "generic" and language == "python"):
         return lex_python(text)

@@ -1,4 +1,4 @@
-"""The classes of lexer tokens, in the fixed order of their numbers; from tree positions to characters."""
+"""The classes of lexer tokens, and the conversion from positions in a syntax tree to character offsets."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ RATES = {
     "comment": 0.15,
     "docstring": 0.15,
 }
-"""Relative masking rate of each class: higher for what is hard to predict and informative.
+"""The relative masking rate of each class. The order of the classes defines their numbers.
 
-The differences are small: for a class that is rarely masked in training the model gives wrong probabilities
-wherever it competes with another.
+The rate is higher for tokens that are informative and hard to predict. The differences are small. If a class
+is rarely masked in training, its probabilities are wrong where it competes with another class.
 """
 
 CLASSES = tuple(RATES)
@@ -57,15 +57,17 @@ CLASSES = tuple(RATES)
 
 IDENTIFIERS = (DEFINITION, PARAMETER, USE, ATTRIBUTE, CALL, IMPORT, TYPE, EXCEPTION)
 PROSE = (STRING, COMMENT, DOCSTRING)
-"""Classes of tokens that contain words: there a word is the unit."""
+"""Classes of tokens that contain words. In these tokens, each word is a unit."""
 
 
 class LexerTokens(NamedTuple):
-    """A text's lexer tokens, ascending and disjoint; only white space is between them.
+    """The K lexer tokens of a text. They ascend, do not overlap, and have only white space between them.
 
-    starts, ends: (K,) half-open character offsets into the text.
-    classes: (K,) numbers of `CLASSES`.
-    symbols: (K,) number of what an identifier names, from 0 in order of appearance; -1 elsewhere.
+    Attributes:
+        starts, ends: (K,) the start and end (half open) of each token in characters.
+        classes: (K,) the class of each token, as an index in `CLASSES`.
+        symbols: (K,) the symbol of each identifier, numbered from 0 in order of appearance; -1 for other
+            tokens. Identifiers of the same thing have the same symbol.
     """
 
     starts: Ids
@@ -75,7 +77,7 @@ class LexerTokens(NamedTuple):
 
 
 def lexer_tokens(starts: list[int], ends: list[int], classes: list[int], names: list[Any]) -> LexerTokens:
-    """`LexerTokens` made of lists; equal `names` get equal symbols, None gets -1."""
+    """Make `LexerTokens` from lists. Equal `names` get equal symbols, and None gets -1."""
     number_of: dict[Any, int] = {None: -1}
     symbols = [number_of.setdefault(name, len(number_of) - 1) for name in names]
     return LexerTokens(
@@ -86,7 +88,7 @@ def lexer_tokens(starts: list[int], ends: list[int], classes: list[int], names: 
     )
 
 
-# From a syntax tree's positions (line, column in UTF-8 bytes) to character offsets into the text.
+# From positions in a syntax tree (line, column in UTF-8 bytes) to character offsets in the text.
 
 _BREAK = re.compile(r"\r\n|\r|\n")
 _BYTE_BREAK = re.compile(rb"\r\n|\r|\n")
@@ -94,10 +96,10 @@ Value = TypeVar("Value")
 
 
 class Positions:
-    """Character offsets of a syntax tree's positions (line, column in UTF-8 bytes).
+    """Converts positions in a syntax tree (line, column in UTF-8 bytes) to character offsets.
 
     Args:
-        text: as it was parsed; lines end at \\n, \\r\\n and \\r, and at nothing else.
+        text: the parsed text. Only \\n, \\r\\n and \\r end a line.
     """
 
     def __init__(self, text: str) -> None:
@@ -108,12 +110,12 @@ class Positions:
             return
         data = text.encode("utf-8", "surrogatepass")
         self._lines = [0, *(match.end() for match in _BYTE_BREAK.finditer(data))]
-        # Characters in front of each byte: continuation bytes (10xxxxxx) begin none.
+        # The number of characters before each byte. Continuation bytes (10xxxxxx) do not begin a character.
         begins = (np.frombuffer(data, dtype=np.uint8) & 0xC0) != 0x80
         self._characters = np.concatenate([[0], np.cumsum(begins)])
 
     def offset(self, position: tuple[int, int]) -> int:
-        """Character offset of (line from 1, column in bytes)."""
+        """The character offset of a position: its line counted from 1, and its column in bytes from 0."""
         line, column = position
         at = self._lines[min(line, len(self._lines)) - 1] + column
         if self._characters is None:
@@ -121,7 +123,7 @@ class Positions:
         return int(self._characters[min(at, len(self._characters) - 1)])
 
     def by_offset(self, places: Mapping[tuple[int, int], Value]) -> dict[int, Value]:
-        """The same mapping by character offset."""
+        """The mapping with character offsets instead of positions as keys."""
         if self._characters is not None:
             return {self.offset(position): value for position, value in places.items()}
         lines = self._lines

@@ -1,8 +1,8 @@
-"""The lexer of other languages: one regular expression for all, and roles from neighbouring tokens.
+"""The lexer for all languages except Python: a regular expression, and classes from neighbouring tokens.
 
-Languages differ in what begins a comment; apart from that, strings, numbers, names and operators are similar
-enough. Roles are guesses from the tokens next to a name (`x(`, `.x`, `class X`, `new X`); a symbol is a
-spelling, because scopes would need a parser.
+Languages have different marks for comments. Strings, numbers, names and operators are similar enough for one
+expression. The class of a name is inferred from the tokens next to it (`x(`, `.x`, `class X`, `new X`). Names
+with the same spelling have the same symbol, because scopes would need a parser.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ _COMMENT, _STRING, _NAME, _NUMERIC, _OPERATOR, _MARK, _OTHER = _NUMBERS
 
 @cache
 def _pattern(language: str) -> re.Pattern[str]:
-    """The expression that divides source of a language; the group of a match is the kind of its token."""
+    """The expression for the tokens of a language. The group of a match is the kind of the token."""
     comments = _COMMENTS.get(language, _SLASHES)
     return re.compile(
         rf"({comments})|({_STRINGS})|([^\W\d][\w]*)|({_NUMBER})|({_OPERATORS})|({_MARKS})|(\S)", re.DOTALL
@@ -98,7 +98,9 @@ def _pattern(language: str) -> re.Pattern[str]:
 
 
 def lex_generic(text: str, language: str = "") -> LexerTokens:
-    """Divide source of any language into lexer tokens; roles are guesses, symbols are spellings.
+    """Divide source code of any language into lexer tokens.
+
+    The classes of names are inferred from neighbouring tokens, and symbols from spellings.
 
     Args:
         text: the source.
@@ -139,7 +141,7 @@ def lex_generic(text: str, language: str = "") -> LexerTokens:
 
 
 def _role(word: str, previous: str, following: str, importing: bool) -> int:
-    """Token class of a word, guessed from the token in front of it and the character behind it."""
+    """The class of a word, inferred from the token before it and the character after it."""
     if previous in _REACHES and not importing:
         return CALL if following == "(" else ATTRIBUTE
     if word in _KEYWORDS:

@@ -1,10 +1,11 @@
-"""The Python lexer: tokens by one regular expression, their roles and symbols by the syntax tree.
+"""The Python lexer: tokens from a regular expression, classes and symbols from the syntax tree.
 
-The tokens are those of the standard library's `tokenize` on every file it accepts (tests compare the two on
-the standard library), but the expression never fails, takes a fraction of the time, and divides f-strings in
-the same way under every Python: into text and the code in the braces. The tree adds classes and symbols; a
-text without one (Python 2, an incomplete piece) has the same tokens, classes from neighbouring tokens, and
-symbols by spelling.
+For every file that the module `tokenize` accepts, the tokens are the same (tests compare both on the standard
+library). The regular expression has three advantages. It never fails, and it takes a fraction of the time. It
+also divides f-strings in the same way in every version of Python: into text, and the code in braces.
+
+Classes and symbols come from the syntax tree. A text that does not parse (Python 2, an incomplete piece) has
+the same tokens. Its classes come from neighbouring tokens, and its symbols from spellings.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _LONG = "|".join(rf"{q}{q}{q}[^{q}\\]*(?:(?:\\.|{q}(?!{q}{q}))[^{q}\\]*)*{q}{q}{
 _SHORT = "|".join(rf"{q}[^{q}\\\r\n]*(?:\\(?:\r\n|.)[^{q}\\\r\n]*)*{q}" for q in "\"'")
 _PREFIX = r"(?:[bB][rR]?|[rR][bB]?|[uU]|[fFtT][rR]?|[rR][fFtT])?"
 _OPERATORS = r"\*\*=?|//=?|>>=?|<<=?|\.\.\.|->|:=|[-+*/%&|^=<>!@]=|[-+*/%&|^~<>=@.,:;()\[\]{}]"
-# The number of the group is the kind: name, string, number, comment, line break, operator, anything else.
+# The number of the group is the kind: string, name, number, comment, line break, operator, other.
 _TOKEN = re.compile(
     rf"({_PREFIX}(?:{_LONG}|{_SHORT}))|([^\W\d]\w*)|({_NUMBER})|(#[^\r\n]*)|(\r\n|\r|\n)|({_OPERATORS})|(\S)",
     re.DOTALL,
@@ -74,9 +75,9 @@ _IS_IDENTIFIER[list(IDENTIFIERS)] = True
 
 
 def tree_or_broken_line(text: str) -> ast.Module | int:
-    """The syntax tree, or the line (from 1) at which a text is not valid for the running interpreter."""
+    """The syntax tree, or the 1-based line of the first syntax error for the running version of Python."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the parsed text: invalid escapes, `is` with a literal
+        warnings.simplefilter("ignore")  # warnings about the parsed text, such as invalid escapes
         try:
             return ast.parse(text)
         except SyntaxError as error:
@@ -86,22 +87,22 @@ def tree_or_broken_line(text: str) -> ast.Module | int:
 
 
 def parse(text: str) -> ast.Module | None:
-    """The syntax tree, or None; see `tree_or_broken_line`."""
+    """The syntax tree, or None if the text does not parse."""
     tree = tree_or_broken_line(text)
     return None if isinstance(tree, int) else tree
 
 
 def lex_python(text: str, tree: ast.Module | None = None) -> LexerTokens:
-    """Divide Python source into lexer tokens with roles and symbols.
+    """Divide Python source into lexer tokens with classes and symbols.
 
     Args:
-        text: the source; any line ends, any characters.
-        tree: its syntax tree, if known.
+        text: the source, with any line ends and any characters.
+        tree: its syntax tree, if it is already known.
     """
     tree = tree or parse(text)
     scopes = None
     if tree is not None:
-        with suppress(RecursionError):  # ast.walk has none, but a future node may
+        with suppress(RecursionError):  # ast.walk is not recursive, but future nodes could be
             scopes = Scopes(tree)
     reader = _Reader(text, scopes, Positions(text))
     reader.read_tokens(0, len(text))
@@ -109,7 +110,7 @@ def lex_python(text: str, tree: ast.Module | None = None) -> LexerTokens:
 
 
 class _Reader:
-    """Reads the tokens once and gives each its class and name."""
+    """Reads the tokens of a text once, and gives each token its class and name."""
 
     def __init__(self, text: str, scopes: Scopes | None, positions: Positions) -> None:
         self.text, self.scopes = text, scopes
@@ -123,7 +124,7 @@ class _Reader:
         self.f_string_names: Mapping[str, int] | None = None  # names of the f-string being read
         self.f_strings = [] if scopes is None else self._f_string_spans(scopes)
         self._previous = ""  # the last token that is not a comment or a line break
-        self._scope = 0  # of the statement under way
+        self._scope = 0  # the scope of the current statement
         self._import = 0  # 1 after `import`, 2 after `from`, 3 after the `import` of a `from`
         self._depth = self._loops = 0
         self._first = True  # at the start of a statement
@@ -134,7 +135,7 @@ class _Reader:
 
     def read_tokens(self, begin: int, end: int) -> None:
         """Read the tokens of text[begin:end]."""
-        # Most of the time is spent here, so the frequent kinds are handled in place.
+        # This loop takes most of the time, so frequent kinds are handled without a function call.
         starts, ends = self.starts.append, self.ends.append
         classes, names = self.classes.append, self.names.append
         for match in _TOKEN.finditer(self.text, begin, end):
@@ -163,7 +164,7 @@ class _Reader:
             self._first = False
 
     def finish(self) -> LexerTokens:
-        """The tokens, with the classes that whole ranges of the tree have."""
+        """The tokens, with the classes of ranges in the tree, such as annotations and docstrings."""
         tokens = lexer_tokens(self.starts, self.ends, self.classes, self.names)
         if self.scopes is not None:
             for begin, end, kind in self.scopes.ranges:
@@ -186,7 +187,7 @@ class _Reader:
         self._first, self._import, self._loops, self._previous = True, 0, 0, ""
 
     def _operator(self, value: str) -> int:
-        """Class of an operator or mark; keeps count of brackets and statements."""
+        """The class of an operator or punctuation mark. It also counts brackets and ends statements."""
         if value not in _PUNCTUATION:
             return PUNCTUATION if value == "@" and self._first else OPERATOR
         if value in _OPENING:
@@ -198,7 +199,7 @@ class _Reader:
         return PUNCTUATION
 
     def _name(self, value: str, start: int, stop: int) -> tuple[int, object]:
-        """Class of a word, and what it names."""
+        """The class of a word, and the name that it refers to, or None for a keyword."""
         role = _WORDS.get(value)
         if role is None:
             return self._identifier(value, start, stop)
@@ -221,7 +222,7 @@ class _Reader:
             self._import = 2
 
     def _identifier(self, value: str, start: int, stop: int) -> tuple[int, object]:
-        """Class and resolved name of an identifier."""
+        """The class and the resolved name of an identifier."""
         place = self.places.get(start)
         is_call = self.text[stop : stop + 1] == "("
         if place is not None and self.scopes is not None:
@@ -247,7 +248,10 @@ class _Reader:
         return (CALL if is_call else USE), self._resolve(self._scope, value)
 
     def _soft_keyword(self, value: str, stop: int) -> bool:
-        """`match`, `case`, `type` and `_` are names unless the tree has none at their place."""
+        """Whether a word is a soft keyword: `match`, `case`, `type` or `_` where the tree has no name.
+
+        Without a tree, it is `print` or `exec` as a statement of Python 2.
+        """
         if self.scopes is None:
             return value in ("print", "exec") and self._first and self.text[stop : stop + 1] == " "
         return value in ("match", "case", "type", "_") and self.f_string_names is None
@@ -256,7 +260,7 @@ class _Reader:
         return name if self.scopes is None else self.scopes.resolve(scope, name)
 
     def _format_string(self, value: str, start: int, stop: int) -> None:
-        """Add an f-string: its text as strings, the code in its braces as tokens."""
+        """Add the tokens of an f-string: its text as strings, and the code in its braces as code."""
         state = (self._depth, self._loops, self._first, self._import)
         index = bisect_left(self.f_strings, start, key=lambda span: span[1])
         f_string = self.f_strings[index] if index < len(self.f_strings) else None
@@ -275,7 +279,7 @@ class _Reader:
 
 
 def _fields(value: str) -> Iterator[tuple[int, int]]:
-    """Spans of the expressions in the braces of an f-string, without braces, conversion and format."""
+    """The spans of the expressions in the braces of an f-string, without braces, conversion and format."""
     at, size, depth = 0, len(value), 0
     begin = -1
     while at < size:
@@ -298,7 +302,7 @@ def _fields(value: str) -> Iterator[tuple[int, int]]:
 
 
 def _ends_field(value: str, at: int) -> bool:
-    """Whether the expression of a field ends here: at its brace, format, conversion or debugging `=`."""
+    """Whether the expression in braces ends at this index: at the brace, format, conversion or `=`."""
     c = value[at]
     if c in "}:":
         return True

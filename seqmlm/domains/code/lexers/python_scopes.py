@@ -1,10 +1,13 @@
-"""The identifiers of a Python file resolved to the scopes that bind them, from its syntax tree.
+"""Resolve the identifiers of a Python file to the scopes that bind them, from its syntax tree.
 
-Python's scoping rules (Language Reference 4.2.2): a name is local to the innermost scope that binds it, class
-bodies are not visible from the functions in them, `global` and `nonlocal` point elsewhere. What a class body
-binds (methods, class attributes) is reached by attribute, so it shares its symbol with the attribute of that
-name; attributes are distinguished by name alone, because their owner's type is not known. Fields of nodes
-without expressions are not visited, which halves the time.
+The scoping rules are those of Python (Language Reference 4.2.2). A name is local to the innermost scope that
+binds it. Names of a class body are not visible in the functions of the class. `global` and `nonlocal` refer
+to outer scopes.
+
+Methods and class attributes are accessed as attributes. They therefore have the same symbol as the attribute
+of this name. Attributes are distinguished only by name, because the type of their owner is unknown.
+
+Fields of nodes without expressions are not visited, which halves the time.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import Any, NamedTuple
 
 from seqmlm.domains.code.lexers.classes import DEFINITION, DOCSTRING, EXCEPTION, IMPORT, PARAMETER, TYPE, USE
 
-# Fields of nodes that hold no expression, statement or pattern.
+# Fields of nodes that have no expression, statement or pattern.
 _LEAVES = frozenset(
     (
         *("ctx", "op", "ops", "attr", "name", "names", "kwd_attrs", "type_comment", "type_ignores"),
@@ -27,14 +30,14 @@ _LEAVES = frozenset(
 
 @cache
 def fields_of(kind: type[ast.AST]) -> tuple[str, ...]:
-    """The fields of a kind of node whose values must be visited."""
+    """The fields that must be visited in nodes of this kind."""
     if kind in (ast.Constant, ast.Pass, ast.MatchSingleton):
         return ()
     return tuple(field for field in kind._fields if field not in _LEAVES)
 
 
 ATTRIBUTES = -1
-"""The scope number of attributes, and of what class bodies bind."""
+"""The scope number of attributes, and of names that class bodies bind."""
 _BUILTINS = -2
 _KEYWORDS = -3
 
@@ -43,7 +46,7 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 
 
 class Place(NamedTuple):
-    """Class of an identifier, and the name and scope it has before it is resolved."""
+    """The class of an identifier, its name, and the scope in which it occurs."""
 
     role: int
     scope: int
@@ -51,19 +54,19 @@ class Place(NamedTuple):
 
 
 class Scopes:
-    """The identifiers and ranges of a text according to its syntax tree.
+    """The identifiers and ranges of a text, from its syntax tree.
+
+    Positions are those of the tree: the line counted from 1, and the column in UTF-8 bytes.
 
     Args:
-        tree: of `ast.parse`.
-
-    Positions are (line from 1, column in UTF-8 bytes), as the tree has them.
+        tree: the result of `ast.parse`.
 
     Attributes:
-        places: the identifiers whose exact position the tree has.
-        statements: scope of `def`, `class`, `import`, `global`, `except` ... by where they begin, for the
-            names whose position it does not have.
+        places: position -> identifier, for identifiers with an exact position in the tree.
+        statements: start -> scope of `def`, `class`, `import`, `global`, `except` and similar statements. It
+            is for names without a position in the tree.
         ranges: (start, end, class) of annotations, exception types and docstrings.
-        f_strings: (start, end, {name: scope}) of f-strings, inside which positions cannot be trusted.
+        f_strings: (start, end, {name: scope}) of f-strings. Positions inside of f-strings are not reliable.
     """
 
     def __init__(self, tree: ast.Module) -> None:
@@ -81,7 +84,7 @@ class Scopes:
         self._walk(tree)
 
     def resolve(self, scope: int, name: str) -> tuple[int, str]:
-        """The scope that binds `name` as seen from `scope`, and the name: equal where the symbol is."""
+        """The scope that binds `name` for use in `scope`, and the name. Equal results are the same symbol."""
         key = (scope, name)
         binding = self._bindings.get(key)
         if binding is None:
@@ -153,7 +156,10 @@ class Scopes:
             self._range(value, DOCSTRING)
 
     def _type_parameters(self, node: Any, scope: int) -> tuple[int, list[tuple[Any, int]]]:
-        """The scope of `[T]` behind a name (Python 3.12), or the same one, and what it holds."""
+        """The scope of type parameters such as `[T]` (Python 3.12), and the nodes to visit in it.
+
+        Without type parameters, the scope is unchanged.
+        """
         parameters = getattr(node, "type_params", None)
         if not parameters:
             return scope, []
@@ -214,7 +220,7 @@ class Scopes:
         return [*visits, *((part, inner) for part in parts)]
 
     def _named_expression(self, node: ast.NamedExpr, scope: int) -> Iterable[tuple[Any, int]]:
-        """`:=` in a comprehension binds in the function around it."""
+        """Handle `:=`, which in a comprehension binds the name in the function around it."""
         around = scope
         while self._is_comprehension[around]:
             around = self._parents[around]
@@ -225,7 +231,7 @@ class Scopes:
         return [(node.target, scope), (node.annotation, scope), (node.value, scope)]
 
     def _alias(self, node: Any, scope: int) -> Iterable[tuple[Any, int]]:
-        """`type X = ...` (Python 3.12)."""
+        """Handle `type X = ...` (Python 3.12)."""
         inner, visits = self._type_parameters(node, scope)
         self._range(node.value, TYPE)
         return [*visits, (node.name, scope), (node.value, inner)]
@@ -259,7 +265,8 @@ class Scopes:
         return [(node.type, scope), *((part, scope) for part in node.body)]
 
     def _raise(self, node: ast.Raise, scope: int) -> Iterable[tuple[Any, int]]:
-        """`raise E` and `raise E(...)` name a type where E begins like one, else a variable."""
+        """Handle `raise E` and `raise E(...)`. E is an exception type if it begins with a capital letter, or
+        otherwise a variable."""
         raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
         last = raised.attr if isinstance(raised, ast.Attribute) else getattr(raised, "id", "")
         if last[:1].isupper():
@@ -272,7 +279,7 @@ class Scopes:
         return [(node.value, scope)]
 
     def _capture_pattern(self, node: Any, scope: int) -> Iterable[tuple[Any, int]]:
-        """`case x`, `case ... as x` and `case *x`: the name stands last."""
+        """Handle `case x`, `case ... as x` and `case *x`, in which the name is last."""
         if node.name is not None:
             self._bound_names[scope].add(node.name)
             column = node.end_col_offset - len(node.name.encode())
@@ -285,7 +292,7 @@ class Scopes:
         return [(part, scope) for part in (*node.keys, *node.patterns)]
 
     def _f_string(self, node: ast.JoinedStr, scope: int) -> Iterable[tuple[Any, int]]:
-        """An f-string: which names it holds, since only newer Pythons know where they are."""
+        """Record the names in an f-string, because older versions of Python do not give their positions."""
         names = {
             part.id: scope
             for part in ast.walk(node)

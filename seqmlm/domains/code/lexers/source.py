@@ -1,4 +1,4 @@
-"""Source text with its language, which the file's name shows and the text does not."""
+"""Source text with its language, which comes from the name of the file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OF_SUFFIX = {suffix: language for language, suffixes in LANGUAGES.items() for s
 
 
 class SourceText(str):
-    """The text of a file or a piece of one: a `str` that knows its language.
+    """The text of a file or of a part of a file: a `str` with the attribute `language`.
 
     >>> SourceText("x = 1", "python").language
     'python'
@@ -50,7 +50,7 @@ class SourceText(str):
 
 
 def language_of(name: str) -> str:
-    """The language a file's name speaks of; "" where it says nothing.
+    """The language of a file, from the ending of its name; "" if it is unknown.
 
     >>> language_of("src/Main.java"), language_of("README")
     ('java', '')

@@ -1,7 +1,7 @@
-"""Roles by tree-sitter for Java, JavaScript and Go, where its wheels are installed (extra `tree-sitter`).
+"""Classes of names from tree-sitter parsers, for Java, JavaScript and Go (the extra `tree-sitter`).
 
-The lexer tokens, and with them ids, units and spans, are those of the generic lexer; the parser only says
-better what a name is. So a model reads the same tokens with and without the wheels.
+The lexer tokens are those of the generic lexer, and so are ids, units and spans. The parser only gives better
+classes of names. A model therefore reads the same tokens with and without the parsers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from seqmlm.errors import UsageError
 PARSED = ("java", "javascript", "go")
 _TYPES = ("type_identifier", "integral_type", "floating_point_type", "boolean_type", "void_type")
 _NAMES = ("identifier", "property_identifier", "field_identifier", "package_identifier", *_TYPES)
-# The role of a name by what it is part of; "field" names the parent's field it fills.
+# (type of the parent node, field of the parent node) -> class of the name
 _ROLES = {
     ("formal_parameter", "name"): PARAMETER,
     ("parameter_declaration", "name"): PARAMETER,
@@ -58,13 +58,13 @@ _ROLES = {
 
 
 def available(language: str) -> bool:
-    """Whether the wheels for this language are installed."""
+    """Whether the wheels for a language are installed."""
     names = ("tree_sitter", f"tree_sitter_{language}")
     return language in PARSED and all(importlib.util.find_spec(name) is not None for name in names)
 
 
 def lex_tree_sitter(text: str, language: str) -> LexerTokens:
-    """The generic lexer's tokens with roles from the syntax tree.
+    """The tokens of the generic lexer, with classes of names from the syntax tree.
 
     Raises:
         UsageError: the wheels for this language are not installed.
@@ -80,7 +80,7 @@ def lex_tree_sitter(text: str, language: str) -> LexerTokens:
 
 
 def _roles(parser: Any, text: str) -> Iterator[tuple[int, int]]:
-    """(byte offset, role) of every name, without recursion: a file may nest deeply."""
+    """The byte offset and class of each name. There is no recursion, because files can be nested deeply."""
     cursor = parser.parse(text.encode("utf-8", "replace")).walk()
     while True:
         node = cursor.node
@@ -96,7 +96,7 @@ def _roles(parser: Any, text: str) -> Iterator[tuple[int, int]]:
 
 
 def _role(node: Any, field: str | None) -> int:
-    """Token class of a name by the node it is part of and the field it fills there."""
+    """The class of a name, from its parent node and its field in the parent."""
     parent = node.parent
     kind = None if parent is None else parent.type
     if kind in ("selector_expression", "member_expression") and field != "operand" and field != "object":
@@ -109,15 +109,15 @@ def _role(node: Any, field: str | None) -> int:
 
 @cache
 def _parser(language: str) -> Any:
-    """The tree-sitter parser of a language.
+    """The tree-sitter parser for a language.
 
     Raises:
         UsageError: its wheel is not installed.
     """
     if not available(language):
         raise UsageError(
-            f"the lexer 'tree-sitter' has no parser for {language or 'text of unknown language'!r} here; "
-            f"pip install 'seqmlm[tree-sitter]' brings those for {', '.join(PARSED)}, lexer=auto needs none"
+            f"the lexer 'tree-sitter' has no parser for {language or 'text of unknown language'!r}: "
+            f"use lexer=auto, or, for {', '.join(PARSED)}, run pip install 'seqmlm[tree-sitter]'"
         )
     sitter = importlib.import_module("tree_sitter")
     grammar = importlib.import_module(f"tree_sitter_{language}")

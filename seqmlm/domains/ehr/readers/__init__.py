@@ -1,1 +1,1 @@
-"""Patient records from the systems that keep them: one module a format, one record a subject (`History`)."""
+"""Read patient data from the formats of different systems. Each subject becomes one record (`History`)."""

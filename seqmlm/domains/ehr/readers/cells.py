@@ -1,4 +1,7 @@
-"""Cells of medical tables: the order of dates, values, short words, kinds of visit; what errors may say."""
+"""Read the cells of medical tables: dates, values, short texts and kinds of visit.
+
+Errors of this module name columns, and never quote a value.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.errors import DataError
 
 _LONGEST_UNIT = 32
-TEXT_LIMIT = 64  # characters: beyond this a value is prose, and prose may name people
+TEXT_LIMIT = 64  # characters; a longer value is prose, and prose can contain names of people
 
 _SPACE = re.compile(r"\s+")
 
@@ -30,34 +33,39 @@ _KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names.split
 # How a table writes its dates
 
 _REMEDY = (
-    "write ISO 8601 or a number counted from 1970, or say how times are written, such as "
-    "--option date_format=%m/%d/%Y; --option date_format=minutes for those since an admission"
+    "write ISO 8601 or seconds since 1970, or give the format: --option date_format=%m/%d/%Y. "
+    "For minutes since an admission, use --option date_format=minutes"
 )
-_HEAD = 10_000  # rows whose dates say how they are written
+_HEAD = 10_000  # rows from which the format of dates or numbers is inferred
 
 Rows = Iterator[tuple[int, tuple[Any, ...]]]
-COMMA = "a value with a decimal comma, read as its number"
+COMMA = "a value with a decimal comma, read as a number"
 
 
 def dated_rows(
     rows: Rows, problems: Problems, source: str, columns: Mapping[int, str], date_format: str | None
 ) -> tuple[Rows, When]:
-    """The rows of a table, and the reader of its times, which is asked of each before the next is taken.
+    """The rows of a table, and a function that reads its times.
 
-    Dates that are not ISO 8601 are read in the one order of day, month and year that all of the first 10,000
-    rows fit, which `problems` is told. Where several fit, or none, and most dates are such, no row follows:
-    `problems` receives one error for the table.
+    If dates are not ISO 8601, the order of day, month and year is inferred from 10,000 rows, beginning with
+    the first such date. If exactly one order fits, it is used, and `problems` counts this. If none or several
+    fit, and most dates are not ISO 8601, the table has no more rows, and `problems` receives one error.
+
+    The function must be called for the times of a row before the next row is read, because it can change.
 
     Args:
-        columns: place of a cell with a time -> its column.
-        date_format: see `time_reader`; None for what the data say.
+        rows: line numbers and cells.
+        problems: receives the error, or counts the inferred order.
+        source: the file, for messages.
+        columns: index of each cell with a time -> name of its column.
+        date_format: see `time_reader`. None infers the format.
     """
     if date_format is not None:
         return rows, time_reader(date_format)
     reader: When = when
 
     def rows_with_reader() -> Rows:
-        """The rows; before the first row whose date is not ISO 8601, the reader of dates is chosen."""
+        """The rows. The reader is chosen before the first row whose date is not ISO 8601."""
         nonlocal reader
         undecided = 0
         for line, cells in rows:
@@ -73,7 +81,7 @@ def dated_rows(
             if len(fitting) == 1:
                 problems.note(read_as(fitting[0]), Things(1), source=source, line=line)
                 reader = time_reader(fitting[0])
-            elif 2 * len(odd) > undecided + len(dates):  # else some are odd, each a problem of its row
+            elif 2 * len(odd) > undecided + len(dates):  # otherwise each such date is a problem of its row
                 problems.bad(order_error(fitting, source, line, columns[at]))
                 return
             yield from head
@@ -83,15 +91,15 @@ def dated_rows(
 
 
 def _orders(cell: Any) -> tuple[str, ...]:
-    """The orders of day, month and year that a date fits which is not ISO 8601."""
+    """The orders of day, month and year that fit a date; none if the cell is ISO 8601 or not a date."""
     if not isinstance(cell, str) or (cell[4:5] == "-" and cell[7:8] == "-"):
-        return ()  # nearly always, and decided at once
+        return ()  # a fast check for the most frequent case
     text = cell.strip()
     return orders(text) if is_date(text) and when(text) is None else ()
 
 
 def number(cell: Any) -> float | None:
-    """A finite number, or None where the cell holds none."""
+    """The cell as a finite number, or None if it is not a finite number."""
     try:
         parsed = float(cell)
     except (TypeError, ValueError, OverflowError):
@@ -106,12 +114,14 @@ _SIGNS = "<>=≤≥~"
 
 
 def _bare_value(cell: str) -> str:
-    """A value without its sign and its percent."""
+    """The text of a value without a leading comparison sign (such as `<`) and a percent sign at the end."""
     return cell.strip().lstrip(_SIGNS).strip().removesuffix("%").strip()
 
 
 def commas(cell: Any) -> Literal["decimal", "thousands", "either", "list", ""]:
-    """The meaning of commas in a value; "" where it has none, or is no number, nor several.
+    """The meaning of the commas in a value: "decimal", "thousands", "either" or "list".
+
+    It is "" if the cell has no comma, or is neither a number nor a list of numbers.
 
     >>> [commas(cell) for cell in ("<1,5", "0,103", "1,103", "1,103.5 %", "1,2,3", "a,b", 1.5)]
     ['decimal', 'decimal', 'either', 'thousands', 'list', '', '']
@@ -126,15 +136,16 @@ def commas(cell: Any) -> Literal["decimal", "thousands", "either", "list", ""]:
 
 
 def with_points(rows: Rows, places: Sequence[int], problems: Problems, source: str) -> Rows:
-    """The rows of a table, with points for the decimal commas in columns of values.
+    """The rows of a table in which decimal commas in value columns are replaced with points.
 
-    What 1,103 is, its column says: a decimal where one of the first 10,000 values from there on has a comma
-    that parts no thousands (1,5), and none has one that only does (1,103.5); else a thousand. A column that
-    has a list (1,2,3) among these stays as it is: its 1,2 is one, too.
+    A value such as 1,103 is ambiguous. Its meaning is inferred from 10,000 rows of its column, beginning with
+    the first value with a comma. The comma is a decimal comma if some value has an unambiguous decimal comma
+    (1,5) and none has an unambiguous thousands separator (1,103.5). Otherwise it separates thousands. A
+    column with a list (1,2,3) among these rows is not changed, because its 1,2 can be a list too.
     """
     head: list[tuple[int, tuple[Any, ...]]] = []
     for line, row in rows:
-        for place in places:  # nearly always numbers, and decided at once
+        for place in places:  # most cells are numbers, which the first check excludes fast
             if type(cell := row[place]) is str and "," in cell and commas(cell):
                 head = [(line, row), *islice(rows, _HEAD)]
                 break
@@ -163,8 +174,9 @@ def with_points(rows: Rows, places: Sequence[int], problems: Problems, source: s
 
 
 def amount(cell: str) -> float | None:
-    """The number in a value as laboratories write it; infinite where it is one beyond all that a float holds,
-    None where there is none.
+    """The number in a value with a sign, a percent sign or thousands separators, as laboratories write it.
+
+    It is infinite if the number is too large for a float, and None if the value is not a number.
 
     >>> amount("1,103"), amount("< 2.5"), amount("91 %"), amount("1,4")
     (1103.0, 2.5, 91.0, None)
@@ -177,7 +189,7 @@ def amount(cell: str) -> float | None:
 
 
 def words(cell: Any) -> str:
-    """The text of a cell without tabs, line ends and outer white space; 7.0 is "7"."""
+    """The text of a cell without outer white space, and with spaces for tabs and line ends; 7.0 is "7"."""
     if isinstance(cell, str):
         text = cell.strip()
         return text if text.isprintable() else _SPACE.sub(" ", text)
@@ -188,26 +200,29 @@ def words(cell: Any) -> str:
 
 @lru_cache(maxsize=1 << 14)
 def unit(cell: Any) -> str | None:
-    """The unit of a value as the source spells it; None for none, and for prose."""
+    """The unit of a value as spelled in the source; None if the cell is empty or too long for a unit."""
     text = words(cell)
-    if text.endswith(".0") and text[:-2].isdecimal():  # the number of a concept, read as a real number
+    if text.endswith(".0") and text[:-2].isdecimal():  # a concept id that was read as a float
         text = text[:-2]
     return text if text and len(text) <= _LONGEST_UNIT else None
 
 
 def kind_of(word: str) -> str:
-    """ "inpatient", "outpatient" or "emergency" for what a source calls a class of visit, else ""."""
+    """The kind of visit for the word of a source: "inpatient", "outpatient" or "emergency"; "" if unknown."""
     return _KIND_OF.get(word.strip().lower(), "")
 
 
 _FAULTS = {
-    "patient": ("no patient in the row", "fill in the patient's id"),
-    "code": ("no code in the row", "fill in the code, or leave the row out"),
+    "patient": ("no patient in the row", "fill in the id of the patient"),
+    "code": ("no code in the row", "fill in the code, or remove the row"),
     "time": ("the time cannot be read", _REMEDY),
 }
 
 
 def fault(problem: str, source: str, line: int, field: str) -> DataError:
-    """The error for a row without "patient", "code" or a "time"; it names the column and never a value."""
+    """The error for a row without a valid "patient", "code" or "time" (`problem`).
+
+    It names the column (`field`), and never quotes a value.
+    """
     reason, remedy = _FAULTS[problem]
     return DataError(reason, source=source, line=line, field=field, remedy=remedy)

@@ -1,7 +1,10 @@
-"""Exports of whole systems as folders of tables: Synthea's CSV, MIMIC-III, OMOP's common data model.
+"""Read exports of whole systems, which are folders of tables: Synthea, MIMIC-III and the OMOP common data
+model.
 
-Each is a list of tables (`relational.EventTable`) and how its codes are spelled; one loop reads them all.
-Column names differ in capitals and order between versions, so they are found by name."""
+Each export is described by a list of tables (`relational.EventTable`) and functions that spell its codes. One
+loop reads all exports. Columns are found by name without regard to case, because their case and order differ
+between versions.
+"""
 
 from __future__ import annotations
 
@@ -66,17 +69,18 @@ _SYNTHEA_TABLES = (
 def read_synthea(
     path: str | Path, problems: Problems, *, date_format: str | None = None, until: str | None = None
 ) -> Iterator[Record]:
-    """Read a folder of Synthea tables (.csv, also .gz and .zst), one record a patient.
+    """Read a folder of Synthea tables (.csv, also .gz and .zst). Each patient is one record.
 
     Codes are CONDITION//, PROCEDURE//, ALLERGY// (SNOMED CT), DRUG// (RxNorm), IMMUNIZATION// (CVX), LAB//
-    (LOINC, with value) and VISIT//<class>. Names, addresses and numbers of persons are never read.
+    (LOINC, with value), VISIT//<class> and ENCOUNTER// (type of the encounter). Names, addresses and
+    identification numbers of persons are never read.
 
     Args:
         path: the folder.
-        problems: receives rows without patient, code or time, and counts of what is odd.
-        date_format: how dates are written, such as %m/%d/%Y; None: ISO 8601, or the one order of day and
-            month that the first rows of a table fit.
-        until: the last day of events; later ones are left out.
+        problems: receives rows without patient, code or time, and counts unusual events.
+        date_format: format of dates, such as %m/%d/%Y. None reads ISO 8601, or infers the order of day and
+            month from the first rows of each table.
+        until: the last day. Later events are left out.
     """
     yield from read_tables(
         path, problems, _SYNTHEA_PEOPLE, _SYNTHEA_TABLES, until=until, date_format=date_format
@@ -84,13 +88,13 @@ def read_synthea(
 
 
 def is_synthea(folder: Path) -> bool:
-    """Whether a folder holds Synthea's tables: patients, with an id and a date of birth."""
+    """Whether a folder has Synthea tables: `patients`, with the columns `id` and `birthdate`."""
     people = table_files(folder).get("patients") if folder.is_dir() else None
     names = {name.lower() for name in header(people[0])} if people else set()
     return {"id", "birthdate"} <= names
 
 
-# MIMIC-III: diagnoses and procedures belong to stays, prescriptions have days of their own
+# MIMIC-III: diagnoses and procedures have the time of their stay, and prescriptions have their own dates
 
 _MIMIC_PEOPLE = People(
     name="patients", patient=("subject_id",), birth=("dob",), death=("dod",), static={"SEX": ("gender",)}
@@ -99,13 +103,13 @@ _STAY = ("hadm_id",)
 
 
 def _with_point(code: str) -> str:
-    """An ICD-9 diagnosis with its point, which MIMIC leaves out."""
+    """An ICD-9 diagnosis code with its point, which MIMIC leaves out."""
     at = 4 if code.startswith("E") else 3
     return code if "." in code or len(code) <= at else f"{code[:at]}.{code[at:]}"
 
 
 def _procedure_with_point(code: str) -> str:
-    """An ICD-9 procedure with its point, which MIMIC leaves out."""
+    """An ICD-9 procedure code with its point, which MIMIC leaves out."""
     return code if "." in code or len(code) <= 2 else f"{code[:2]}.{code[2:]}"
 
 
@@ -140,18 +144,19 @@ _PRESCRIBED = EventTable(
 def read_mimic3(
     path: str | Path, problems: Problems, *, date_format: str | None = None, until: str | None = None
 ) -> Iterator[Record]:
-    """Read a folder of MIMIC-III tables (.csv, also .gz and .zst), one record a patient.
+    """Read a folder of MIMIC-III tables (.csv, also .gz and .zst). Each patient is one record.
 
-    Codes are ADMISSION//<type>, ICD9// and ICD9PROC// (at discharge, when they were given), DRUG//<name>;
-    what ICD-9 codes mean is read from the tables D_ICD_DIAGNOSES and D_ICD_PROCEDURES, where they are there.
-    Dates of this data set are shifted into the future on purpose; they are kept.
+    Codes are ADMISSION//<type>, ICD9//, ICD9PROC// and DRUG//<name>. ICD-9 codes have the time of discharge,
+    because they are assigned at discharge. Their descriptions come from the tables D_ICD_DIAGNOSES and
+    D_ICD_PROCEDURES, if the folder has them. This data set shifts dates into the future on purpose. The
+    shifted dates are kept.
 
     Args:
         path: the folder.
-        problems: receives rows without patient, code or time, and counts of what is odd.
-        date_format: how dates are written, such as %m/%d/%Y; None: ISO 8601, or the one order of day and
-            month that the first rows of a table fit.
-        until: the last day of events; later ones are left out.
+        problems: receives rows without patient, code or time, and counts unusual events.
+        date_format: format of dates, such as %m/%d/%Y. None reads ISO 8601, or infers the order of day and
+            month from the first rows of each table.
+        until: the last day. Later events are left out.
     """
     files = table_files(Path(path))
     stays = files.get("admissions", ())
@@ -162,7 +167,7 @@ def read_mimic3(
         rows, reader = cells.dated_rows(rows, Problems("skip"), str(file), {1: "dischtime"}, date_format)
         for _, (stay, out) in rows:
             seconds = reader(out)
-            if seconds is not None:  # else its diagnoses have no time, and say so
+            if seconds is not None:  # otherwise each of its diagnoses is reported as a row without time
                 visits[cells.words(stay)] = seconds
     tables = [_ADMITTED, *(_with_titles(table, files) for table in (_ICD, _ICD_PROCEDURES)), _PRESCRIBED]
     yield from read_tables(
@@ -171,7 +176,7 @@ def read_mimic3(
 
 
 def _with_titles(table: EventTable, files: Mapping[str, Sequence[Path]]) -> EventTable:
-    """A table of codes with the titles that a table beside it gives them."""
+    """The description of a table, with the titles of its codes from the matching table `d_icd_...`."""
     columns = {"code": ("icd9_code", "icd_code"), "title": ("long_title", "short_title")}
     titles: dict[str, str] = {}
     for file in files.get(f"d_icd_{table.name.removesuffix('_icd')}", ()):
@@ -181,11 +186,11 @@ def _with_titles(table: EventTable, files: Mapping[str, Sequence[Path]]) -> Even
 
 
 def is_mimic3(folder: Path) -> bool:
-    """Whether a folder holds MIMIC-III's tables."""
+    """Whether a folder has MIMIC-III tables: `patients` and `admissions`."""
     return folder.is_dir() and {"patients", "admissions"} <= table_files(folder).keys()
 
 
-# OMOP: concepts become codes of their vocabularies, where known
+# OMOP: concept ids become codes of their vocabularies, if the table `concept` is available
 
 _PERSON, _VISIT = ("person_id",), ("visit_occurrence_id",)
 _SEX = {"8507": "M", "8532": "F"}
@@ -195,24 +200,25 @@ _KINDS = {
     "emergency": "9203 8870",
 }
 _KIND_OF = {concept: kind for kind, concepts in _KINDS.items() for concept in concepts.split()}
-_DIGITS = 18  # of a concept's number, which has 64 bits
+_DIGITS = 18  # maximum digits of a concept id, so that it fits in 64 bits
 
 
 def read_omop(
     path: str | Path, problems: Problems, *, date_format: str | None = None, until: str | None = None
 ) -> Iterator[Record]:
-    """Read a folder of OMOP tables (.csv, also .gz and .zst, or .parquet), one record a person.
+    """Read a folder of OMOP tables (.csv, also .gz and .zst, or .parquet). Each person is one record.
 
-    With a table `concept` codes are its vocabulary and code ("SNOMED//44054006"), else the concept's number
-    behind the table's kind ("CONDITION//201826"); a concept 0 gives way to the source's code.
+    If the folder has the table `concept`, codes have its vocabulary and code ("SNOMED//44054006"). Otherwise,
+    they have the kind of the table and the concept id ("CONDITION//201826"). If the concept id is 0, the
+    source value is used.
 
     Args:
-        path: the folder: person, visit_occurrence, condition_occurrence, procedure_occurrence, drug_exposure,
-            measurement, observation, death, concept; each a file, or a folder of parts.
-        problems: receives rows without person or time, and counts of what is odd.
-        date_format: how dates are written, such as %m/%d/%Y; None: ISO 8601, or the one order of day and
-            month that the first rows of a table fit.
-        until: the last day of events; later ones are left out.
+        path: the folder with the tables person, visit_occurrence, condition_occurrence, procedure_occurrence,
+            drug_exposure, measurement, observation, death and concept. Each is a file or a folder of parts.
+        problems: receives rows without person or time, and counts unusual events.
+        date_format: format of dates, such as %m/%d/%Y. None reads ISO 8601, or infers the order of day and
+            month from the first rows of each table.
+        until: the last day. Later events are left out.
     """
     with closing(Concepts(table_files(Path(path)).get("concept", []), problems)) as concepts:
         people, tables = _people(concepts), _tables(concepts)
@@ -220,23 +226,25 @@ def read_omop(
 
 
 def is_omop(folder: Path) -> bool:
-    """Whether a folder holds OMOP's tables: persons, and something that happened to them."""
+    """Whether a folder has OMOP tables: `person`, and at least one table of events."""
     names = table_files(folder).keys() if folder.is_dir() else set()
     return "person" in names and any(table.name in names for table in _tables(None))
 
 
 class Concepts:
-    """Concept number -> vocabulary and code, or name; in a temporary file, because there may be ten million.
+    """The codes and names of OMOP concepts, by concept id.
+
+    They are in a temporary SQLite file, because there can be ten million concepts.
 
     Args:
-        files: the table `concept`; none leave concepts as numbers.
-        problems: receives the table's faults.
+        files: the files of the table `concept`. Without files, concept ids stay numbers.
+        problems: receives rows of the table that cannot be used.
     """
 
     def __init__(self, files: list[Path], problems: Problems) -> None:
         self._file = sqlite3.connect("", check_same_thread=False)
         self._file.execute("CREATE TABLE concepts (id INTEGER PRIMARY KEY, code, name)")
-        for file in files:  # of a concept that is there twice, the first counts
+        for file in files:  # if a concept occurs twice, the first row counts
             self._file.executemany(
                 "INSERT OR IGNORE INTO concepts VALUES (?, ?, ?)", _concepts(file, problems)
             )
@@ -245,19 +253,19 @@ class Concepts:
         self._file.close()
 
     def code(self, concept: str) -> str | None:
-        """ "SNOMED//44054006", or the number itself where the concept is not known; None for concept 0."""
+        """The code of a concept ("SNOMED//44054006"), or its id if it is unknown; None for concept 0."""
         return self._find(concept, "code") or (None if concept in ("", "0") else concept)
 
     def name(self, concept: str) -> str | None:
-        """ "Positive", or the number itself; None for concept 0."""
+        """The name of a concept ("Positive"), or its id if it is unknown; None for concept 0."""
         return self.known_name(concept) or (None if concept in ("", "0") else concept)
 
     def known_name(self, concept: str) -> str | None:
-        """ "Positive"; None where the concept is not known."""
+        """The name of a concept ("Positive"), or None if it is unknown."""
         return self._find(concept, "name")
 
     def _find(self, concept: str, column: str) -> str | None:
-        """The code or the name of a concept; None where it is not known."""
+        """The value of a column, "code" or "name", for a concept; None if it is unknown."""
         if not concept.isdecimal() or len(concept) > _DIGITS or concept == "0":
             return None
         cursor = self._file.execute(f"SELECT {column} FROM concepts WHERE id = ?", (int(concept),))
@@ -266,7 +274,7 @@ class Concepts:
 
 
 def _concepts(file: Path, problems: Problems) -> Iterator[tuple[int, str, str]]:
-    """Number, code and name of each row of the table `concept`."""
+    """The id, code and name of each concept in the table `concept`."""
     names = ("concept_id", "vocabulary_id", "concept_code", "concept_name")
     columns = {name: (name,) for name in names}
     for line, (concept, vocabulary, code, name) in scan(file, problems, columns, names[:3]):
@@ -278,7 +286,7 @@ def _concepts(file: Path, problems: Problems) -> Iterator[tuple[int, str, str]]:
 
 
 def _people(concepts: Concepts) -> People:
-    """The table of persons."""
+    """The description of the table `person`."""
     return People(
         name="person",
         patient=_PERSON,
@@ -294,7 +302,15 @@ def _people(concepts: Concepts) -> People:
 
 
 def _table(concepts: Concepts | None, name: str, stem: str, time: str, prefix: str) -> EventTable:
-    """A table whose columns are named after a stem."""
+    """The description of a table of events.
+
+    Args:
+        concepts: the concepts, or None to leave concept ids unchanged.
+        name: the name of the table.
+        stem: first part of the names of its code columns.
+        time: first part of the names of its time columns.
+        prefix: vocabulary of codes without a vocabulary.
+    """
     table = EventTable(
         name=name,
         patient=_PERSON,
@@ -309,7 +325,7 @@ def _table(concepts: Concepts | None, name: str, stem: str, time: str, prefix: s
 
 
 def _tables(concepts: Concepts | None) -> tuple[EventTable, ...]:
-    """The tables of events."""
+    """The descriptions of all tables of events."""
     visits = replace(
         _table(None, "visit_occurrence", "visit", "visit_start", "VISIT"),
         opens=lambda concept, _: _KIND_OF.get(concept, ""),

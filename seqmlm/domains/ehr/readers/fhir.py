@@ -1,4 +1,4 @@
-"""FHIR R4: resources as JSON lines, or bundles, in one file or a folder of them."""
+"""Read FHIR R4 resources, as JSON lines or bundles, from one file or a folder of files."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ from seqmlm.errors import DataError
 
 Resource = Mapping[str, Any]
 
-OTHER = "a resource of a type that holds no events"
+OTHER = "a resource of a type without events"
 RETRACTED = "a resource entered in error, left out"
 NOT_SO = (
-    "a resource of what did not happen (refuted, not done, cancelled, planned, not to be given), left out"
+    "a resource for an event that did not happen (refuted, not done, cancelled, planned, not to be given), "
+    "left out"
 )
 
 _NOT_SO = {"refuted", "not-done", "cancelled", "planned", "preparation", "draft"}
 
-# Type -> vocabulary, the key of its code, the keys that may hold its time.
+# Type -> vocabulary, the key of its code, the keys that can have its time.
 _TYPES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "Condition": ("CONDITION", "code", ("onsetDateTime", "onsetPeriod", "recordedDate")),
     "Procedure": ("PROCEDURE", "code", ("performedDateTime", "performedPeriod", "occurrenceDateTime")),
@@ -39,7 +40,7 @@ _TYPES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "AllergyIntolerance": ("ALLERGY", "code", ("onsetDateTime", "recordedDate")),
     "Observation": ("LAB", "code", ("effectiveDateTime", "effectivePeriod", "effectiveInstant", "issued")),
 }
-# Conditions and procedures of these systems carry the system's name, so that their hierarchy is known.
+# Codes of these systems get the name of the system as vocabulary, so that their hierarchy is known.
 _SYSTEMS = {"icd-10": "ICD10", "icd10": "ICD10", "icd-9": "ICD9", "icd9": "ICD9"}
 _RACE = {"us-core-race": "RACE", "us-core-ethnicity": "ETHNICITY"}
 _SEX = {"female": "F", "male": "M"}
@@ -49,17 +50,19 @@ _SUFFIXES = (".ndjson", ".jsonl", ".json")
 def read_fhir(
     path: str | Path, problems: Problems, *, until: str | None = None, max_bytes: int = MAX_BYTES
 ) -> Iterator[Record]:
-    """Read FHIR R4 resources, one record a patient.
+    """Read FHIR R4 resources. Each patient is one record.
 
-    Patient, Encounter, Condition, Observation (with components), Procedure, MedicationRequest, Immunization
-    and AllergyIntolerance are read; codes are as those of Synthea's tables. Names, addresses, identifiers and
-    narratives are never looked at. The files of one export belong together: give their folder.
+    The types Patient, Encounter, Condition, Observation (with components), Procedure, MedicationRequest,
+    Immunization and AllergyIntolerance are read. Codes have the same form as in `read_synthea`. Names,
+    addresses, identifiers and narratives are never read. If an export has several files, give their folder,
+    so that each patient is complete.
 
     Args:
-        path: a folder (one file a type, or mixed), an .ndjson file, or a .json file with a bundle.
-        problems: receives what is not JSON, resources without patient, code or time, and counts.
-        until: the last day of events; later ones are left out.
-        max_bytes: longest line, and longest bundle.
+        path: a folder (with one file per type, or mixed), an .ndjson file, or a .json file with a bundle.
+        problems: receives text that is not JSON, and resources without patient, code or time. It counts
+            resources that are left out.
+        until: the last day. Later events are left out.
+        max_bytes: largest line and largest bundle.
     """
     folder = Path(path)
     sources = [str(f) for f in _files(folder)] if folder.is_dir() else [source_of(path)]
@@ -67,7 +70,7 @@ def read_fhir(
     histories = Histories(problems, sources, until=until, meanings=meanings)
 
     def rows() -> Iterator[Cells]:
-        """The rows of all resources of all files."""
+        """The rows of all resources in all files."""
         for number, source in enumerate(sources):
             for line, resource in _resources(source, problems, max_bytes):
                 yield from _ResourceRows(source, line, number, problems, meanings).rows(resource)
@@ -76,7 +79,7 @@ def read_fhir(
 
 
 def is_fhir(folder: Path) -> bool:
-    """Whether a folder holds JSON whose first file begins with a resource."""
+    """Whether a folder has JSON files, and the first of them begins with a FHIR resource."""
     files = _files(folder) if folder.is_dir() else []
     if not files:
         return False
@@ -85,18 +88,18 @@ def is_fhir(folder: Path) -> bool:
 
 
 def _files(folder: Path) -> list[Path]:
-    """The files of a folder that may hold resources, sorted."""
+    """The sorted files of a folder that can contain resources."""
     paths = (path for path in sorted(folder.rglob("*")) if stem_suffix(path) in _SUFFIXES and path.is_file())
     return [path for path in paths if not path.name.lower().startswith((".", "truth.json"))]
 
 
 def _resources(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[int, Resource]]:
-    """(line, resource) of a file; those inside a bundle have its line."""
+    """The line and content of each resource in a file. Resources in a bundle have the line of the bundle."""
     for line, text in _texts(source, problems, max_bytes):
         parsed = json_object(text)
         if parsed is None:
             problems.bad(
-                DataError("not a JSON object", source=source, line=line, remedy="write one resource a line")
+                DataError("not a JSON object", source=source, line=line, remedy="write one resource per line")
             )
             continue
         if parsed.get("resourceType") != "Bundle":
@@ -108,11 +111,11 @@ def _resources(source: str, problems: Problems, max_bytes: int) -> Iterator[tupl
             if isinstance(resource, dict):
                 yield line, resource
             else:
-                problems.note("an entry of a bundle that is no resource", source=source, line=line)
+                problems.note("an entry of a bundle that is not a resource", source=source, line=line)
 
 
 def _texts(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[int, str]]:
-    """(line, text) of each object of a file: a line each, or the whole of a `.json` file."""
+    """The line and text of each object in a file: each line, or a whole `.json` file."""
     if stem_suffix(source) != ".json":
         yield from ((n, text) for n, text in lines(source, problems, max_bytes=max_bytes) if text.strip())
         return
@@ -121,7 +124,10 @@ def _texts(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[in
 
 @dataclass(frozen=True)
 class _ResourceRows:
-    """One resource on its way to rows."""
+    """Turns one resource into rows.
+
+    source, line: the file and line of the resource. number: the number of the file.
+    """
 
     source: str
     line: int
@@ -130,7 +136,7 @@ class _ResourceRows:
     meanings: Meanings
 
     def rows(self, resource: Resource) -> Iterator[Cells]:
-        """The rows of a resource; none of one that is retracted, or of what did not happen."""
+        """The rows of a resource. Resources that are retracted or did not happen have no rows."""
         kind = str(resource.get("resourceType"))
         states = {_coding(resource.get("verificationStatus"))[1], str(resource.get("status"))}
         if "entered-in-error" in states:
@@ -147,11 +153,11 @@ class _ResourceRows:
             self.problems.note(OTHER)
 
     def _fault(self, problem: str, field: str) -> None:
-        """Hand a resource without patient, code or time to the problems."""
+        """Report a resource without patient, code or time."""
         self.problems.bad(cells.fault(problem, self.source, self.line, field))
 
     def _patient(self, resource: Resource) -> Iterator[Cells]:
-        """Background, birth and death of a patient."""
+        """The rows of a patient: background, birth and death."""
         subject = cells.words(resource.get("id"))
         if not subject:
             self._fault("patient", "id")
@@ -172,7 +178,7 @@ class _ResourceRows:
                 yield self._row(subject, seconds, code)
 
     def _encounter(self, resource: Resource) -> Iterator[Cells]:
-        """The opening of a visit, and the types of the encounter."""
+        """The rows of an encounter: the event that opens the visit, and the types of the encounter."""
         subject = self._subject(resource)
         seconds = self._time(resource, ("period",)) if subject else None
         if subject is None or seconds is None:
@@ -193,7 +199,7 @@ class _ResourceRows:
         vocabulary: str,
         value: Any = None,
     ) -> Iterator[Cells]:
-        """The event of a concept, if it has a code, and its value (see `_value`)."""
+        """The row of a concept if it has a code. `value` is its number, words and unit from `_value`."""
         system, code, meaning = _coding(concept)
         if code:
             names = (name for part, name in _SYSTEMS.items() if value and part in system.lower())
@@ -202,7 +208,7 @@ class _ResourceRows:
             yield self._row(subject, seconds, full, value or (None, None, None), visit)
 
     def _event(self, resource: Resource, kind: str) -> Iterator[Cells]:
-        """The events of a resource: of its code, and of its components."""
+        """The rows of a resource: one for its code, and one for each component with a code."""
         vocabulary, key, times = _TYPES[kind]
         subject = self._subject(resource)
         if subject is None:
@@ -222,15 +228,15 @@ class _ResourceRows:
             yield from self._concept_rows(subject, seconds, visit, part.get("code"), vocabulary, _value(part))
 
     def _subject(self, resource: Resource) -> str | None:
-        """The patient that a resource is about; None, told to the problems, where it names none."""
+        """The id of a resource's patient. If it has none, it is reported, and the result is None."""
         subject = _reference(resource.get("subject") or resource.get("patient"))
         if subject is None:
             self._fault("patient", "subject")
         return subject
 
     def _time(self, resource: Resource, fields: tuple[str, ...]) -> float | None:
-        """Seconds since 1970 of the first field that is filled; None, told to the problems, where none can be
-        read."""
+        """The first nonempty field as seconds since 1970. If it cannot be read, or all fields are empty, this
+        is reported, and the result is None."""
         for field in fields:
             cell = resource.get(field)
             cell = cell.get("start") if isinstance(cell, dict) else cell
@@ -252,21 +258,21 @@ class _ResourceRows:
         visit: str | None = None,
         kind: str = "",
     ) -> Cells:
-        """The row of an event, with its value."""
+        """The row of an event. `value` is its number, words and unit."""
         number, text = number_and_words(value[0], value[1], True, self.problems)
         unit = None if number is None else cells.unit(value[2])
         return subject, seconds, code, number, text, unit, visit, kind, self.number, self.line
 
 
 def _dicts(cell: Any) -> list[Resource]:
-    """The objects in a list; none for anything else."""
+    """The objects in a list; an empty list if the cell is not a list."""
     return [item for item in cell if isinstance(item, dict)] if isinstance(cell, list) else []
 
 
 def _coding(concept: Any) -> tuple[str, str, str]:
-    """(system, code, display) of a CodeableConcept's first coding that has a code.
+    """The system, code and display of the first coding with a code in a CodeableConcept.
 
-    The concept's own text is left alone, for it may be anything.
+    The field `text` of the concept is not read, because it is free text.
     """
     for coding in _dicts(concept.get("coding")) if isinstance(concept, dict) else ():
         if code := cells.words(coding.get("code")):
@@ -275,7 +281,7 @@ def _coding(concept: Any) -> tuple[str, str, str]:
 
 
 def _value(resource: Resource) -> tuple[Any, Any, Any]:
-    """(number, words, unit); what is said in free text (valueString) is left alone."""
+    """The number, words and unit of a value. Free text (valueString) is not read."""
     quantity = resource.get("valueQuantity")
     if isinstance(quantity, dict):
         return quantity.get("value"), None, cells.words(quantity.get("code") or quantity.get("unit"))
@@ -285,7 +291,8 @@ def _value(resource: Resource) -> tuple[Any, Any, Any]:
 
 
 def _reference(cell: Any) -> str | None:
-    """The id in a reference: "Patient/1", "urn:uuid:1", "http://server/Patient/1", "Patient/1/_history/2"."""
+    """The id in a reference, such as "Patient/1", "urn:uuid:1", "http://server/Patient/1" or
+    "Patient/1/_history/2"."""
     text = cells.words(cell.get("reference")) if isinstance(cell, dict) else ""
     text = text.partition("/_history/")[0]
     return text.rpartition("/")[2].rpartition(":")[2] or None

@@ -1,6 +1,6 @@
-"""Patients in one table of any columns: long (an event a row) or wide (an encounter a row).
+"""Read patients from a single table: long (one event per row) or wide (one encounter per row).
 
-The columns are named by options, or found by their usual names.
+Options name the columns. Without options, columns are found by common names.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from seqmlm.domains.ehr.readers.relational import EventTable, Source, number_and
 from seqmlm.domains.ehr.readers.tables import Columns, column_names, header, scan
 from seqmlm.errors import UsageError
 
-OFFSETS = "a table whose times are offsets, read as minutes since an admission, which is placed at 1970"
+OFFSETS = "a table with offsets as times, read as minutes since an admission at the start of 1970"
 _ASKED = ("value", "text", "visit", "unit", "description")
-STATIC = "an event without time, taken as background"
+STATIC = "an event without time, read as background"
 
 _NAMES = {
     field: tuple(names.split())
@@ -71,25 +71,27 @@ def read_long(
     delimiter: str | None = None,
     until: str | None = None,
 ) -> Iterator[Record]:
-    """Read a CSV or parquet table with an event a row, one record a patient.
+    """Read a CSV or parquet table with one event per row. Each patient is one record.
 
-    A code without "//" gets its vocabulary in front, "CODE" where none is known. BIRTH and DEATH (also DOB,
-    DOD, MEDS_BIRTH, MEDS_DEATH) are those of the person; an event without time is background.
+    A code without "//" gets its vocabulary as a prefix, or "CODE" if the vocabulary is unknown. The codes
+    BIRTH and DEATH (also DOB, DOD, MEDS_BIRTH and MEDS_DEATH) are the birth and death of the patient. Events
+    without a time are background.
 
     Args:
-        path: the table, .csv, .tsv (also .gz, .zst) or .parquet.
-        problems: receives a missing column, rows without patient or code or with a time that cannot be read.
-        patient, time, code, value, text, visit, vocabulary: names of the columns; None finds usual ones
-            (patient_id, subject_id, date, timestamp, encounter, ...). A `vocabulary` that is no column's name
-            is that of all codes.
-        unit: column with the unit of the value; None finds unit, valueuom, unit_concept_id and the like.
-        description: column that says what the code means; None finds usual ones. What fewer than 11 patients
-            have alike is not kept: it may be of a patient.
-        date_format: how times are written: a date such as %m/%d/%Y, or minutes (seconds, hours, days) since
-            an admission. None: ISO 8601, or the one order of day and month that the first rows fit; minutes
-            where the column is one of eICU's offsets.
-        delimiter: of a CSV file; None looks at its first line.
-        until: the last day of events; later ones are left out.
+        path: the table: .csv, .tsv (also .gz, .zst) or .parquet.
+        problems: receives missing columns, rows without patient or code, and times that cannot be read.
+        patient, time, code, value, text, visit, vocabulary: names of the columns. None searches for common
+            names (patient_id, subject_id, date, timestamp, encounter, ...). If no column has the name
+            `vocabulary`, this is the vocabulary of all codes.
+        unit: column with the unit of the value. None searches for unit, valueuom, unit_concept_id and similar
+            names.
+        description: column with the description of the code. None searches for common names. A description is
+            only kept if at least 11 patients have the same one, because it could be about a patient.
+        date_format: format of times: a date format such as %m/%d/%Y, or minutes (seconds, hours, days) since
+            an admission. None reads ISO 8601, or infers the order of day and month from the first rows. If
+            the column is an offset of eICU, None reads minutes.
+        delimiter: separator of a CSV file. None infers it from the first line.
+        until: the last day. Later events are left out.
     """
     chosen = {"patient": patient, "time": time, "code": code, "value": value, "text": text, "visit": visit}
     chosen |= {"vocabulary": vocabulary, "unit": unit, "description": description}
@@ -111,9 +113,9 @@ def read_long(
 
 
 def _offset_format(path: str | Path, names: Sequence[str], problems: Problems) -> str | None:
-    """The format of times where nobody says it: minutes in a column of eICU's; else None."""
+    """The format of times if no option gives it: "minutes" for a column of eICU offsets, otherwise None."""
     named = names[0] if len(names) == 1 else ""
-    if not named and os.path.isfile(path):  # what is no file can be read once only
+    if not named and os.path.isfile(path):  # a pipe can be read only once, so its header is not read here
         named = column_names({"time": names}, header(path)).get("time", "")
     if not named.lower().endswith("offset"):
         return None
@@ -123,7 +125,7 @@ def _offset_format(path: str | Path, names: Sequence[str], problems: Problems) -
 
 # Wide tables
 
-UNDATED = "an encounter without date, placed a day after the one before"
+UNDATED = "an encounter without date, placed one day after the previous encounter"
 
 ABSENT = ("", "?", "NA", "NULL", "No", "None")
 _DAY = 86_400.0
@@ -146,33 +148,36 @@ def read_wide(
     delimiter: str | None = None,
     until: str | None = None,
 ) -> Iterator[Record]:
-    """Read a table with an encounter a row, one record a patient.
+    """Read a table with one encounter per row. Each patient is one record.
 
-    Without dates the encounters of a patient are put in the order of their ids, a day apart: only their order
-    means something. Lists may be given as one text with commas.
+    If there are no dates, the encounters of a patient are sorted by id and placed one day apart. Only their
+    order then has a meaning. A list can be one text with commas.
 
     Args:
-        path: the table, .csv, .tsv (also .gz, .zst) or .parquet.
-        problems: receives a missing column, rows without patient or visit, times that cannot be read.
-        patient, visit, time: columns; `time` None where there are no dates.
-        kind: what all encounters are ("inpatient"), or the column that says it.
-        static: columns of what is known of the patient ("gender=SEX": cell F becomes SEX//F).
-        columns: columns whose cells are codes ("diag_1=ICD9": cell 250.00 becomes ICD9//250.00); without
-            "=", the column's name goes in front.
-        flags: columns that tell about the thing they are named after ("insulin=DRUG": cell Up becomes
+        path: the table: .csv, .tsv (also .gz, .zst) or .parquet.
+        problems: receives missing columns, rows without patient or visit, and times that cannot be read.
+        patient, visit, time: names of the columns. `time` is None if the table has no dates.
+        kind: the kind of all encounters ("inpatient"), or the column with the kind.
+        static: columns with background of the patient ("gender=SEX": cell F becomes SEX//F).
+        columns: columns whose cells are codes ("diag_1=ICD9": cell 250.00 becomes ICD9//250.00). Without "=",
+            the prefix is the name of the column.
+        flags: columns that are named after a code and have its state ("insulin=DRUG": cell Up becomes
             DRUG//insulin with the words Up).
         values: columns of numbers ("a1c=LAB": LAB//a1c with the number).
-        absent: cells that say nothing.
-        date_format: how dates are written, such as %m/%d/%Y; None: ISO 8601, or the one order of day and
-            month that the first rows of a table fit.
-        delimiter: of a CSV file; None looks at its first line.
-        until: the last day of events; later ones are left out.
+        absent: cells that mean "no value".
+        date_format: format of dates, such as %m/%d/%Y. None reads ISO 8601, or infers the order of day and
+            month from the first rows of the table.
+        delimiter: separator of a CSV file. None infers it from the first line.
+        until: the last day. Later events are left out.
 
     Raises:
-        UsageError: no column to make events of.
+        UsageError: no column with events is given.
     """
     if not (columns or flags or values):
-        raise UsageError("a wide table needs columns, for example --option columns=diag_1=ICD9,diag_2=ICD9")
+        raise UsageError(
+            "a wide table needs the names of columns with events: add, for example, "
+            "--option columns=diag_1=ICD9,diag_2=ICD9"
+        )
     roles = {"static": static, "columns": columns, "flags": flags, "values": values}
     named = [(*name.partition("="), role) for role, names in roles.items() for name in _split_names(names)]
     roles_of_columns = [(column, vocabulary or column, role) for column, _, vocabulary, role in named]
@@ -205,7 +210,7 @@ def read_wide(
 
 
 def _split_names(names: str | Sequence[str]) -> Sequence[str]:
-    """Names as a list, also from one text with commas."""
+    """The names as a list. A text is split at its commas."""
     return [name.strip() for name in names.split(",")] if isinstance(names, str) else names
 
 
@@ -219,7 +224,7 @@ def _wide_rows(
     absent: frozenset[str],
     reader: clock.When,
 ) -> Iterator[Cells]:
-    """The rows of events of a table with an encounter a row."""
+    """The rows of events from a table with one encounter per row."""
     dated = bool(fields["time"])
     patient, place = fields["patient"][0], fields["visit"][0]
     for line, (who, stay, when, kind, *role_cells) in table:
@@ -246,7 +251,10 @@ def _wide_rows(
 
 
 def _at_visit_days(rows: list[Cells], problems: Problems) -> list[Cells]:
-    """The rows of undated encounters, each at its day; background is that of the first encounter alone."""
+    """The rows of a patient with undated encounters, each with the day of its encounter.
+
+    Only the background of the first encounter is kept.
+    """
     visits = sorted({str(row[VISIT]) for row in rows if row[VISIT] is not None}, key=_visit_sort_key)
     day = {visit: number * _DAY for number, visit in enumerate(visits)}
     problems.note(UNDATED, len(visits))
@@ -261,6 +269,6 @@ def _at_visit_days(rows: list[Cells], problems: Problems) -> list[Cells]:
 
 
 def _visit_sort_key(visit: str) -> tuple[int, int, str]:
-    """A sort key of visit ids: numbers by size, of any number of digits, then words."""
+    """The sort key of a visit id: first numbers by size, then other ids. Numbers can have any length."""
     digits = visit.lstrip("0")
     return (0, len(digits), digits) if visit.isdecimal() else (1, 0, visit)

@@ -1,8 +1,8 @@
-"""Rows of many tables of medical events, gathered into one history a subject.
+"""Collect the rows of many tables of medical events into one history per subject.
 
-Rows come in any order, and there may be more than memory holds: SQLite then sorts them by subject, in files
-of its own that are gone when it is closed. The price is that everything is written and read once more.
-What is odd in the history of a subject is counted, not fatal.
+Rows can have any order, and there can be more rows than memory holds. SQLite then sorts them by subject in
+temporary files. The cost is that all rows are written and read once more. Unusual events in a history are
+counted and are not fatal.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from seqmlm.domains.ehr.vocabulary import unit_groups
 from seqmlm.errors import DataError
 
 _LONGEST_MEANING = 200  # characters
-_MOST_CODES = 500_000  # looked at for descriptions, and for units; more are no codes
-_MOST_MEANINGS = 4  # different descriptions of a code, before one of them is that of enough subjects
+_MOST_CODES = 500_000  # maximum codes with descriptions or units; a column with more does not have codes
+_MOST_MEANINGS = 4  # maximum descriptions of a code until one of them has enough subjects
 
 
 class Meanings(dict[str, str]):
-    """Descriptions of codes, of which none may be of a patient.
+    """The descriptions of codes, none of which can be about a single patient.
 
-    Definitions (`define`) come from a table of codes. A description beside each event (`add`) may be
-    anything: it is taken once `SMALLEST` subjects have the same one, and a code with many different ones has
-    none.
+    Descriptions from a table of codes are used directly (`define`). The description of an event (`add`) can
+    be any text. It is therefore used only if `SMALLEST` subjects have the same description. A code with many
+    different descriptions gets none.
     """
 
     def __init__(self) -> None:
@@ -43,15 +43,15 @@ class Meanings(dict[str, str]):
         self._people: dict[str, dict[str, set[int]] | None] = {}
 
     def __reduce__(self) -> tuple[type[dict[str, str]], tuple[()]]:
-        return dict, ()  # vocabularies learn them where they are read: no record carries all to a process
+        return dict, ()  # records that are sent to other processes do not carry all descriptions
 
     def define(self, code: str, text: str) -> None:
-        """Set the description of a code."""
+        """Set the description of a code, unless it only repeats the code."""
         if text and not code.endswith(f"//{text}"):
             self[code] = text[:_LONGEST_MEANING]
 
     def add(self, code: str, text: str, subject: str) -> None:
-        """Count a description that stands beside a code at an event of a subject."""
+        """Count the description of a code from an event of a subject. Use it if enough subjects have it."""
         if not text or code in self:
             return
         if code not in self._people and len(self._people) >= _MOST_CODES:
@@ -60,7 +60,7 @@ class Meanings(dict[str, str]):
         if texts is None:
             return
         if len(text) > _LONGEST_MEANING or (text not in texts and len(texts) == _MOST_MEANINGS):
-            self._people[code] = None  # prose, or of single events
+            self._people[code] = None  # prose, or descriptions of single events
             return
         people = texts.setdefault(text, set())
         people.add(hash(subject))
@@ -72,13 +72,14 @@ class Meanings(dict[str, str]):
 # Rows by subject
 
 # subject, time or None, code, value or None, text or None, unit or None, visit or None, kind, number of the
-# source, line in it. A plain tuple, because there are hundreds of millions of them.
+# source, line in the source. Plain tuples save memory, because there are hundreds of millions of rows.
 Cells = tuple[Any, ...]
 
 SUBJECT, TIME, CODE, VALUE, TEXT, UNIT, VISIT, KIND, SOURCE, LINE = range(10)
 
 LARGEST = 2_000_000
-"""Most rows of one subject; more is no person, and must be held whole: half a kilobyte each."""
+"""Maximum rows of one subject. More rows cannot be one person, and all rows of a subject are in memory (half
+a kilobyte per row)."""
 
 ROWS_IN_MEMORY = 100_000
 
@@ -86,9 +87,10 @@ ROWS_IN_MEMORY = 100_000
 def group_by_subject(
     rows: Iterable[Cells], *, limit: int = ROWS_IN_MEMORY
 ) -> Iterator[tuple[str, list[Cells]]]:
-    """Yield (subject, its rows in their order) for rows in any order; of a subject at most `LARGEST` and one.
+    """Yield each subject with its rows, in their order. Rows can have any order.
 
-    Subjects come in order of first appearance where all rows fit in memory (`limit`), else in that of names.
+    If all rows fit in memory (fewer than `limit`), subjects come in the order of their first row. Otherwise,
+    they are sorted by name. At most `LARGEST` + 1 rows of a subject are yielded.
     """
     stream = iter(rows)
     first_rows = list(islice(stream, limit))
@@ -111,7 +113,7 @@ def group_by_subject(
 
 
 def subject_runs(rows: Iterable[Cells]) -> Iterator[tuple[str, list[Cells]]]:
-    """Each run of rows of one subject; at most `LARGEST` and one."""
+    """Yield each run of consecutive rows of one subject, with at most `LARGEST` + 1 rows."""
     for subject, members in groupby(rows, key=itemgetter(SUBJECT)):
         yield subject, list(islice(members, LARGEST + 1))
 
@@ -120,15 +122,15 @@ def subject_runs(rows: Iterable[Cells]) -> Iterator[tuple[str, list[Cells]]]:
 
 NO_BIRTH = "a subject without date of birth"
 NO_EVENTS = "a subject without dated events, left out"
-UNSORTED = "an event earlier than the one before it, put in its place"
-DUPLICATE = "a repeated event, taken once"
+UNSORTED = "an event earlier than the previous event, sorted"
+DUPLICATE = "a repeated event, kept once"
 FUTURE = "an event later than today, kept"
-PLACEHOLDER = "a date that stands for an unknown one (1900-01-01, 9999-12-31), kept"
+PLACEHOLDER = "a placeholder for an unknown date (1900-01-01, 9999-12-31), kept"
 TOO_LATE = "an event later than the option until, left out"
 BEFORE_BIRTH = "an event before the subject's birth, kept"
-NO_NUMBER = "a value that is no number, left out"
-WRITTEN = "a value with a sign (<, >, %) or commas between thousands, read as its number"
-LONG_TEXT = "a value in more than 64 characters, left out"
+NO_NUMBER = "a value that is not a number, left out"
+WRITTEN = "a value with a sign (<, >, %) or thousands separators, read as a number"
+LONG_TEXT = "a value longer than 64 characters, left out"
 
 _DAY = 86_400.0
 _PLACEHOLDERS = (-25_567.0, 2_932_896.0)  # days since 1970
@@ -136,24 +138,27 @@ _time = itemgetter(TIME)
 
 
 def _without_duplicates(rows: list[Cells]) -> list[Cells]:
-    """The first of events with one time, code and value; visits that open at once are two visits."""
+    """The rows without repeated events: those with the same time, code and value as an earlier event.
+
+    Events that open different visits at the same time are kept.
+    """
     unique: dict[Cells, Cells] = {}
     for row in rows:
         unique.setdefault(row[TIME:SOURCE] if row[KIND] else row[TIME:VISIT], row)
     return list(unique.values())
 
 
-CONVERTIBLE = "a value in a unit that can be converted to its code's usual one"
+CONVERTIBLE = "a value in a unit that can be converted to the most frequent unit of its code"
 UNITLESS = (
-    "a value without unit, though others of its code have one: taken to be in that unit where there is one, "
-    "else with bins of its own"
+    "a value without unit, although other values of its code have one: read in that unit if there is only "
+    "one, otherwise with separate bins"
 )
-_UNITS = 50  # units of a code that are told apart; more are no units
-_CODES_TOLD = 3
+_UNITS = 50  # maximum units that are distinguished per code; a column with more does not have units
+_CODES_TOLD = 3  # maximum codes that are named in the message
 
 
 class _UnitMixtures:
-    """Counts values by code and unit while histories stream by, to tell where units of one code mix."""
+    """Counts values by code and unit, to report codes with several units."""
 
     def __init__(self) -> None:
         self._counts: dict[str, dict[str, list[int]]] = {}  # code -> unit -> values, subjects
@@ -173,7 +178,7 @@ class _UnitMixtures:
             counts[1] += 1
 
     def tell(self, problems: Problems) -> None:
-        """A note for each kind of mixture."""
+        """Report each kind of mixture to `problems`."""
         unrelated: list[tuple[int, str]] = []
         convertible = unitless = 0
         for code, units in self._counts.items():
@@ -193,13 +198,17 @@ class _UnitMixtures:
             texts = [self._describe(code, problems.sensitive) for _, code in sorted(unrelated, reverse=True)]
             named = "; ".join([text for text in texts if text][:_CODES_TOLD]) or "codes of few subjects"
             problems.note(
-                f"a value in another unit than most of its code, with no known factor between them "
-                f"({named}): training gives each unit its own bins; convert it, or give each its own code",
+                f"a value in another unit than most of its code, without a known conversion ({named}). "
+                "Training uses separate bins for each unit. Convert the values, or use one code per unit",
                 sum(n for n, _ in unrelated),
             )
 
     def _describe(self, code: str, sensitive: bool) -> str:
-        """A code and its units with their counts, without what few subjects have; "" if that is all."""
+        """The text about a code: its units with their counts.
+
+        If the data are sensitive, units of few subjects are not named. If all units are of few subjects, the
+        text is "".
+        """
         units = sorted(self._counts[code].items(), key=lambda pair: (-pair[1][0], pair[0]))
         if not sensitive:
             return f"{code}: " + ", ".join(f"{n:,} in {name or 'none'}" for name, (n, _) in units)
@@ -212,15 +221,19 @@ class _UnitMixtures:
 
 
 class Histories:
-    """Makes records of grouped rows.
+    """Makes records from rows that are grouped by subject.
 
     Args:
-        problems: receives the counts.
-        sources: names of the files, by the number that rows carry.
-        until: the last day of events, as text (else a UsageError); later ones are left out.
-        in_order: the source promises events in order of time, so that breaches are worth counting.
-        split: the split the source gives a subject ("train", "validation", "test"), or None.
-        meanings: of codes; histories refer to it.
+        problems: receives the counts of unusual events.
+        sources: names of the files. Rows have the index of their file.
+        until: the last day, as text. Later events are left out.
+        in_order: whether the format requires events in order of time. Events out of order are then counted.
+        split: a function that gives the split of a subject in the source ("train", "validation" or "test"),
+            or None.
+        meanings: descriptions of codes. All histories share them.
+
+    Raises:
+        UsageError: `until` is not a day.
     """
 
     def __init__(
@@ -240,26 +253,30 @@ class Histories:
         self._now = time.time()
 
     def records(self, rows: Iterable[Cells]) -> Iterator[Record]:
-        """A record for each subject among rows in any order."""
+        """The records of all subjects. Rows can have any order."""
         yield from self.of_groups(group_by_subject(rows))
         self.end()
 
     def of_groups(self, groups: Iterable[tuple[str, list[Cells]]]) -> Iterator[Record]:
-        """A record for each subject, given with its rows, that has one."""
+        """The records of subjects that are given with their rows. Some subjects have no record."""
         yield from filter(None, (self.record(subject, rows) for subject, rows in groups))
 
     def end(self) -> None:
-        """Tell `problems` of units, which only all records together show; after the last one."""
+        """Report mixed units to `problems`. Call it after the last record, because it needs all records."""
         self._units.tell(self._problems)
 
     def record(self, subject: str, rows: list[Cells]) -> Record | None:
-        """The record of one subject's rows; None without a dated event besides birth and death.
+        """The record of one subject's rows.
 
-        Of a subject with more than `LARGEST` rows there is none either; `problems` is told.
+        It is None if the subject has no dated events except birth and death, or more than `LARGEST` rows.
+        `problems` receives both cases.
         """
         note = self._problems.note
         if len(rows) > LARGEST:
-            reason, remedy = f"a subject with more than {LARGEST:,} rows", "check the column of the patient"
+            reason, remedy = (
+                f"a subject with more than {LARGEST:,} rows",
+                "check the column with the patient id",
+            )
             source, line = self._sources[rows[0][SOURCE]], rows[0][LINE]
             self._problems.bad(DataError(reason, source=source, line=line, remedy=remedy))
             return None

@@ -1,4 +1,4 @@
-"""The Medical Event Data Standard (MEDS): shards of parquet, in order of subject and time."""
+"""Read the Medical Event Data Standard (MEDS): parquet shards with events sorted by subject and time."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from seqmlm.domains.ehr.readers.relational import EventTable, Source, rows_of_ta
 from seqmlm.domains.ehr.readers.tables import code_descriptions, column_names, scan
 from seqmlm.errors import DataError
 
-UNORDERED = "a shard that is not in order of subjects"
-SCATTERED = "a subject whose events are not together in one shard"
+UNORDERED = "a shard that is not sorted by subject"
+SCATTERED = "a subject with events in several shards"
 
 _VISITS = ("VISIT", "ENCOUNTER")
 _OPENING = {"HOSPITAL_ADMISSION": "inpatient", "ED_REGISTRATION": "emergency"}
@@ -27,7 +27,7 @@ _OPENING = {"HOSPITAL_ADMISSION": "inpatient", "ED_REGISTRATION": "emergency"}
 
 @lru_cache(maxsize=1 << 14)
 def opened_visit_kind(code: str) -> str:
-    """The kind of visit that a code opens, "" for any other code."""
+    """The kind of visit that a code opens; "" if it opens none."""
     front, _, detail = code.partition("//")
     if front in _VISITS:
         return cells.kind_of(detail.partition("//")[0])
@@ -51,17 +51,18 @@ _SPLITS = {"train": "train", "tuning": "validation", "held_out": "test"}
 
 
 def read_meds(path: str | Path, problems: Problems, *, until: str | None = None) -> Iterator[Record]:
-    """Read a MEDS data set, or one shard of it, one record a subject.
+    """Read a MEDS data set or one of its shards. Each subject is one record.
 
-    `metadata/subject_splits.parquet` gives each record its split: train, validation ("tuning") or test
-    ("held_out"). Events keep a `visit_id` where the shards have such a column. A code "VISIT//<class>",
-    "HOSPITAL_ADMISSION//..." or "ED_REGISTRATION//..." opens a visit.
+    The split of each record comes from `metadata/subject_splits.parquet`: train, validation ("tuning") or
+    test ("held_out"). Events keep their `visit_id` if the shards have this column. The codes
+    "VISIT//<class>", "HOSPITAL_ADMISSION//..." and "ED_REGISTRATION//..." open a visit.
 
     Args:
-        path: the folder with `data/` and perhaps `metadata/`, one that holds it as `meds`, or a shard.
-        problems: receives shards without a needed column (with those there are), rows without subject, code
-            or usable time, and counts of what is odd.
-        until: the last day of events; later ones are left out.
+        path: the folder with `data/` and optionally `metadata/`, a folder that contains it as `meds`, or a
+            shard.
+        problems: receives shards without a required column (with the columns that exist), and rows without
+            subject, code or usable time. It counts unusual events.
+        until: the last day. Later events are left out.
     """
     folder = root_of(Path(path))
     shards = [str(shard) for shard in _shards(folder)] if folder.is_dir() else [source_of(path)]
@@ -85,24 +86,24 @@ def read_meds(path: str | Path, problems: Problems, *, until: str | None = None)
 
 
 def is_meds(folder: Path) -> bool:
-    """Whether a folder is a MEDS data set, with parquet files below `data/`, or holds one called `meds`."""
+    """Whether a folder is a MEDS data set with parquet files in `data/`, or has one in the folder `meds`."""
     root = root_of(folder)
     return (root / "data").is_dir() and bool(_shards(root))
 
 
 def root_of(folder: Path) -> Path:
-    """The data set itself: the folder, or `meds` in it."""
+    """The folder of the data set: the folder itself, or `meds` in it."""
     inside = folder / "meds"
     return inside if not (folder / "data").is_dir() and (inside / "data").is_dir() else folder
 
 
 def _shards(folder: Path) -> list[Path]:
-    """The parquet files of a data set, sorted."""
+    """The sorted parquet files of a data set."""
     return sorted(path for path in (folder / "data").rglob("*.parquet") if path.is_file())
 
 
 def _splits(folder: Path, problems: Problems) -> Mapping[str, str]:
-    """The split of each subject, by its id."""
+    """The split of each subject by its id. It is empty if the data set has no file of splits."""
     file = folder / "metadata" / "subject_splits.parquet"
     if not file.exists():
         return {}
@@ -112,12 +113,13 @@ def _splits(folder: Path, problems: Problems) -> Mapping[str, str]:
         if split in _SPLITS:
             splits[cells.words(subject)] = _SPLITS[split]
         else:
-            problems.note("a subject with an unknown split, divided like the others")
+            problems.note("a subject with an unknown split, which seqmlm assigns to a split")
     return splits
 
 
 def _is_sorted(shard: str) -> bool:
-    """Whether subjects only go up; a file that cannot be read is found out later."""
+    """Whether the subjects of a shard are in ascending order. It is True for a file that cannot be read,
+    which is reported when its rows are read."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

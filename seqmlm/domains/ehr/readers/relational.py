@@ -1,4 +1,4 @@
-"""Exports of several tables that share a patient's id: each table is described, one loop reads them all."""
+"""Read exports of several tables that share a patient id, from a description of each table."""
 
 from __future__ import annotations
 
@@ -29,27 +29,31 @@ _REMEMBERED = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventTable:
-    """How the rows of a table become events. Columns are given by the names they may have, best first.
+    """The description of a table: how its rows become events.
+
+    A column is described by the names that it can have, the preferred name first.
 
     Args:
-        name: of the table, in lower case.
-        patient, time, code: columns that a row needs; without `time` the event has the time of its visit.
-        prefix: goes in front of a code that has no vocabulary; "" leaves codes as they are.
-        vocabulary: column whose cell does so, where it is filled in.
-        undated: what is noted of a row without time, whose event is background; None where that is a fault.
-        day: column taken where that of `time` is empty.
-        visit: the visit's id.
-        value, text: a number; words. `worded`: a value that is no number is taken for words.
-        unit, source_unit: of the value; the second is taken where the first names nothing.
-        description: column with the meaning of the code.
-        spell: cell of the code -> the code (with "//" where it has its own vocabulary), None for a row that
-            names nothing; such rows are counted and no fault.
-        say: cell of `text` -> the words.
-        name_unit: cell of `unit` -> the unit, None for a cell that names nothing.
-        means: cell of the code -> its description, of a table of codes.
-        source_code: taken where the code names nothing.
-        opens: (cell of the code, the whole code) -> the kind of visit that the row opens, or "".
-        extra_code, extra_prefix: column of one more code in the row, and its vocabulary.
+        name: the name of the table, in lower case.
+        patient, time, code: required columns. Without `time`, the event has the time of its visit.
+        prefix: the vocabulary of codes without a vocabulary; "" leaves codes unchanged.
+        vocabulary: column with the vocabulary of the code. If its cell is empty, `prefix` is used.
+        undated: the note that counts a row without time, whose event is background. If it is None, a row
+            without time is an error.
+        day: column that is used if the cell of `time` is empty.
+        visit: column with the id of the visit.
+        value, text: columns with a number, and with words.
+        worded: whether a value that is not a number is used as words.
+        unit, source_unit: columns with the unit of the value. The second is used if the first has no unit.
+        description: column with the description of the code.
+        spell: turns a cell of the code into the code (with "//" if it has its own vocabulary), or None if
+            the concept is unknown. Rows with an unknown concept are counted and are not errors.
+        say: turns a cell of `text` into words.
+        name_unit: turns a cell of `unit` into the unit, or None if it has no unit.
+        means: turns a cell of the code into its description from a table of codes.
+        source_code: column that is used if the code is unknown.
+        opens: turns a cell of the code and the whole code into the kind of visit that the row opens, or "".
+        extra_code, extra_prefix: column of an additional code in the row, and its vocabulary.
     """
 
     name: str
@@ -84,13 +88,15 @@ _CELLS = word_list(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class People:
-    """The table of patients.
+    """The description of the table of patients. Columns are described as in `EventTable`.
 
     Args:
-        patient: column of the id.
-        birth, death: columns of the dates; `birth_parts` are a year, a month and a day.
-        static: vocabulary -> columns of what does not change (sex, race).
-        spell: cell of a static column -> code, None for a cell that names nothing.
+        name: the name of the table, in lower case.
+        patient: column with the id.
+        static: vocabulary -> column with background that does not change (sex, race).
+        birth, death: columns with the dates.
+        birth_parts: columns with the year, month and day of birth, if `birth` is empty.
+        spell: turns a cell of a static column into a code, or None if it has none.
     """
 
     name: str
@@ -104,8 +110,15 @@ class People:
 
 @dataclass(slots=True)
 class Source:
-    """One file of an export under way: its name and number, where its faults go, the visits' times, how dates
-    are written, and where descriptions of codes go."""
+    """A file of an export that is being read.
+
+    Attributes:
+        path, number: its path, and its index among all files.
+        problems: receives rows that cannot be used.
+        visits: the time of each visit, for tables without times.
+        date_format: format of dates, or None to infer it.
+        meanings: receives the descriptions of codes.
+    """
 
     path: str | Path
     number: int
@@ -125,19 +138,22 @@ def read_tables(
     date_format: str | None = None,
     visits: Mapping[str, float] | None = None,
 ) -> Iterator[Record]:
-    """A record for each subject of a folder of tables; tables that are not there are counted.
+    """Read a folder of tables. Each subject is one record.
 
     Args:
-        problems: see `Histories`, and rows without patient, code or readable time.
-        people, tables: what the tables are.
-        until, date_format: the last day of events; how times are written, see `cells.dated_rows`.
-        visits: time of each visit's codes, for tables without times.
+        folder: the folder.
+        problems: receives rows without patient, code or readable time. It counts missing tables and unusual
+            events (see `Histories`).
+        people, tables: the descriptions of the tables.
+        until: the last day. Later events are left out.
+        date_format: format of times (see `cells.dated_rows`).
+        visits: the time of each visit, for tables without times.
     """
     files = table_files(Path(folder))
     readers = {people.name: partial(_people_rows, people)}
     readers |= {table.name: partial(rows_of_table, table) for table in tables}
     if not readers.keys() & files.keys():
-        reason, remedy = "none of the tables is in the folder", f"known are {', '.join(readers)}"
+        reason, remedy = "the folder has none of the tables", f"it can have {', '.join(readers)}"
         problems.bad(DataError(reason, source=str(folder), remedy=remedy))
         return
     sources: list[str] = []
@@ -145,7 +161,7 @@ def read_tables(
     histories = Histories(problems, sources, until=until, meanings=meanings)
 
     def rows() -> Iterator[Cells]:
-        """The rows of all tables of the folder."""
+        """The rows of all tables in the folder."""
         for name, reader in readers.items():
             if name not in files:
                 problems.note(f"no table {name} in the folder", Things(1))
@@ -158,7 +174,7 @@ def read_tables(
 
 
 def _people_rows(people: People, source: Source) -> Iterator[Cells]:
-    """The rows of the table of patients: background, birth and death."""
+    """The rows from the table of patients: background, birth and death."""
     parts = dict(zip(("year", "month", "day"), people.birth_parts or ((), (), ()), strict=True))
     columns = {field: getattr(people, field) for field in ("patient", "birth", "death")}
     columns |= parts | dict(people.static)
@@ -188,7 +204,7 @@ def _people_rows(people: People, source: Source) -> Iterator[Cells]:
 
 
 def _date(parts: Sequence[Any]) -> str | None:
-    """A date of its year, month and day; January and the first where these are missing."""
+    """A date from a year, month and day, or None without a year. A missing month or day is 1."""
     year, month, day = map(cells.words, parts)
     return f"{year:0>4}-{month or 1:0>2}-{day or 1:0>2}" if year else None
 
@@ -201,7 +217,7 @@ def rows_of_table(
     delimiter: str | None = None,
     option: str = "",
 ) -> Iterator[Cells]:
-    """The rows of one file of a table as events; `needed`, `delimiter` and `option` as in `scan`."""
+    """The events from one file of a table. For `needed`, `delimiter` and `option`, see `scan`."""
     columns = {field: getattr(table, field) for field in (*_CELLS, "vocabulary")}
     needed = needed or ["patient", "code", "time" if table.time else "visit"]
     problems, name, number = source.problems, str(source.path), source.number
@@ -239,18 +255,18 @@ def rows_of_table(
         kind = table.opens(cells.words(code_cell), code)
         yield subject, seconds, code, size, phrase, measure, visit, kind, number, line
         if another := cells.words(extra_cell):
-            code = f"{table.extra_prefix}//{another}"  # which the description is of, then
+            code = f"{table.extra_prefix}//{another}"  # the description below is then of this code
             yield subject, seconds, code, None, None, None, visit, "", number, line
         if meaning:
             meanings.add(code, cells.words(meaning), subject)
 
 
 def _spelling(table: EventTable, meanings: Meanings) -> Callable[[Any, Any], str | None]:
-    """A function from the cells of a code and its system to the whole code, None for none; it remembers."""
+    """A cached function that turns the cells of a code and its system into the whole code, or None."""
 
     @lru_cache(_REMEMBERED)
     def full_code(cell: Any, system: Any) -> str | None:
-        """The whole code of a cell and its system; None for a cell that names nothing."""
+        """The whole code from the cells of the code and its system; None if the cell has no code."""
         word = cells.words(cell)
         name = (table.prefix and _LIVES.get(word.lower())) or word
         code = name if table.spell is None or not word else table.spell(word)
@@ -268,12 +284,16 @@ def _spelling(table: EventTable, meanings: Meanings) -> Callable[[Any, Any], str
 def number_and_words(
     value: Any, text: Any, numbers_only: bool, problems: Problems
 ) -> tuple[float | None, str | None]:
-    """(number, words) of the cells of a row; what is neither is counted and left out. With `numbers_only` a
-    value must be a number, for words have a column of their own.
+    """The number and the words of a row.
+
+    Args:
+        value, text: the cells with the value and the words.
+        numbers_only: whether the value must be a number. Otherwise, it can also be words.
+        problems: counts values that are not numbers, and values that are too long. Both are left out.
     """
     phrase = cells.words(text)
     number: float | None = None
-    if value not in (None, "") and value == value:  # pandas writes "not a number" where there is none
+    if value not in (None, "") and value == value:  # pandas writes NaN for missing values
         number = cells.number(value)
         if number is None:
             amount = cells.amount(value) if isinstance(value, str) else None

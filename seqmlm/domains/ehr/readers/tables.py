@@ -1,4 +1,4 @@
-"""Tables of a medical export, CSV, parquet or a data set alike: chosen columns of each row, with its line."""
+"""Read chosen columns from the tables of a medical export: CSV, parquet, or a data set of Hugging Face."""
 
 from __future__ import annotations
 
@@ -22,20 +22,23 @@ from seqmlm.errors import DataError, UsageError
 Columns = Mapping[str, Sequence[str]]
 
 MARKS = frozenset(("\\N", "NULL", "Null", "null", "NA", "N/A", "n/a", "#N/A", "<NA>", "nan", "NaN", "NAN"))
-"""What databases and statistics programs write into cells that hold nothing."""
-EMPTY = "a cell of NULL, NA, \\N or nan, taken as empty"
+"""Marks that databases and statistics programs write into empty cells."""
+EMPTY = "a cell with NULL, NA, \\N or nan, read as empty"
 
 _ROWS = 16_384
 _ENDINGS = (".csv", ".tsv", ".parquet")
 
 
 def table_files(folder: Path) -> dict[str, list[Path]]:
-    """The tables of a folder by name in lower case; a table may be a file or a folder of parts. A UsageError
-    for what is no folder, a DataError for what cannot be looked into.
+    """The files of each table in a folder, by name in lower case. A table is a file or a folder of parts.
+
+    Raises:
+        UsageError: the path is not a folder.
+        DataError: the folder cannot be read.
     """
     tables: dict[str, list[Path]] = {}
     if (folder.exists() and not folder.is_dir()) or str(folder) == "-":
-        raise UsageError(f"{folder} is no folder, and this format is a folder of tables: name that")
+        raise UsageError(f"{folder} is not a folder: give the folder that contains the tables")
     try:
         inside = sorted(folder.iterdir())
     except OSError as error:
@@ -55,12 +58,12 @@ def table_files(folder: Path) -> dict[str, list[Path]]:
 
 
 def is_value(field: str) -> bool:
-    """Whether a field of `Columns` holds what was measured: "value", or "values NAME" of several."""
+    """Whether a field of `Columns` has measured values: "value" or "values NAME"."""
     return field.partition(" ")[0] in ("value", "values")
 
 
 def _table_name(path: Path) -> str:
-    """The name of a table by its file; "" for a file of another format."""
+    """The name of a table from the name of its file; "" for a file of another format."""
     suffix = stem_suffix(path)
     return path.name.lower().rpartition(suffix)[0] if suffix in _ENDINGS else ""
 
@@ -74,18 +77,21 @@ def scan(
     delimiter: str | None = None,
     option: str = "",
 ) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    """Yield (1-based line, or row of a parquet file, and the cells of `columns` in their order).
+    """Yield the number of each row and its cells of `columns`, in their order.
 
-    A cell is text as it stands, or of a parquet file a number (times as seconds since 1970), or None: also
-    for a column that is not there. Marks of missing values are empty text. In columns of values (`is_value`)
-    decimal commas become points: between semicolons all commas are such.
+    The number is the 1-based line, or the row in a parquet file. A cell is text, or, in a parquet file, text
+    or a number (times are seconds since 1970). It is None if the column does not exist. Marks of missing
+    values become empty text. In columns of values (`is_value`), decimal commas become points. If columns are
+    separated by semicolons, all commas are decimal commas.
 
     Args:
         path: the table.
-        problems: receives a table without a needed column, rows with too few fields, damage.
-        columns: at least two; of them `needed` must be there.
-        delimiter: of a CSV file; None looks at its first line.
-        option: prefix of what the remedy names, for formats whose column names the user can give.
+        problems: receives a table without a required column, rows with too few fields, and damaged files.
+        columns: at least two columns. The columns in `needed` must exist.
+        needed: the fields of the required columns.
+        delimiter: separator of a CSV file. None infers it from the first line.
+        option: prefix of the option that the remedy of an error names. It is "" if users cannot give the
+            names of columns.
     """
     source = source_of(path)
     if is_table(source):
@@ -104,7 +110,7 @@ def scan(
 
 
 def code_descriptions(path: Path, problems: Problems) -> Iterator[tuple[str, str]]:
-    """(code, description) of a table that has both; nothing of one that is not there."""
+    """The code and description of each row of a table that has both. A missing file has no rows."""
     columns = {"code": ("code",), "description": ("description",)}
     for _, (code, text) in scan(path, problems, columns, list(columns)) if path.exists() else ():
         if code and text:
@@ -112,7 +118,7 @@ def code_descriptions(path: Path, problems: Problems) -> Iterator[tuple[str, str
 
 
 def column_names(columns: Columns, names: Sequence[str]) -> dict[str, str]:
-    """Field -> the column that holds it, for those there are; capitals do not matter."""
+    """Field -> the name of its column, for the columns that exist. Case does not matter."""
     spelled = {name.strip().lower(): name for name in reversed(names)}
     holders = {}
     for field, choices in columns.items():
@@ -123,7 +129,7 @@ def column_names(columns: Columns, names: Sequence[str]) -> dict[str, str]:
 
 
 def header(path: str | Path) -> list[str]:
-    """The column names of a table; none where it cannot be read."""
+    """The column names of a table; an empty list if it cannot be read."""
     if is_table(str(path)):
         import pyarrow as pa
 
@@ -145,10 +151,10 @@ def _column_error(
     option: str,
     shows_names: bool,
 ) -> DataError:
-    """The error for a table without a needed column."""
-    # A header that is missing would make the first row's values look like names.
+    """The error for a table without a required column."""
+    # If a table has no header, the names are the values of the first row, which must not be shown.
     listed = f"there are: {', '.join(names[:30])}; " if shows_names else ""
-    how = f"name it with --option {field}=NAME" if option else "check that this is the table it claims to be"
+    how = f"name it with --option {field}=NAME" if option else "check that the table has the right columns"
     return DataError(
         "no column of this name", source=source, line=line, field=columns[field][0], remedy=listed + how
     )
@@ -162,7 +168,7 @@ def _scan_csv(
     delimiter: str | None,
     option: str,
 ) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    """The chosen cells of each row of a CSV file, with its line."""
+    """The line and the chosen cells of each row of a CSV file."""
     used, rows = table_rows(source, problems, delimiter, quoting=csv.QUOTE_MINIMAL)
     line, names = next(rows, (0, []))
     if not line:
@@ -175,10 +181,12 @@ def _scan_csv(
         )
         return
     if any(names.count(name) > 1 for name in where.values()):
-        problems.note("two columns of one name: the first is read", Things(1), source=source, line=line)
+        problems.note(
+            "two columns with the same name: the first is read", Things(1), source=source, line=line
+        )
     width = len(names)
     values = [names.index(where[field]) for field in where if used == ";" and is_value(field)]
-    # The place -1 is that of a None put behind each row.
+    # The index -1 is the None that is appended to each row.
     pick = itemgetter(*(names.index(where[field]) if field in where else -1 for field in columns))
     for line, fields in rows:
         if len(fields) < width:
@@ -192,19 +200,19 @@ def _scan_csv(
 def _scan_arrow(
     source: str, problems: Problems, columns: Columns, needed: Sequence[str], option: str
 ) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    """The chosen cells of each row of a table of Arrow, with its number."""
+    """The number and the chosen cells of each row of an Arrow table."""
     where: dict[str, str] = {}
 
     def chosen(names: list[str]) -> list[str]:
-        """The columns to read among the names of a table; a DataError where a needed one is missing."""
+        """The columns of a table to read. It is a DataError if a required column is missing."""
         where.update(column_names(columns, names))
         lacking = next((field for field in needed if field not in where), None)
-        if lacking is not None:  # a schema holds no patient's data: its names may be shown
+        if lacking is not None:  # a schema has no data of patients, so its names can be shown
             raise _column_error(lacking, columns, names, source, None, option, True)
         return list(dict.fromkeys(where.values()))
 
     def rows(batch: Any) -> Iterator[tuple[Any, ...]]:
-        """The chosen cells of each row of a batch."""
+        """The chosen cells of each row in a batch."""
         cells = {name: as_cells(batch.column(i)) for i, name in enumerate(batch.schema.names)}
         nothing = [None] * batch.num_rows
         return zip(*(cells[where[field]] if field in where else nothing for field in columns), strict=True)
@@ -213,7 +221,7 @@ def _scan_arrow(
 
 
 def as_cells(column: Any) -> list[Any]:
-    """A column as text, numbers or None; times and dates as seconds since 1970."""
+    """The cells of a column as text, numbers or None. Times and dates become seconds since 1970."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -225,7 +233,7 @@ def as_cells(column: Any) -> list[Any]:
         return list(
             pc.divide(column.cast(pa.int64()).cast(pa.float64(), safe=False), float(per_second)).to_pylist()
         )
-    if pa.types.is_float32(kind):  # 5.1, not 5.099999904632568: the shortest decimal that means the same
+    if pa.types.is_float32(kind):  # through text, so that the value is 5.1 and not 5.099999904632568
         column = column.cast(pa.string()).cast(pa.float64())
     if pa.types.is_floating(kind):
         return list(column.to_pylist())

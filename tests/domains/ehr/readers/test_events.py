@@ -74,11 +74,11 @@ def test_meds(tmp_path: Path) -> None:
     ]
     assert iso(found[0].raw.birth) == "1945-05-12T00:00:00"
     assert problems.counts == {
-        "a shard that is not in order of subjects": 1,
-        "a subject whose events are not together in one shard": 1,
+        "a shard that is not sorted by subject": 1,
+        "a subject with events in several shards": 1,
         "a subject without date of birth": 3,
         "a subject without dated events, left out": 1,
-        "an event earlier than the one before it, put in its place": 1,
+        "an event earlier than the previous event, sorted": 1,
     }
     assert [is_one(tmp_path) for is_one in FORMATS] == [True, False, False, False, False]
     assert found[0].raw.meanings == {"A//1": "One"}
@@ -112,7 +112,7 @@ def test_a_long_table(tmp_path: Path) -> None:
     assert lines(two.raw) == ["2012-01-02 ICD9//250.00 b"]
     assert problems.counts == {
         "a subject without date of birth": 1,
-        "an event without time, taken as background": 1,
+        "an event without time, read as background": 1,
     }
     named, _ = flat.read_long(path, Problems(), vocabulary="LOCAL", **NAMES)
     assert "LOCAL//smoker" in str(named.raw)
@@ -130,7 +130,7 @@ def test_a_long_table_with_usual_names_and_epoch_numbers_as_parquet(tmp_path: Pa
     problems = Problems()
     (record,) = flat.read_long(path, problems)
     assert record.raw.events == (Event(time=0.0, code="CODE//a"), Event(time=86_400.0, code="X//b"))
-    assert problems.counts["an event earlier than the one before it, put in its place"] == 1
+    assert problems.counts["an event earlier than the previous event, sorted"] == 1
 
 
 WIDE = """
@@ -165,15 +165,15 @@ def test_a_wide_table_without_dates(tmp_path: Path) -> None:
     ]
     assert lines(two.raw)[2:] == ["1970-01-01 ICD9//401 5", "1970-01-01 days//days 1.0 5"]
     assert problems.counts == {
-        "a repeated event, taken once": 1,
+        "a repeated event, kept once": 1,
         "a subject without date of birth": 2,
-        "a value that is no number, left out": 1,
-        "an encounter without date, placed a day after the one before": 3,
+        "a value that is not a number, left out": 1,
+        "an encounter without date, placed one day after the previous encounter": 3,
     }
     texts = {name: ", ".join(v) if isinstance(v, list) else v for name, v in WIDE_OPTIONS.items()}
     again = [str(record.raw) for record in flat.read_wide(path, Problems(), **texts)]
     assert again == [str(one.raw), str(two.raw)]
-    with pytest.raises(UsageError, match="needs columns"):
+    with pytest.raises(UsageError, match="needs the names of columns"):
         list(flat.read_wide(path, Problems()))
     with pytest.raises(DataError, match="'diag_9': no column of this name"):
         list(flat.read_wide(path, Problems(), patient="patient_nbr", columns=["diag_9"]))

@@ -38,11 +38,11 @@ ODD = """patient,time,code,value
 COUNTED = {
     "a subject without date of birth": 1,
     "a subject without dated events, left out": 1,
-    "a repeated event, taken once": 1,
-    "an event earlier than the one before it, put in its place": 3,
+    "a repeated event, kept once": 1,
+    "an event earlier than the previous event, sorted": 3,
     "an event before the subject's birth, kept": 1,
     "an event later than today, kept": 1,
-    "a value in more than 64 characters, left out": 1,
+    "a value longer than 64 characters, left out": 1,
 }
 
 
@@ -89,9 +89,9 @@ def test_missing_columns_are_named_with_those_there_are(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("reader", [exports.read_synthea, exports.read_omop, exports.read_mimic3])
 def test_an_empty_folder(reader: Reader, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="none of the tables is in the folder") as caught:
+    with pytest.raises(DataError, match="the folder has none of the tables") as caught:
         list(reader(tmp_path, Problems()))
-    assert "known are p" in (caught.value.remedy or "")
+    assert "it can have p" in (caught.value.remedy or "")
     assert not any(
         is_one(tmp_path)
         for is_one in (meds.is_meds, exports.is_synthea, exports.is_omop, exports.is_mimic3, fhir.is_fhir)
@@ -230,7 +230,7 @@ def test_marks_of_missing_values_are_no_values(tmp_path: Path) -> None:
     records = list(flat.read_long(tmp_path / "a.csv", problems))
     assert [record.raw.subject for record in records] == ["1", "4"]
     assert [event.value for event in records[1].raw.events] == [None]
-    assert problems.counts["a cell of NULL, NA, \\N or nan, taken as empty"] == 4
+    assert problems.counts["a cell with NULL, NA, \\N or nan, read as empty"] == 4
     assert problems.counts["no patient in the row"] == problems.counts["no code in the row"] == 1
     assert problems.places["no code in the row"].endswith("a.csv:5")
 
@@ -273,7 +273,7 @@ def test_a_column_says_what_its_commas_are(tmp_path: Path) -> None:
     found = {name: [e.value for e in record.raw.events if e.code == f"V//{name}"] for name in "xyz"}
     assert found == {"x": [1.5, 2.0, 3.0], "y": [1103.0, 1103.0, 1103.5], "z": [0.5, 1.103, 1103.75]}
     assert (record.id, record.raw.events[1].code) == ("1,5", "DX//A,1,5")
-    assert problems.counts["a value with a decimal comma, read as its number"] == 4
+    assert problems.counts["a value with a decimal comma, read as a number"] == 4
     for column, value in (("x", 1.5), ("y", 1103.0), ("z", 0.5)):
         [record] = flat.read_long(path, Problems("skip"), code="dx", time="day", value=column)
         assert record.raw.events[0].value == value

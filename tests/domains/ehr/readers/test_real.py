@@ -45,12 +45,12 @@ def test_synthea_with_all_tables(real_data: Path) -> None:
     kinds = Counter(event.kind for record in records for event in record.raw.events if event.kind)
     assert set(kinds) == {"inpatient", "outpatient", "emergency"}
     assert kinds.total() == 2590
-    mixed = next(reason for reason in counts if "no known factor" in reason)
+    mixed = next(reason for reason in counts if "without a known conversion" in reason)
     assert "(codes of few subjects)" in mixed  # of a filtration rate, with and without body surface
     assert counts == {
-        "a repeated event, taken once": 865,
+        "a repeated event, kept once": 865,
         EMPTY: 24,  # units
-        "a value in more than 64 characters, left out": 35,
+        "a value longer than 64 characters, left out": 35,
         mixed: 10,
     }
     values = [event for record in records for event in record.raw.events if event.value is not None]
@@ -95,4 +95,4 @@ def test_diabetes(real_data: Path, tmp_path: Path) -> None:
     assert found["visits"] == len(rows) == 2_000
     assert found["vocabularies"]["ICD9"] == sum(code != "?" for _, code in diagnoses)
     assert found["vocabularies"]["STAY"] == 8 * 2_000
-    assert problems.counts["an encounter without date, placed a day after the one before"] == 2_000
+    assert problems.counts["an encounter without date, placed one day after the previous encounter"] == 2_000

@@ -137,7 +137,7 @@ NOT_THERE = {
     "no table observation in the folder": 1,
     "no table procedure_occurrence in the folder": 1,
     "a row whose concept is unknown, left out": 1,
-    "a value that is no number, left out": 1,
+    "a value that is not a number, left out": 1,
 }
 
 
@@ -214,7 +214,7 @@ def test_a_folder_of_tables_is_a_folder(tmp_path: Path) -> None:
     file = written(tmp_path / "person.csv", "person_id\n1\n")
     for read in (exports.read_omop, exports.read_synthea, exports.read_mimic3):
         for path in ("-", file):
-            with pytest.raises(UsageError, match="is no folder"):
+            with pytest.raises(UsageError, match="is not a folder"):
                 list(read(path, Problems("skip")))
 
 

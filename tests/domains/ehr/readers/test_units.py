@@ -146,10 +146,10 @@ def test_units_that_mix_are_told_once_with_their_counts(tmp_path: Path) -> None:
     rows += [f"{n},2011-01-03,LAB//glucose,{n},MG/DL" for n in range(60)]
     for sensitive in (True, False):
         assert _events(tmp_path, rows, sensitive=sensitive) == {
-            "a value in another unit than most of its code, with no known factor between them "
-            "(LAB//alt: 40 in u/l, 20 in ukat/l; LAB//ast: 45 in u/l, 15 in %): training gives each unit its "
-            "own bins; convert it, or give each its own code": 35,
-            "a value in a unit that can be converted to its code's usual one": 20,
+            "a value in another unit than most of its code, without a known conversion "
+            "(LAB//alt: 40 in u/l, 20 in ukat/l; LAB//ast: 45 in u/l, 15 in %). Training uses separate bins "
+            "for each unit. Convert the values, or use one code per unit": 35,
+            "a value in a unit that can be converted to the most frequent unit of its code": 20,
         }
 
 
@@ -159,12 +159,12 @@ def test_of_units_that_few_patients_have_no_name_is_told(tmp_path: Path) -> None
     rows += [f"{n},2011-01-02,LAB//ast,30,{'' if n < 5 else 'U/L'}" for n in range(60)]
     found = _events(tmp_path, rows, sensitive=True)
     assert found == {
-        "a value in another unit than most of its code, with no known factor between them "
-        "(LAB//alt: 55 in u/l, <11 subjects in others): training gives each unit its own bins; convert it, "
-        "or give each its own code": 9,
+        "a value in another unit than most of its code, without a known conversion "
+        "(LAB//alt: 55 in u/l, <11 subjects in others). Training uses separate bins for each unit. Convert "
+        "the values, or use one code per unit": 9,
         UNITLESS: 5,
     }
-    (told,) = [reason for reason in _events(tmp_path, rows, sensitive=False) if "no known factor" in reason]
+    (told,) = [reason for reason in _events(tmp_path, rows, sensitive=False) if "conversion" in reason]
     assert "5 in canary" in told
 
 
