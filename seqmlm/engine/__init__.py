@@ -1,1 +1,1 @@
-"""The masked language model itself: tensors only, no field, no file format, no tracking."""
+"""The masked language model: tensors only, without knowledge of fields, file formats or tracking."""

@@ -1,19 +1,21 @@
-"""Attention over packed rows: one function, registered with transformers, that never attends across
-documents.
+"""Attention over packed rows: a function for transformers that never attends across documents.
 
-A packed row (1, T) contains D documents one after another. The encoders of transformers do not know that:
-given `position_ids` alone they let every token attend to the whole row. `packed_attention` is registered
-under the name "seqmlm" with transformers' `AttentionInterface`; a `RowLayout`, built once per batch and
-passed down through the model's keyword arguments, says where the documents are.
+A packed row (1, T) contains D documents one after another. The encoders of transformers do not know this: if
+they get only `position_ids`, every token attends to the whole row. `packed_attention` is therefore
+registered with transformers' `AttentionInterface` under the name "seqmlm". A `RowLayout` tells it where the
+documents are. The layout is built once for each batch and passed to the layers as a keyword argument of the
+model.
 
 Two kernels compute the same numbers:
 
-* "varlen": `torch.nn.attention.varlen.varlen_attn` (flash), on CUDA in bf16 or fp16;
-* "grouped": everywhere else. Documents of similar length are gathered into one padded (N, heads, M, head
-  size) block and go through `scaled_dot_product_attention` together. One call per document would spend its
-  time on call overhead where documents are short (25 tokens: 3 times the time of grouped calls); one call
-  for all of them would spend it on padding where lengths differ. `group` balances the two; its index tensors
-  are built once per batch.
+* "varlen": `torch.nn.attention.varlen.varlen_attn` (flash attention), on CUDA in bf16 or fp16;
+* "grouped": everywhere else. Documents of similar length form one padded block of (N, heads, M, head size),
+  which one call of `scaled_dot_product_attention` processes.
+
+With short documents, one call for each document would be slow because of the overhead of each call. It takes
+3 times as long as grouped calls at 25 tokens. One call for all documents would waste time on padding if
+lengths differ.
+`group_by_length` balances the two. The index tensors are built once for each batch.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ Move = Callable[[Tensor], Tensor]
 
 
 class _MoveRows(torch.autograd.Function):
-    """Moves rows into slots, or out of them; their gradients go the other way."""
+    """Move rows into slots, or out of them; the gradients move in the opposite direction."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, move: Move, move_gradients: Move) -> Tensor:
@@ -55,13 +57,13 @@ class _MoveRows(torch.autograd.Function):
 def grouped_attention(
     query: Tensor, key: Tensor, value: Tensor, plan: Grouping, *, scaling: float | None, dropout: float
 ) -> Tensor:
-    """Exact attention within documents through one SDPA call per group of similar lengths.
+    """Exact attention within documents, with one SDPA call for each group of documents of similar length.
 
     Args:
         query, key, value: (T, heads, head size) of one row.
         plan: from `RowLayout.plan`, for all tokens.
-        scaling: factor on the scores; None for head size ** -0.5.
-        dropout: probability of dropping an attention weight.
+        scaling: factor on the attention scores; None for head size ** -0.5.
+        dropout: probability of dropping an attention weight, 0 to 1.
 
     Returns:
         (T, heads, head size).
@@ -86,7 +88,7 @@ def grouped_attention(
     return rows
 
 
-# The loop over groups has another length for every batch: traced code would be recompiled for each.
+# The number of groups differs between batches: compiled code would be recompiled for each batch.
 _grouped_eager: Callable[..., Tensor] = torch.compiler.disable(  # type: ignore[no-untyped-call]
     grouped_attention
 )
@@ -94,7 +96,7 @@ _grouped_eager: Callable[..., Tensor] = torch.compiler.disable(  # type: ignore[
 
 @cache
 def _varlen() -> Callable[..., Any] | None:
-    """torch's varlen kernel, or None if this torch has none with windows."""
+    """The varlen kernel of torch, or None if this version has no varlen kernel with windows."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
@@ -107,8 +109,9 @@ def attention_path(device: torch.device, dtype: torch.dtype, head_size: int = 64
     """The kernel that packed rows use, and the reason for it.
 
     Args:
-        device, dtype: of queries, keys and values (under autocast: of what autocast yields).
-        head_size: features of one head.
+        device: device of queries, keys and values.
+        dtype: their type; under autocast, the type that autocast computes in.
+        head_size: number of features of one head.
 
     Returns:
         "varlen: ..." or "grouped: ...".
@@ -137,29 +140,29 @@ def packed_attention(
     layout: RowLayout | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of one packed row, exact within each document and none across them.
+    """Exact attention within each document of one packed row, without attention across documents.
 
-    The function transformers calls under the name "seqmlm".
+    transformers calls this function under the name "seqmlm".
 
     Args:
-        module: the attention module (its own settings arrive as arguments).
+        module: the attention module; its settings arrive as the other arguments.
         query, key, value: (1, heads, T, head size).
-        attention_mask: must be None: a packed row has no padding.
-        scaling: factor on the scores; None for head size ** -0.5.
-        dropout: attention dropout probability (0 outside training).
-        sliding_window: transformers' value: tokens to each side plus one; None for all.
+        attention_mask: must be None, because a packed row has no padding.
+        scaling: factor on the attention scores; None for head size ** -0.5.
+        dropout: probability of dropping an attention weight (0 outside training).
+        sliding_window: tokens to each side plus one, as in transformers; None for all tokens.
         layout: boundaries of the documents.
 
     Returns:
-        (1, T, heads, head size), and None for the weights.
+        (1, T, heads, head size), and None in place of the attention weights.
 
     Raises:
-        UsageError: no layout, padding, or dropout that the kernel does not support.
+        UsageError: no layout, a padded batch, or dropout that the kernel does not support.
     """
     if layout is None or attention_mask is not None:
         raise UsageError(
-            "this model's attention is set to packed rows and was called with a padded batch; call it "
-            "through MaskedRows, or run model.set_attn_implementation('sdpa') first"
+            "the attention of this model expects packed rows, but got a padded batch; call the model through "
+            "MaskedRows, or run model.set_attn_implementation('sdpa') first"
         )
     window = None if sliding_window is None else sliding_window - 1
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
@@ -182,9 +185,9 @@ def packed_attention(
 AttentionInterface.register(NAME, packed_attention)
 
 
-# Cost of one more attention call, in the unit of `block_cost`, for a width (heads x head size) of 256.
+# Cost of one more attention call for a width (heads x head size) of 256, in the same unit as `block_cost`.
 _CALL_COST = 10_000
-# Cost of gathering a row's queries, keys and values into slots, and its results from them.
+# Cost of moving the queries, keys and values of a row into slots, and its results out of them.
 _GATHER_COST = 30
 _FEWEST_QUERIES = 16
 _NONE = -1
@@ -192,13 +195,13 @@ _NONE = -1
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """N blocks of queries attended to in one call, padded to the same size.
+    """N blocks that are padded to the same size and attended to in one call.
 
     Args:
-        blocks: N.
-        queries, keys: A and M, slots of each block.
-        mask: (N, 1, 1 or A, M) True where a query may attend, or (1, 1, A, M) for all blocks, or None if it
-            may attend everywhere.
+        blocks: N, the number of blocks.
+        queries, keys: A and M, the number of query slots and key slots of each block.
+        mask: True where a query may attend: (N, 1, 1 or A, M), or (1, 1, A, M) for all blocks together. None
+            if each query may attend to all keys.
     """
 
     blocks: int
@@ -208,12 +211,12 @@ class Group:
 
     @property
     def is_shared(self) -> bool:
-        """Whether one mask holds for all blocks."""
+        """Whether one mask applies to all blocks."""
         return self.mask is not None and len(self.mask) < self.blocks
 
     @cached_property
     def bias(self) -> Tensor | None:
-        """The mask as fp32 terms to add to the scores: 0 where a query may attend, else -inf."""
+        """The mask as fp32 terms to add to the attention scores: 0 where a query may attend, else -inf."""
         if self.mask is None:
             return None
         return torch.zeros(self.mask.shape, device=self.mask.device).masked_fill_(~self.mask, float("-inf"))
@@ -225,13 +228,14 @@ class Grouping:
 
     Args:
         groups: the calls.
-        queries: (P,) token read by each query slot; None: slot i reads token i.
-        outputs: (R,) slot that holds the result of each row asked for.
-        rows: (P,) the row of each query slot (0 for padded ones): the inverse of `outputs`.
+        queries: (P,) token that each query slot reads; None if slot i reads token i.
+        outputs: (R,) slot that contains the result of each requested row.
+        rows: (P,) row of each query slot (0 for padded slots); the inverse of `outputs`.
         padding: query slots without a row.
-        keys: (K,) token read by each key slot; None: slot i reads token i.
-        sources: key slots that read token 0, then those that read token 1, and so on.
-        offsets: (T,) where each token's part of `sources` begins; None if every token has exactly one.
+        keys: (K,) token that each key slot reads; None if slot i reads token i.
+        sources: key slots that read token 0, followed by those that read token 1, and so on.
+        offsets: (T,) index in `sources` where the slots of each token begin; None if every token has exactly
+            one slot.
     """
 
     groups: tuple[Group, ...]
@@ -244,25 +248,25 @@ class Grouping:
     offsets: Tensor | None
 
     def to_queries(self, tokens: Tensor) -> Tensor:
-        """(T, ...) -> (P, ...)."""
+        """The query slots (P, ...) of the tokens (T, ...)."""
         return tokens if self.queries is None else tokens.index_select(0, self.queries)
 
     def to_keys(self, tokens: Tensor) -> Tensor:
-        """(T, ...) -> (K, ...)."""
+        """The key slots (K, ...) of the tokens (T, ...)."""
         return tokens if self.keys is None else tokens.index_select(0, self.keys)
 
     def to_rows(self, slots: Tensor) -> Tensor:
-        """(P, ...) -> (R, ...)."""
+        """The requested rows (R, ...) from the query slots (P, ...)."""
         return slots if self.queries is None else slots.index_select(0, self.outputs)
 
     def to_slots(self, rows: Tensor) -> Tensor:
-        """(R, ...) -> (P, ...), zero where padded: the gradient of `to_rows`."""
+        """The query slots (P, ...) of the rows (R, ...), 0 where padded; the gradient of `to_rows`."""
         if self.queries is None:
             return rows
         return rows.index_select(0, self.rows).index_fill_(0, self.padding, 0)
 
     def sum_keys(self, slots: Tensor) -> Tensor:
-        """(K, ...) -> (T, ...), the sum over the slots that read a token: the gradient of `to_keys`."""
+        """The sums (T, ...) of all key slots (K, ...) that read each token; the gradient of `to_keys`."""
         if self.keys is None:
             return slots
         if self.offsets is None:
@@ -273,11 +277,11 @@ class Grouping:
 
 @dataclass(eq=False)
 class RowLayout:
-    """The documents of one packed row; its plans are shared by all layers.
+    """The documents of one packed row. All layers share its plans.
 
     Args:
-        cu_seq_lens: (D + 1,) int32 offsets of the documents, on the model's device.
-        lengths: D document lengths in tokens, each at least 1.
+        cu_seq_lens: (D + 1,) int32 offsets of the documents, on the device of the model.
+        lengths: number of tokens of each of the D documents, at least 1.
     """
 
     cu_seq_lens: Tensor
@@ -286,14 +290,17 @@ class RowLayout:
 
     @property
     def max_length(self) -> int:
+        """Number of tokens of the longest document."""
         return max(self.lengths)
 
     def plan(self, width: int, window: int | None, query_tokens: Tensor | None = None) -> Grouping:
-        """Calls for `width` (heads x head size) and `window` tokens to each side (None: all).
+        """The attention calls for a width and a window.
 
         Args:
-            query_tokens: (R,) those whose attention is wanted; None for all, in order (such plans are
-                cached).
+            width: heads x head size.
+            window: number of tokens to each side that a token attends to; None for all.
+            query_tokens: (R,) tokens whose attention is needed; None for all tokens in order. Plans for None
+                are cached.
         """
         if window is not None and self.max_length - 1 <= window:
             window = None
@@ -305,27 +312,28 @@ class RowLayout:
 
 
 def call_cost(width: int) -> int:
-    """Cost of one more attention call, in the unit of `block_cost`, for a width of heads x head size."""
+    """Cost of one more attention call for a width (heads x head size), in the same unit as `block_cost`."""
     return _CALL_COST * 256 // max(width, 1)
 
 
 def block_cost(queries: int, keys: int) -> int:
-    """Cost of a block: work for each query, and for each pair (measured on CPU)."""
+    """Cost of a block: work for each query, plus work for each pair of query and key (measured on CPU)."""
     return queries * (40 + keys)
 
 
 def group_by_length(lengths: Sequence[int], width: int) -> list[list[int]]:
-    """Split documents into groups of similar length: a group grows while its padding is cheaper than a call.
+    """Split documents into groups of similar length, from the longest to the shortest.
 
-    Documents sorted by descending length with few lengths get a group for each length: their slots are the
-    tokens in order, so that nothing has to be gathered.
+    A group grows while its padding is cheaper than another call. If the documents are sorted by descending
+    length and have few different lengths, each length gets its own group. In this case the slots are the
+    tokens in order, and no token has to be moved.
 
     Args:
-        lengths: tokens of each document.
+        lengths: number of tokens of each document.
         width: heads x head size.
 
     Returns:
-        Lists of document indices.
+        For each group, a list of document indices.
     """
     budget = call_cost(width)
     groups: list[list[int]] = []
@@ -342,7 +350,7 @@ def group_by_length(lengths: Sequence[int], width: int) -> list[list[int]]:
             longest, waste, extra = length, 0, 0
         groups[-1].append(document)
         waste += extra
-    # One document a call: in row order the slots are the tokens, and nothing has to be gathered.
+    # With one document per call, the slots in row order are the tokens, and no token has to be moved.
     return groups if len(groups) < len(lengths) else sorted(groups)
 
 
@@ -368,19 +376,19 @@ def _plan(
 
 
 def _worth_cutting(length: int, window: int) -> bool:
-    """Whether a document is cheaper as blocks of queries with their windows than whole with a mask."""
+    """Whether a document is cheaper as blocks with windows than as a whole with a mask."""
     step = max(window, _FEWEST_QUERIES)
     return -(-length // step) * block_cost(step, step + 2 * window) < block_cost(length, length)
 
 
 def _padded_tokens(starts: Longs, sizes: Longs) -> Longs:
-    """(N, longest) tokens of N documents, -1 where one is shorter."""
+    """(N, longest) tokens of N documents; -1 in the padding of shorter documents."""
     offsets = np.arange(sizes.max())
     return np.where(offsets < sizes[:, None], starts[:, None] + offsets, _NONE)
 
 
 def _window_blocks(starts: Longs, sizes: Longs, window: int) -> tuple[Longs, Longs]:
-    """(N, A) queries and (N, A + 2 windows) keys of documents cut into N blocks, -1 beyond their ends."""
+    """(N, A) queries and (N, A + 2 windows) keys of documents cut into N blocks; -1 outside a document."""
     step = max(window, _FEWEST_QUERIES)
     counts = -(-sizes // step)
     document = np.repeat(np.arange(len(sizes)), counts)
@@ -395,7 +403,7 @@ def _window_blocks(starts: Longs, sizes: Longs, window: int) -> tuple[Longs, Lon
 
 
 def _rows_by_document(starts: Longs, chosen: Longs, sizes: Longs, query_tokens: Longs) -> Longs:
-    """(N, most) indices into `query_tokens` of those that lie in each chosen document, padded with -1."""
+    """(N, most) indices into `query_tokens` of the tokens in each chosen document, padded with -1."""
     document = np.searchsorted(starts, query_tokens, side="right") - 1
     order = np.argsort(document, kind="stable")
     counts = np.bincount(document, minlength=len(sizes))
@@ -414,7 +422,7 @@ def _make_grouping(
     query_tokens: Longs | None,
     device: torch.device,
 ) -> Grouping:
-    """The plan of (rows, keys) blocks; a row is a token, or an index into `query_tokens`."""
+    """The plan for (rows, keys) blocks; a row is a token, or an index into `query_tokens`."""
 
     def tensor(values: NDArray[Any]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values)).to(device)
@@ -453,13 +461,13 @@ def _make_grouping(
 
 
 def _mask(queries: Longs, keys: Longs, window: int | None) -> NDArray[np.bool_] | None:
-    """(N, 1, 1 or A, M) from tokens (N, A) and (N, M); None if every query may attend everywhere."""
+    """(N, 1, 1 or A, M) mask from tokens (N, A) and (N, M); None if every query may attend to all keys."""
     real = keys != _NONE
     if window is None or keys.shape[1] - 1 <= window:
         return None if bool(real.all()) else real[:, None, None, :]
     near: NDArray[np.bool_] = np.abs(queries[:, :, None] - keys[:, None, :]) <= window
     allowed: NDArray[np.bool_] = near & real[:, None, :]
-    # A query slot without a token would attend to nothing and yield NaN: it gets the first key.
+    # A query slot without a token would attend to nothing and give NaN. It attends to the first key instead.
     allowed[:, :, 0] |= queries == _NONE
     return allowed[:, None]
 
@@ -467,9 +475,9 @@ def _mask(queries: Longs, keys: Longs, window: int | None) -> NDArray[np.bool_] 
 def compile_layers(module: nn.Module) -> None:
     """Compile each transformer layer in place, for rows of any number of tokens.
 
-    Names of parameters stay as they are. Attention runs uncompiled in the middle of its layer: it is
-    organised by document lengths, Python integers that differ in every row, and would be recompiled for each
-    row until the compiler gives up.
+    The names of parameters do not change. Attention runs uncompiled in the middle of its layer. Its code
+    depends on document lengths, which are Python integers and differ in every row. The compiler would
+    recompile it for each row until it gives up.
     """
     uncompiled = torch.compiler.disable(packed_attention)  # type: ignore[no-untyped-call]
     AttentionInterface.register(NAME, uncompiled)

@@ -1,7 +1,8 @@
-"""The encoders: ModernBERT from scratch in three sizes, or any supported masked LM from disk or hub.
+"""The encoders: ModernBERT from scratch in three sizes, or a loaded masked language model.
 
-What differs between architectures (head, positions, modules without gradients) is in one table, `HEADS`; an
-architecture that is not in it is refused, because packing it would give wrong numbers without an error.
+The table `HEADS` lists the differences between architectures: head, positions, and modules without
+gradients. An architecture that is not in the table is refused, because packed rows would silently give wrong
+numbers.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _LARGE_VOCABULARY = 1024
 
 
 def padded_vocabulary(size: int) -> int:
-    """Rows of the embedding for `size` ids: the next multiple of 8, or of 64 from 1024 ids on."""
+    """Number of rows of the embedding for `size` ids: the next multiple of 8, or of 64 from 1024 ids on."""
     multiple = 64 if size >= _LARGE_VOCABULARY else 8
     return -(-size // multiple) * multiple
 
@@ -42,19 +43,19 @@ def padded_vocabulary(size: int) -> int:
 def build(
     config: ModelConfig, space: TokenSpace, frequencies: NDArray[np.float64] | None = None
 ) -> PreTrainedModel:
-    """A fresh ModernBERT (or the model of `config.init`), the same one whenever torch's seed is the same.
+    """A new ModernBERT, or the model that `config.init` names; the same seed of torch gives the same model.
 
     Args:
-        config: what to build.
-        space: ids of the vocabulary.
-        frequencies: (V,) of the tokens in the training split, for initializations that use them; None leaves
-            the decoder's bias at 0.
+        config: the model to build.
+        space: the vocabulary.
+        frequencies: (V,) frequencies of the tokens in the training split, for initializations that use them;
+            None leaves the bias of the decoder at 0.
 
     Returns:
         The model on the CPU in fp32.
 
     Raises:
-        UsageError: an override unknown to ModernBertConfig, or one that the token space determines.
+        UsageError: an override that ModernBertConfig does not know, or that the vocabulary determines.
     """
     if config.init is not None:
         return load(config.init, space)
@@ -78,16 +79,16 @@ def build(
 
 
 def widen_vocabulary(model: PreTrainedModel, size: int, *, trained_ids: int, like: int) -> PreTrainedModel:
-    """The model with room for more ids; all weights that it has stay.
+    """Add room for more ids to a model; all its weights stay the same.
 
-    An id that it does not know begins as another one, of whose probability all new ones together get as much
-    again: so of a known id the log-probability changes by that of `like` at most.
+    A new id starts as a copy of the id `like`. All new ids together get as much probability as `like` has.
+    The log-probability of a known id therefore changes by at most that of `like`.
 
     Args:
-        model: changed in place.
-        size: of the vocabulary.
-        trained_ids: ids below this are those it was trained with.
-        like: the id that new ones begin as.
+        model: the model, changed in place.
+        size: size of the new vocabulary.
+        trained_ids: number of ids that the model was trained with; higher ids are new.
+        like: id that the new ones are copied from.
     """
     if size <= trained_ids:
         return model
@@ -109,27 +110,30 @@ def load(
     *,
     head: Literal["needed", "optional"] = "needed",
 ) -> PreTrainedModel:
-    """A masked LM from a folder or the hub, its weights from safetensors alone; see `seqmlm.engine.foreign`.
+    """A masked language model from a folder or the hub; weights are read only from safetensors.
+
+    See `seqmlm.engine.foreign` for how the files are checked.
 
     Args:
         path_or_hub_id: folder written by `save_pretrained`, or a hub id.
-        space: the vocabulary it will be used with; its ids must fit the model's embedding.
-        head: "optional" takes an encoder without a masked-LM head, for what reads its hidden states alone:
-            the head is then random.
+        space: the vocabulary that the model will be used with; its ids must fit the embedding of the model.
+        head: "optional" also accepts an encoder without a masked-LM head, for callers that read only its
+            hidden states. The head is then random.
 
     Returns:
         The model in fp32, in evaluation mode.
 
     Raises:
-        UsageError: an architecture that is not supported, or a vocabulary that does not fit.
-        StateError: no such model, a damaged one, one that needs code of its own, or weights stored as pickle.
+        UsageError: the architecture is not supported, or the vocabulary does not fit.
+        StateError: the model does not exist, is damaged, needs its own code, or has its weights stored as
+            pickle.
     """
     name = str(path_or_hub_id)
     try:
         model, missing = _load_from_files(path_or_hub_id)
     except SeqmlmError:
         raise
-    except Exception as error:  # the config may hold anything, and transformers checks it in many ways
+    except Exception as error:  # the config may contain anything, and transformers checks it in many ways
         lines = str(error).strip().splitlines()
         reason = lines[0] if lines else type(error).__name__
         raise StateError(
@@ -155,10 +159,10 @@ def load(
 
 
 def _load_from_files(reference: str | Path) -> tuple[PreTrainedModel, Collection[str]]:
-    """The model, and the names of parameters that its file does not have.
+    """The model, and the names of parameters that are missing in its file.
 
-    Transformers gets the settings and the tensors, not the folder. The model is made without memory first:
-    sizes that the file does not have are refused before they are allocated.
+    transformers gets the settings and the tensors, not the folder. The model is first built without memory.
+    Sizes that do not agree with the file are therefore refused before memory is allocated.
     """
     values = foreign.settings(reference)
     if values is None:
@@ -170,7 +174,7 @@ def _load_from_files(reference: str | Path) -> tuple[PreTrainedModel, Collection
         )
     model_type = values.get("model_type")
     if not isinstance(model_type, str):
-        raise StateError(f"{reference}: {foreign.CONFIG} names no model_type: it is not a saved model")
+        raise StateError(f"{reference}: {foreign.CONFIG} has no model_type: it is not a saved model")
     check_supported(model_type, str(reference))
     weights = foreign.Weights(reference)
     foreign.check_counts(values, weights.shapes)
@@ -193,17 +197,21 @@ def _load_from_files(reference: str | Path) -> tuple[PreTrainedModel, Collection
 
 
 NEVER = -1e4
-"""Decoder bias of an id that is never predicted: its probability is 0 in float32, and float16 holds it."""
+"""Decoder bias of an id that is never predicted: its probability is 0 in float32.
+
+float16 can represent this number.
+"""
 
 
 def never_predict(model: PreTrainedModel, ids: Tensor) -> None:
-    """Give ids no probability, by the decoder's bias, so that any program that loads the model agrees.
+    """Set the probability of ids to 0 through the bias of the decoder.
 
-    A ModernBERT without such a bias gets one, and its config says so.
+    Every program that loads the model then computes the same probabilities. A ModernBERT without a decoder
+    bias gets one, and its config records this.
 
     Args:
-        model: of an architecture in `HEADS`; changed in place.
-        ids: (N,) of the vocabulary.
+        model: a model of an architecture in `HEADS`; changed in place.
+        ids: (N,) ids of the vocabulary.
     """
     decoder: Any = model.get_output_embeddings()
     bias = model.lm_head.bias if model.config.model_type == "esm" else decoder.bias
@@ -215,7 +223,7 @@ def never_predict(model: PreTrainedModel, ids: Tensor) -> None:
 
 
 def position_capacity(model: nn.Module) -> int | None:
-    """Longest sequence in tokens the model has learned positions for; None if positions are rotary."""
+    """Length in tokens of the longest sequence with learned positions; None if positions are rotary."""
     tables = [
         module
         for name, module in model.named_modules()
@@ -225,22 +233,23 @@ def position_capacity(model: nn.Module) -> int | None:
 
 
 def position_offset(model: Any) -> int:
-    """Offset added to 0-based positions before the look-up (RoBERTa, ESM-1b: padding id + 1)."""
+    """Number that is added to 0-based positions before the look-up (RoBERTa, ESM-1b: padding id + 1)."""
     return int(model.config.pad_token_id) + 1 if HEADS[model.config.model_type].offset_positions else 0
 
 
 def parameter_count(model: nn.Module) -> int:
-    """Number of distinct trainable parameters; tied ones count once."""
+    """Number of distinct trainable parameters; shared parameters count once."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
 def body_parameter_count(config: ModelConfig, space: TokenSpace) -> int:
-    """Parameters of the layers of a model from scratch: without embedding and head, which grow with the
-    vocabulary.
+    """Number of parameters in the layers of a model from scratch.
+
+    Embedding and head are not counted, because they grow with the vocabulary.
 
     Args:
-        config: what would be built; takes no memory.
-        space: ids of the vocabulary.
+        config: the model that would be built; this function does not allocate memory for it.
+        space: the vocabulary.
 
     Raises:
         UsageError: see `build`.
@@ -255,11 +264,12 @@ class Head:
     """How one architecture computes logits from hidden states.
 
     Args:
-        logits: (masked LM, (Q, H) hidden states) -> (Q, V) logits, by the model's own modules.
-        layers: where the body keeps its layers; a module that serves as several layers stands there once.
-        offset_positions: learned positions start at padding id + 1.
-        unused: modules of the body that a masked LM does not use (their parameters get no gradient).
-        neck: module of the masked LM that other heads, too, have between the body and their classes.
+        logits: (masked LM, (Q, H) hidden states) -> (Q, V) logits, computed by the modules of the model.
+        layers: path of the list of layers in the body. A module that serves as several layers is in the list
+            once.
+        offset_positions: whether learned positions start at padding id + 1.
+        unused: modules of the body that a masked LM does not use; their parameters get no gradient.
+        neck: module of the masked LM that other heads also have between the body and their classes.
     """
 
     logits: Callable[[Any, Tensor], Tensor]
@@ -290,17 +300,19 @@ HEADS: dict[str, Head] = {
 
 
 def check_supported(model_type: str, name: str) -> None:
-    """Raise UsageError, naming what is supported, unless `model_type` is a known architecture."""
+    """Raise UsageError with the supported architectures, unless `model_type` is one of them."""
     if model_type not in HEADS:
         raise UsageError(
-            f"{name!r} is a {model_type!r} model, which has no exact attention over packed rows here; "
+            f"{name!r} is a {model_type!r} model, for which seqmlm has no exact attention over packed rows; "
             f"supported: {', '.join(sorted(HEADS))}"
         )
 
 
 def freeze_unused(model: nn.Module, model_type: str) -> None:
-    """Switch off gradients of modules that a masked LM does not use: DDP waits for every trainable
-    parameter."""
+    """Switch off gradients for modules that a masked LM does not use.
+
+    DDP waits for a gradient of every trainable parameter.
+    """
     for name in HEADS[model_type].unused:
         for path, module in model.named_modules():
             if path.split(".")[-1] == name:

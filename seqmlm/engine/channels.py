@@ -1,10 +1,10 @@
-"""Input channels: further inputs of a token (age, time, a class) that are added to its embedding.
+"""Input channels: additional inputs for each token (age, time, a class) that are added to its embedding.
 
     embedding(token) + sum over channels of their embeddings,  then the model's own norm and dropout
 
-as in BEHRT (Li et al. 2020) and CEHR-BERT (Pang et al. 2021), around any encoder that takes `inputs_embeds`.
-A channel has a name, which the data and the model agree on, and a kind. Where a value is NaN the channel
-adds nothing.
+This is the design of BEHRT (Li et al. 2020) and CEHR-BERT (Pang et al. 2021). It works with any encoder that
+accepts `inputs_embeds`. A channel has a kind, and a name that the data and the model share. If a value is
+NaN, the channel adds nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WEIGHTS = "channels.safetensors"
 
 Kind = Literal["category", "time2vec", "sinusoid"]
 
-# Initial size of token embeddings: waves of amplitude 1 would dominate them.
+# Initial amplitude of token embeddings: waves of amplitude 1 would be much larger than them.
 _FIRST_AMPLITUDE = 0.02
 _LINEAR_LIMIT = 100.0
 _LONGEST_WAVE = 10_000.0
@@ -38,13 +38,17 @@ _LONGEST_WAVE = 10_000.0
 
 @dataclass(frozen=True, kw_only=True)
 class Channel:
-    """One further input.
+    """One additional input.
 
     Args:
-        kind: "category": an embedding of integers 0..size-1; "time2vec": a line and learned waves (Kazemi et
-            al. 2019) of (value - center) / scale; "sinusoid": fixed waves (Vaswani et al. 2017) of that.
-        size: of a category; larger numbers count as the last one.
-        center, scale: of a number; scale > 0.
+        kind: "category" is an embedding of integers from 0 to size - 1. The others embed (value - center) /
+            scale, "time2vec" by a line and learned waves (Kazemi et al. 2019). For "sinusoid", the waves are
+            fixed (Vaswani et al. 2017).
+        size: number of categories, at least 1; larger values count as the last category.
+        center, scale: centre and scale of a number, in its unit; scale > 0.
+
+    Raises:
+        UsageError: the kind is unknown, or the size or scale is too small.
     """
 
     kind: Kind
@@ -64,7 +68,7 @@ class Channel:
 
 
 def channels_of(values: Mapping[str, Mapping[str, Any]]) -> dict[str, Channel]:
-    """Channels from plain values, as declared by a tokenizer and stored in a model's card.
+    """Channels from plain values, as a tokenizer declares them and the card of a model stores them.
 
     Raises:
         UsageError: an unknown kind or setting.
@@ -78,11 +82,12 @@ def channels_of(values: Mapping[str, Mapping[str, Any]]) -> dict[str, Channel]:
 class InputChannels(nn.Module):
     """The channel embeddings of a model.
 
-    Everything is computed in float32, whatever the encoder's precision: days have more digits than bfloat16.
+    Everything is computed in float32, whatever the precision of the encoder is. Times in days have more
+    digits than bfloat16.
 
     Args:
         channels: name to channel, at least one.
-        width: H, of the token embeddings.
+        width: H, the size of the token embeddings.
     """
 
     def __init__(self, channels: Mapping[str, Channel], width: int) -> None:
@@ -94,7 +99,7 @@ class InputChannels(nn.Module):
         )
 
     def forward(self, values: Mapping[str, Tensor]) -> Tensor:
-        """(1, T, H) float32, from (1, T) values by name, all of them."""
+        """(1, T, H) sum of the channel embeddings in float32, from the (1, T) values of every channel."""
         with torch.autocast(next(iter(values.values())).device.type, enabled=False):
             total: Tensor | int = 0
             for name, part in self.parts.items():
@@ -106,20 +111,25 @@ class InputChannels(nn.Module):
         return total
 
     def description(self) -> dict[str, dict[str, Any]]:
-        """Plain values for a model's card; `channels_of` reads them."""
+        """The channels as plain values for the card of a model; `channels_of` reads them."""
         return {name: asdict(channel) for name, channel in self.channels.items()}
 
     def save(self, folder: Path) -> None:
-        """Write the weights next to a model's."""
+        """Write the weights of the channels into the folder of a model."""
         text = json.dumps(self.description(), sort_keys=True)
         save_file(module_tensors(self), folder / WEIGHTS, metadata={"channels": text})
 
     @classmethod
     def load(cls, folder: Path, description: Mapping[str, Mapping[str, Any]], width: int) -> InputChannels:
-        """Load what `save` wrote.
+        """Load the channels that `save` wrote.
+
+        Args:
+            folder: folder of the model.
+            description: the channels as plain values, from `description`.
+            width: H, the size of the token embeddings.
 
         Raises:
-            StateError: the weights are missing, or not those of these channels.
+            StateError: the weights are missing, or belong to other channels.
         """
         channels = channels_of(description)
         try:
@@ -143,7 +153,7 @@ class _Category(nn.Embedding):
 
 
 class _Scaled(nn.Module, ABC):
-    """A number, centred and scaled, with one learned amplitude."""
+    """Embedding of a number: centred, scaled, turned into waves, and multiplied by one learned amplitude."""
 
     def __init__(self, channel: Channel) -> None:
         super().__init__()
@@ -156,7 +166,7 @@ class _Scaled(nn.Module, ABC):
 
     @abstractmethod
     def waves(self, scaled: Tensor) -> Tensor:
-        """(..., 1) to (..., H)."""
+        """The waves (..., H) of scaled numbers (..., 1)."""
 
 
 class _Time2Vec(_Scaled):

@@ -1,4 +1,4 @@
-"""Checkpoints that are complete or absent: atomic, hashed, with all that a resumed training needs.
+"""Checkpoints that are either complete or absent, with everything that a resumed training needs.
 
 A checkpoint is a folder `step-00000050` with
 
@@ -6,10 +6,11 @@ A checkpoint is a folder `step-00000050` with
     state.json                                      everything else
     manifest.json                                   size and SHA-256 of the others, written last
 
-It is written as `step-00000050.tmp`, every file and the folder synced, then renamed, then the parent synced;
-older ones are pruned only after that. A crash at any moment leaves the previous checkpoint untouched, and at
-most a `.tmp` folder, which the next save removes. Hashes cost a second read of the weights, but a torn file
-is never resumed from. Nothing is pickled.
+The folder is first written as `step-00000050.tmp`. Every file and the folder are synced, then the folder is
+renamed, then its parent is synced. Older checkpoints are removed only after that. A crash at any moment
+leaves the previous checkpoint intact and leaves at most a `.tmp` folder, which the next save removes. The
+hashes cost a second read of the weights, but they ensure that no training resumes from a damaged file.
+Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ _DTYPES = {
 
 
 class SkippedCheckpoint(NamedTuple):
-    """A checkpoint folder that cannot be used, and why."""
+    """A checkpoint folder that cannot be used, and the reason."""
 
     path: Path
     reason: str
@@ -63,7 +64,7 @@ class SkippedCheckpoint(NamedTuple):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A saved checkpoint: where, after which step, and its JSON state; tensors are read on demand."""
+    """A saved checkpoint: its folder, its step and its JSON state. Tensors are read on request."""
 
     path: Path
     step: int
@@ -72,7 +73,7 @@ class Checkpoint:
     def tensors(self, group: str) -> dict[str, Tensor]:
         """The tensors of one group ("model", "optimizer", "random"), on the CPU.
 
-        They may be views of a mapped file and unaligned: copy them into existing memory before use.
+        They may be unaligned views of a mapped file. Copy them into existing memory before you use them.
 
         Raises:
             StateError: the group is missing or incomplete.
@@ -86,12 +87,12 @@ class Checkpoint:
         """The state of the training.
 
         Raises:
-            StateError: it is that of another version.
+            StateError: another version of seqmlm wrote it.
         """
         try:
             return Progress(**self.state)
         except TypeError as error:
-            raise StateError(f"{self.path}: state.json is of another version of seqmlm: {error}") from error
+            raise StateError(f"{self.path}: another version of seqmlm wrote state.json: {error}") from error
 
 
 def save(
@@ -103,20 +104,21 @@ def save(
     keep_last: int = 2,
     keep_every: int | None = None,
 ) -> Path:
-    """Write the checkpoint of `step`, then prune older ones.
+    """Write the checkpoint of a step, then remove older checkpoints.
 
     Args:
-        root: folder of the checkpoints, created if missing.
+        root: folder for the checkpoints, created if missing.
+        step: number of completed optimizer steps.
         tensors: group -> name -> tensor on the CPU.
-        state: JSON-ready.
-        keep_last: how many of the newest to keep.
-        keep_every: those at multiples of this step are kept permanently.
+        state: everything else, as values that JSON can represent.
+        keep_last: number of newest checkpoints to keep.
+        keep_every: keep the checkpoints at multiples of this step permanently; None for none.
 
     Returns:
         The folder `step-XXXXXXXX`.
 
     Raises:
-        StateError: the disk is full or cannot be written; earlier checkpoints are intact.
+        StateError: the disk is full or cannot be written. Earlier checkpoints are intact.
     """
     target = folder(root, step)
     partial = root / f"{target.name}.tmp"
@@ -135,7 +137,7 @@ def save(
             if partial.exists():
                 durable.DISK.remove(partial)
         raise _cannot_save(target, error) from error
-    with suppress(OSError):  # what cannot be removed now is swept away by the next save
+    with suppress(OSError):  # the next save removes what cannot be removed now
         _prune(root, target, keep_last, keep_every)
     return target
 
@@ -157,11 +159,12 @@ def _write_files(
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, int | str]:
     """Write and sync a safetensors file tensor by tensor; returns its manifest entry {size, sha256}.
 
-    safetensors' own `save_file` reads the result once more to be hashed and reports a full disk as an error
-    of its own without the errno; the format is an 8-byte length, a JSON header and the raw bytes.
+    `save_file` of safetensors is not used. Its result would have to be read again to compute the hash, and
+    it reports a full disk as its own error without the errno. The format is an 8-byte length, a JSON header
+    and the raw bytes.
 
     Args:
-        path: the file, made or overwritten.
+        path: the file, created or overwritten.
         tensors: dense tensors on the CPU; tensors that share memory are written twice.
     """
     header, offset = {}, 0
@@ -198,7 +201,10 @@ def _cannot_save(target: Path, error: OSError) -> StateError:
 
 
 def _prune(root: Path, newest: Path, keep_last: int, keep_every: int | None) -> None:
-    """Remove old checkpoints, renamed first, so that a crash leaves no incomplete one under a valid name."""
+    """Remove old checkpoints.
+
+    Each is renamed first, so that a crash leaves no incomplete checkpoint under a valid name.
+    """
     for path in folders(root)[max(keep_last, 1) :]:
         kept_for_ever = keep_every is not None and step_of(path) % keep_every == 0
         if path != newest and not kept_for_ever:
@@ -210,12 +216,12 @@ def _prune(root: Path, newest: Path, keep_last: int, keep_every: int | None) -> 
 
 
 def folder(root: Path, step: int) -> Path:
-    """The folder of the checkpoint of a step."""
+    """The folder for the checkpoint of a step."""
     return root / f"step-{step:08d}"
 
 
 def step_of(path: Path) -> int:
-    """The step in a checkpoint's name, -1 for other names."""
+    """The step in the name of a checkpoint folder, or -1 for other names."""
     match = _NAME.fullmatch(path.name)
     return int(match[1]) if match else -1
 
@@ -228,10 +234,11 @@ def folders(root: Path) -> list[Path]:
 
 
 def newest_valid(root: Path, skipped: list[SkippedCheckpoint] | None = None) -> Path | None:
-    """The checkpoint to resume from: the newest whose manifest and hashes hold, or None.
+    """The checkpoint to resume from: the newest one whose manifest and hashes are correct, or None.
 
     Args:
-        skipped: newer, unusable ones are appended, with the reason.
+        root: folder of the checkpoints.
+        skipped: unusable newer checkpoints are appended to this list, with the reason.
     """
     for path in folders(root):
         reason = problem(path)
@@ -243,7 +250,7 @@ def newest_valid(root: Path, skipped: list[SkippedCheckpoint] | None = None) -> 
 
 
 def problem(path: Path) -> str | None:
-    """Why a checkpoint folder is unusable, or None."""
+    """The reason why a checkpoint folder is unusable, or None if it is usable."""
     try:
         manifest = read_json(path / _MANIFEST)
         files = manifest["files"]
@@ -263,38 +270,40 @@ def open_checkpoint(path: Path, *, verify: bool = True) -> Checkpoint:
     """Open a checkpoint folder.
 
     Args:
-        verify: check sizes and hashes first; False where `newest_valid` just did.
+        path: the folder.
+        verify: check sizes and hashes first. Use False after `newest_valid`, which checks them.
 
     Raises:
-        StateError: it is missing or incomplete.
+        StateError: the checkpoint is missing or incomplete.
     """
     reason = problem(path) if verify else None
     if reason is not None:
-        raise StateError(f"{path}: unusable checkpoint: {reason}; name another one or train again")
+        raise StateError(f"{path}: unusable checkpoint: {reason}; choose another one or train again")
     try:
         return Checkpoint(path, step_of(path), dict(read_json(path / _STATE)))
     except (OSError, ValueError, TypeError) as error:
-        raise StateError(f"{path / _STATE} cannot be read: {error}; name another checkpoint") from None
+        raise StateError(f"{path / _STATE} cannot be read: {error}; choose another checkpoint") from None
 
 
 @dataclass(kw_only=True)
 class Progress:
-    """The state of a training besides tensors; JSON-ready through `asdict`.
+    """The state of a training, except tensors; `asdict` makes it JSON.
 
     Args:
-        step: completed optimizer steps, skipped ones included; each has used one global batch.
-        tokens: trained on so far.
-        seconds: training time so far, over all resumptions.
-        loss: of the last step that was not skipped, nats per masked token.
-        bad_steps: consecutive skipped steps up to now.
-        skipped: total of skipped steps.
-        micro_tokens: the memory limit found so far.
-        position: of the row planner, after the last used batch.
-        time_plan: decisions taken under a time limit.
+        step: number of completed optimizer steps, including skipped ones. Each step uses one global batch.
+        tokens: number of tokens trained on.
+        seconds: training time in seconds, over all resumed runs.
+        loss: loss of the last step that was not skipped, in nats per masked token.
+        bad_steps: number of steps skipped in a row up to now.
+        skipped: total number of skipped steps.
+        micro_tokens: largest micro-batch in tokens, as configured or lowered when memory ran out; None for
+            no limit.
+        position: position of the row planner after the last batch that was used.
+        time_plan: decisions made under a time limit.
         evaluated: step of the last evaluation.
-        best: its best result so far, by the loop's goal.
-        stale: evaluations since then.
-        settings: the configuration, to detect changes in a resumed run.
+        best: best result of an evaluation so far, according to the goal of the loop.
+        stale: number of evaluations since the best one.
+        settings: the configuration, used to detect changes in a resumed run.
     """
 
     step: int = 0
@@ -315,10 +324,13 @@ class Progress:
 def find_checkpoint(
     directory: Path, resume: bool, processes: Processes, on_event: Callable[[str, dict[str, Any]], None]
 ) -> Checkpoint | None:
-    """The checkpoint to resume from, the same for all processes; None if there is none yet.
+    """The checkpoint to resume from, the same in all processes, or None if there is none yet.
 
     Args:
-        on_event: called with ("checkpoint_skipped", {path, reason}) for newer, unusable ones.
+        directory: folder of the checkpoints.
+        resume: whether checkpoints may exist.
+        processes: the processes of this training.
+        on_event: called with ("checkpoint_skipped", {path, reason}) for each unusable newer checkpoint.
 
     Raises:
         StateError: checkpoints exist although `resume` is False, or all of them are unusable.
@@ -339,7 +351,7 @@ def find_checkpoint(
 
 
 def _step_to_resume(directory: Path, resume: bool, skipped: list[SkippedCheckpoint]) -> int:
-    """The step of the newest valid checkpoint, -1 where there is none yet; see `find_checkpoint`."""
+    """The step of the newest valid checkpoint, or -1 if there is none yet; see `find_checkpoint`."""
     present = folders(directory)
     if present and not resume:
         raise StateError(
@@ -362,10 +374,10 @@ def save_progress(
     keep_last: int,
     keep_every: int | None,
 ) -> Path:
-    """Write a checkpoint; every process must call this, the main process writes.
+    """Write a checkpoint and return its folder. Every process must call this; the main process writes.
 
     Raises:
-        StateError: it cannot be written (on the main process; TrainingError on the others).
+        StateError: the checkpoint cannot be written (in the main process; TrainingError in the others).
     """
     tensors = {
         "model": module_tensors(module),
@@ -390,12 +402,12 @@ def save_progress(
 def restore_progress(
     saved: Checkpoint, module: nn.Module, optimizer: torch.optim.Optimizer, processes: Processes
 ) -> Progress:
-    """Restore model, optimizer and random state.
+    """Restore model, optimizer and random state, and return the state of the training.
 
-    With more processes than before, the additional ones keep their seeded random state.
+    If there are more processes than before, the additional ones keep their seeded random state.
 
     Raises:
-        StateError: the checkpoint is of another model or of another version.
+        StateError: the checkpoint belongs to another model or another version.
     """
     restore_module(module, saved.tensors("model"))
     restore_optimizer(optimizer, module, saved.tensors("optimizer"))
@@ -410,6 +422,6 @@ def restore_progress(
 
 
 def changed_settings(saved_settings: dict[str, Any], new_settings: dict[str, Any]) -> dict[str, list[Any]]:
-    """Settings that differ in a resumed run: name -> [before, now]."""
+    """The settings that differ in a resumed run: name -> [before, now]."""
     pairs = {name: [saved_settings.get(name), value] for name, value in new_settings.items()}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}

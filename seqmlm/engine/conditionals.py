@@ -1,8 +1,8 @@
-"""The one place where a masked language model is asked p(token | the rest), or for its hidden states.
+"""Ask a masked language model for p(token | the rest) or for hidden states: the only place that does this.
 
-Queries stream through a bounded look-ahead: equal ones are computed once, the rest is packed by length into a
-token budget, as differences from their sequences where that is cheaper (`seqmlm.engine.cones`), and answers
-come back in the order of the questions.
+Queries are processed in a bounded look-ahead. Equal queries are computed once. The rest are packed by length
+into a token budget. They are computed as differences from their sequences if that is cheaper
+(`seqmlm.engine.cones`). Answers are returned in the order of the queries.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "Conditionals", "ForwardStatistics", "Query", "evaluation_mode"]
 
-# Elements of one forward's logits (256 MiB of fp32), and of what is kept of one look-ahead.
+# Largest number of logits in one forward pass (256 MiB of fp32), and of values kept for one look-ahead.
 LOGITS = 1 << 26
-# Tokens of one forward: enough to keep a GPU busy, and on a CPU (True) few enough to stay in its caches.
+# Tokens of one forward pass: enough to keep a GPU busy; on a CPU (True), few enough to stay in its caches.
 TOKENS_PER_BATCH = {False: 16384, True: 4096}
-# The same where hidden states are all that is asked: nearly as fast, in less memory.
+# The same if only hidden states are requested: nearly as fast, with less memory.
 STATE_TOKENS_PER_BATCH = {False: 16384, True: 2048}
-# Token ids of the masked copies laid out at once (16 MiB).
+# Token ids of all masked copies that are laid out together (16 MiB).
 WINDOW_TOKENS = 1 << 22
 
 TARGET: tuple[Reduction, ...] = (TargetLogProb(),)
@@ -48,10 +48,15 @@ TARGET: tuple[Reduction, ...] = (TargetLogProb(),)
 
 @dataclass(slots=True)
 class ForwardStatistics:
-    """Counts of the queries so far, of their masked copies, and of what was computed for them.
+    """Counts of the queries so far, their masked copies, and the computations for them.
 
-    Tokens are those of documents computed whole; copies computed as differences count as so many of them as
-    they cost.
+    Args:
+        queries: number of queries.
+        variants: number of masked copies in these queries.
+        unique: number of distinct documents that were computed.
+        forwards: number of forward passes.
+        tokens: number of tokens in documents that were computed whole. A copy computed as a difference
+            counts as the number of tokens that it costs.
     """
 
     queries: int = 0
@@ -63,16 +68,16 @@ class ForwardStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Request:
-    """One way of asking.
+    """How one kind of request is computed.
 
     Args:
-        compute: (batch, its layout, its first document, the one behind its last) -> what is kept of it.
-        per: name of each value -> what it belongs to.
-        rows_limit: asked rows of one forward.
-        width: numbers kept of each asked position.
-        tokens: of one forward at most, whatever the budget is.
-        is_random: whether answers are random, so that equal questions are answered apart.
-        copies: whether sequences may be asked as differences from each other (`seqmlm.engine.cones`).
+        compute: (batch, its layout, its first document, the document after its last) -> the values to keep.
+        per: name of each value -> whether it belongs to a row or to a target.
+        rows_limit: largest number of queried rows in one forward pass.
+        width: number of values kept for each queried position.
+        tokens: largest number of tokens in one forward pass, whatever the budget is.
+        is_random: whether answers are random. Equal queries then get separate answers.
+        copies: whether sequences may be computed as differences from each other (`seqmlm.engine.cones`).
     """
 
     compute: Callable[[PackedBatch | ConeBatch, Layout, int, int], list[Reduced]]
@@ -88,19 +93,22 @@ class Conditionals:
     """Answers queries with one model.
 
     Args:
-        rows: the masked or linear model, which scores rows of tokens; used in evaluation mode without
-            gradients, its mode is restored after each look-ahead.
-        tokens_per_batch: token budget of one forward, None for what suits the device; halved when memory
-            runs out, and kept at that.
-        device: where to compute; the model is moved there. Default: where the model is.
-        precision: "fp32" is exact to rounding; "bf16" changes log-probabilities by up to some hundredths;
-            "auto" is bfloat16 on a GPU that has it, else float32.
-        lookahead: masked copies considered together for de-duplication and packing; also how far the input is
-            read ahead of the answers.
+        rows: the masked or linear model. It is used in evaluation mode without gradients. Its own mode is
+            restored after each look-ahead.
+        tokens_per_batch: token budget of one forward pass; None for a default that suits the device. It is
+            halved, permanently, when memory runs out.
+        device: device to compute on; the model is moved there. None for the current device of the model.
+        precision: "fp32" is exact to rounding. "bf16" changes log-probabilities by up to some hundredths.
+            "auto" is bfloat16 on a GPU that supports it, else float32.
+        lookahead: number of masked copies that are de-duplicated and packed together. The input is read this
+            far ahead of the answers.
 
     Attributes:
-        statistics: what has been asked so far.
-        on_forward: called after each forward.
+        statistics: counts of the queries so far.
+        on_forward: function that is called after each forward pass.
+
+    Raises:
+        UsageError: `tokens_per_batch` or `lookahead` is below 1.
     """
 
     def __init__(
@@ -130,14 +138,17 @@ class Conditionals:
         queries: Iterable[Query],
         want: Collection[Reduction] = TARGET,
     ) -> Iterator[Answer]:
-        """Answer queries lazily and in order; results do not depend on what is asked together (to rounding).
+        """Answer queries lazily and in order.
+
+        An answer does not depend on the other queries, except for rounding.
 
         Args:
-            want: what is read of each distribution, see `seqmlm.engine.reductions`.
+            queries: the queries.
+            want: the values to compute from each distribution; see `seqmlm.engine.reductions`.
 
         Raises:
-            UsageError: a query that names positions or tokens that are not there, or is longer than the
-                model; two different reductions of one name.
+            UsageError: a query refers to positions or tokens that do not exist, or is longer than the model
+                allows. Also if two different reductions have the same name.
             TrainingError: a single sequence does not fit into memory.
         """
         reductions = union(want)
@@ -163,19 +174,20 @@ class Conditionals:
         layers: Sequence[int] = (-1,),
         at: Iterable[NDArray[np.integer]] | None = None,
     ) -> Iterator[Floats]:
-        """Hidden states of sequences as they are, lazily and in order; equal ones are computed once.
+        """Hidden states of unmasked sequences, lazily and in order; equal sequences are computed once.
 
         Args:
-            sequences: none longer than the model.
-            layers: K of them: 0 for the embeddings, n for the output of layer n, negative from the last on
-                (`hidden_states` of transformers); the last is what the head reads, and the cheapest.
-            at: (A,) positions of each sequence, at least one; None for all of every sequence.
+            sequences: the sequences; none is longer than the model allows.
+            layers: K layers: 0 for the embeddings, n for the output of layer n, negative numbers counted
+                from the last layer (as in `hidden_states` of transformers). The head reads the last layer,
+                which is also the cheapest.
+            at: (A,) positions of each sequence, at least one; None for all positions of every sequence.
 
         Yields:
             (A, K, H) fp32 for each sequence.
 
         Raises:
-            UsageError: a position or a layer that is not there, or a sequence longer than the model.
+            UsageError: a position or a layer does not exist, or a sequence is longer than the model allows.
             TrainingError: a single sequence does not fit into memory.
         """
         chosen = tuple(layers)
@@ -207,7 +219,7 @@ class Conditionals:
         return (answer.values["hidden"] for answer in self._answers(queries(), request))
 
     def _answers(self, queries: Iterable[Query], request: _Request) -> Iterator[Answer]:
-        """Collect queries to look-aheads, and answer each."""
+        """Collect queries into look-aheads, and answer each look-ahead."""
         window: list[Query] = []
         variants = tokens = asked_rows = number = 0
         for query in queries:
@@ -245,26 +257,29 @@ class Conditionals:
         return _assemble_answers(queries, layout, reduced, request.per)
 
     def _check_finite(self, layout: Layout, reduced: list[Reduced]) -> None:
-        """Refuse answers that are no numbers; a token outside the space has none, and may be asked about."""
+        """Raise NotFiniteError if an answer is NaN or infinite.
+
+        A target outside the probability space has a log-probability of -inf, which is allowed.
+        """
         sound = bool(torch.cat([block.sound for block in reduced]).all())
         target_log_probs = [
             (block.pairs, block.values[TargetLogProb.name])
             for block in reduced
             if TargetLogProb.name in block.values and len(block.pairs)
         ]
-        # One number is waited for, not one of each pack.
+        # Combine the packs first, so that the device is waited for only once.
         minima = [log_probs.min() for _, log_probs in target_log_probs]
         if sound and minima and float(torch.stack(minima).min()) == -torch.inf:
             impossible = [pairs[torch.isneginf(p).cpu().numpy()] for pairs, p in target_log_probs]
             sound = not self._has_probability(layout, np.concatenate(impossible)).any()
         if not sound:
             raise NotFiniteError(
-                "an answer of the model is not a finite number: its weights are damaged (copy the model "
-                f"again from where it is whole), or too large for {self.precision} (use precision fp32)"
+                "a score is not a finite number: the model's weights are damaged, or too large for "
+                f"{self.precision}; copy it again, or use precision fp32"
             )
 
     def _has_probability(self, layout: Layout, pairs: Longs) -> NDArray[np.bool_]:
-        """(P,) whether the targets of some pairs are in the space, so that they have a probability."""
+        """(P,) True if the target of a pair is in the probability space."""
         column = layout.pair_column[pairs]
         if self.rows.probability == "full":
             return np.asarray(column >= 0)
@@ -273,7 +288,7 @@ class Conditionals:
         return np.asarray((column >= 0) & ~(unrestricted & self.space.is_special[column]))
 
     def _forwards(self, layout: Layout, request: _Request) -> list[Reduced]:
-        """Run the packs of a layout, longest documents first; halve the budget when memory runs out."""
+        """Compute the packs of a layout, longest documents first; halve the budget when memory runs out."""
         reduced: list[Reduced] = []
         start = 0
         while start < len(layout.documents):
@@ -287,8 +302,10 @@ class Conditionals:
         return reduced
 
     def _pack_end(self, layout: Layout, start: int, request: _Request) -> int:
-        """Where the pack that begins at document `start` ends: one kind, within both budgets, one at
-        least."""
+        """Index after the last document of the pack that begins at document `start`.
+
+        All documents of a pack are of one kind. A pack respects both budgets, but has at least one document.
+        """
         cost = layout.first_cost[start] + min(self.tokens_per_batch, request.tokens)
         rows = layout.first_row[start] + request.rows_limit
         by_cost = np.searchsorted(layout.first_cost, cost, side="right") - 1
@@ -297,7 +314,10 @@ class Conditionals:
         return min(stop, layout.narrow) if start < layout.narrow else stop
 
     def _try_forward(self, layout: Layout, start: int, stop: int, request: _Request) -> list[Reduced] | None:
-        """One forward, or None where memory ran out; the failed one's tensors are free when this returns."""
+        """The results of one forward pass, or None if memory ran out.
+
+        The tensors of a failed pass are freed when this method returns.
+        """
         try:
             batch = layout.batch(start, stop)
             if self.device.type == "cuda":
@@ -316,7 +336,7 @@ class Conditionals:
     def _reduce(
         self, logits: Tensor, layout: Layout, start: int, stop: int, want: Sequence[Reduction]
     ) -> list[Reduced]:
-        """The wanted values of the logits of documents start..stop-1, numbered through the layout."""
+        """The reductions `want` of documents start..stop-1, numbered as in the layout."""
         first, last = layout.first_row[start], layout.first_row[stop]
         a, b = np.searchsorted(layout.pair_row, [first, last])
         documents = layout.documents
@@ -340,8 +360,8 @@ class Conditionals:
         tokens = int(layout.first_token[stop] - layout.first_token[start])
         if stop - start == 1:
             raise TrainingError(
-                f"out of memory on {self.device} with a single sequence of {tokens} tokens; cut sequences "
-                "into shorter windows, take a smaller model, or free memory on the device"
+                f"out of memory on {self.device} with a single sequence of {tokens} tokens; use shorter "
+                "windows or a smaller model, or free memory on the device"
             )
         cost = int(layout.first_cost[stop] - layout.first_cost[start])
         self.tokens_per_batch = max(1, min(self.tokens_per_batch, cost) // 2)
@@ -351,10 +371,11 @@ class Conditionals:
 
 @contextmanager
 def evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode and no gradients; every submodule's own mode comes back, also after an exception.
+    """Context with evaluation mode and no gradients; it restores the mode of every submodule.
 
-    No inference mode: a tensor that a module makes under it and keeps (a table of positions, a gathered
-    shard) could not be used in training afterwards.
+    The modes are also restored after an exception. PyTorch's inference mode is not used. A module may keep a
+    tensor that it makes, such as a table of positions or a gathered shard. Training could not use this
+    tensor after inference mode.
     """
     modes = [(m, m.training) for m in module.modules()]
     module.eval()
@@ -372,7 +393,7 @@ def _assemble_answers(
     reduced: list[Reduced],
     per: Mapping[str, Literal["row", "target"]],
 ) -> list[Answer]:
-    """Spread the results of the distinct documents over the queries that asked for them."""
+    """Distribute the results of the distinct documents over the queries."""
     values = {}
     for name, kind in per.items():
         places = [block.rows if kind == "row" else block.pairs for block in reduced]
@@ -383,14 +404,14 @@ def _assemble_answers(
     for query, stream, a, b in zip(queries, layout.streams.tolist(), bounds, bounds[1:], strict=False):
         query_values = {name: array[a:b] for name, array in values.items()}
         for name, array in query_values.items():
-            if array.dtype == object:  # widths differ between queries, not within one
+            if array.dtype == object:  # widths differ between queries, but not within one query
                 query_values[name] = np.stack(array.tolist())
         answers.append(Answer(key=query.key, values=query_values, stream=stream))
     return answers
 
 
 def _ordered_values(parts: list[Tensor], places: list[Longs]) -> NDArray[Any]:
-    """(N, ...) the parts in the order of their places 0..N-1; (N,) arrays where their widths differ."""
+    """(N, ...) values of all parts in the order of their places 0..N-1; (N,) arrays if widths differ."""
     place = np.concatenate(places)
     if len({part.shape[1:] for part in parts}) == 1:
         joined: NDArray[Any] = torch.cat(parts).cpu().numpy()

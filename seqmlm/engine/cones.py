@@ -1,19 +1,20 @@
-"""Masked copies of a sequence, computed only where they differ from it and where they are read.
+"""Masked copies of a sequence, computed only at rows that differ from it and that affect a queried position.
 
-An exact score asks as many copies of a sequence as it has units, and each copy differs from it in one of
-them. With layers that look at nearby tokens, most rows of a copy are the sequence's own:
+An exact score needs as many copies of a sequence as it has units. Each copy differs from the sequence in one
+unit. If layers attend only to nearby tokens, most rows of a copy are equal to those of the sequence:
 
-* the *forward cone* F of a copy: F[0] are the positions that hold another token, and F[l] the rows within
-  layer l's window of F[l - 1] (all rows behind a layer that looks everywhere). Rows outside F[l] equal the
-  sequence's, which are computed once for all its copies;
-* the *backward cone* B: B[K] are the asked rows, and B[l - 1] the rows within layer l's window of B[l]. Rows
-  outside B[l] are read by nobody.
+* the *forward cone* F of a copy: F[0] are the positions with another token than the sequence. F[l] are the
+  rows within the window of layer l around F[l - 1] (all rows after a layer that attends to all tokens). Rows
+  outside F[l] are equal to those of the sequence, which are computed once for all its copies;
+* the *backward cone* B: B[K] are the queried rows. B[l - 1] are the rows within the window of layer l around
+  B[l]. No result depends on rows outside B[l].
 
-Layer l computes the rows in both, R[l]; keys and values of the other rows come from the sequence. With at
-most one layer that looks everywhere, a copy costs the width of its cones, and exact scores grow with the
-length of a sequence instead of its square. The numbers are those of whole copies, to rounding.
+Layer l computes R[l], the rows that are in both cones. Keys and values of the other rows come from the
+sequence. If at most one layer attends to all tokens, the cost of a copy is the width of its cones. The cost
+of exact scores then grows with the length of a sequence instead of its square. The results equal those of
+whole copies, except for rounding.
 
-A copy's rows are numbered through all copies: copy c, position p is row `starts[c] + p`.
+The rows of all copies are numbered together: position p of copy c is row `starts[c] + p`.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ from seqmlm.engine.types import Floats, Longs, ranges, running_totals
 
 
 class Layers(NamedTuple):
-    """An encoder's layers.
+    """The layers of an encoder.
 
     Args:
-        windows: of each, tokens to each side that it looks at; None for all.
+        windows: for each layer, the number of tokens to each side that it attends to; None for all.
         width: heads x head size.
     """
 
@@ -46,22 +47,24 @@ class Layers(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spans:
-    """Disjoint ranges of rows, ascending: `first[i]` up to, without, `end[i]`."""
+    """Disjoint ranges of rows, ascending: range i starts at `first[i]` and ends before `end[i]`."""
 
     first: Longs
     end: Longs
 
     @property
     def rows(self) -> Longs:
-        """All rows, ascending."""
+        """All rows in the ranges, ascending."""
         return ranges(self.first, self.end - self.first)
 
 
 def widen(spans: Spans, window: int | None, starts: Longs) -> Spans:
-    """All rows of the same copy within `window` of some rows.
+    """All rows of the same copy within `window` rows of the given ones.
 
     Args:
-        starts: (N + 1,) where each copy's rows begin.
+        spans: the given rows.
+        window: number of rows to each side; None for the whole copy.
+        starts: (N + 1,) first row of each copy, and the total.
     """
     copy = np.searchsorted(starts, spans.first, side="right") - 1
     low, high = starts[copy], starts[copy + 1]
@@ -71,7 +74,7 @@ def widen(spans: Spans, window: int | None, starts: Longs) -> Spans:
 
 
 def _merge(first: Longs, end: Longs) -> Spans:
-    """Ranges with ascending beginnings and ends; those that overlap become one."""
+    """Ranges with ascending starts and ends; ranges that overlap become one."""
     if not len(first):
         return Spans(first, end)
     is_first = np.concatenate([[True], first[1:] >= end[:-1]])
@@ -80,21 +83,24 @@ def _merge(first: Longs, end: Longs) -> Spans:
 
 
 def intersection(u: Spans, v: Spans) -> Spans:
-    """The rows that are in both."""
+    """The rows that are in both `u` and `v`."""
     places = np.concatenate([u.end, v.end, u.first, v.first])
     change = np.repeat([-1, 1], [len(u.end) + len(v.end), len(u.first) + len(v.first)])
-    order = np.argsort(places, kind="stable")  # at the same place, what ends goes before what begins
+    order = np.argsort(places, kind="stable")  # at the same place, ends come before starts
     inside = np.flatnonzero(np.cumsum(change[order]) == 2)
     return Spans(places[order][inside], places[order][inside + 1])
 
 
 def cones(changed: Longs, asked_rows: Longs, starts: Longs, layers: Layers) -> list[Spans]:
-    """R[0] to R[K]: the rows of copies that each layer must compute; R[0] are changed tokens that are read.
+    """The rows R[0] to R[K] of the copies that each layer must compute.
+
+    R[0] are the changed tokens that affect a queried row.
 
     Args:
-        changed, asked_rows: rows, ascending and distinct.
-        starts: (N + 1,) where each copy's rows begin.
-        layers: K of them.
+        changed: rows with another token than the sequence, ascending and distinct.
+        asked_rows: queried rows, ascending and distinct.
+        starts: (N + 1,) first row of each copy, and the total.
+        layers: the K layers.
     """
     forward = [_merge(changed, changed + 1)]
     for window in layers.windows:
@@ -104,21 +110,29 @@ def cones(changed: Longs, asked_rows: Longs, starts: Longs, layers: Layers) -> l
 
 
 def _backward_cones(asked_rows: Longs, starts: Longs, layers: Layers) -> list[Spans]:
-    """B[0] to B[K]: the rows that the asked ones depend on."""
+    """B[0] to B[K]: the rows of each layer that the queried rows depend on."""
     spans = [_merge(asked_rows, asked_rows + 1)]
     for window in reversed(layers.windows):
         spans.append(widen(spans[-1], window, starts))
     return spans[::-1]
 
 
-# Cost of a row's keys and values, with what gathering them takes (measured), in computed rows.
+# Cost of the keys and values of a row, including moving them (measured), in units of one computed row.
 _OF_KEYS = 0.5
 
 
 def costs(changed: Longs, asked_rows: Longs, starts: Longs, layers: Layers) -> tuple[Floats, Floats, Floats]:
-    """(N,) cost of each copy by its cones, by all rows that are read, and by all rows.
+    """Cost of each of N copies, computed in three ways.
 
-    In rows of one layer; a row that looks at k keys costs 1 + k / (4 x width): so many more products.
+    The unit is one row of one layer. A row that attends to k keys costs 1 + k / (4 x width), because of its
+    additional products.
+
+    Args:
+        changed, asked_rows, starts, layers: as for `cones`.
+
+    Returns:
+        Three arrays (N,) float32: the cost of the rows in the cones, of all rows that affect a queried row,
+        and of all rows.
     """
     all_rows = [Spans(starts[:-1], starts[1:])] * (len(layers.windows) + 1)
     read_rows = _backward_cones(asked_rows, starts, layers)
@@ -147,9 +161,10 @@ class Block:
     """Attention of N blocks of A rows over M keys each, in one call.
 
     Args:
-        group: its sizes and mask.
-        rows: (N x A,) among the rows that the layer computes; 0 where a block has fewer.
-        keys: (N x M,) among the sequences' T rows and, behind them, the copies' rows of the layer below.
+        group: sizes and mask of the blocks.
+        rows: (N x A,) index among the rows that the layer computes; 0 in unused slots of a block.
+        keys: (N x M,) index among the T rows of the sequences, followed by the rows of the copies in the
+            layer below.
     """
 
     group: Group
@@ -159,15 +174,15 @@ class Block:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """One layer of all copies.
+    """The computation of one layer for all copies.
 
     Args:
-        below: (P,) the sequence's token at the place of each row of the layer below.
-        rows: (R,) the sequence's token at the place of each row of this layer.
-        shared: (S,) which rows of the layer below are also computed here, ascending.
-        place: (S,) where they stand in this layer.
-        blocks: attention.
-        outputs: (R,) the query slot of each row, over all blocks.
+        below: (P,) for each row of the layer below, the token of the sequence at its place.
+        rows: (R,) for each row of this layer, the token of the sequence at its place.
+        shared: (S,) rows of the layer below that this layer also computes, ascending.
+        place: (S,) index of these rows in this layer.
+        blocks: the attention calls.
+        outputs: (R,) query slot of each row, over all blocks.
     """
 
     below: Tensor
@@ -180,15 +195,15 @@ class Step:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConeBatch(Movable):
-    """Sequences, packed into one row of T tokens, and what differs in their masked copies.
+    """Sequences packed into one row of T tokens, and the differences of their masked copies.
 
     Args:
-        sequences: the packed row; nothing of it is asked.
-        tokens: (P,) ids that the copies hold at the places of `steps[0].below`.
-        steps: of the layers, first to last.
-        asked: (Q,) each asked row among the sequences' T and, behind them, the copies' rows of the last
-            layer.
-        unchanged: whether anything is asked where a copy is like its sequence.
+        sequences: the packed row; none of its positions is queried.
+        tokens: (P,) ids that the copies have at the places of `steps[0].below`.
+        steps: one step for each layer, first to last.
+        asked: (Q,) index of each queried row among the T rows of the sequences, followed by the rows of the
+            copies in the last layer.
+        unchanged: whether a queried row of a copy is equal to that of its sequence.
     """
 
     sequences: PackedBatch
@@ -199,7 +214,7 @@ class ConeBatch(Movable):
 
 
 class Places(NamedTuple):
-    """Tokens of copies, ordered by copy: (P,) copy, position in it, and id that stands there."""
+    """Tokens of copies, ordered by copy: (P,) number of the copy, position in the copy, and token id."""
 
     copy: Longs
     position: Longs
@@ -209,13 +224,15 @@ class Places(NamedTuple):
 def cone_batch(
     sequences: PackedBatch, sequence: Longs, changed_places: Places, asked_places: Places, layers: Layers
 ) -> ConeBatch:
-    """The batch that computes N masked copies where they differ from their sequences.
+    """The batch that computes N masked copies only where they differ from their sequences.
 
     Args:
-        sequences: D of them in one packed row.
-        sequence: (N,) the one that each copy is made of, ascending.
-        changed_places: where copies differ from it, by ascending position within a copy.
-        asked_places: at least one in each copy.
+        sequences: D sequences in one packed row.
+        sequence: (N,) index of the sequence that each copy is made from, ascending.
+        changed_places: tokens in which copies differ from their sequences, by ascending position within a
+            copy.
+        asked_places: queried tokens, at least one in each copy.
+        layers: the layers of the encoder.
     """
     bounds = running_totals(np.asarray(sequences.lengths, dtype=np.int64))
     total = bounds[-1]
@@ -259,7 +276,7 @@ def _index_tensor(values: Longs) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64))
 
 
-# Rows of a block with a window: more are cut, so that keys which no row looks at are few.
+# Largest size of a block, in windows: longer ranges are split, so that few keys are attended to by no row.
 _LONGEST = 4
 _SHORTEST = 16
 
@@ -267,7 +284,7 @@ _SHORTEST = 16
 def _blocks(
     rows: Longs, spans: Spans, value_place: Longs, starts: Longs, window: int | None, width: int
 ) -> tuple[tuple[Block, ...], Longs]:
-    """Attention of a layer's rows, and the slot of each."""
+    """The attention calls for the rows of a layer, and the query slot of each row."""
     if window is None:
         copy = np.searchsorted(starts, rows, side="right") - 1
         first = np.flatnonzero(np.diff(copy, prepend=-1))
@@ -298,7 +315,7 @@ def _blocks(
 def _block(
     rows: Longs, first: Longs, count: Longs, low: Longs, high: Longs, value_place: Longs, window: int | None
 ) -> tuple[Block, Longs]:
-    """One call, and which of its slots are rows."""
+    """One attention call, and the slots that contain rows."""
     place = first[:, None] + np.arange(count.max())
     is_row = place < (first + count)[:, None]
     keys = low[:, None] + np.arange((high - low).max())
@@ -307,12 +324,12 @@ def _block(
     keys[~in_window] = 0
     mask: NDArray[np.bool_] | None = None if in_window.all() else in_window[:, None, None, :]
     if window is not None:
-        # Blocks of the same shape share a mask, as nearly all do.
+        # Blocks of the same shape share a mask. Nearly all blocks have the same shape.
         alike = len(np.unique(rows[first] - low)) == len(np.unique(count)) == 1 and bool(in_window.all())
         mask_blocks = slice(0, 1) if alike else slice(None)
         is_near = np.abs(rows[place[mask_blocks]][:, :, None] - keys[mask_blocks][:, None, :]) <= window
         is_near &= in_window[mask_blocks][:, None, :]
-        is_near[:, :, 0] |= ~is_row[mask_blocks]  # a slot without a row must look at something
+        is_near[:, :, 0] |= ~is_row[mask_blocks]  # a slot without a row must attend to something
         mask = is_near[:, None]
     group = Group(
         len(first), place.shape[1], keys.shape[1], None if mask is None else torch.from_numpy(mask.copy())
@@ -322,7 +339,7 @@ def _block(
 
 
 def _group_blocks(rows: Longs, keys: Longs, width: int) -> list[Longs]:
-    """Blocks of similar sizes in groups that grow while their padding is cheaper than another call."""
+    """Groups of blocks of similar size; a group grows while its padding is cheaper than another call."""
     if not len(rows):
         return []
     sizes, kind, block_counts = np.unique(keys << 32 | rows, return_inverse=True, return_counts=True)

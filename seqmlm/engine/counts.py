@@ -1,22 +1,25 @@
-"""Counts of units among their neighbours: n-grams read in any direction, in bounded memory.
+"""Counts of units next to their neighbours: n-grams read in any direction, in bounded memory.
 
-A chain is a list of places around a unit, nearest first: (-1, -2, -3, -4) is a forward n-gram, (1, 2, 3, 4) a
-backward one, (-1, 1, -2, 2) reads both sides. With h_k the units at its first k places, n the number of
-tokens of the unit, and counts over training units with n tokens,
+A chain is a list of places around a unit, nearest first. For example, (-1, -2, -3, -4) is a forward n-gram
+and (1, 2, 3, 4) a backward n-gram. The chain (-1, 1, -2, 2) reads both sides. Let h_k be the units at the
+first k places of a chain, and n the number of tokens of the unit. With counts c over training units of n
+tokens,
 
     P_k(u | h_k, n) = (max(c(h_k u) - d_k, 0) + r_k P_{k-1}(u | h_{k-1}, n)) / (c(h_k) + a_k)
-    r_k = a_k + d_k t(h_k) + what c(h_k) counts of pruned units        P_{-1}(u | n) = product of the unigram
+    r_k = a_k + d_k t(h_k) + the count in c(h_k) of pruned units       P_{-1}(u | n) = product of the unigram
 
-where t(h) is the number of different units kept after h: the predictive rule of the hierarchical Pitman-Yor
-process (Teh 2006). What is counted among the other units of the same record comes on top, with d = 0 (Kuhn
-and De Mori 1990; for code Tu et al. 2014). Every P_k sums to 1 over all strings of n ordinary tokens.
+where t(h) is the number of different units kept after h. This is the predictive rule of the hierarchical
+Pitman-Yor process (Teh 2006). Counts among the other units of the same record are added in the same way,
+with d = 0. Sources are Kuhn and De Mori (1990) and, for code, Tu et al. (2014). Every P_k sums to 1 over all
+strings of n ordinary tokens.
 
-Units of one position are a set (the events of a visit): their order is never read. The places of a chain are
-then other members of the set, or members of the set before or after, drawn anew in each of several draws over
-which P is averaged.
+Units at the same position form a set, such as the events of a visit, and their order is never used. The
+places of a chain are then other members of the set, or members of the set before or after. They are drawn
+several times, and P is the average over these draws.
 
-The trade-off: names of units and contexts are 64-bit hashes in sorted arrays. That is a tenth of the memory
-of dictionaries, and no text can be read out of them; two in 10^7 of them are equal with probability 3e-6.
+Units and contexts are stored as 64-bit hashes in sorted arrays. They take a tenth of the memory of
+dictionaries, and no text can be read from them. The cost: two of 10^7 hashes are equal with probability
+3e-6.
 """
 
 from __future__ import annotations
@@ -37,20 +40,23 @@ Hashes = NDArray[np.uint64]
 Where = Literal["sequence", "together", "before", "after"]
 
 FIT_DRAWS, _ASK_DRAWS = 4, 16
-RECORD_LENGTHS = 3  # contexts of so many lengths are counted in the record, the empty one included
-FEW_SYMBOLS = 8  # an alphabet so small has long contexts, and nothing of its own in a record
+RECORD_LENGTHS = 3  # number of context lengths that are counted in the record, including length 0
+FEW_SYMBOLS = 8  # an alphabet of at most this size uses long contexts and no counts from the record
 _COUNT = np.dtype(np.uint32)
 _EDGE = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True)
 class Chain:
-    """Where the contexts of a unit stand.
+    """The places of the context that a chain reads around a unit.
 
     Args:
-        name: of the chain.
-        places: distances in units, nearest first; of a set only their number counts.
-        where: in a sequence, or in which set.
+        name: name of the chain.
+        places: distances in units, nearest first. For a set, only their number matters.
+        where: whether the context is in the sequence, or in which set.
+
+    Raises:
+        ValueError: `where` is unknown, or a place is 0.
     """
 
     name: str
@@ -59,13 +65,17 @@ class Chain:
 
     def __post_init__(self) -> None:
         if self.where not in get_args(Where) or 0 in self.places:
-            raise ValueError(f"the chain {self.name} reads no places known here")
+            raise ValueError(f"the chain {self.name} has unknown places")
 
 
 def chains_for(symbols: int, *, sets: bool) -> tuple[Chain, ...]:
-    """The chains of an alphabet: contexts of 4 units, of 10 where it has at most eight symbols.
+    """The chains for an alphabet: contexts of 4 units, or of 10 if it has at most eight symbols.
 
-    The chain that reads both sides, or the whole set, is the first.
+    The first chain reads both sides or, for sets, the whole set.
+
+    Args:
+        symbols: number of symbols in the alphabet.
+        sets: whether units at the same position form sets.
     """
     if sets:
         return (
@@ -83,19 +93,22 @@ def chains_for(symbols: int, *, sets: bool) -> tuple[Chain, ...]:
     )
 
 
-# Units by name
+# Units and their hashes
 
 
 @dataclass(frozen=True, eq=False)
 class UnitHashes:
-    """N units of several sequences, end to end.
+    """N units of several sequences, one sequence after another.
 
     Args:
-        hashes: (N,) of each unit's symbols.
-        tokens: (N,) how many they are; 0 for a unit of special tokens, which is context and nothing else.
-        log2_unigram: (N,) log2 of the product of their unigram probabilities.
-        sequence: (N,) number of its sequence, ascending. record: (N,) of its record.
-        position: (N,) ascending within a sequence, equal within a set; None where nothing is a set.
+        hashes: (N,) hash of the symbols of each unit.
+        tokens: (N,) number of symbols of each unit; 0 for a unit of special tokens, which is used only as
+            context.
+        log2_unigram: (N,) log2 of the product of the unigram probabilities of the symbols.
+        sequence: (N,) number of the sequence, ascending.
+        record: (N,) number of the record.
+        position: (N,) position, ascending within a sequence and equal within a set; None if there are no
+            sets.
     """
 
     hashes: Hashes
@@ -117,13 +130,15 @@ def hash_units(
     *,
     mirrored: bool = False,
 ) -> UnitHashes:
-    """The units of sequences, named by hashes.
+    """The units of sequences as hashes.
 
     Args:
-        rule: says what a unit is.
-        log2_unigram: (K,) of each symbol.
-        records: for each sequence the number of its record; None where each is one.
-        mirrored: also the other reading of each, where units have one (the other strand of DNA).
+        rule: defines what a unit is.
+        encodings: the sequences.
+        log2_unigram: (K,) log2 of the unigram probability of each symbol.
+        records: number of the record for each sequence; None if each sequence is its own record.
+        mirrored: whether to add the other reading of each sequence, if units have one (the other strand of
+            DNA).
     """
     empty = np.zeros(0, dtype=np.int64)
     sizes, symbols, positions, sets = [empty], [empty], [empty], False
@@ -156,24 +171,24 @@ def hash_units(
 
 
 def symbol_hashes(symbols: Longs) -> Hashes:
-    """(K,) the names of units of one symbol each."""
+    """(K,) hashes of units that consist of one symbol each."""
     return _scramble(_scramble(symbols.astype(np.uint64)))
 
 
 def _sums(sizes: Longs, names: Hashes) -> Hashes:
-    """The sum of each of consecutive stretches of these sizes, modulo 2^64; 0 for an empty one."""
+    """The sum of each of consecutive ranges with the given sizes, modulo 2^64; 0 for an empty range."""
     upto = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(names, dtype=np.uint64)])
     ends = np.cumsum(sizes)
     return np.asarray(upto[ends] - upto[ends - sizes])
 
 
 def _scramble(values: Hashes) -> Hashes:
-    """A permutation of 64-bit numbers (SplitMix64)."""
+    """A permutation of the 64-bit numbers (SplitMix64)."""
     return splitmix64(values + _EDGE)
 
 
 def _pair(first: Hashes, second: Hashes) -> Hashes:
-    """A name for two names in this order."""
+    """The hash of an ordered pair of hashes."""
     return _scramble(first * np.uint64(3) + second)
 
 
@@ -181,7 +196,10 @@ def _pair(first: Hashes, second: Hashes) -> Hashes:
 
 
 def contexts(units: UnitHashes, chain: Chain, draws: int = _ASK_DRAWS) -> Iterator[Hashes]:
-    """(D, N) the name of each unit's context of 0, 1, ... places; D is 1 but for sets."""
+    """(D, N) hash of the context of each unit, for contexts of 0, 1, ... places.
+
+    D is the number of draws for sets, and 1 otherwise.
+    """
     sets = chain.where != "sequence"
     context = np.broadcast_to(_scramble(units.tokens.astype(np.uint64)), (draws if sets else 1, len(units)))
     yield context
@@ -196,7 +214,11 @@ def contexts(units: UnitHashes, chain: Chain, draws: int = _ASK_DRAWS) -> Iterat
 
 
 def _neighbours(units: UnitHashes, place: int) -> tuple[Longs, Bools]:
-    """(N,) the index of the unit at a distance from each; (N,) whether its sequence has one there."""
+    """The unit at distance `place` from each unit.
+
+    Returns:
+        (N,) index of that unit; (N,) whether the sequence has a unit there.
+    """
     index = np.arange(len(units)) + place
     inside = (index >= 0) & (index < len(units))
     index = np.where(inside, index, 0)
@@ -204,10 +226,10 @@ def _neighbours(units: UnitHashes, place: int) -> tuple[Longs, Bools]:
 
 
 def _set_members(units: UnitHashes, chain: Chain, number: int, draws: int) -> Hashes:
-    """(D, N) a member of the set that the chain reads, for each unit and draw; never the unit itself.
+    """(D, N) a drawn member of the set that the chain reads, for each unit and draw; never the unit itself.
 
-    What is drawn depends on the sequence's other units alone: not on their order or on other sequences, and
-    not on the unit that is asked, or P would not sum to 1.
+    The draw depends only on the other units of the sequence. It does not depend on their order, on other
+    sequences, or on the unit whose probability is computed. Otherwise P would not sum to 1.
     """
     assert units.position is not None
     first = np.ones(len(units), dtype=np.bool_)
@@ -221,7 +243,7 @@ def _set_members(units: UnitHashes, chain: Chain, number: int, draws: int) -> Ha
     source_set = np.where(exists, source_set, 0)
     exists &= units.sequence[start[source_set]] == units.sequence
     count = np.where(exists, size[source_set] - (shift == 0), 0)
-    # A sum of names does not know their order, nor does the place of a name among those of its set.
+    # Neither the sum of hashes nor the rank of a hash in its set depends on the order of the units.
     other_hashes = _sums(np.bincount(units.sequence), units.hashes)[units.sequence] - units.hashes
     draw_number = np.arange(draws, dtype=np.uint64)[:, None] + np.uint64(draws * number)
     random_bits = _scramble(_pair(other_hashes[None], draw_number)) >> np.uint64(11)
@@ -238,8 +260,10 @@ class Counts(NamedTuple):
     """Counts of units in contexts of one length, each (..., N).
 
     Args:
-        counts: of the unit in the context. totals: of the context.
-        kept, types: units counted in the context that were kept, and how many different ones.
+        counts: count of the unit in the context.
+        totals: count of the context.
+        kept: number of units counted in the context that were kept after pruning.
+        types: number of different units kept in the context.
     """
 
     counts: Doubles
@@ -250,11 +274,16 @@ class Counts(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """Contexts of one length and what stood in them, as sorted arrays of names.
+    """Contexts of one length and the units in them, as sorted arrays of hashes.
 
     Args:
-        contexts: (C,) names; totals, kept, types: (C,) see `Counts`.
-        events: (E,) names of a context with a unit; counts: (E,).
+        contexts: (C,) hashes of the contexts, ascending.
+        totals, kept, types: (C,) see `Counts`.
+        events: (E,) hashes of pairs of a context and a unit, ascending.
+        counts: (E,) count of each pair.
+
+    Raises:
+        ValueError: the arrays have different lengths or wrong types.
     """
 
     contexts: Hashes
@@ -269,14 +298,19 @@ class Level:
         names = {array.dtype for array in (self.contexts, self.events)} == {np.dtype(np.uint64)}
         counts = {array.dtype for array in (self.totals, self.kept, self.types, self.counts)}
         if len(sizes) > 1 or len(self.events) != len(self.counts) or not names or counts != {_COUNT}:
-            raise ValueError("names and counts that do not belong together")
+            raise ValueError("hashes and counts do not belong together")
 
     @property
     def bytes(self) -> int:
+        """Memory of the arrays, in bytes."""
         return sum(getattr(self, column.name).nbytes for column in fields(self))
 
     def find(self, context: Hashes, unit: Hashes) -> Counts:
-        """The counts of units in contexts, of any one shape; 0 where never seen."""
+        """The counts of units in contexts, 0 for those that do not occur in the training data.
+
+        Args:
+            context, unit: hashes, of shapes that broadcast to the shape of the result.
+        """
         if not len(self.contexts):
             zeros = np.zeros(np.broadcast_shapes(context.shape, unit.shape))
             return Counts(zeros, zeros, zeros, zeros)
@@ -292,7 +326,7 @@ class Level:
 
 
 def _index_of(hashes: Hashes, keys: Hashes) -> Longs:
-    """The index of each wanted name, -1 where it is not there."""
+    """The index of each key in the sorted hashes, or -1 if it is missing."""
     place = np.minimum(np.searchsorted(hashes, keys), len(hashes) - 1)
     return np.where(hashes[place] == keys, place, -1)
 
@@ -301,13 +335,14 @@ def count(units: UnitHashes, chain: Chain, *, budget: int, min_records: int = 1)
     """Count a chain over training units.
 
     Args:
-        units: of the training split; their records are the subjects.
-        budget: bytes that the levels may take. Each gets an equal part, and what shorter ones leave; of a
-            level that needs more, the rarest units go.
-        min_records: records that whatever is kept must occur in.
+        units: units of the training split.
+        chain: the chain to count.
+        budget: bytes for all levels. Each level gets an equal part, plus the rest that shorter levels did
+            not use. If a level needs more, its rarest units are dropped.
+        min_records: number of records in which a context or unit must occur to be kept.
 
     Returns:
-        A level for each length, from 0 on.
+        One level for each context length, from 0 on.
     """
     inside = np.flatnonzero(units.tokens > 0)
     levels: list[Level] = []
@@ -331,7 +366,7 @@ def _level(context: Hashes, unit: Hashes, record: Longs, budget: int, min_record
         frequent_contexts = names[_records_with(names, context, record) >= min_records]
         is_allowed = np.isin(context[first], frequent_contexts)
         is_allowed &= _records_with(events, pairs, record) >= min_records
-    # One event takes 12 bytes, its context 20: the rarest units go until all fit.
+    # An event takes 12 bytes and a context 20. The rarest units are dropped until everything fits.
     rarest, max_events = 1, budget // 12
     if len(counts) > max_events:
         rarest = int(np.partition(counts, len(counts) - max_events - 1)[len(counts) - max_events - 1]) + 1
@@ -353,7 +388,7 @@ def _level(context: Hashes, unit: Hashes, record: Longs, budget: int, min_record
 
 
 def _records_with(names: Hashes, occurrences: Hashes, record: Longs) -> Longs:
-    """(E,) in how many different records each name occurs."""
+    """(E,) number of different records in which each hash occurs."""
     order = np.lexsort((record, occurrences))
     name, owner = occurrences[order], record[order]
     is_new = np.ones(len(name), dtype=np.bool_)
@@ -364,7 +399,8 @@ def _records_with(names: Hashes, occurrences: Hashes, record: Longs) -> Longs:
 def record_counts(units: UnitHashes, chain: Chain) -> list[Counts]:
     """Counts among the other units of each unit's record, for contexts of 0, 1, ... places: (1, N) each.
 
-    Neither the unit itself is counted nor what has it as context, which would say what it is.
+    The unit itself is not counted. Units that have it in their context are not counted either, because they
+    would reveal it.
     """
     by_length = []
     lengths = RECORD_LENGTHS if chain.where == "sequence" else 1
@@ -375,7 +411,7 @@ def record_counts(units: UnitHashes, chain: Chain) -> list[Counts]:
         total = _occurrences_elsewhere(context_names, has_tokens)
         unit_counts = _occurrences_elsewhere(event_names, has_tokens)
         for place in chain.places[:length]:
-            # The unit that has this one at `place` of its context.
+            # The unit whose context has this unit at `place`.
             index, exists = _neighbours(units, -place)
             exists &= has_tokens[index]
             total -= exists & (context_names[index] == context_names)
@@ -387,7 +423,7 @@ def record_counts(units: UnitHashes, chain: Chain) -> list[Counts]:
 
 
 def _occurrences_elsewhere(names: Hashes, is_counted: Bools) -> Longs:
-    """How often each name occurs elsewhere, where `is_counted` is true."""
+    """Number of other places where each hash occurs and `is_counted` is True."""
     _, place = np.unique(names, return_inverse=True)
     times = np.bincount(place[is_counted], minlength=int(place.max(initial=-1)) + 1)
     return times[place] - is_counted

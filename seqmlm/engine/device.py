@@ -1,4 +1,4 @@
-"""What depends on the device: precision, random state, and memory."""
+"""Functions that depend on the device: precision, random state, and memory."""
 
 from __future__ import annotations
 
@@ -17,19 +17,24 @@ _MEMORY_SIGNS = ("out of memory", "can't allocate memory", "not enough memory", 
 
 
 def best_device() -> torch.device:
-    """The default device: the accelerator, or the CPU of a machine without one."""
+    """The default device: the accelerator, or the CPU if the machine has no accelerator."""
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return torch.device("cpu") if accelerator is None else accelerator
 
 
 def resolve_precision(precision: Precision, device: torch.device | None = None) -> Precision:
-    """The meaning of "auto" on a device (default: `best_device`): "fp32" or "bf16"; see `compute_dtype`."""
+    """The precision that is used on a device, "fp32" or "bf16"; see `compute_dtype`.
+
+    Args:
+        precision: the requested precision.
+        device: the device; None for `best_device`.
+    """
     dtype = compute_dtype(precision, best_device() if device is None else device)
     return "bf16" if dtype == torch.bfloat16 else "fp32"
 
 
 def compute_dtype(precision: Precision, device: torch.device) -> torch.dtype:
-    """The type matrix products run in: "auto" is bfloat16 on CUDA where the device has it, else float32."""
+    """The type of matrix products; "auto" is bfloat16 on CUDA devices that support it, else float32."""
     if precision == "auto":
         fast = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         return torch.bfloat16 if fast else torch.float32
@@ -37,12 +42,12 @@ def compute_dtype(precision: Precision, device: torch.device) -> torch.dtype:
 
 
 def autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:
-    """Context in which forwards compute in `dtype`; parameters and reductions stay float32."""
+    """Context in which forward passes compute in `dtype`; parameters and reductions stay float32."""
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16)
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:
-    """The state of the generators that dropout draws from: uint8 tensors "cpu" and, on a GPU, "cuda"."""
+    """The state of the generators for dropout: uint8 tensors "cpu" and, on a GPU, "cuda"."""
     state = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
         state["cuda"] = torch.cuda.get_rng_state(device)
@@ -50,7 +55,7 @@ def random_state(device: torch.device) -> dict[str, Tensor]:
 
 
 def set_random_state(device: torch.device, state: Mapping[str, Tensor]) -> None:
-    """Restore what `random_state` returned; a device that no longer exists is skipped."""
+    """Restore a state from `random_state`; a device that no longer exists is skipped."""
     torch.set_rng_state(state["cpu"].clone())
     if device.type == "cuda" and "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"].clone(), device)
@@ -58,7 +63,7 @@ def set_random_state(device: torch.device, state: Mapping[str, Tensor]) -> None:
 
 @contextmanager
 def random_state_kept(device: torch.device) -> Iterator[None]:
-    """Context after which the random state is the same as before."""
+    """Context that restores the random state at its end."""
     state = random_state(device)
     try:
         yield
@@ -75,11 +80,11 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def release_memory(device: torch.device) -> None:
-    """Give cached blocks back, so that smaller batches do not fail because of fragments of larger ones."""
+    """Return cached memory, so that smaller batches do not fail because of fragments from larger ones."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
     elif sys.platform.startswith("linux") and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
-        trim(0)  # of the GNU C library alone
+        trim(0)  # only the GNU C library has this function
 
 
 # From malloc.h of the GNU C library.
@@ -91,12 +96,13 @@ _LARGE = 2**30
 def keep_freed_memory() -> bool:
     """Keep freed memory blocks of up to 1 GiB in the process instead of returning them to the kernel.
 
-    A step allocates and frees the same hundreds of megabytes again and again. By default the GNU C library
-    unmaps blocks of over 32 MiB at once and trims the heap's end, and the kernel then zeroes every page of
-    the next step: 5 to 10 % of the time of a small model's step on two cores. The peak is unchanged.
+    A training step allocates and frees the same hundreds of megabytes again and again. By default the GNU C
+    library unmaps blocks of over 32 MiB at once and trims the end of the heap. The kernel then zeroes every
+    page for the next step. This costs 5 to 10 % of a step of a small model on two cores. The peak memory
+    does not change.
 
     Returns:
-        Whether this C library accepted the setting (others keep their own defaults).
+        Whether the C library accepted the setting. Other libraries keep their own defaults.
     """
     if not sys.platform.startswith("linux"):
         return False

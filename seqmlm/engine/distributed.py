@@ -1,7 +1,8 @@
-"""One or several processes behind the same interface: data parallel (DDP) or sharded (FSDP2).
+"""One or several processes with the same interface: data parallel (DDP) or sharded (FSDP2).
 
-Each process computes gradients of its share of a global batch. Both DDP and FSDP2 average them over the
-processes, so a loss divided by the global count is multiplied by the number of processes first.
+Each process computes the gradients of its share of a global batch. Both DDP and FSDP2 average them over the
+processes. A loss that was divided by the global count is therefore first multiplied by the number of
+processes.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ class Processes:
     """The processes of one training.
 
     Args:
-        device: "auto" takes the accelerator of the machine where there is one.
+        device: "auto" uses the accelerator of the machine, if there is one.
         sharding: "fsdp2" divides parameters, gradients and optimizer state among the processes.
 
     Raises:
-        UsageError: a launcher started several processes that are not connected: each would train alone into
-            the same folder.
+        UsageError: a launcher started several processes that are not connected. Each would train its own
+            model into the same folder.
     """
 
     def __init__(self, device: Literal["auto", "cpu"] = "auto", sharding: Sharding = "none") -> None:
         cpu = device == "cpu" or not torch.accelerator.is_available()
-        # The loop sets the precision: Accelerate would wrap `forward` permanently, evaluation included.
+        # The loop sets the precision. Accelerate would wrap `forward` permanently, also for evaluations.
         self.accelerator = Accelerator(cpu=cpu, mixed_precision="no")
         self.device: torch.device = self.accelerator.device
         self.rank: int = self.accelerator.process_index
@@ -53,18 +54,24 @@ class Processes:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process reports and writes."""
+        """Whether this process reports results and writes files."""
         return self.rank == 0
 
     def wrap(self, module: nn.Module) -> nn.Module:
-        """The module to call in training; it shares the parameters of `module`, already on the device."""
+        """The module to call in training; it shares its parameters with `module`, which is on the device."""
         if self.sharded:
             return shard(module, self.device, self.world)
         return cast(nn.Module, self.accelerator.prepare_model(module))
 
     @contextmanager
     def gradients(self, module: nn.Module, *, synchronise: bool) -> Iterator[None]:
-        """Context of one forward and backward: accumulate locally, or also exchange gradients."""
+        """Context of one forward and backward pass.
+
+        Args:
+            module: the wrapped module.
+            synchronise: whether to exchange gradients between processes; otherwise they only accumulate
+                locally.
+        """
         if isinstance(module, FSDPModule):
             module.set_requires_gradient_sync(synchronise)
             yield
@@ -74,13 +81,16 @@ class Processes:
             yield
 
     def forget_forward(self, module: nn.Module) -> None:
-        """Reset after a forward without backward: FSDP2 would keep the root gathered and lose gradients."""
+        """Reset the module after a forward pass without a backward pass.
+
+        Otherwise FSDP2 would keep the parameters of the root gathered and lose gradients.
+        """
         for part in module.modules():
             if isinstance(part, FSDPModule):
                 part.reshard()
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """Add up over all processes, in place."""
+        """The sum of a tensor over all processes, computed in place."""
         if self.world > 1:
             dist.all_reduce(tensor)
         return tensor
@@ -94,12 +104,12 @@ class Processes:
         return cast(list[int], tensor.tolist())
 
     def from_main(self, value: int) -> int:
-        """The main process's value."""
+        """The value of the main process, in every process."""
         tensor = torch.tensor(value if self.is_main else 0, dtype=torch.int64, device=self.device)
         return int(self.sum(tensor))
 
     def text_from_main(self, text: str) -> str:
-        """The main process's text, to every process."""
+        """The text of the main process, in every process."""
         if self.world == 1:
             return text
         content = text.encode()
@@ -112,7 +122,7 @@ class Processes:
         return bytes(shared.tolist()).decode()
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
-        """Equally shaped CPU tensors of all processes, in rank order."""
+        """The CPU tensors of all processes, in the order of their ranks; they must have equal shapes."""
         if self.world == 1:
             return [tensor]
         on_device = tensor.to(self.device)
@@ -121,10 +131,10 @@ class Processes:
         return [part.cpu() for part in parts]
 
     def agree(self, error: Exception | None) -> None:
-        """Synchronise; if any process failed, all fail, so that none waits forever.
+        """Wait for all processes. If one has failed, all raise an error, so that none waits forever.
 
         Raises:
-            This process's error, or a TrainingError if another process has one.
+            Exception: the error of this process, or a TrainingError if another process has failed.
         """
         failed = self.largest([error is not None])[0]
         if error is not None:
@@ -134,9 +144,10 @@ class Processes:
 
 
 def shard(module: nn.Module, device: torch.device, world: int) -> nn.Module:
-    """FSDP2: each member of a module list (a transformer layer) is a unit of its own, the root the rest.
+    """Shard a module with FSDP2: each transformer layer is its own unit, and the root is the rest.
 
-    Parameters, and so the reduction of gradients, stay float32.
+    A layer is a member of a module list. Parameters stay float32, and gradients are therefore added in
+    float32.
     """
     mesh = init_device_mesh(device.type, (world,))
     for part in list(module.modules()):
@@ -148,7 +159,11 @@ def shard(module: nn.Module, device: torch.device, world: int) -> nn.Module:
 
 
 def clip_gradients(parameters: Sequence[nn.Parameter], limit: float | None) -> Tensor:
-    """Scale gradients down to a total norm of `limit`; returns the norm before, a scalar on the device."""
+    """Scale gradients down to a total norm of at most `limit`.
+
+    Returns:
+        The norm before scaling, a scalar on the device.
+    """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)
     if isinstance(norm, DTensor):

@@ -1,9 +1,9 @@
-"""Writing that survives a kill or a power cut, in one place, so that a test can stop at each operation.
+"""Writing that survives a kill or a power failure, in one place, so that tests can stop at each operation.
 
-Every file that must never be seen half-written goes through here: checkpoints, run records, cursors, reports.
-Only a regular file is ever replaced: a link, a pipe or a device under its name stays what it is. The locks
-that keep two processes from writing the same thing are here too. Nothing heavy is imported, so that any part
-of the package can use it.
+All files that must never be half-written are written here: checkpoints, run records, cursors, reports. Only
+a regular file is ever replaced. A link, a pipe or a device with the same name stays unchanged. This module
+also has the locks that prevent two processes from writing the same file. It imports nothing heavy, so that
+every part of the package can use it.
 """
 
 from __future__ import annotations
@@ -30,10 +30,13 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class Disk:
-    """The operations durable files are made of. Tests replace it by one that fails, or kills, at the n-th."""
+    """The operations that durable files use.
+
+    Tests replace it by a version that fails, or kills the process, at the n-th operation.
+    """
 
     def write(self, handle: IO[bytes], data: bytes | memoryview) -> None:
-        """Write all of `data` to an unbuffered file; the system takes at most 2 GiB at a time."""
+        """Write all of `data` to an unbuffered file; the system accepts at most 2 GiB per call."""
         unwritten = memoryview(data)
         while unwritten:
             unwritten = unwritten[handle.write(unwritten) :]
@@ -47,36 +50,39 @@ class Disk:
             os.close(descriptor)
 
     def rename(self, source: Path, target: Path) -> None:
+        """Rename a file or folder; a regular file with the new name is replaced."""
         os.rename(source, target)
 
     def remove(self, folder: Path) -> None:
+        """Remove a folder with its contents."""
         shutil.rmtree(folder)
 
 
 DISK = Disk()
-"""What everything here writes with; tests replace it."""
+"""The `Disk` that all functions here use; tests replace it."""
 
 
 def is_full(error: OSError) -> bool:
-    """Whether an operation failed because no more can be stored: full disk, quota or file size limit."""
+    """Whether an operation failed because of a full disk, a quota or a limit on the file size."""
     return error.errno in _FULL
 
 
 def replace_file(path: Path, data: bytes | Callable[[IO[bytes]], object], *, mode: int = 0o666) -> None:
-    """Give a file new contents at once: whenever the process dies, the old file or the new one is there.
+    """Replace the contents of a file at once.
 
-    The contents go to a file beside it, which is synced and renamed; then the folder is synced. A kill may
-    leave that file, `<name>.<8 hexadecimal digits>.tmp`, behind; the next process that writes the same file
+    If the process dies at any moment, the file has either its old or its new contents. They are first
+    written to a file next to it, which is synced and renamed. Then the folder is synced. A kill may leave
+    the temporary file `<name>.<8 hexadecimal digits>.tmp` behind. The next process that writes the same file
     removes it.
 
     Args:
         path: the file, in a folder that exists; absent or a regular file.
-        data: its contents, or a function that writes them to the open binary file it is given.
-        mode: permissions of the file from its first byte on; the process's umask takes away from them.
+        data: the contents, or a function that writes them to an open binary file.
+        mode: permissions of the file from its first byte on, reduced by the umask of the process.
 
     Raises:
-        OSError: the disk is full or cannot be written, or the path is a link, a pipe, a device or a folder;
-            what was there is intact.
+        OSError: the disk is full or cannot be written, or the path is a link, a pipe, a device or a folder.
+            The old contents are intact.
     """
     refuse_irregular(path)
     _remove_left_behind(path)
@@ -98,10 +104,10 @@ def replace_file(path: Path, data: bytes | Callable[[IO[bytes]], object], *, mod
 
 
 def refuse_irregular(path: Path) -> None:
-    """Refuse a path under which there is something else than a regular file.
+    """Raise an error if the path exists and is not a regular file.
 
     Raises:
-        FileExistsError: a link (wherever it leads), a pipe, a socket, a device or a folder.
+        FileExistsError: the path is a link (whatever its target), a pipe, a socket, a device or a folder.
     """
     kind = irregular_kind(path)
     if kind is not None:
@@ -109,10 +115,10 @@ def refuse_irregular(path: Path) -> None:
 
 
 def irregular_kind(path: Path) -> str | None:
-    """The kind of a path that is no regular file, such as "a symbolic link"; None for a file or nothing.
+    """The kind of a path, such as "a symbolic link", or None for a regular file or a missing path.
 
     Raises:
-        OSError: the path cannot be looked at.
+        OSError: the path cannot be examined.
     """
     try:
         mode = os.lstat(path).st_mode
@@ -132,26 +138,29 @@ _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
 
 @contextmanager
 def _temporary_file(path: Path, mode: int) -> Iterator[tuple[int, Path]]:
-    """A new, open file beside `path`, which other processes see to be in use as long as the context lasts."""
+    """A new, open file next to `path`; while the context lasts, other processes see that it is in use."""
     while True:
         unfinished = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         _hold(descriptor, wait=True)
         if os.fstat(descriptor).st_nlink:
             break
-        os.close(descriptor)  # another process took it for one left behind, before it was locked
-    lock_descriptor = os.dup(descriptor)  # shares the lock: that of a closed file is gone
+        os.close(descriptor)  # before it was locked, another process removed it as left behind
+    lock_descriptor = os.dup(descriptor)  # keeps the lock when the file is closed
     try:
         yield descriptor, unfinished
     finally:
         os.close(lock_descriptor)
 
 
-_LOOKED_AFTER: set[str] = set()  # files whose left-behind ones this process has removed
+_LOOKED_AFTER: set[str] = set()  # files whose temporary files this process has already removed
 
 
 def _remove_left_behind(path: Path) -> None:
-    """Remove unfinished files of this name that no process holds; once in a process, for a long folder."""
+    """Remove temporary files of this name that no process uses.
+
+    It runs once per process and name, because the folder may be long.
+    """
     if str(path) in _LOOKED_AFTER:
         return
     _LOOKED_AFTER.add(str(path))
@@ -173,7 +182,11 @@ def _remove_unheld(file: str) -> None:
 
 
 def _hold(descriptor: int, *, wait: bool = False) -> bool:
-    """Lock an open file until it is closed everywhere; False where another has it, or it cannot be locked."""
+    """Lock an open file until all its descriptors are closed.
+
+    Returns:
+        False if another process has the lock, or if the file cannot be locked.
+    """
     if sys.platform == "win32":
         return False
     import fcntl
@@ -186,17 +199,17 @@ def _hold(descriptor: int, *, wait: bool = False) -> bool:
 
 
 def move_into_place(finished: Path, target: Path) -> None:
-    """Give a finished file, or folder, its name once everything in it is on the disk.
+    """Give a finished file or folder its name, after everything in it is on the disk.
 
     Args:
-        finished: it, under another name of the same file system.
-        target: its name. A regular file there is replaced by a file, an empty folder by a folder.
+        finished: the file or folder, under another name in the same file system.
+        target: its new name. A file may replace a regular file, a folder may replace an empty folder.
 
     Raises:
-        OSError: the disk refuses it, or something else is there; `finished` is still there, unless only the
+        OSError: the disk refuses, or something else has the name. `finished` still exists, unless only the
             last sync was refused.
     """
-    if not finished.is_dir():  # the system lets a folder take the place of nothing but an empty folder
+    if not finished.is_dir():  # the system itself lets a folder replace only an empty folder
         refuse_irregular(target)
     for path in finished.rglob("*"):
         DISK.sync(path)
@@ -206,7 +219,7 @@ def move_into_place(finished: Path, target: Path) -> None:
 
 
 class HashingFile:
-    """A file being written, with the size and SHA-256 of what has gone into it."""
+    """A file that is being written, with the size and SHA-256 of everything written so far."""
 
     def __init__(self, handle: IO[bytes]) -> None:
         self._handle = handle
@@ -219,12 +232,15 @@ class HashingFile:
         self.size += len(data)
 
     def entry(self) -> dict[str, int | str]:
-        """The file's entry in a manifest: {size, sha256}."""
+        """The entry of the file in a manifest: {size, sha256}."""
         return {"size": self.size, "sha256": self._hash.hexdigest()}
 
 
 def write_bytes(path: Path, data: bytes) -> dict[str, int | str]:
-    """Write and sync a small file of a folder that is renamed as a whole; returns its manifest entry."""
+    """Write and sync a small file; returns its manifest entry {size, sha256}.
+
+    It is for files in a folder that is later renamed as a whole.
+    """
     with open(path, "wb", buffering=0) as handle:
         file = HashingFile(handle)
         file.write(data)
@@ -233,10 +249,10 @@ def write_bytes(path: Path, data: bytes) -> dict[str, int | str]:
 
 
 def entry_of(path: Path) -> dict[str, int | str]:
-    """The manifest entry {size, sha256} of a file that is there.
+    """The manifest entry {size, sha256} of an existing file.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     with open(path, "rb") as handle:
         digest = hashlib.file_digest(handle, "sha256").hexdigest()
@@ -249,15 +265,15 @@ def matches(path: Path, entry: Mapping[str, int | str]) -> bool:
 
 
 _owner_only_lock = threading.Lock()
-_owner_only_umasks: list[int] = []  # those before each `owner_only` that is in force, the outermost first
+_owner_only_umasks: list[int] = []  # the umask before each active `owner_only`, the outermost first
 
 
 @contextmanager
 def owner_only() -> Iterator[None]:
-    """Within it, only their owner may read files and folders that this process makes.
+    """Context in which only the owner may read files and folders that this process creates.
 
-    It sets the process's umask: it also holds for files that libraries make, for other threads, and for
-    processes that are started within it.
+    It sets the umask of the process. It therefore also applies to files that libraries create, to other
+    threads, and to processes that are started in the context.
     """
     with _owner_only_lock:
         _owner_only_umasks.append(os.umask(0o077))
@@ -267,12 +283,12 @@ def owner_only() -> Iterator[None]:
         with _owner_only_lock:
             outermost = _owner_only_umasks[0]
             _owner_only_umasks.pop()
-            if not _owner_only_umasks:  # threads may leave in another order than they came
+            if not _owner_only_umasks:  # threads may leave in a different order than they entered
                 os.umask(outermost)
 
 
 def is_owner_only() -> bool:
-    """Whether files that this process makes now are readable by their owner only (`owner_only`)."""
+    """Whether only the owner may read the files that this process creates now (see `owner_only`)."""
     return bool(_owner_only_umasks)
 
 
@@ -280,21 +296,23 @@ def is_owner_only() -> bool:
 
 
 class InUseError(StateError):
-    """Another process holds the lock of what was asked for."""
+    """Another process holds the requested lock."""
 
 
 class FileLock:
     """An exclusive lock on a file, held by one process (and one thread of it) at a time.
 
-    A POSIX record lock: the kernel drops it when the process dies, however it dies, and forked loader workers
-    do not inherit it, so a run killed with its workers still alive can be resumed at once.
+    It is a POSIX record lock. The kernel releases it when the process dies, for whatever reason. Forked
+    loader workers do not inherit it. A run that was killed while its workers still live can therefore be
+    resumed at once.
 
     Args:
-        path: the lock file; made where missing.
-        wait: seconds to try for; None means for ever.
-        holder: what the file stands for, for the message.
-        remedy: what to do where the file cannot be made.
-        passing: the file goes when the lock is given back, unless it has content: locks have none.
+        path: the lock file, created if missing.
+        wait: longest time to wait, in seconds; None for no limit.
+        holder: name of the protected thing, for the message.
+        remedy: advice for the message if the file cannot be created.
+        passing: whether to remove the file when the lock is released. A file with content is kept, because
+            lock files have no content.
     """
 
     _held_names: set[str] = set()  # noqa: RUF012 - one set for the process: record locks do not exclude threads
@@ -318,7 +336,7 @@ class FileLock:
 
         Raises:
             InUseError: another process holds it for longer than `wait`.
-            StateError: the file cannot be made.
+            StateError: the file cannot be created.
         """
         deadline = None if self.wait is None else time.monotonic() + self.wait
         while not self._try():
@@ -327,11 +345,11 @@ class FileLock:
             time.sleep(0.05)
 
     def release(self) -> None:
-        """Give the lock back; nothing happens where it is not held."""
+        """Release the lock; does nothing if it is not held."""
         if self._descriptor is not None:
             with self._guard:
-                # A file with content is somebody's own (poetry.lock). It goes before it is unlocked: whoever
-                # waits for it sees that it is gone.
+                # A file with content belongs to another program (poetry.lock). The lock file is removed
+                # before it is unlocked, so that waiting processes see that it is gone.
                 if self._passing and not os.fstat(self._descriptor).st_size:
                     with suppress(OSError):
                         os.unlink(self.path)
@@ -341,10 +359,13 @@ class FileLock:
 
     @property
     def is_held(self) -> bool | None:
-        """Whether a process of this machine holds it now; None where that cannot be told. Makes no file."""
+        """Whether a process on this machine holds the lock now; None if this cannot be determined.
+
+        It creates no file.
+        """
         with self._guard:
             if self._name in self._held_names:
-                return True  # closing another descriptor of its file would drop it
+                return True  # opening and closing the file again would release the lock
             if sys.platform != "linux":
                 return None
             import fcntl
@@ -375,7 +396,7 @@ class FileLock:
                     return False
                 if os.fstat(descriptor).st_nlink:
                     break
-                os.close(descriptor)  # its holder has removed it meanwhile
+                os.close(descriptor)  # its holder has removed it in the meantime
             self._descriptor = descriptor
             self._held_names.add(self._name)
             return True
@@ -396,7 +417,7 @@ class FileLock:
 
 
 def _try_lock(descriptor: int) -> bool:
-    """Lock without waiting; False if another process has it."""
+    """Lock without waiting; False if another process has the lock."""
     if sys.platform == "win32":
         import msvcrt
 

@@ -1,17 +1,19 @@
-"""A second opinion beside the model: what counts say of a unit, and the mixture of both.
+"""The mixture of the model with counts: a second source of probabilities for each unit.
 
-A masked model of some minutes knows a word of several tokens piece by piece and a rare one hardly at all;
-counts know it whole (`seqmlm.engine.counts`). Both give p(unit | its number of tokens, all others), so any
-mixture whose weights do not look at the unit itself is such a conditional too. The weights are learnt on
-held-out units, for each kind of place: tokens of the unit, and how long a context was seen in training and
-in the record.
+A masked model that trained for some minutes knows a word of several tokens only piece by piece, and hardly
+knows rare words. Counts know such words as a whole (`seqmlm.engine.counts`). Both give p(unit | its number
+of tokens, all other units). A mixture is again such a conditional, as long as its weights do not depend on
+the unit itself. The weights are fitted on held-out units. They depend on the number of tokens of the unit.
+They also depend on the length of its longest known context, in the training data and in the record.
 
-A sum needs nothing of the rest of a vocabulary, so that a unit costs some look-ups. A product of experts,
+A weighted sum does not need the probabilities of other units, so each unit costs only some look-ups. A
+product of experts (Hinton 2002),
 
-    p(u) = prod over experts e of P_e(u)^w_e / sum over all symbols of the same
+    p(u) = prod over experts e of P_e(u)^w_e / sum over all symbols of the same product
 
-is sharper where several speak (Hinton 2002; for neighbours on both sides, which a sum cannot combine), and
-needs the whole alphabet of each: it is taken where that is a few symbols, as of DNA.
+gives sharper probabilities when several experts are informative. For example, it combines the neighbours on
+both sides, which a sum cannot do. It needs the probabilities of all symbols from each expert. It is
+therefore used only for alphabets of a few symbols, such as DNA.
 """
 
 from __future__ import annotations
@@ -46,23 +48,24 @@ from seqmlm.engine.types import Encoding, Longs
 from seqmlm.engine.units import EXACT, Units
 
 COUNTS_ALONE = "counts"
+"""Name of the weights for counts without the model."""
 
 BUDGET = 64 << 20
-"""Bytes of counts that a model keeps."""
+"""Largest memory of the counts of a model, in bytes."""
 
 Smoothing = tuple[tuple[float, float], ...]
-"""Discount and strength of each length of context, from 0 on, and then of those in the record."""
+"""Discount and strength for each context length: those of the training data from 0 on, then of the record."""
 
 
 def log2_probabilities(
     by_length: Iterable[Counts], log2_unigram: Doubles, smoothing: Sequence[tuple[float, float]]
 ) -> Doubles:
-    """(D, N) log2 P of units by one chain: the recursion over lengths.
+    """(D, N) log2 P of units according to one chain, by recursion over context lengths.
 
     Args:
-        by_length: of each length in training, then in the record.
+        by_length: counts for each context length in the training data, followed by those in the record.
         log2_unigram: (N,) log2 of P_{-1}.
-        smoothing: (discount, strength) of each of `by_length`.
+        smoothing: (discount, strength) for each entry of `by_length`.
     """
     lower = log2_unigram
     for counts, (discount, strength) in zip(by_length, smoothing, strict=True):
@@ -75,27 +78,30 @@ def _step(counts: Counts, lower: Doubles, discount: float, strength: float) -> D
     mass = counts.totals + strength
     from_counts = np.maximum(counts.counts - discount, 0) / mass
     from_shorter = (strength + discount * counts.types + counts.totals - counts.kept) / mass
-    # In logarithms: the probability of a unit of many tokens is too small for a double.
+    # Computed in logarithms: the probability of a unit of many tokens is too small for a double.
     with np.errstate(divide="ignore"):
         return np.asarray(np.logaddexp2(np.log2(from_counts), np.log2(from_shorter) + lower))
 
 
 def all_counts(units: UnitHashes, chain: Chain, levels: Sequence[Level], *, record: bool) -> list[Counts]:
-    """The counts of every unit, for each length of context, then (with `record`) of those in its record."""
+    """The counts of every unit for each context length.
+
+    If `record` is True, they are followed by the counts in its record.
+    """
     trained = _find_counts(units, chain, levels, units.hashes)
     return [*trained, *(record_counts(units, chain) if record else [])]
 
 
 def _find_counts(units: UnitHashes, chain: Chain, levels: Sequence[Level], names: Hashes) -> Iterator[Counts]:
-    """The counts of units of these names in the places of `units`, for each length of context."""
+    """The counts of units with the given hashes at the places of `units`, for each context length."""
     for level, context in zip(levels, contexts(units, chain), strict=True):
         yield level.find(context, names)
 
 
 def fit_smoothing(by_length: Sequence[Counts], log2_unigram: Doubles, start: Smoothing) -> Smoothing:
-    """The smoothing with which a chain predicts these units best, by coordinate descent.
+    """The smoothing with which a chain predicts these units best, found by coordinate descent.
 
-    Lengths of contexts in the record keep a discount of 0: `start` says which they are by theirs.
+    Contexts in the record keep a discount of 0. `start` marks them by a discount of 0.
     """
     chosen = list(start)
     for _ in range(_SWEEPS):
@@ -104,7 +110,7 @@ def fit_smoothing(by_length: Sequence[Counts], log2_unigram: Doubles, start: Smo
             for candidates in (_discounts, _strengths):
                 trials = [[trial, *chosen[number + 1 :]] for trial in candidates(*chosen[number])]
                 trial_log2 = [_mean(log2_probabilities(by_length[number:], lower, trial)) for trial in trials]
-                # Rounded: another processor's last bits must not choose among equals.
+                # Rounded, so that the last bits, which differ between processors, do not decide ties.
                 costs = np.round([-float(log2_means.mean()) for log2_means in trial_log2], 9)
                 chosen[number] = trials[int(np.argmin(costs))][0]
             lower = _step(counts, lower, *chosen[number])
@@ -135,15 +141,17 @@ def _mean(log2_probs: Doubles) -> Doubles:
 
 @dataclass(frozen=True, eq=False)
 class CountProbs:
-    """Log-probabilities of N units by counts.
+    """Log-probabilities of N units according to counts.
 
     Args:
-        log2: (C, N) log2 P of each by each chain; (C, N, K) of each symbol that may stand there, where
-            experts are multiplied.
-        kind: (N,) by what the mixture's weights differ: tokens of the unit, and how long a context was seen.
-        longest: (N, 3) of the first chain's longest context seen in training: its places, how often the unit
-            stood there, and how often anything did.
-        symbol: (N,) which of the K symbols stands there, -1 for none; None where experts are added.
+        log2: (C, N) log2 P of each unit by each of C chains. If experts are multiplied, (C, N, K) log2 P of
+            each symbol that is possible at that place.
+        kind: (N,) kind of place, which selects the weights of the mixture. It depends on the number of
+            tokens of the unit and on the length of the longest known context.
+        longest: (N, 3) facts about the longest context of the first chain that occurs in the training data.
+            They are its number of places, the count of the unit in it, and the count of the context.
+        symbol: (N,) index of the observed symbol among the K symbols, -1 for none; None if experts are
+            added.
     """
 
     log2: Doubles
@@ -152,28 +160,35 @@ class CountProbs:
     symbol: Longs | None = None
 
     def take(self, units: Any) -> CountProbs:
-        """The same of some units alone, by an index of their axis."""
+        """The log-probabilities of selected units.
+
+        Args:
+            units: index along the axis of units.
+        """
         symbol = None if self.symbol is None else self.symbol[units]
         return CountProbs(self.log2[:, units], self.kind[units], self.longest[units], symbol)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CountExpert:
-    """Counts of the training split, as a second opinion on what stands at a place beside the model's:
+    """Counts of the training split, as a second source of probabilities besides the model.
 
-        p(u) = lambda_0 p_model(u) + sum over chains c of lambda_c P_c(u)       lambda by kind of place
+        p(u) = lambda_0 p_model(u) + sum over chains c of lambda_c P_c(u)
 
-    or, over an alphabet of a few symbols, their product.
+    The weights lambda depend on the kind of place. For an alphabet of a few symbols, the product of model
+    and chains is used instead.
 
     Args:
-        rule: what a unit is.
-        log2_unigram: (K,) of each symbol in the training split.
-        chains: C of them. levels: of each, see `count`. smoothing: of each.
-        record: whether what the rest of a record says is counted too.
-        product: experts are multiplied, not added.
-        weights: by mode of asking (see `Mode`): (KINDS, C + 1) lambda, the model's first, or (1, C + 1)
-            exponents; by `COUNTS_ALONE` those of counts without a model.
-        facts: what was measured when the weights were learnt.
+        rule: defines what a unit is.
+        log2_unigram: (K,) log2 of the unigram probability of each symbol in the training split.
+        chains: the C chains.
+        levels: the counts of each chain; see `count`.
+        smoothing: the smoothing of each chain.
+        record: whether the other units of the record are also counted.
+        product: whether experts are multiplied instead of added.
+        weights: for each mode of scoring (see `Mode`), (KINDS, C + 1) lambda or (1, C + 1) exponents; those
+            of the model come first. The entry `COUNTS_ALONE` has the weights for counts without the model.
+        facts: measurements from the fit of the weights.
     """
 
     rule: Units
@@ -200,13 +215,16 @@ class CountExpert:
         """Count the training split.
 
         Args:
-            sequences: of the training split, all of them or an even sample; some 130 bytes of memory a unit,
-                400 in sets, twice that where both strands are counted.
-            rule: what a unit is.
-            unigram: (K,) probabilities of symbols, see `Units.frequencies`.
-            records: for each sequence the number of its record; None where each is one.
-            budget: bytes of all counts.
-            min_records: records that whatever is kept must occur in.
+            sequences: sequences of the training split, all or an even sample. Each unit takes about 130
+                bytes of memory, or 400 in sets. Both numbers double if both strands are counted.
+            rule: defines what a unit is.
+            unigram: (K,) probabilities of the symbols; see `Units.frequencies`.
+            records: number of the record for each sequence; None if each sequence is its own record.
+            budget: bytes for all counts.
+            min_records: number of records in which a context or unit must occur to be kept.
+
+        Returns:
+            An expert with default smoothing and without weights.
         """
         with np.errstate(divide="ignore"):
             log2_unigram = np.log2(unigram)
@@ -231,19 +249,23 @@ class CountExpert:
 
     @cached_property
     def alphabet(self) -> Longs:
-        """(K,) the symbols that units are made of."""
+        """(K,) the symbols that units consist of: those with a probability above 0."""
         return np.flatnonzero(np.isfinite(self.log2_unigram))
 
     @property
     def needs(self) -> tuple[Reduction, ...]:
-        """The reductions that must be read of the model beside log-probabilities."""
+        """The reductions that the mixture needs from the model besides log-probabilities."""
         return (Rows(),) if self.product else ()
 
     def model_log_probs(self, log2: Doubles, values: Mapping[str, NDArray[Any]]) -> Doubles:
-        """log2 p of units by the model, as `mixture` takes it: (N,), or (N, K) where experts are multiplied.
+        """log2 p of units according to the model, in the form that `mixture` takes.
 
         Args:
-            log2: (N,) log2 p of each. values: what else was read, `needs` among it.
+            log2: (N,) log2 p of each unit.
+            values: the other reductions, including `needs`.
+
+        Returns:
+            (N,), or (N, K) if experts are multiplied.
         """
         if not self.product:
             return log2
@@ -256,15 +278,15 @@ class CountExpert:
         return sum(level.bytes for chain in self.levels for level in chain)
 
     def hash_units(self, encodings: Sequence[Encoding], records: Sequence[int] | None = None) -> UnitHashes:
-        """The units of sequences, as `count_log_probs` takes them."""
+        """The units of sequences, in the form that `count_log_probs` takes."""
         return hash_units(self.rule, encodings, self.log2_unigram, records)
 
     def with_best_smoothing(self, units: UnitHashes, max_units: int = TUNED) -> CountExpert:
-        """The same with the smoothing that predicts held-out units best; at least one has tokens.
+        """The same expert with the smoothing that predicts held-out units best.
 
         Args:
-            units: whole records.
-            max_units: units with tokens that are predicted.
+            units: units of whole records; at least one unit has tokens.
+            max_units: largest number of units with tokens that are predicted.
         """
         real = np.flatnonzero(units.tokens > 0)
         real = real[:: -(-len(real) // max_units)]
@@ -278,7 +300,7 @@ class CountExpert:
         return replace(self, smoothing=tuple(smoothings))
 
     def count_log_probs(self, units: UnitHashes) -> CountProbs:
-        """log2 p of every unit by counts, when all others are seen."""
+        """log2 p of every unit according to counts, given all other units."""
         prices, kind = [], np.minimum(np.maximum(units.tokens, 1), _TOKENS) - 1
         letters = symbol_hashes(self.alphabet)[:, None] if self.product else None
         for number, chain in enumerate(self.chains):
@@ -296,7 +318,7 @@ class CountExpert:
                 trained = by_length[: len(chain.places) + 1]
                 in_record = by_length[len(chain.places) + 2 :]
                 longest = _longest(trained)
-                if chain.where != "sequence":  # each unit was counted in so many contexts
+                if chain.where != "sequence":  # each unit was counted in FIT_DRAWS contexts
                     longest[:, 1:] = -(-longest[:, 1:] // FIT_DRAWS)
                 kind = kind * _SEEN + np.minimum(longest[:, 0], _SEEN - 1)
                 kind = kind * RECORD_LENGTHS + _longest([trained[0], *in_record])[:, 0]
@@ -310,12 +332,14 @@ class CountExpert:
         """The mixture of model and counts.
 
         Args:
-            model: what `model_log_probs` gives; NaN stays NaN.
-            counts: of the same units.
-            mode: how the model was asked; one whose weights were not learnt has those of "exact".
+            model: log2 p of units from `model_log_probs`; NaN stays NaN.
+            counts: log-probabilities of the same units by counts.
+            mode: mode of the queries to the model. If no weights were fitted for it, those of "exact" are
+                used.
 
         Returns:
-            (N,) log2 p; (N,) the share of p that comes from counts, of a product that of the exponents.
+            (N,) log2 p; (N,) the fraction of p that comes from counts, or of the exponents if experts are
+            multiplied.
         """
         weights = self.weights[mode if mode in self.weights else str(EXACT)]
         if counts.symbol is not None:
@@ -330,24 +354,28 @@ class CountExpert:
         return total, 1 - np.exp2(parts[0] - total)
 
     def count_mixture(self, counts: CountProbs) -> Doubles:
-        """(N,) log2 p by counts alone, together."""
+        """(N,) log2 p according to the combined counts, without the model."""
         silent = np.full(counts.log2.shape[1:], -np.inf if counts.symbol is None else 0.0)
         return self.mixture(silent, counts, COUNTS_ALONE)[0]
 
     def lower_of_both(self, model: Doubles, counts: CountProbs) -> tuple[Doubles, Doubles]:
-        """The lower of both probabilities, where the model sees the unit and can only be too sure.
+        """The lower of the two probabilities of each unit.
+
+        It is for modes in which the model sees the unit. The only possible error of the model is then to be
+        too certain.
 
         Args:
-            model: (N,) log2 p by the model. counts: of the same units.
+            model: (N,) log2 p according to the model.
+            counts: log-probabilities of the same units by counts.
 
         Returns:
-            (N,) log2 p; (N,) 1 where it is that of counts, else 0.
+            (N,) log2 p; (N,) 1 if it comes from counts, else 0.
         """
         count_log2 = self.count_mixture(counts)
         return np.minimum(model, count_log2), (count_log2 < model).astype(np.float64)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """All that is stored beside `description`."""
+        """All arrays to store, by name; `description` has the other values."""
         stored: dict[str, NDArray[Any]] = {"unigram": self.log2_unigram}
         for chain, levels in enumerate(self.levels):
             for length, level in enumerate(levels):
@@ -356,7 +384,7 @@ class CountExpert:
         return {**stored, **{f"weights/{mode}": table for mode, table in self.weights.items()}}
 
     def description(self) -> dict[str, Any]:
-        """The facts that are stored beside `arrays`, as JSON."""
+        """All values to store besides `arrays`, as JSON."""
         settings = {name: getattr(self, name) for name in ("smoothing", "record", "product", "facts")}
         return {"chains": [asdict(chain) for chain in self.chains], **settings}
 
@@ -364,10 +392,10 @@ class CountExpert:
     def from_arrays(
         cls, arrays: Mapping[str, NDArray[Any]], description: Mapping[str, Any], rule: Units
     ) -> CountExpert:
-        """The expert that `arrays` and `description` were taken of.
+        """The expert that `arrays` and `description` were made from.
 
         Raises:
-            ValueError, LookupError, TypeError: they do not fit together, or another alphabet.
+            ValueError, LookupError, TypeError: they do not fit together, or belong to another alphabet.
         """
         chains = tuple(
             Chain(**{**chain, "places": tuple(map(int, chain["places"]))}) for chain in description["chains"]
@@ -386,7 +414,9 @@ class CountExpert:
         smoothing = tuple(tuple((float(d), float(a)) for d, a in pairs) for pairs in description["smoothing"])
         double = {arrays["unigram"].dtype, *(table.dtype for table in weights.values())} == {np.dtype(float)}
         if not double or arrays["unigram"].shape != (rule.symbols,):
-            raise ValueError(f"counts of {len(arrays['unigram'])} symbols for {rule.symbols}")
+            raise ValueError(
+                f"counts for {len(arrays['unigram'])} symbols, but the alphabet has {rule.symbols}"
+            )
         record, facts = bool(description["record"]), description["facts"]
         product = description["product"] is True
         wide = (1 if product else KINDS, len(chains) + 1)
@@ -396,7 +426,7 @@ class CountExpert:
             if len(chain_smoothing) != len(_first_smoothing(chain, record)):
                 raise ValueError(f"smoothing does not fit the chain {chain.name}")
         if not isinstance(facts, dict):
-            raise TypeError("facts are no mapping")
+            raise TypeError("facts are not a mapping")
         return cls(
             rule=rule,
             log2_unigram=arrays["unigram"],
@@ -410,7 +440,7 @@ class CountExpert:
         )
 
 
-# Tokens of a unit, and lengths of context, that are told apart; the last stands for more too.
+# Numbers of tokens, and context lengths, that are distinguished; the last one includes all larger numbers.
 _TOKENS, _SEEN = 3, 4
 KINDS = _TOKENS * _SEEN * RECORD_LENGTHS
 
@@ -419,9 +449,9 @@ _PRIOR, _LEAST = 20.0, 0.1
 
 
 def _longest(by_length: Sequence[Counts]) -> Longs:
-    """(N, 3) places of the longest context that was seen, how often the unit and anything stood there.
+    """(N, 3) for the longest known context: its places, how often the unit occurs in it, and its total count.
 
-    Of several draws, the context that was seen most.
+    If contexts are drawn several times, the draw with the highest count is used.
     """
     longest = np.zeros((by_length[0].totals.shape[1], 3), dtype=np.int64)
     for places, counts in enumerate(by_length):
@@ -441,33 +471,35 @@ def _first_smoothing(chain: Chain, record: bool) -> Smoothing:
 
 
 def multiplies_experts(rule: Units, unigram: Doubles) -> bool:
-    """Whether experts are multiplied: where tokens are units of an alphabet of a few symbols, with two
-    readings (DNA).
+    """Whether experts are multiplied: for small alphabets that can be read in two directions, such as DNA.
 
     Args:
-        unigram: (K,) probabilities of symbols.
+        rule: defines what a unit is.
+        unigram: (K,) probabilities of the symbols.
     """
     few = np.count_nonzero(unigram) <= FEW_SYMBOLS
     return bool(few and rule.facts.strands is not None and rule.facts.names is None)
 
 
 def _product(weights: Doubles, log2: Doubles) -> Doubles:
-    """(N, K) log2 of the product of (M, N, K) experts, each with its exponent."""
+    """(N, K) log2 of the normalised product of (M, N, K) experts, each raised to its weight."""
     log2_product = np.tensordot(weights, log2, 1)
     return np.asarray(log2_product - np.logaddexp2.reduce(log2_product, axis=1, keepdims=True))
 
 
 def fit_weights(model: Doubles | None, counts: CountProbs) -> Doubles:
-    """(KINDS, C + 1) weights by expectation-maximization (Jelinek and Mercer 1980), or (1, C + 1) exponents.
+    """(KINDS, C + 1) weights of the mixture, or (1, C + 1) exponents if experts are multiplied.
 
-    Those of a kind with few places are drawn towards those of all: they begin with 20 places of these, and
-    all with a tenth of a place for each part, so that nothing is ever quite sure.
+    Weights are fitted by expectation-maximization (Jelinek and Mercer 1980). The weights of a kind with few
+    places are drawn towards those of all places, by a prior of 20 places. The prior of the latter is a tenth
+    of a place for each part. No probability thus becomes exactly 0 or 1.
 
-    Exponents are those of the smallest cost, which is convex in them, drawn by one place towards all equal.
+    Exponents minimise the cost, which is convex in them, with a prior of one place for equal exponents.
 
     Args:
-        model: what `CountExpert.model_log_probs` gives; None for counts alone, where its weight is 0.
-        counts: the same units by counts.
+        model: log2 p from `CountExpert.model_log_probs`; None for counts without the model, whose weight is
+            then 0.
+        counts: log-probabilities of the same units by counts.
     """
     if counts.symbol is not None:
         return _exponents(model, counts)
@@ -513,7 +545,15 @@ def _exponents(model: Doubles | None, counts: CountProbs) -> Doubles:
 
 
 def _em_round(weights: Doubles, shares: Doubles, kind: Longs, kinds: int, prior: Doubles) -> Doubles:
-    """One round: shares (M, N) of the probability of each unit, divided by kind."""
+    """One round of expectation-maximization.
+
+    Args:
+        weights: (kinds, M) current weights of the experts.
+        shares: (M, N) relative probability of each unit according to each expert.
+        kind: (N,) kind of each unit.
+        kinds: number of kinds.
+        prior: counts that are added to each weight.
+    """
     owed = weights[kind].T * shares
     owed /= owed.sum(axis=0)
     sums = [np.bincount(kind, weights=expert_shares, minlength=kinds) for expert_shares in owed]

@@ -1,27 +1,27 @@
-"""ModernBERT's encoder for packed rows on the CPU: the same numbers with half the passes over memory.
+"""The encoder of ModernBERT for packed rows, with the same results and half the passes over memory.
 
-transformers runs a layer as about forty operations, each reading and writing (T, hidden) tensors, and
-autograd keeps most of them. On a CPU these passes cost nearly as much as the matrix products. Here a layer is
-one autograd function with its gradient written out (`seqmlm.engine.fused_layer`):
+transformers runs a layer as about forty operations. Each reads and writes (T, hidden) tensors, and autograd
+keeps most of them. On a CPU these passes cost nearly as much as the matrix products. Here a layer is one
+autograd function with its own gradient (`seqmlm.engine.fused_layer`):
 
 * queries and keys are rotated in place: with the rows of their weight interleaved, a rotation is one product
   of complex numbers;
-* queries, keys and values are gathered into groups of similar length (`seqmlm.engine.attention`) at once;
+* queries, keys and values are moved into groups of similar length (`seqmlm.engine.attention`) in one step;
 * residuals are added inside the matrix products; norms and GELU are recomputed in the backward pass;
-* the last layer computes queries, and what follows, for the asked rows only.
+* the last layer computes queries, and everything after them, only for the queried rows.
 
-Without gradients nothing is kept, and more is omitted:
+Without gradients, nothing is kept and more is omitted:
 
-* the first layer's queries, keys and values are computed once for each distinct pair of token and position:
-  the masked copies of a sequence have few of them;
-* a layer computes only rows that the asked ones depend on (`stages`): the layer before one with a window of w
-  tokens must compute only the rows within w of those wanted; before a layer that attends everywhere, every
-  row. Long documents asked at few tokens lose most rows of their last layers that way.
+* the queries, keys and values of the first layer are computed once for each distinct pair of token and
+  position. The masked copies of a sequence have few such pairs;
+* a layer computes only rows that the queried rows depend on (`stages`). Before a layer with a window of w
+  tokens, these are the rows within w tokens of the needed ones. Before a layer that attends to all tokens,
+  they are all rows. Long documents with few queried tokens thus skip most rows of their last layers.
 
-Under autocast to bfloat16 the matrix products run in it, and nothing else, with gradients too.
+Under autocast to bfloat16, only the matrix products run in bfloat16, with and without gradients.
 
-`FusedEncoder.applies` says whether a model can run this way; otherwise transformers' own forward runs, with
-`packed_attention`. The cost is that this one architecture is implemented twice; tests compare the two.
+`FusedEncoder.applies` returns whether a model can run this way. Otherwise the forward of transformers runs,
+with `packed_attention`. The cost is that this architecture is implemented twice; tests compare the two.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from seqmlm.engine.types import Longs, ranges, running_totals
 
 
 class FusedEncoder:
-    """Runs a ModernBERT body over a packed row; keeps no parameters of its own.
+    """Runs the body of a ModernBERT over a packed row; has no parameters of its own.
 
     Args:
         model: a `ModernBertForMaskedLM`.
@@ -54,7 +54,7 @@ class FusedEncoder:
         config = model.config
         self._model, self._heads, self._eps = model, config.num_attention_heads, config.norm_eps
         size = config.hidden_size // config.num_attention_heads
-        # Row r of a head's query or key weight is one half of a pair, row r + size / 2 the other.
+        # Rows r and r + size / 2 of the query or key weight of a head form a pair.
         pairs = torch.arange(size).view(2, size // 2).t().reshape(-1)
         starts = torch.arange(0, 2 * config.hidden_size, size)
         interleaved_rows = (starts[:, None] + pairs).reshape(-1)
@@ -64,7 +64,7 @@ class FusedEncoder:
 
     @staticmethod
     def supports(model: PreTrainedModel) -> bool:
-        """Whether the architecture and its settings are those implemented here."""
+        """Whether this class implements the architecture with its settings."""
         config = model.config
         if config.model_type != "modernbert" or not AVAILABLE:
             return False
@@ -73,7 +73,7 @@ class FusedEncoder:
         return plain and rotary and config.hidden_activation == "gelu"
 
     def applies(self, device: str = "cpu") -> bool:
-        """Whether this call can run here, in fp32 or bfloat16: without dropout, hooks or compiled layers."""
+        """Whether a call can run here now: in fp32 or bfloat16, without dropout, hooks or compiled layers."""
         if torch.compiler.is_compiling():
             return False
         if torch.is_autocast_enabled(device) and _product_dtype(device) != torch.bfloat16:
@@ -100,9 +100,9 @@ class FusedEncoder:
         return Layers(windows, int(self._model.config.hidden_size))
 
     def copies(self, batch: ConeBatch) -> Tensor:
-        """(Q, hidden) fp32 last hidden states of the asked rows of masked copies, without gradients.
+        """(Q, hidden) fp32 last hidden states of the queried rows of masked copies, without gradients.
 
-        Every layer is computed for the sequences and for those rows of the copies that differ.
+        Every layer is computed for the sequences, and for the rows of the copies that differ.
         """
         keep_freed_memory()
         body, row = self._model.model, batch.sequences
@@ -128,12 +128,12 @@ class FusedEncoder:
         return out
 
     def __call__(self, input_ids: Tensor, position_ids: Tensor, layout: RowLayout, tokens: Tensor) -> Tensor:
-        """Last hidden states of the asked rows.
+        """Last hidden states of the queried rows.
 
         Args:
             input_ids, position_ids: (1, T).
-            layout: of the row.
-            tokens: (Q,) the asked ones, as indices into the T tokens.
+            layout: the documents of the row.
+            tokens: (Q,) queried rows, as indices into the T tokens.
 
         Returns:
             (Q, hidden) fp32.
@@ -141,7 +141,7 @@ class FusedEncoder:
         keep_freed_memory()
         body, dtype = self._model.model, _product_dtype()
         run = self._differentiable if torch.is_grad_enabled() else self._infer
-        with torch.autocast("cpu", enabled=False):  # rounding is decided here
+        with torch.autocast("cpu", enabled=False):  # this class decides where to round
             hidden = run(input_ids, position_ids, layout, tokens, dtype)
         out: Tensor = body.final_norm(hidden)
         return out
@@ -191,22 +191,28 @@ class FusedEncoder:
         return hidden
 
     def _inference_weights(self, layer: Any, dtype: torch.dtype) -> Any:
-        """A layer's weights for `infer`; not cached: rounding takes a thousandth of a full row's time."""
+        """The weights of a layer for `infer`.
+
+        They are not cached: rounding them takes a thousandth of the time of a full row.
+        """
         norm, qkv, out, norm_mlp, *mlp = _weights(layer)
         qkv = self._interleaved_weight(qkv, dtype)
         return (norm, qkv, out.to(dtype), norm_mlp, *(weight.to(dtype) for weight in mlp))
 
     def _interleaved_weight(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
-        """(3 H, H) weights of queries, keys and values in `dtype`, those of pairs next to each other."""
+        """(3 H, H) weights of queries, keys and values in `dtype`, with the rows of each pair adjacent."""
         return weight.to(dtype).index_select(0, self._interleave.to(weight.device))
 
     def _embed(
         self, input_ids: Tensor, position_ids: Tensor, dtype: torch.dtype
     ) -> tuple[dict[str, Tensor], Tensor, Tensor | None]:
-        """Rotations; embeddings (T, H); the first layer's turned queries, keys, values (T, 3 H), or None.
+        """Rotations, embeddings, and the projections of the first layer.
 
-        The last are in `dtype`. All depend on a token and its position alone, so distinct pairs are computed
-        once.
+        All depend only on a token and its position, and are therefore computed once for each distinct pair.
+
+        Returns:
+            The rotations for each kind of layer. The embeddings (T, H). The rotated queries, keys and values
+            of the first layer (T, 3 H) in `dtype`, or None if few pairs are repeated.
         """
         body, layers = self._model.model, self._model.model.layers
         positions, place = torch.unique(position_ids[0], return_inverse=True)
@@ -227,7 +233,7 @@ class FusedEncoder:
         return rotations, hidden, projected.index_select(0, same)
 
     def _rotations(self, like: Tensor, position_ids: Tensor) -> dict[str, Tensor]:
-        """For each kind of layer (T, head size / 2) complex: the angle of each pair at each position."""
+        """For each kind of layer, (T, head size / 2) complex rotation of each pair at each position."""
         body, rotations = self._model.model, {}
         for kind in set(body.config.layer_types):
             cos, sin = body.rotary_emb(like, position_ids, kind)
@@ -237,17 +243,17 @@ class FusedEncoder:
 
 
 def _product_dtype(device: str = "cpu") -> torch.dtype:
-    """The type of matrix products on this path."""
+    """The type of the matrix products in this module."""
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
 
 
 def _window(layer: Any) -> int | None:
-    """Tokens to each side that a layer attends to; None for all."""
+    """Number of tokens to each side that a layer attends to; None for all."""
     return None if layer.attn.sliding_window is None else layer.attn.sliding_window - 1
 
 
 def _weights(layer: Any) -> tuple[Any, ...]:
-    """A layer's parameters in the order of `FusedLayer`; the first layer has no first norm."""
+    """The parameters of a layer in the order of `FusedLayer`; the first layer has no first norm."""
     first = None if isinstance(layer.attn_norm, nn.Identity) else layer.attn_norm.weight
     qkv, out, *mlp = map(_effective_weight, _linears(layer))
     return (first, qkv, out, layer.mlp_norm.weight, *mlp)
@@ -258,10 +264,10 @@ def _linears(layer: Any) -> tuple[Any, ...]:
 
 
 def _effective_weight(linear: Any) -> Tensor:
-    """The matrix that a linear layer multiplies by: its weight, and what low-rank adapters add to it.
+    """The matrix that a linear layer multiplies by: its weight plus the terms of low-rank adapters.
 
-    Adapters are known by the methods that `peft` gives them (Hu et al. 2022); others go the plain way
-    (`_is_one_product`), where the weight alone would be another model without an error.
+    Adapters are recognised by the methods that `peft` gives them (Hu et al. 2022). Other adapters run in
+    transformers (see `_is_one_product`), because the weight without them would silently give another model.
     """
     weight: Tensor = linear.weight
     if type(linear) is nn.Linear or linear.merged or linear.disable_adapters:
@@ -274,13 +280,13 @@ def _adapters(linear: Any) -> list[str]:
 
 
 def _is_one_product(linear: Any) -> bool:
-    """Whether a linear layer is a product with one matrix, its adapters included."""
+    """Whether a linear layer, including its adapters, multiplies by one matrix."""
     if type(linear) is nn.Linear:
         return True
     if not hasattr(linear, "get_delta_weight") or not hasattr(linear, "lora_A"):
         return False
     biased = any(linear.lora_B[name].bias is not None for name in _adapters(linear))
-    return not biased and not linear.lora_variant  # DoRA and the like scale the weight itself
+    return not biased and not linear.lora_variant  # variants such as DoRA also scale the weight itself
 
 
 def _is_plain(weight: Any, device: str) -> bool:
@@ -292,7 +298,7 @@ def _is_plain(weight: Any, device: str) -> bool:
     )
 
 
-# Rows are omitted if at most this share of them is needed, so that gathering the rest is worth it.
+# Rows are omitted if at most this fraction of them is needed; otherwise moving the rest costs more.
 _WORTH = 0.9
 
 
@@ -301,8 +307,8 @@ class Stage:
     """Input and output rows of one layer.
 
     Args:
-        layout: of the rows it reads.
-        rows: (R,) rows it computes, ascending except in the last layer; None for all.
+        layout: the documents of the rows that it reads.
+        rows: (R,) rows that it computes, ascending except in the last layer; None for all.
     """
 
     layout: RowLayout
@@ -310,12 +316,12 @@ class Stage:
 
 
 def stages(layout: RowLayout, tokens: Tensor, windows: Sequence[int | None]) -> list[Stage]:
-    """The layers' rows, first to last.
+    """The input and output rows of each layer, first to last.
 
     Args:
-        layout: of the whole row.
-        tokens: (Q,) those wanted of the last layer.
-        windows: of each layer, tokens to each side, None for all.
+        layout: the documents of the whole row.
+        tokens: (Q,) rows that are needed from the last layer.
+        windows: for each layer, the number of tokens to each side that it attends to; None for all.
     """
     sizes = np.asarray(layout.lengths, dtype=np.int64)
     starts = np.cumsum(sizes) - sizes
@@ -343,12 +349,15 @@ def stages(layout: RowLayout, tokens: Tensor, windows: Sequence[int | None]) -> 
 def _row_ranges(
     offsets: Longs, document: Longs, sizes: Longs, windows: Sequence[int | None]
 ) -> list[tuple[Longs, Longs] | None]:
-    """First and end row (D,) of each document, for each layer but the last; None for all rows."""
+    """(D,) first row and (D,) end of the rows that each layer but the last must compute.
+
+    None stands for all rows.
+    """
     low, high = sizes.copy(), np.zeros_like(sizes)
     np.minimum.at(low, document, offsets)
     np.maximum.at(high, document, offsets + 1)
     nothing = high == 0
-    low[nothing], high[nothing] = 0, 1  # a document has one row at least
+    low[nothing], high[nothing] = 0, 1  # a document has at least one row
     spans: list[tuple[Longs, Longs] | None] = []
     everything = False
     for window in reversed(windows[1:]):

@@ -1,17 +1,15 @@
-"""One ModernBERT layer over packed rows: as an autograd function with its gradient written out, and without
-gradients.
+"""One ModernBERT layer over packed rows, with its own gradient or without gradients.
 
-The memory passes that `seqmlm.engine.fused` avoids are avoided here. Without a gradient (`infer`) the numbers
-are the same, nothing is kept, and residuals are added in place; what a masked copy, asked at one token,
-allows is used:
+It avoids the passes over memory that `seqmlm.engine.fused` describes. Without gradients (`infer`) the
+results are the same. Nothing is kept, and residuals are added in place. Two more savings are possible:
 
-* the gated MLP processes few rows at a time, so that its wide intermediates stay in the cache;
-* if few rows of a document are asked, the attention-weighted sums of the inputs are projected instead of the
-  values of all its tokens, which is the same by linearity.
+* the gated MLP processes few rows at a time, so that its wide intermediate results stay in the cache;
+* if few rows of a document are queried, the attention-weighted sums of the inputs are projected instead of
+  the values of all tokens. By linearity, the result is the same.
 
-With weights in bfloat16 the operands and results of matrix products are rounded to bfloat16; the residual
-stream, norms, rotations, softmax and the sums inside products stay float32. Processors that multiply bfloat16
-(avx512_bf16, amx) do so at twice the speed or more.
+With weights in bfloat16, the operands and results of matrix products are rounded to bfloat16. The residual
+stream, norms, rotations, softmax and the sums inside products stay float32. Processors that multiply
+bfloat16 (avx512_bf16, amx) need half the time for a product, or less.
 """
 
 from __future__ import annotations
@@ -30,14 +28,15 @@ _FLASH = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", 
 _FLASH_BACKWARD = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None)
 
 AVAILABLE = _FLASH is not None and _FLASH_BACKWARD is not None
-"""Whether this torch has the attention kernels that the layer calls."""
+"""Whether this version of torch has the attention kernels that the layer calls."""
 
 
 class FusedLayer(torch.autograd.Function):
-    """x + attention(norm(x)), then + mlp(norm(of that)), for all rows or for some `rows`.
+    """One layer for all rows or for some `rows`: y = x + attention(norm(x)), then y + mlp(norm(y)).
 
-    Products of matrices, and what the MLP keeps for its gradient, are of `dtype`, fp32 or bfloat16; all else,
-    attention too, is fp32: torch's CPU kernel of attention is slower in bfloat16.
+    Matrix products, and the tensors that the MLP keeps for its gradient, have the type `dtype`: fp32 or
+    bfloat16. Everything else is fp32. This includes attention, because the CPU kernel of torch for attention
+    is slower in bfloat16.
     """
 
     @staticmethod
@@ -128,14 +127,21 @@ class FusedLayer(torch.autograd.Function):
 
 
 def _slots(queries: Tensor, keys: Tensor, plan: Grouping, rows_only: bool) -> tuple[Tensor, Tensor]:
-    """Queries, of all tokens or of the asked ones alone (`rows_only`), and keys where the plan reads them."""
+    """The query slots and key slots of a plan.
+
+    Args:
+        queries: (N, H) queries of all tokens, or only of the queried rows.
+        keys: keys and values of all tokens.
+        plan: the plan.
+        rows_only: whether `queries` has only the queried rows.
+    """
     if plan.queries is not None:
         queries = queries.index_select(0, plan.rows if rows_only else plan.queries)
     return queries, plan.to_keys(keys)
 
 
 def _plus_product(x: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
-    """(N, H) fp32 plus (N, K) rows times (H, K) weights."""
+    """(N, H) fp32 `x` plus (N, K) rows times (H, K) weights."""
     return torch.addmm(x, rows, weight.t()) if weight.dtype == x.dtype else x + rows @ weight.t()
 
 
@@ -150,7 +156,7 @@ def _mlp_backward(
     in_weight: Tensor,
     down_weight: Tensor,
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-    """Gradients of middle + down(gelu(value) x gate), `value_gate` being in(norm(middle))."""
+    """Gradients of middle + down(gelu(value) x gate), where `value_gate` is in(norm(middle))."""
     value, gate = value_gate.chunk(2, dim=1)
     rounded = grad.to(value_gate.dtype)
     grad_product = rounded @ down_weight
@@ -165,7 +171,7 @@ def _mlp_backward(
 
 
 def layer_norm(x: Tensor, weight: Tensor | None, eps: float) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Layer norm without bias, with its means and inverse deviations; identity without a weight."""
+    """Layer norm without bias, its means and its inverse deviations; the identity without a weight."""
     if weight is None:
         return x, None, None
     out, mean, scale = torch.native_layer_norm(x, weight.shape, weight, None, eps)
@@ -188,8 +194,8 @@ def rotate(parts: Tensor, rotation: Tensor, heads: int, parts_turned: int) -> No
 
     Args:
         parts: (N, queries, keys or values of H features each) in interleaved pairs.
-        rotation: (N, head size / 2).
-        heads: of each part.
+        rotation: (N, head size / 2) complex.
+        heads: number of heads in each part.
         parts_turned: number of parts to rotate, from the first.
     """
     size = rotation.shape[1]
@@ -198,7 +204,11 @@ def rotate(parts: Tensor, rotation: Tensor, heads: int, parts_turned: int) -> No
 
 
 def attend(queries: Tensor, keys: Tensor, groups: Sequence[Group], heads: int) -> tuple[Tensor, list[Tensor]]:
-    """(P, H) queries over (K, 2 H) keys and values -> (P, H) and each group's log-sum-exp of scores."""
+    """Attention of (P, H) queries over (K, 2 H) keys and values.
+
+    Returns:
+        (P, H), and for each group the log-sum-exp of its attention scores.
+    """
     outputs, sums = [], []
     for group, query, (key, value) in _group_views(queries, keys, groups, heads):
         out, log_sum = _FLASH(query, key, value, attn_mask=group.bias)  # type: ignore[misc]
@@ -238,7 +248,7 @@ def _attend_backward(
 def _group_views(
     queries: Tensor, keys: Tensor, groups: Sequence[Group], heads: int
 ) -> Iterator[tuple[Group, Tensor, tuple[Tensor, Tensor]]]:
-    """Each group's (blocks, heads, slots, head size) views of its queries, keys and values."""
+    """For each group, (blocks, heads, slots, head size) views of its queries, keys and values."""
     start = begin = 0
     hidden = queries.shape[1]
     for group in groups:
@@ -253,26 +263,26 @@ def _group_views(
 
 
 def split_heads(slots: Tensor, blocks: int, heads: int) -> Tensor:
-    """(blocks x slots, H) -> (blocks, heads, slots, head size), a view."""
+    """(blocks, heads, slots, head size) view of (blocks x slots, H)."""
     return slots.view(blocks, -1, heads, slots.shape[1] // heads).transpose(1, 2)
 
 
 def _flat(by_head: Tensor) -> Tensor:
-    """(blocks, heads, slots, head size) -> (blocks x slots, H)."""
+    """(blocks x slots, H) from (blocks, heads, slots, head size)."""
     return by_head.transpose(1, 2).flatten(2).flatten(0, 1)
 
 
-# Attention scores at a time, in bfloat16 products: 4 MiB of fp32.
+# Number of attention scores that are computed together in bfloat16 products: 4 MiB of fp32.
 _SCORES = 1 << 20
 
 
 def norm_rows(x: Tensor, weight: Tensor | None, eps: float, dtype: torch.dtype) -> Tensor:
-    """(N, H) norm of fp32 rows, ready to be multiplied with weights of `dtype`."""
+    """(N, H) norm of fp32 rows, in the type `dtype` of the weights that they are multiplied by."""
     return layer_norm(x, weight, eps)[0].to(dtype)
 
 
 def rotate_exactly(parts: Tensor, rotation: Tensor, heads: int, parts_turned: int) -> None:
-    """`rotate` in place, computed in fp32: a position has more digits than bfloat16."""
+    """`rotate` in place, computed in fp32, because a position has more digits than bfloat16."""
     if parts.dtype == torch.float32:
         rotate(parts, rotation, heads, parts_turned)
         return
@@ -283,16 +293,16 @@ def rotate_exactly(parts: Tensor, rotation: Tensor, heads: int, parts_turned: in
 
 
 def add_product(x: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
-    """Add (N, K) rows times (H, K) weights to (N, H) fp32 in place; returns it."""
+    """Add (N, K) rows times (H, K) weights to (N, H) fp32 `x` in place, and return `x`."""
     if weight.dtype == x.dtype:
         return x.addmm_(rows, weight.t())
     return x.add_(rows @ weight.t())
 
 
 def attention(queries: Tensor, keys: Tensor, groups: Sequence[Group], heads: int) -> Tensor:
-    """(P, H) queries over (K, 2 H) keys and values -> (P, H), all of one type.
+    """(P, H) attention of (P, H) queries over (K, 2 H) keys and values, all of one type.
 
-    torch's CPU kernel is slower in bfloat16 than in float32; two plain products are faster than either.
+    The CPU kernel of torch is slower in bfloat16 than in float32. Two plain products are faster than either.
     """
     on_cpu = _on_cpu(queries)
     if on_cpu and queries.dtype == torch.float32:
@@ -315,7 +325,7 @@ def _on_cpu(tensor: Tensor) -> bool:
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, group: Group, out: Tensor) -> None:
-    """Fill `out` from (blocks, heads, slots, head size) views, in parts that fit the caches."""
+    """Fill `out` from (blocks, heads, slots, head size) views, in parts that fit into the caches."""
     heads, size = query.shape[1], query.shape[3]
     block_scores = heads * group.queries * group.keys
     blocks, rows = max(1, _SCORES // block_scores), max(1, _SCORES // (heads * group.keys))
@@ -329,8 +339,8 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, group: Group, out: Tensor
             scores = torch.baddbmm(
                 query.new_empty(()), queries.flatten(0, 1), across, beta=0, alpha=size**-0.5
             )
-            # torch's softmax of bfloat16 takes three times as long if the number of keys is not a multiple of
-            # 32.
+            # In bfloat16, the softmax of torch takes three times as long if the number of keys is not a
+            # multiple of 32.
             shares = scores.view(*queries.shape[:3], group.keys).float()
             if group.bias is not None:  # (1 or blocks, 1, 1 or queries, keys)
                 bias = group.bias if group.is_shared else group.bias[blocks_now]
@@ -339,9 +349,9 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, group: Group, out: Tensor
             out[blocks_now, :, part] = torch.bmm(shares, values).view(queries.shape)
 
 
-# Rows of the MLP at a time: its intermediates are a few MiB.
+# Number of rows that the MLP processes together: its intermediate results take a few MiB.
 _ROWS = 1024
-# Asked rows of a document up to which projecting sums is cheaper than projecting every token.
+# Up to this number of queried rows in a document, projecting sums is cheaper than projecting every token.
 _FEW = 8
 
 Weights = tuple[Tensor | None, Tensor, Tensor, Tensor, Tensor, Tensor]
@@ -358,17 +368,18 @@ def infer(
     projected: Tensor | None,
     weights: Weights,
 ) -> Tensor:
-    """One layer for all rows, or for some `rows`.
+    """One layer without gradients, for all rows or for some `rows`.
 
     Args:
-        x: (T, H) fp32; overwritten where all rows are asked.
+        x: (T, H) fp32; overwritten if all rows are computed.
         rotation: (T, head size / 2) complex.
-        plan: of the packed row; for `rows` where given.
-        rows: (R,) those wanted, or None for all.
-        heads: of the attention. eps: of the norms.
-        projected: (T, 3 H) turned queries, keys and values where they are known, or None.
-        weights: with the rows of queries and keys interleaved; matrices in the type of the products, fp32 or
-            bfloat16, norms in fp32.
+        plan: plan of the packed row, or of `rows`.
+        rows: (R,) rows to compute, or None for all.
+        heads: number of attention heads.
+        eps: constant of the norms.
+        projected: (T, 3 H) rotated queries, keys and values if they are already known, or None.
+        weights: weights in which the rows of queries and keys are interleaved. Matrices have the type of the
+            products (fp32 or bfloat16), norms are fp32.
 
     Returns:
         (T, H), or (R, H), fp32.
@@ -397,7 +408,7 @@ def infer(
 
 
 def _attend_row(queries: Tensor, keys: Tensor, plan: Grouping, heads: int, rows_only: bool = False) -> Tensor:
-    """(R, H) attention of all rows, or of the asked ones (`rows_only`), over (T, 2 H) keys and values."""
+    """(R, H) attention of all rows, or only of the queried rows, over (T, 2 H) keys and values."""
     queries, keys = _slots(queries, keys, plan, rows_only)
     return plan.to_rows(attention(queries, keys, plan.groups, heads))
 
@@ -408,8 +419,12 @@ def _row_attention_by_sums(
     """(R, H) attention over values that are projected after they are summed.
 
     Args:
-        queries: (R, H). keys: (T, H). inputs: (T, H) what values are a projection of.
-        value_weight: (H, H).
+        queries: (R, H).
+        keys: (T, H).
+        inputs: (T, H) the values are a projection of these.
+        value_weight: (H, H) matrix of this projection.
+        plan: plan of the rows.
+        heads: number of attention heads.
     """
     queries, keys = _slots(queries, keys, plan, True)
     inputs = plan.to_keys(inputs)
@@ -441,15 +456,15 @@ def infer_copies(
     eps: float,
     weights: Weights,
 ) -> Tensor:
-    """One layer for the rows of masked copies that differ from their sequences' and are read.
+    """One layer for those rows of masked copies that differ from their sequences and affect a queried row.
 
     Args:
         below: (P, H) fp32 rows of the layer below.
-        sequences: (T, H) fp32 rows of the sequences below.
-        projected: (T, 3 H) their turned queries, keys and values in this layer.
+        sequences: (T, H) fp32 rows of the sequences in the layer below.
+        projected: (T, 3 H) their rotated queries, keys and values in this layer.
         rotation: (T, head size / 2) complex.
-        step: what is computed from what.
-        heads, eps, weights: as of `infer`.
+        step: the rows to compute, and the rows that they depend on.
+        heads, eps, weights: as in `infer`.
 
     Returns:
         (R, H) fp32.
@@ -471,7 +486,7 @@ def infer_copies(
     return _mlp(add_product(rows, _block_attention(queries, keys, step, heads), out_weight), eps, *mlp)
 
 
-# Elements of keys and values that are gathered at a time: on a CPU (True) few enough to stay in its caches.
+# Number of elements of keys and values that are moved together: on a CPU (True), few enough for its caches.
 _GATHERED = {False: 1 << 27, True: 1 << 20}
 
 

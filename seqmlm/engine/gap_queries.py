@@ -1,4 +1,4 @@
-"""Questions about the gaps of a sequence (`seqmlm.engine.holes`), in the terms of its units."""
+"""Queries about the gaps of a sequence (`seqmlm.engine.holes`), in terms of its units."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ from seqmlm.engine.windows import window_around
 
 
 def gap_window(rule: Units, gapped: Gapped, gap: int, max_length: int) -> Gapped:
-    """The window in whose middle one of the gaps stands; others may lie outside."""
+    """The window around one of the gaps, which is in its middle; other gaps may be outside the window.
+
+    Args:
+        rule: defines what a unit is.
+        gapped: the sequence with gaps.
+        gap: number of the gap, from 0.
+        max_length: largest number of tokens of the window.
+    """
     encoding = gapped.encoding
     if len(encoding) <= max_length:
         return gapped
@@ -25,15 +32,20 @@ def gap_window(rule: Units, gapped: Gapped, gap: int, max_length: int) -> Gapped
 
 
 def gaps_query(rule: Units, gapped: Gapped) -> Query:
-    """The question what stands in all gaps, each unit asked while all of them are hidden."""
+    """The query for the units in all gaps, each predicted while all gaps are hidden."""
     return rule.ask(gapped.encoding, gapped.units, np.unique(gapped.units))
 
 
 def chain_query(rule: Units, gapped: Gapped, gap: int) -> Query:
-    """The question how probable what stands in a gap is, while nothing is known of the other gaps.
+    """The query for the probability of the content of one gap while the content of the other gaps is unknown.
 
-    Its units are asked from left to right, each with itself and the later ones hidden: the sum of the
-    answers is a log-probability (the chain rule), within words as of Kauf and Ivanova (2023).
+    Its units are predicted from left to right, each with itself and the later units hidden. The sum of the
+    answers is a log-probability, by the chain rule. Kauf and Ivanova (2023) do the same within words.
+
+    Args:
+        rule: defines what a unit is.
+        gapped: the sequence with gaps.
+        gap: number of the gap, from 0.
     """
     units = gapped.gaps[gap]
     other_gaps = [part for number, part in enumerate(gapped.gaps) if number != gap]

@@ -1,8 +1,8 @@
-"""Heads: what labels teach, as another objective of the same loop.
+"""Heads: the parts of a model that predict labels, trained by the same loop as the masked language model.
 
-One rule pools records, words and residues, by the weights of their tokens (`engine.labels`), and the loop
-divides by the sum of weights as ever. An encoder's masked-LM head has no part in it and is frozen: DDP waits
-for every trainable parameter.
+Records, words and residues are pooled by the same rule, with the weights of their tokens (`engine.labels`).
+The loop divides by the sum of weights, as in pretraining. The masked-LM head of the encoder is not used. It
+is frozen, because DDP waits for a gradient of every trainable parameter.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from seqmlm.errors import UsageError
 
 
 class LabelledRows(nn.Module):
-    """An encoder with a head; called with a packed batch it returns the loss, as `Loop` wants it.
+    """An encoder with a head; called with a packed batch, it returns the loss that `Loop` needs.
 
-    What an architecture puts between its body and its classes (ModernBERT's dense layer, which its masked LM
-    has trained) is kept, so that the whole is transformers' own class of that task.
+    Some architectures have a module between body and classes, such as the dense layer of ModernBERT, which
+    its masked LM has trained. This module is kept, so that the model is the class of transformers for this
+    task.
 
     Args:
         rows: the encoder; its masked-LM head is frozen.
-        config: of the head.
+        config: settings of the head.
     """
 
     def __init__(self, rows: MaskedRows, config: HeadConfig) -> None:
@@ -52,14 +53,14 @@ class LabelledRows(nn.Module):
                 parameter.requires_grad_(False)
 
     def neck(self) -> nn.Module:
-        """The module between the body and the classes; the identity where there is none."""
+        """The module between the body and the classes; the identity if the architecture has none."""
         return nn.Identity() if self._neck_name is None else self.rows.model.get_submodule(self._neck_name)
 
     def forward(self, batch: PackedBatch) -> Tensor:
-        """Scalar fp32: the sum over labels of weight x loss (nats; squared errors of values).
+        """The sum over labels of weight x loss, a scalar in fp32 (in nats; squared errors for values).
 
         Raises:
-            UsageError: a batch without targets.
+            UsageError: the batch has no targets.
         """
         if batch.targets is None or batch.weights is None:
             raise UsageError("this packed batch has no labels")
@@ -82,12 +83,20 @@ class LabelledRows(nn.Module):
         return (losses * weights).sum()
 
     def scores(self, hidden: Tensor, first: Tensor, weights: Tensor) -> Tensor:
-        """(N, K) fp32 logits, or values, from (A, H) hidden states of the asked tokens; see `Labels`."""
+        """(N, K) fp32 logits, or values, of N labels.
+
+        Args:
+            hidden: (A, H) hidden states of the tokens that have a label.
+            first, weights: (A,) as in `Labels`.
+        """
         out: Tensor = self.classifier(self.dropout(self.pooled_states(hidden, first, weights)))
         return out.float()
 
     def pooled_states(self, hidden: Tensor, first: Tensor, weights: Tensor) -> Tensor:
-        """(N, H) what the classes are read from, of pairs (N / 2, 4 H or 1); arguments as of `scores`."""
+        """(N, H) inputs of the classifier; for pairs (N / 2, 4 H), or (N / 2, 1) for values.
+
+        The arguments are those of `scores`.
+        """
         label = first.cumsum(0) - 1
         count = int(first.sum())
         sums = weights.new_zeros(count).index_add_(0, label, weights)
@@ -105,10 +114,12 @@ class LabelledRows(nn.Module):
 
 
 class Crf(nn.Module):
-    """A linear chain: how well a class follows another one counts, too (Lafferty et al. 2001).
+    """A linear-chain conditional random field, which also scores how well a class follows another one.
+
+    Source: Lafferty et al. 2001.
 
     Args:
-        classes: K.
+        classes: K, the number of classes.
     """
 
     def __init__(self, classes: int) -> None:
@@ -117,12 +128,12 @@ class Crf(nn.Module):
         self.begin, self.end = nn.Parameter(torch.zeros(classes)), nn.Parameter(torch.zeros(classes))
 
     def forward(self, scores: Tensor, classes: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Sum over chains of -ln p(classes).
+        """The sum over chains of -ln p(classes).
 
         Args:
-            scores: (N, K) of each unit, chain by chain.
-            classes: (N,).
-            lengths: units of each chain; 0 for none.
+            scores: (N, K) scores of the classes of each unit, chain after chain.
+            classes: (N,) the true classes.
+            lengths: number of units of each chain; 0 for an empty chain.
         """
         sizes = [length for length in lengths if length]
         if not sizes:
@@ -151,12 +162,12 @@ def best_path(
     begin: NDArray[np.floating[Any]],
     end: NDArray[np.floating[Any]],
 ) -> Longs:
-    """The best chain of classes (Viterbi 1967).
+    """The most probable chain of classes (Viterbi 1967).
 
     Args:
-        scores: (N, K) of each unit, one at least.
-        transitions: (K, K) of a class and the next; -inf forbids it.
-        begin, end: (K,) of the first and the last class.
+        scores: (N, K) scores of the classes of each unit; at least one unit.
+        transitions: (K, K) score of a class (row) followed by another (column); -inf forbids it.
+        begin, end: (K,) score of the first and of the last class.
 
     Returns:
         (N,) classes.
@@ -173,10 +184,14 @@ def best_path(
 
 
 def freeze_all_but_last(rows: MaskedRows, layers: int) -> None:
-    """Train the last layers of an encoder alone, and what comes behind them.
+    """Freeze the encoder except its last layers and everything after them.
+
+    Args:
+        rows: the encoder.
+        layers: number of layers that are trained.
 
     Raises:
-        UsageError: it has fewer layers.
+        UsageError: the encoder has fewer layers.
     """
     body: Any = rows.model.base_model
     stack = body.get_submodule(HEADS[rows.model.config.model_type].layers)

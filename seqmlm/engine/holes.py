@@ -1,8 +1,8 @@
-"""Sequences with gaps: their tokens hidden, asked all at once or one after the other.
+"""Sequences with gaps, whose hidden tokens are predicted all together or one after another.
 
-What stands in a gap while nobody knows what belongs there is any ordinary token: it is hidden whenever the
-model is asked. A gap of several units has an order, from left to right; each of its tokens is a unit by
-itself, so that what is known of a gap can be put there and the rest be asked again.
+While the content of a gap is unknown, any ordinary token takes its place. That token is hidden whenever the
+model predicts. The units of a gap are ordered from left to right. Each of its tokens is its own unit. A unit
+that is already predicted can therefore be put in its place before the rest is predicted again.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from seqmlm.engine.types import Encoding, Longs, TokenSpace
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Gapped:
-    """A sequence with gaps, one at least.
+    """A sequence with at least one gap.
 
     Args:
-        encoding: the sequence, tokens of the gaps included.
-        gaps: for each gap, the places of its units among all units of the sequence, from left to right; a
-            gap that a window has cut off has none.
+        encoding: the sequence, including the tokens of the gaps.
+        gaps: for each gap, the indices of its units among all units of the sequence, from left to right. A
+            gap outside the window has no units.
     """
 
     encoding: Encoding
@@ -30,14 +30,14 @@ class Gapped:
 
     @property
     def units(self) -> Longs:
-        """(G,) the places of the units of all gaps."""
+        """(G,) indices of the units of all gaps."""
         return np.concatenate(self.gaps)
 
 
 def tokens_at(encoding: Encoding, start: int, end: int) -> Longs:
-    """(M,) the tokens of which a character of the raw text between `start` and `end` is a part.
+    """(M,) indices of the tokens that overlap the characters from `start` to `end` (excluded) of the text.
 
-    A token without text of its own (the space of a word that stands apart) counts with where it stands.
+    A token without text, such as the space of a separate word, is included if it is located in this range.
     """
     assert encoding.spans is not None
     first, last = encoding.spans[:, 0], encoding.spans[:, 1]
@@ -49,11 +49,13 @@ def tokens_at(encoding: Encoding, start: int, end: int) -> Longs:
 def resize_gaps(
     encoding: Encoding, gaps: Sequence[Longs], counts: Sequence[int], space: TokenSpace
 ) -> tuple[Encoding, list[Longs]]:
-    """The sequence with so many tokens in each gap, whatever stood there, and where these stand now.
+    """The sequence with a given number of tokens in each gap, and the new indices of these tokens.
 
     Args:
-        gaps: for each, (M,) its tokens, one at least; the gaps are in order and share none.
-        counts: tokens wanted in each.
+        encoding: the sequence.
+        gaps: (M,) indices of the tokens of each gap, at least one; the gaps are in order and do not overlap.
+        counts: new number of tokens of each gap.
+        space: the vocabulary.
     """
     repeats = np.ones(len(encoding), dtype=np.int64)
     for tokens, count in zip(gaps, counts, strict=True):
@@ -69,7 +71,7 @@ def resize_gaps(
 
 
 def split_units(encoding: Encoding, tokens: Longs) -> Encoding:
-    """The sequence with each of some tokens a unit of its own."""
+    """The sequence in which each of the given tokens is its own unit."""
     groups = encoding.groups.copy()
     groups[tokens] = groups.max(initial=-1) + 1 + np.arange(len(tokens), dtype=groups.dtype)
     return replace(encoding, groups=groups)

@@ -1,8 +1,8 @@
-"""What labels are to the engine: which tokens have one, what is packed of them, and what a head predicts.
+"""Labels in the engine: the tokens that have a label, the packed arrays, and the outputs of a head.
 
-A label belongs to some tokens of a document: all of them, the first, those of a word. They are asked with
-weights: over the tokens of one label their shares say how hidden states are averaged, their sum what the
-label's loss counts.
+A label belongs to some tokens of a document: all tokens, the first, or those of a word. These tokens have
+weights. Within one label, the weights divided by their sum average the hidden states. The sum is the weight
+of the label in the loss.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ if TYPE_CHECKING:
 
 Kind = Literal["class", "multilabel", "value", "tags", "entities"]
 Pairing = Literal["concat", "bi"]
-"""How the two sequences of a label are read: concatenated, or each embedded alone."""
+"""How the two sequences of a label are read: "concat" joins them into one, "bi" embeds each separately."""
 
 
 class Labels(NamedTuple):
     """Labels of one document, in the order of their tokens.
 
-    asked: (A,) positions of the tokens that have one, label by label.
-    first: (A,) True at the first token of each of N labels.
-    weights: (A,) above 0; see above.
-    targets: (N, K) a class (K = 1), 0 or 1 of each of K classes, or K values; None where they are asked for.
+    Args:
+        asked: (A,) positions of the tokens that have a label, label by label.
+        first: (A,) True at the first token of each of N labels.
+        weights: (A,) weights of the tokens, above 0; see the module.
+        targets: (N, K) a class (K = 1), 0 or 1 for each of K classes, or K values; None if they are to be
+            predicted.
     """
 
     asked: Longs
@@ -40,7 +42,14 @@ class Labels(NamedTuple):
     targets: Floats | None = None
 
     def document(self, encoding: Encoding, sample: int) -> Document:
-        """The document to pack: each token of a label has its targets, behind whether it begins there."""
+        """The document to pack.
+
+        The targets of each token are a flag, 1 at the first token of a label, and the targets of its label.
+
+        Args:
+            encoding: the sequence.
+            sample: index of the sequence.
+        """
         from seqmlm.engine.packing import Document
 
         assert self.targets is not None
@@ -58,16 +67,19 @@ class Labels(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class HeadConfig:
-    """The labels that a head predicts.
+    """Settings of a head, the part of a fine-tuned model that predicts labels.
+
+    With `pairs`, labels 2n and 2n + 1 are one label for two sequences. Each of the two has half of the
+    weight and all targets. The head reads u, v, |u - v| and u v, where u and v are the states of the two
+    sequences. For values it reads only the cosine of u and v (Reimers and Gurevych 2019).
 
     Args:
-        kind: one of several classes, some of them, numbers; a class of each unit, or entities among units.
-        outputs: K, classes or numbers.
-        crf: entities are one chain of classes, not each unit alone.
-        pairs: what is read belongs to two sequences, embedded apart: of labels 2n and 2n + 1 (as above, each
-            with half of the weight and all targets) one is predicted, from their states u and v: from u, v,
-            |u - v| and u v, but values from their cosine (Reimers and Gurevych 2019).
-        dropout: of the pooled states, in [0, 1).
+        kind: "class" predicts one of several classes, "multilabel" any number of classes, "value" numbers,
+            "tags" a class for each unit, and "entities" groups of units.
+        outputs: number of classes or values to predict, K.
+        crf: whether the tags of entities are predicted together as one chain (a CRF) instead of separately.
+        pairs: whether each label belongs to two sequences, which are embedded separately and then compared.
+        dropout: probability of dropping a feature of the pooled states, in [0, 1).
     """
 
     kind: Kind
@@ -78,11 +90,11 @@ class HeadConfig:
 
     @property
     def cosine(self) -> bool:
-        """Whether outputs are a function of one number, the cosine of two states."""
+        """Whether outputs are a function of a single number, the cosine of two states."""
         return self.pairs and self.kind == "value"
 
     def __post_init__(self) -> None:
         if self.outputs < 1:
-            raise UsageError(f"a head needs one output at least, not {self.outputs}")
+            raise UsageError(f"a head needs at least one output, not {self.outputs}")
         if self.crf and self.kind != "entities":
             raise UsageError("a CRF joins the tags of entities; other labels do not depend on each other")

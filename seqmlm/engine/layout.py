@@ -1,8 +1,8 @@
-"""Queries become the distinct documents of a forward pass; every asked position learns where its answer is.
+"""Queries as the distinct documents of forward passes, and where each queried position finds its answer.
 
-All of it is arithmetic on flat arrays: a masked copy costs a few microseconds, not an object and its calls.
-In return, documents are slices of those arrays (`Documents`) instead of `packing.Document`s; a test holds
-that both make the same batches.
+Everything is arithmetic on flat arrays. A masked copy costs a few microseconds, because no object is created
+for it. In return, documents are slices of these arrays (`Documents`) instead of `packing.Document` objects.
+A test checks that both make the same batches.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from seqmlm.engine.query import Query, check_queries
 from seqmlm.engine.types import Floats, Ids, Longs, TokenSpace, ranges, running_totals
 from seqmlm.errors import UsageError
 
-# Copies are computed as differences if they cost at most this share of whole ones.
+# Copies are computed as differences if they cost at most this fraction of whole copies.
 _WORTH = 0.85
 
 
 class Slices(NamedTuple):
-    """Parts of a flat array, one of each of D documents: `flat[first[d] : first[d] + sizes[d]]`."""
+    """Parts of a flat array, one for each of D documents: `flat[first[d] : first[d] + sizes[d]]`."""
 
     flat: NDArray[Any]
     first: Longs
     sizes: Longs
 
     def take(self, index: Longs | slice) -> Slices:
-        """The slices of some documents, over the same flat array."""
+        """The slices of selected documents, over the same flat array."""
         return Slices(self.flat, self.first[index], self.sizes[index])
 
     @property
     def places(self) -> Longs:
-        """Where the entries of all documents stand in the flat array, document by document."""
+        """Indices of the entries of all documents in the flat array, document by document."""
         return ranges(self.first, self.sizes)
 
     @property
@@ -53,15 +53,16 @@ class Documents:
 
     Args:
         ids: token ids.
-        positions: flat position ids beside those of `ids`, or None where every document counts from 0.
-        channels: further inputs beside them.
-        asked: positions.
-        group: (D,) index of the set of tokens its softmax is restricted to.
-        extra: (D,) number of its (group, positions, channels); documents that differ in those have other
-            ones.
-        sequence: (D,) the query it is a copy of.
-        original: the ids of that one's sequence.
-        changed: positions where the copy differs from it, ascending.
+        positions: flat position ids, parallel to the flat array of `ids`; None if every document counts from
+            0.
+        channels: flat additional inputs, parallel to the flat array of `ids`.
+        asked: queried positions.
+        group: (D,) index of the set of tokens that the softmax is restricted to.
+        extra: (D,) number of the combination (group, positions, channels). Documents with different
+            combinations have different numbers.
+        sequence: (D,) index of the query that the document is a copy of.
+        original: token ids of the sequence of that query.
+        changed: positions where the copy differs from the sequence, ascending.
     """
 
     ids: Slices
@@ -79,17 +80,17 @@ class Documents:
 
     @property
     def length(self) -> Longs:
-        """(D,) tokens."""
+        """(D,) number of tokens."""
         return self.ids.sizes
 
     def take(self, index: Longs) -> Documents:
-        """The documents of `index`, over the same flat arrays."""
+        """The documents with the given indices, over the same flat arrays."""
         slices = {name: getattr(self, name).take(index) for name in ("ids", "asked", "original", "changed")}
         columns = {name: getattr(self, name)[index] for name in ("group", "extra", "sequence")}
         return replace(self, **slices, **columns)
 
     def batch(self, start: int, stop: int) -> PackedBatch:
-        """Documents start..stop-1 laid end to end; what `packing.pack` makes of objects."""
+        """Documents start..stop-1 in one packed batch, as `packing.pack` makes it from objects."""
         chosen = slice(start, stop)
         (_, first, length), asked_slices = self.ids.take(chosen), self.asked.take(chosen)
         bounds, token = running_totals(length), ranges(first, length)
@@ -107,7 +108,7 @@ class Documents:
         )
 
     def cone_batch(self, start: int, stop: int, layers: Layers) -> ConeBatch:
-        """Documents start..stop-1, ordered by sequence, as what differs from their sequences."""
+        """Documents start..stop-1, ordered by sequence, as differences from their sequences."""
         copies = self.take(np.arange(start, stop))
         is_first = np.diff(copies.sequence, prepend=-1) != 0
         first = copies.take(np.flatnonzero(is_first))
@@ -125,9 +126,9 @@ class Documents:
         return Places(copy, position, self.ids.flat[self.ids.first[copy] + position].astype(np.int64))
 
     def difference_costs(self, layers: Layers) -> tuple[NDArray[np.bool_], Floats]:
-        """(D,) which documents are cheaper as differences from their sequences, and the cost of each.
+        """(D,) True if a document is cheaper as a difference from its sequence; (D,) the cost of each one.
 
-        In rows of all layers: a token of a document that is computed whole costs 1.
+        The unit is one token of a document that is computed whole, in all layers.
         """
         starts = running_totals(self.length)
         changed_rows, asked_rows = (
@@ -136,22 +137,25 @@ class Documents:
         return _difference_costs(changed_rows, np.unique(asked_rows), starts, self.sequence, layers)
 
     def distinct(self) -> tuple[Longs, Longs]:
-        """The documents that are different questions.
+        """The documents that are different from each other.
 
         Returns:
-            Indices of the distinct documents (U,), and for each document its place among them (D,).
+            (U,) indices of the distinct documents, and (D,) for each document its index among them.
         """
         digest = self._digest()
         _, first, place = np.unique(digest, return_index=True, return_inverse=True)
         same = np.flatnonzero(first[place] != np.arange(len(self)))
         different = same[~self._equal(same, first[place[same]])]
-        if len(different):  # a collision of digests, about once in 2^64 pairs: computed on its own
+        if len(different):  # equal digests of different documents, about once in 2^64 pairs
             place[different] = len(first) + np.arange(len(different))
             first = np.concatenate([first, different])
         return first, place
 
     def _digest(self) -> NDArray[np.uint64]:
-        """(D,) a multilinear hash of ids, asked positions and extras (Lemire and Kaser 2014), modulo 2^64."""
+        """(D,) a hash of ids, queried positions and extras.
+
+        It is a multilinear hash modulo 2^64 (Lemire and Kaser 2014).
+        """
         width = int(max(self.length.max(), self.asked.sizes.max()))
         factors = np.random.Generator(np.random.Philox(0)).integers(0, 2**64, (2, width + 2), dtype=np.uint64)
         digest = np.zeros(len(self), dtype=np.uint64)
@@ -164,7 +168,7 @@ class Documents:
         return digest
 
     def _equal(self, a: Longs, b: Longs) -> NDArray[np.bool_]:
-        """Whether documents a[i] and b[i] are equal, token by token."""
+        """(N,) whether documents a[i] and b[i] are equal, token by token."""
         equal = self.extra[a] == self.extra[b]
         for part in (self.ids, self.asked):
             equal &= part.sizes[a] == part.sizes[b]
@@ -178,33 +182,34 @@ class Documents:
 def _difference_costs(
     changed_rows: Longs, asked_rows: Longs, starts: Longs, sequence: Longs, layers: Layers
 ) -> tuple[NDArray[np.bool_], Floats]:
-    """`Documents.difference_costs` of D copies whose rows are numbered as in `cones`.
+    """`Documents.difference_costs` for D copies whose rows are numbered as in `cones`.
 
     Args:
         changed_rows, asked_rows: ascending and distinct.
-        starts: (D + 1,) where each copy's rows begin.
-        sequence: (D,) the one it is a copy of.
+        starts: (D + 1,) first row of each copy, and the total.
+        sequence: (D,) index of the sequence of each copy.
+        layers: the layers of the encoder.
     """
     cone_costs, read_costs, full_costs = costs(changed_rows, asked_rows, starts, layers)
     _, first, sequence_index = np.unique(sequence, return_index=True, return_inverse=True)
-    # The sequence itself is computed, too.
+    # The sequence itself is also computed.
     sequence_costs = np.bincount(sequence_index, cone_costs) + full_costs[first]
     cheaper = (sequence_costs < _WORTH * np.bincount(sequence_index, read_costs))[sequence_index]
-    # One at least: a pack of documents that cost nothing could not be made smaller when memory runs out.
+    # At least 1: a pack of documents without cost could not be made smaller when memory runs out.
     copy_costs = np.maximum(cone_costs / len(layers.windows), 1)
     return cheaper, np.where(cheaper, copy_costs, np.diff(starts)).astype(np.float32)
 
 
 def exact_cost(length: int, layers: Layers | None) -> float:
-    """The cost of asking every token of a sequence with itself masked, in one forward pass.
+    """The cost of an exact score: one forward pass with a query for every token, each with itself masked.
 
     Args:
-        length: of the sequence, in tokens, at least 1.
-        layers: of an encoder that can compute copies as differences from their sequences, or None.
+        length: number of tokens of the sequence, at least 1.
+        layers: layers of an encoder that can compute copies as differences from their sequences, or None.
 
     Returns:
-        Tokens of documents computed whole, as `Layout.cost` counts them: `length` squared where the copies
-        are computed whole.
+        The number of tokens in documents that are computed whole, as in `Layout.cost`. It is the square of
+        `length` if the copies are computed whole.
     """
     if layers is None:
         return float(length) ** 2
@@ -216,27 +221,31 @@ def exact_cost(length: int, layers: Layers | None) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """The distinct documents of a window of queries, and where each asked position finds its answer.
+    """The distinct documents of a look-ahead of queries, and where each queried position finds its answer.
 
-    A *row* is one asked position of a distinct document, numbered through the documents; a *slot* is one
-    asked position of a query, numbered through the queries; a *pair* is a row with one target token. Several
-    slots share a row where queries are equal, and a pair where their targets are too, unless what is drawn
-    must be drawn for each.
+    A *row* is one queried position of a distinct document; rows are numbered over all documents. A *slot* is
+    one queried position of a query; slots are numbered over all queries. A *pair* is a row with one target
+    token. Slots of equal queries share a row, and also a pair if their targets are equal. For random
+    reductions, each slot has its own pair.
 
     Args:
-        documents: the D distinct documents: first those computed as differences from their sequences, by
-            sequence; then the others. Longest first, both.
-        narrow: number of the first.
-        layers: of the encoder, where there are any.
-        first_token, first_row: (D+1,) running totals of tokens and of asked rows.
-        first_cost: (D+1,) running totals of what documents cost, in tokens of documents computed whole.
+        documents: the D distinct documents. The first are computed as differences and ordered by sequence.
+            The others follow. Both parts start with the longest documents.
+        narrow: number of documents computed as differences.
+        layers: layers of the encoder, or None.
+        first_token: (D + 1,) cumulative number of tokens.
+        first_cost: (D + 1,) cumulative cost of the documents, in tokens of documents that are computed
+            whole.
+        first_row: (D + 1,) cumulative number of queried rows.
         allowed: the distinct sets of allowed tokens.
-        row, pair: (S,) the row and the pair of each slot.
-        pair_row, pair_column: (P,) the row, ascending, and the target's column in the logits (or in the
-            allowed set) of each pair; column -1 where the target is outside.
-        first_slot: (number of queries + 1,) running totals of slots.
-        streams: (number of queries,) each query's stream.
-        draw: (P, 2) stream and place in its query of each pair, where each slot has a pair of its own.
+        row, pair: (S,) row and pair of each slot.
+        pair_row: (P,) row of each pair, ascending.
+        pair_column: (P,) column of the target of each pair in the logits (or in the allowed set); -1 if the
+            target is not there.
+        first_slot: (number of queries + 1,) cumulative number of slots.
+        streams: (number of queries,) stream of each query.
+        draw: (P, 2) stream of each pair and its place in its query, if each slot has its own pair; else
+            None.
     """
 
     documents: Documents
@@ -255,15 +264,16 @@ class Layout:
     draw: Longs | None
 
     def batch(self, start: int, stop: int) -> PackedBatch | ConeBatch:
-        """Documents start..stop-1, all of one kind, ready for the model."""
+        """Documents start..stop-1, all of one kind, as a batch for the model."""
         if self.layers is None or start >= self.narrow:
             return self.documents.batch(start, stop)
         return self.documents.cone_batch(start, stop, self.layers)
 
     def cost(self, start: int, stop: int) -> float:
-        """The cost of a forward pass of documents start..stop-1, all of one kind.
+        """The cost of a forward pass over documents start..stop-1, all of one kind.
 
-        In tokens of documents computed whole; of differences, with the sequences that they differ from.
+        The unit is one token of a document that is computed whole. For differences, the cost includes their
+        sequences.
         """
         cost = float(self.first_cost[stop] - self.first_cost[start])
         if start >= self.narrow:
@@ -282,18 +292,21 @@ def lay_out(
     is_random: bool = False,
     layers: Layers | None = None,
 ) -> Layout:
-    """Lay a window of queries out as distinct documents, longest first.
+    """Lay out a look-ahead of queries as distinct documents, longest first.
 
     Args:
-        rows_limit: asked rows a document may have; one with more is repeated with a part of them each.
-        capacity: longest sequence the model has positions for, or None.
-        first_number: of the queries, the stream of those that name none.
-        is_random: whether each slot needs a pair of its own, for random numbers of its own.
-        layers: of an encoder that can compute copies as differences from their sequences, or None.
+        queries: the queries.
+        space: the vocabulary.
+        rows_limit: largest number of queried rows in a document. A document with more is repeated, each time
+            with a part of its rows.
+        capacity: length of the longest sequence that the positions of the model allow, or None.
+        first_number: number of the first query, used to number the streams of queries that name none.
+        is_random: whether each slot needs its own pair, and thus its own random numbers.
+        layers: layers of an encoder that can compute copies as differences from their sequences, or None.
 
     Raises:
-        UsageError: a position outside its sequence, a token outside the vocabulary, a sequence beyond
-            `capacity`, channels that differ between queries.
+        UsageError: a position is outside its sequence, a token is outside the vocabulary, a sequence is
+            longer than `capacity`, or channels differ between queries.
     """
     check_queries(queries, space, capacity)
     sets = _Sets()
@@ -337,10 +350,11 @@ def lay_out(
 
 
 def _pairs(row: Longs, column: Longs, width: int, own_pairs: bool) -> tuple[Longs, Longs, Longs, Longs]:
-    """The distinct (row, column) of S slots, or all of them as `own_pairs`.
+    """The distinct (row, column) pairs of S slots, or all of them if `own_pairs` is True.
 
     Returns:
-        The pair of each slot (S,); row, column and, of own pairs, slot of each pair (P,), by ascending row.
+        The pair of each slot (S,). The row and the column of each pair (P,), by ascending row. The slot of
+        each pair (P,) if `own_pairs` is True, else an empty array.
     """
     if own_pairs:
         slot = np.argsort(row, kind="stable")
@@ -352,7 +366,7 @@ def _pairs(row: Longs, column: Longs, width: int, own_pairs: bool) -> tuple[Long
 
 
 class _Sets:
-    """Numbers the distinct sets of allowed tokens, and the distinct (allowed, positions, channels)."""
+    """Numbers for the distinct sets of allowed tokens and the distinct (allowed, positions, channels)."""
 
     def __init__(self) -> None:
         self.allowed: list[Ids | None] = []
@@ -360,7 +374,7 @@ class _Sets:
         self._extras: dict[Any, int] = {}
 
     def add(self, query: Query) -> tuple[int, int]:
-        """(group, extra) of a query."""
+        """The numbers (group, extra) of a query."""
         encoding, content = query.encoding, _array_bytes(query.allowed)
         group = self._groups.setdefault(content, len(self.allowed))
         if group == len(self.allowed):
@@ -371,15 +385,18 @@ class _Sets:
 
 
 def _documents(queries: Sequence[Query], space: TokenSpace, rows_limit: int, sets: _Sets) -> Documents:
-    """Every masked copy in which something is asked, equal ones included, in the order of the queries."""
+    """All masked copies in which a position is queried, in the order of the queries.
+
+    Equal copies are included.
+    """
     names = queries[0].encoding.channels.keys()
     if any(query.encoding.channels.keys() != names for query in queries):
-        raise UsageError("queries that are asked together must have the same channels")
+        raise UsageError("queries that are answered together must have the same channels")
     lengths = np.array([len(query.encoding.ids) for query in queries], dtype=np.int64)
     copies = np.array([query.variants for query in queries], dtype=np.int64)
     first_copy, base = running_totals(copies), running_totals(lengths)
     query_of_copy = np.repeat(np.arange(len(queries)), copies)
-    # Where every token of every copy stands in the sequences laid end to end.
+    # For every token of every copy, its index in the concatenated sequences.
     origin = ranges(base[query_of_copy], lengths[query_of_copy])
     first_id = running_totals(lengths[query_of_copy])
     ids = np.concatenate([query.encoding.ids for query in queries])
@@ -415,7 +432,7 @@ def _documents(queries: Sequence[Query], space: TokenSpace, rows_limit: int, set
 
 
 def _substitute(ids: Ids, queries: Sequence[Query], first_copy: Longs, first_id: Longs) -> None:
-    """Put the queries' substitutes into the flat ids of all copies."""
+    """Write the substitutes of the queries into the flat ids of all copies."""
     for number, query in enumerate(queries):
         if query.substituted is not None and query.substitutes is not None:
             copies = np.arange(first_copy[number], first_copy[number + 1])[:, None]
@@ -425,7 +442,7 @@ def _substitute(ids: Ids, queries: Sequence[Query], first_copy: Longs, first_id:
 
 
 def _copy_numbers(positions: list[Ids], variants: list[Ids | None], first_copy: Longs) -> Longs:
-    """The copy, numbered through all queries, of each of the queries' positions."""
+    """The number of the copy of each position, counted over all queries."""
     counts = [len(part) for part in positions]
     zeros = np.zeros(max(counts), dtype=np.int32)
     own_variants = [zeros[:n] if part is None else part for part, n in zip(variants, counts, strict=True)]
@@ -434,13 +451,14 @@ def _copy_numbers(positions: list[Ids], variants: list[Ids | None], first_copy: 
 
 
 def _pieces(count: Longs, rows_limit: int) -> tuple[Longs, Longs]:
-    """A piece is the asked rows of one copy, or a part of them where they are too many.
+    """The queried rows of each copy, split into pieces of at most `rows_limit` rows.
 
     Args:
-        count: (C,) asked positions of each copy.
+        count: (C,) number of queried positions of each copy.
+        rows_limit: largest number of rows in a piece.
 
     Returns:
-        The copy of each piece, and how many of the asked positions it takes, in their order.
+        The copy of each piece, and its number of queried positions, in their order.
     """
     copy = np.flatnonzero(count)
     count = count[copy]
@@ -453,7 +471,7 @@ def _pieces(count: Longs, rows_limit: int) -> tuple[Longs, Longs]:
 
 
 def _columns(queries: Sequence[Query]) -> Longs:
-    """(S,) where in the (restricted) logits each slot's target stands, -1 where it does not."""
+    """(S,) column of the target of each slot in the (restricted) logits, -1 if it is not there."""
     columns = []
     for query in queries:
         targets = query.encoding.ids[query.asked] if query.targets is None else query.targets

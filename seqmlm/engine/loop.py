@@ -1,10 +1,13 @@
-"""The training loop: from planned rows to a trained model, stoppable and resumable between any two steps.
+"""The training loop: from planned rows to a trained model. It can stop and resume between any two steps.
 
-One step is: take a global batch, accumulate its gradient, clip, read the numbers (the only moment the host
-waits for the device), update or skip, report; from time to time evaluate or save. The gradient of a batch is
-the same whatever its division into micro-batches and processes. The loop prints nothing and writes only
-checkpoints: everything else is left to an `Observer`. It is a loop of our own rather than the Trainer of
-transformers: it resumes bit for bit, and a step with a non-finite loss is skipped and reported.
+One step takes a global batch, accumulates its gradient, clips it, reads the numbers, updates or skips, and
+reports. Reading the numbers is the only time when the host waits for the device. From time to time the loop
+evaluates or saves. The gradient of a batch does not depend on how it is divided into micro-batches and
+processes.
+
+The loop prints nothing and writes only checkpoints. Everything else is the task of an `Observer`. The
+Trainer of transformers is not used: this loop resumes bit for bit, and it skips and reports a step with a
+non-finite loss.
 """
 
 from __future__ import annotations
@@ -54,13 +57,16 @@ class Loop:
     """Trains a masked language model.
 
     Args:
-        rows: `MaskedRows`: called with a packed batch, returns the summed loss in nats. Moved to the device
-            and trained in place.
-        dataset: planned row -> packed batch with targets, masks keyed by epoch and sample.
-        planner: at the start of the data.
-        directory: of the checkpoints.
-        evaluate: from `rows` to metrics; called by every process with the model being trained.
-        goal: which of the metrics says how good the model is, for `config.patience`; None for none.
+        rows: `MaskedRows`, which returns the summed loss of a packed batch in nats. It is moved to the
+            device and trained in place.
+        dataset: planned row -> packed batch with targets; masks depend on epoch and sample.
+        planner: the row planner, at the start of the data.
+        config: settings of the loop.
+        directory: folder for the checkpoints.
+        observer: receives reports and events, in the main process only.
+        evaluate: function from `rows` to metrics. Every process calls it with the model that is being
+            trained.
+        goal: the metric that measures how good the model is, for `config.patience`; None for none.
 
     Raises:
         UsageError: see `Processes`.
@@ -87,7 +93,7 @@ class Loop:
         self.progress = Progress(micro_tokens=config.micro_tokens)
         self.settings = {**config.settings(), "processes": self.processes.world}
         self._resumed_from: int | None = None
-        self._saved: tuple[int, float, Path] | None = None  # step, seconds and folder of the last checkpoint
+        self._saved: tuple[int, float, Path] | None = None  # last checkpoint: its step, seconds and folder
 
     def run(self, resume: bool = False) -> LoopResult:
         """Train until a limit is reached or a stop signal arrives; the last state is always saved.
@@ -96,7 +102,7 @@ class Loop:
             resume: continue from the newest valid checkpoint of `directory`, if there is one.
 
         Raises:
-            StateError: see `checkpoint.find`, `checkpoint.save`.
+            StateError: see `checkpoint.find_checkpoint`, `checkpoint.save`.
             TrainingError: too many non-finite steps in a row, or not enough memory for a single document.
         """
         with StopSignals(patience=2.0 if self.processes.world > 1 else 0.0) as signals:
@@ -112,7 +118,7 @@ class Loop:
                 pin_memory=self.processes.device.type == "cuda",
             )
             with closing(batches):
-                self._evaluate_if_due()  # a signal at that step left it undone
+                self._evaluate_if_due()  # a stop signal may have prevented the evaluation at this step
                 while stopped_by is None and not self.course.is_over(self.progress):
                     stopped_by = self._step(next(batches), signals)
                     if stopped_by is None:
@@ -126,7 +132,7 @@ class Loop:
     # -- before the first step ---------------------------------------------------------------------------
 
     def _start(self, resume: bool) -> None:
-        """Place the model, plan the steps, and restore an earlier run's state."""
+        """Place the model, plan the steps, and restore the state of an earlier run."""
         saved = checkpoint.find_checkpoint(self.directory, resume, self.processes, self.observer.on_event)
         rows = rows_per_epoch(self.planner) if self.config.epochs is not None else 0
         self._prepare_model()
@@ -171,7 +177,7 @@ class Loop:
     # -- one step ----------------------------------------------------------------------------------------
 
     def _step(self, batch: GlobalBatch, signals: StopSignals) -> int | None:
-        """Train on one global batch; returns the stop signal received by any process, if any."""
+        """Train on one global batch; returns the stop signal that any process received, or None."""
         began, progress = time.perf_counter(), self.progress
         rate = self.course.learning_rate(progress.step)
         set_learning_rate(self.optimizer, rate)
@@ -196,7 +202,7 @@ class Loop:
         return int(numbers["signal"]) or None
 
     def _step_numbers(self, sums: Sums, norm: Tensor, signals: StopSignals) -> dict[str, float]:
-        """The step's numbers, summed over processes, in a single transfer from the device."""
+        """The numbers of a step, summed over processes, in a single transfer from the device."""
         elapsed = time.perf_counter() - self._started if self.processes.is_main else 0.0
         numbers = [elapsed, signals.received == signal.SIGTERM, signals.received == signal.SIGINT]
         local = torch.tensor(numbers, dtype=sums.loss.dtype).to(sums.loss.device, non_blocking=True)
@@ -233,7 +239,7 @@ class Loop:
             self._check_bad_steps(report)
 
     def _check_bad_steps(self, report: StepReport) -> None:
-        """Report a step without finite numbers, and give up after too many in a row."""
+        """Report a step with a non-finite number, and raise an error after too many in a row."""
         detail = {"step": report.step, "loss": report.loss, "grad_norm": report.grad_norm}
         detail |= {"in_a_row": report.bad_steps, "skipped": self.progress.skipped}
         self.observer.on_event("bad_step", detail)
@@ -271,7 +277,7 @@ class Loop:
         self.observer.on_evaluation(progress.step, metrics)
 
     def _save_if_due(self) -> None:
-        """Save when due; not during bad steps, so that the last checkpoint is a good one."""
+        """Save if a checkpoint is due and no bad steps are in progress, so that the last one is good."""
         step, seconds = (0, 0.0) if self._saved is None else self._saved[:2]
         steps_due = self.progress.step - step >= self.config.checkpoint_every_steps
         seconds_due = self.progress.seconds - seconds >= self.config.checkpoint_every_seconds
@@ -279,7 +285,7 @@ class Loop:
             self._save()
 
     def _save(self) -> Path:
-        """Save, unless this state has been saved."""
+        """Save, unless this state is already saved; returns the folder of the checkpoint."""
         if self._saved is not None and self._saved[0] == self.progress.step:
             return self._saved[2]
         path = checkpoint.save_progress(
@@ -298,13 +304,18 @@ class Loop:
 
 @dataclass(frozen=True)
 class Goal:
-    """The metric of an evaluation that says how good a model is, and whether more of it is better."""
+    """The metric of an evaluation that measures how good a model is.
+
+    Args:
+        metric: name of the metric.
+        higher_is_better: whether a higher value is better.
+    """
 
     metric: str
     higher_is_better: bool = False
 
     def better(self, value: float, than: float | None) -> bool:
-        """Whether a value is better than another one, or than none; NaN never is."""
+        """Whether a value is better than another one, or than None; NaN never is."""
         if than is None:
             return not math.isnan(value)
         return value > than if self.higher_is_better else value < than
@@ -312,7 +323,13 @@ class Goal:
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """Scalars on the device: loss (nats) of this process's rows; loss weight, masked tokens of all rows."""
+    """Sums over a global batch, as scalars on the device.
+
+    Args:
+        loss: loss of the rows of this process, in nats.
+        weight: loss weight of all rows.
+        masked: number of masked tokens of all rows.
+    """
 
     loss: Tensor
     weight: Tensor
@@ -320,17 +337,20 @@ class Sums:
 
 
 class GradientStep:
-    """Computes in `.grad` the gradient of (sum of losses / sum of weights) over a global batch.
+    """Computes the gradient of (sum of losses / sum of weights) over a global batch, into `.grad`.
 
-    When memory runs out, `micro_tokens` is halved and the whole batch is repeated from zero gradients and the
-    same random state: the global batch never changes. A process that fails during the exchange of gradients
-    would block the others; so under DDP, whenever a micro-batch is larger than any that succeeded before, all
-    processes first compute locally, agree that memory was sufficient, and exchange in a tiny pass of weight
-    0.
+    When memory runs out, `micro_tokens` is halved. The whole batch is then repeated from zero gradients and
+    the same random state, so that the global batch never changes.
+
+    A process that fails while gradients are exchanged would block the others. Under DDP, a micro-batch that
+    is larger than any successful one is therefore handled in three stages. All processes first compute
+    locally. They then agree that memory was sufficient. Then they exchange gradients in a small pass with
+    weight 0.
 
     Args:
-        module: what is called, wrapped for the processes; returns the summed loss of a packed batch.
-        dtype: of the matrix products.
+        module: the module to call, wrapped for the processes; it returns the summed loss of a packed batch.
+        processes: the processes of this training.
+        dtype: type of the matrix products.
         micro_tokens: largest micro-batch in tokens; None computes each row at once.
         on_event: called with ("out_of_memory", {...}) when the budget is halved.
     """
@@ -351,10 +371,10 @@ class GradientStep:
         self._sums = torch.float32 if processes.device.type == "mps" else torch.float64
 
     def __call__(self, batch: GlobalBatch) -> Sums:
-        """Compute the gradient.
+        """Compute the gradient and return the sums.
 
         Raises:
-            TrainingError: out of memory with single documents, or where the batch cannot be repeated.
+            TrainingError: memory runs out with single documents, or the batch cannot be repeated.
         """
         start = random_state(self._processes.device)
         while True:
@@ -366,7 +386,7 @@ class GradientStep:
             sums, failure = self._accumulate(batch, micros, local_only)
             failed = self._processes.largest([failure is not None])[0] if local_only else failure is not None
             if not failed:
-                if local_only:  # exchange what was accumulated, in a pass of one document with weight 0
+                if local_only:  # exchange the accumulated gradients, in a pass of one document with weight 0
                     with random_state_kept(self._processes.device):
                         self._pass(split(micros[0], 1)[0], 0.0, synchronise=True)
                 self._proven = max(self._proven, largest)
@@ -380,13 +400,19 @@ class GradientStep:
             set_random_state(self._processes.device, start)
 
     def _largest(self, batch: GlobalBatch, micros: list[PackedBatch]) -> int:
-        """Tokens of the largest micro-batch of any process: known from the plan unless rows are split."""
+        """Number of tokens of the largest micro-batch of any process.
+
+        It is known from the plan unless rows are split.
+        """
         if self.micro_tokens is None:
             return max(row.tokens for row in batch.rows)
         return self._processes.largest([max(micro.tokens for micro in micros)])[0]
 
     def _passes(self, batch: GlobalBatch, micros: list[PackedBatch]) -> int:
-        """Number of forwards of this process: under FSDP2, where each is collective, the maximum of all."""
+        """Number of forward passes of this process.
+
+        Under FSDP2, where each pass is collective, it is the maximum over all processes.
+        """
         if not self._processes.sharded:
             return len(micros)
         if self.micro_tokens is None:
@@ -396,11 +422,11 @@ class GradientStep:
     def _accumulate(
         self, batch: GlobalBatch, micros: list[PackedBatch], local_only: bool
     ) -> tuple[Sums, str | None]:
-        """Forward and backward of every micro-batch; returns the sums, and the memory error, if any."""
+        """Forward and backward pass of every micro-batch; returns the sums, and the memory error or None."""
         self._module.zero_grad(set_to_none=True)
         device, counts = self._processes.device, self._counts(batch)
         sums = Sums(torch.zeros((), dtype=self._sums, device=device), counts[0], counts[1])
-        # A batch without a masked token has no loss: dividing by 1 keeps it 0 instead of NaN.
+        # A batch without a masked token has no loss. Division by 1 keeps it 0 instead of NaN.
         share = self._processes.world / torch.where(sums.weight > 0, sums.weight, 1.0)
         passes = self._passes(batch, micros)
         for number in range(passes):
@@ -411,14 +437,17 @@ class GradientStep:
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-                # Keeping the exception would keep its tensors alive.
+                # Only the text is kept: the exception would keep its tensors alive.
                 return sums, str(error).partition("\n")[0]
             if real:
                 sums.loss.add_(loss)
         return sums, None
 
     def _counts(self, batch: GlobalBatch) -> Tensor:
-        """(2,) loss weight and masked tokens of all rows; counted before they are sent to the device."""
+        """(2,) loss weight and number of masked tokens of all rows.
+
+        They are counted before the rows are sent to the device.
+        """
         rows = [] if batch.idle else batch.mine
         weight = sum(
             float(len(row.asked)) if row.weights is None else float(row.weights.sum(dtype=torch.float64))
@@ -428,7 +457,7 @@ class GradientStep:
         return self._processes.sum(counts.to(self._processes.device, non_blocking=True))
 
     def _pass(self, micro: PackedBatch, share: Tensor | float, *, synchronise: bool) -> Tensor:
-        """One forward and backward; returns the summed loss."""
+        """One forward and backward pass; returns the summed loss."""
         device = self._processes.device
         with self._processes.gradients(self._module, synchronise=synchronise):
             with autocast(device, self._dtype):
@@ -460,18 +489,18 @@ def measured_speed(
     seconds: float,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """Tokens per second of optimizer steps of one row each, in this process alone; keeps nothing.
+    """The speed of training in tokens per second, measured in this process by steps of one row each.
 
-    The first step counts only where it took all the time; before it, its first document alone wakes up the
-    device and its libraries, which takes up to seconds. Layers are not compiled.
+    The measurement keeps nothing. Before the first step, one document wakes up the device and its libraries,
+    which takes up to seconds. The first step counts only if it took all the time. Layers are not compiled.
 
     Args:
-        rows: as for `Loop`; moved to the device and left as it was otherwise: the learning rate is 0.
-        batches: of training, made when they are asked for; the time for it counts, as it does in training.
-        config: of the training.
-        device: where it will be.
-        seconds: after which no further step is made; there is one at least.
-        clock: in seconds.
+        rows: as for `Loop`; moved to the device but otherwise unchanged, because the learning rate is 0.
+        batches: training batches, made on request. The time for making them counts, as in training.
+        config: settings of the training.
+        device: device of the training.
+        seconds: time after which no other step starts; there is at least one step.
+        clock: function that returns the time in seconds.
 
     Raises:
         RuntimeError: out of memory, see `is_out_of_memory`.
@@ -486,7 +515,7 @@ def measured_speed(
         with autocast(device, dtype):
             loss: Tensor = rows(batch.to(device))
         (loss / max(1, len(batch.asked))).backward()  # type: ignore[no-untyped-call]
-        clip_gradients(parameters, config.clip).item()  # read: the host waits for the device, as in a step
+        clip_gradients(parameters, config.clip).item()  # the host waits for the device, as in a step
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
@@ -510,21 +539,21 @@ def measured_speed(
 
 @dataclass(frozen=True, kw_only=True)
 class StepReport:
-    """One optimizer step, over all processes.
+    """The numbers of one optimizer step, over all processes.
 
     Args:
-        step: its number, from 1.
-        loss: nats per masked token (per unit of loss weight); may be non-finite if `skipped`.
-        grad_norm: before clipping.
-        learning_rate: used by this step.
-        tokens: trained on since the start.
-        masked: tokens predicted in this step.
-        fill: share of the rows' token budget that is used.
-        tokens_per_second: of this step.
-        seconds: training time since the start, over all resumptions.
-        epoch: of the step's last row, from 0.
-        skipped: True if the loss or gradient was not finite and the model was not updated.
-        bad_steps: consecutive skipped steps up to this one.
+        step: number of the step, from 1.
+        loss: loss in nats per masked token (per unit of loss weight); may be non-finite if `skipped`.
+        grad_norm: gradient norm before clipping.
+        learning_rate: learning rate of this step.
+        tokens: number of tokens trained on since the start.
+        masked: number of tokens predicted in this step.
+        fill: fraction of the token budget of the rows that is used.
+        tokens_per_second: speed of this step.
+        seconds: training time since the start in seconds, over all resumed runs.
+        epoch: epoch of the last row of this step, from 0.
+        skipped: True if loss or gradient was not finite and the model was not updated.
+        bad_steps: number of steps skipped in a row up to this one.
     """
 
     step: int
@@ -542,12 +571,17 @@ class StepReport:
 
 
 class Observer:
-    """Receives what happens in training, in the main process only; this one does nothing with it.
+    """Receives reports and events of a training, in the main process only; this class ignores them.
 
-    Kinds of `on_event` and what `detail` holds: "resumed" (step, path), "checkpoint_skipped" (path, reason),
-    "settings_changed" (name -> [before, now]), "pace" and "decay" (decisions under a time limit: expected,
-    decay_start, end, seconds), "out_of_memory" (micro_tokens, before, reason), "bad_step" (step, loss,
-    grad_norm, in_a_row, skipped), "stopping" (step, signal).
+    `on_event` gets one of these kinds, with these keys in `detail`:
+
+    * "resumed": step, path;
+    * "checkpoint_skipped": path, reason;
+    * "settings_changed": name -> [before, now];
+    * "pace" and "decay", decisions under a time limit: expected, decay_start, end, seconds;
+    * "out_of_memory": micro_tokens, before, reason;
+    * "bad_step": step, loss, grad_norm, in_a_row, skipped;
+    * "stopping": step, signal.
     """
 
     def on_step(self, report: StepReport) -> None:
@@ -565,16 +599,17 @@ class Observer:
 
 @dataclass(frozen=True, kw_only=True)
 class LoopResult:
-    """How training ended.
+    """How a training ended.
 
     Args:
-        status: "finished", or "killed" by `signal` after a completed step.
-        steps: completed since the start of training; `resumed_from` of them before resuming (None: not
-            resumed).
-        tokens: trained on since the start.
-        loss: of the last good step, nats per masked token.
-        seconds: training time since the start.
-        checkpoint: the last one, of exactly this state.
+        status: "finished", or "killed" if a stop signal arrived.
+        steps: number of completed steps since the start of training.
+        resumed_from: number of steps before this run resumed; None if it did not resume.
+        tokens: number of tokens trained on since the start.
+        loss: loss of the last good step, in nats per masked token.
+        seconds: training time since the start, in seconds.
+        checkpoint: folder of the last checkpoint, which has exactly this state.
+        signal: number of the stop signal, or None.
     """
 
     status: Literal["finished", "killed"]
@@ -590,7 +625,7 @@ class LoopResult:
     def from_progress(
         cls, progress: Progress, signal: int | None, resumed_from: int | None, path: Path
     ) -> LoopResult:
-        """The end that a training has come to, by a signal or a limit."""
+        """The result of a training that a signal or a limit has ended."""
         return cls(
             status="finished" if signal is None else "killed",
             steps=progress.step,

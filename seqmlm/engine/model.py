@@ -1,9 +1,11 @@
-"""One root forward from a packed row to a loss: body, gathering of the asked rows, head, softmax.
+"""One forward pass from a packed row to a loss: body, selection of the queried rows, head, softmax.
 
-Everything a step computes happens inside `MaskedRows.forward`. DistributedDataParallel and FSDP2 attach their
-work to the forward of the module they wrap: calling the body and the head separately would give every process
-wrong gradients, without an error. The loss uses the memory of the logits: at V = 16k, four tensors of (Q, V)
-would otherwise dominate the head.
+A training step computes everything inside `MaskedRows.forward`. DistributedDataParallel and FSDP2 attach
+their work to the forward of the module that they wrap. If body and head were called separately, each process
+would get wrong gradients, without an error.
+
+The loss is computed in the memory of the logits. Otherwise, with a vocabulary of 16k, four tensors of (Q, V)
+would use most of the memory of the head.
 """
 
 from __future__ import annotations
@@ -28,28 +30,29 @@ from seqmlm.engine.packing import PackedBatch
 from seqmlm.engine.types import TokenSpace
 from seqmlm.errors import UsageError
 
-# Share of tokens that were [MASK] in all training runs of ESM (Lin et al. 2023); fixed in transformers too.
+# Fraction of tokens that were [MASK] in all training runs of ESM (Lin et al. 2023), as in transformers.
 _ESM_TRAINED_MASKS = 0.15 * 0.8
 _TOKEN_TYPES = "token_type_ids"
 
 
 class MaskedRows(nn.Module):
-    """A masked LM for packed rows that predicts at the asked positions only.
+    """A masked language model that reads packed rows and predicts only at the queried positions.
 
-    This is the module to wrap for DDP, and to shard for FSDP2 (`fully_shard(rows)`); `rows.model` stays an
-    ordinary `PreTrainedModel` whose attention is set to packed rows
-    (`rows.model.set_attn_implementation("sdpa")` undoes that).
+    Wrap this module for DDP, or shard it for FSDP2 (`fully_shard(rows)`). `rows.model` is still an ordinary
+    `PreTrainedModel`, but its attention expects packed rows. `rows.model.set_attn_implementation("sdpa")`
+    undoes this.
 
     Args:
-        model: a masked LM of a supported architecture.
-        space: the vocabulary; its ids must fit the model's embedding.
-        probability: "ordinary" removes special ids and padded vocabulary from the softmax, "full" keeps
-            every id of the vocabulary.
-        channels: what further inputs add to the token embeddings; None for a model of tokens alone.
+        model: a masked language model of a supported architecture.
+        space: the vocabulary; its ids must fit the embedding of the model.
+        probability: "ordinary" removes special ids and padded ids from the softmax. "full" keeps every id of
+            the vocabulary.
+        channels: embeddings of additional inputs, which are added to the token embeddings; None for a model
+            that reads only tokens.
 
     Raises:
-        UsageError: an unsupported architecture, a vocabulary larger than the model's, or channels for a model
-            that scales its embeddings (ESM's token dropout).
+        UsageError: the architecture is not supported, or the vocabulary is larger than that of the model.
+            Also if channels are given to a model that scales its embeddings (token dropout in ESM).
     """
 
     excluded: Tensor
@@ -68,7 +71,7 @@ class MaskedRows(nn.Module):
         check_supported(model.config.model_type, type(model).__name__)
         rows = int(model.config.vocab_size)
         if space.size > rows:
-            raise UsageError(f"the vocabulary has {space.size} ids, the model's embedding only {rows}")
+            raise UsageError(f"the vocabulary has {space.size} ids, but the model's embedding only {rows}")
         if probability not in ("ordinary", "full"):
             raise UsageError(f"probability space must be 'ordinary' or 'full', not {probability!r}")
         model.set_attn_implementation(NAME)
@@ -83,7 +86,7 @@ class MaskedRows(nn.Module):
         self._head = HEADS[model.config.model_type]
         self._rescales = model.config.model_type == "esm" and bool(model.config.token_dropout)
         if self._rescales and channels is not None:
-            raise UsageError("an ESM model with token dropout cannot read input channels; use another one")
+            raise UsageError("an ESM model with token dropout cannot read input channels; use another model")
         self.channels = channels
         rotary = getattr(model.config, "position_embedding_type", "absolute") == "rotary"
         self._offset = 0 if rotary else position_offset(model)
@@ -92,7 +95,10 @@ class MaskedRows(nn.Module):
 
     @property
     def layers(self) -> Layers | None:
-        """The encoder's layers, if it computes masked copies where they differ alone; else None."""
+        """The encoder's layers if it can compute masked copies as differences, else None.
+
+        See `seqmlm.engine.cones`.
+        """
         if self._fused is None or self.channels is not None:
             return None
         layers = self._fused.layers
@@ -101,7 +107,7 @@ class MaskedRows(nn.Module):
 
     @property
     def weights_per_token(self) -> int:
-        """About how many weights a token is multiplied by: all but the embeddings."""
+        """Approximate number of weights that each token is multiplied by: all except the input embeddings."""
         inputs = int(self.model.get_input_embeddings().weight.numel())
         return max(1, sum(parameter.numel() for parameter in self.parameters()) - inputs)
 
@@ -112,21 +118,23 @@ class MaskedRows(nn.Module):
         output: Literal["loss", "logits", "hidden"] = "loss",
         layers: Sequence[int] | None = None,
     ) -> Tensor:
-        """Compute loss, logits or hidden states of one packed row.
+        """The loss, logits or hidden states of one packed row.
 
         Args:
-            batch: on the model's device; masked copies where they differ (a `ConeBatch`) as `layers` allows,
-                for logits and last hidden states.
-            output: "loss": scalar fp32, SUM over asked rows of weight x -ln p(target), in nats (divide by the
-                number of masked tokens of the global batch); "logits": (Q, V) fp32 with V = `space.size`,
-                -inf at ids outside the probability space; "hidden": (Q, H) last hidden states at the asked
-                positions, (Q, K, H) those of K `layers` where given.
-            layers: 0 for the embeddings, n for the output of layer n, negative from the last on: the entries
-                of transformers' `hidden_states`.
+            batch: a batch on the device of the model. A `ConeBatch` (masked copies as differences) is
+                allowed if `layers` is not None, for logits and for last hidden states.
+            output: "loss" returns a scalar in fp32: the sum over queried rows of weight x -ln p(target), in
+                nats. Divide it by the number of masked tokens in the global batch. "logits" returns (Q, V)
+                in fp32. V is `space.size`, and ids outside the probability space have -inf. For "hidden",
+                the result is the (Q, H) last hidden states at the queried positions, or (Q, K, H) for K
+                `layers`.
+            layers: 0 for the embeddings, n for the output of layer n, negative numbers counted from the last
+                layer, as in the `hidden_states` of transformers.
 
         Raises:
-            UsageError: a document longer than the model's learned positions; an input channel the model
-                cannot read; a loss without targets; a layer that the model does not have.
+            UsageError: a document is longer than the learned positions of the model. The model cannot read
+                an input channel, or needs one that is missing. A loss is requested without targets, or a
+                layer that does not exist.
         """
         if isinstance(batch, ConeBatch):
             assert self._fused is not None
@@ -149,14 +157,14 @@ class MaskedRows(nn.Module):
         return masked_nll(logits, batch.targets, batch.weights, self.excluded)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(Q, V) fp32 from (Q, H) last hidden states by the model's own head; see `forward`."""
+        """(Q, V) logits in fp32 from (Q, H) last hidden states, by the head of the model; see `forward`."""
         logits = self._head.logits(self.model, hidden).float()[:, : self.space.size]
         # In place only if autograd does not need these logits.
         fill = logits.index_fill if logits.requires_grad else logits.index_fill_
         return fill(1, self.excluded[self.excluded < self.space.size], float("-inf"))
 
     def _last_hidden_states(self, batch: PackedBatch) -> Tensor:
-        """(Q, H) last hidden states at the asked positions."""
+        """(Q, H) last hidden states at the queried positions."""
         layout = RowLayout(batch.cu_seq_lens, batch.lengths)
         if self._fused is not None and self.channels is None and not batch.channels and self._fused.applies():
             return self._fused(batch.input_ids, batch.position_ids, layout, batch.asked)
@@ -164,7 +172,7 @@ class MaskedRows(nn.Module):
         return hidden[0].index_select(0, batch.asked)
 
     def _layers(self, batch: PackedBatch, layers: Sequence[int]) -> Tensor:
-        """(Q, K, H) hidden states of K layers at the asked positions."""
+        """(Q, K, H) hidden states of K layers at the queried positions."""
         last = int(self.model.config.num_hidden_layers)
         for layer in layers:
             if not -last - 1 <= layer <= last:
@@ -173,14 +181,15 @@ class MaskedRows(nn.Module):
         if set(numbers) == {last}:
             return self._last_hidden_states(batch)[:, None].expand(-1, len(numbers), -1)
         layout = RowLayout(batch.cu_seq_lens, batch.lengths)
-        # Not transformers' `output_hidden_states`: its hooks stay for good and shut out the fused encoder.
+        # `output_hidden_states` of transformers is not used: its hooks are never removed and would prevent
+        # the fused encoder from being used later.
         with _layer_states(self.model.base_model.get_submodule(self._head.layers)) as states:
             final = self.model.base_model(**self._inputs(batch), layout=layout)[0]
-        states[-1] = final  # behind the last norm, as the head reads it
+        states[-1] = final  # after the last norm, as the head reads it
         return torch.stack([states[number][0].index_select(0, batch.asked) for number in numbers], dim=1)
 
     def _inputs(self, batch: PackedBatch) -> dict[str, Any]:
-        """The keyword arguments of the body, those of attention left out."""
+        """The keyword arguments for the body, except those for attention."""
         positions = batch.position_ids + self._offset if self._offset else batch.position_ids
         self._check_positions(batch)
         inputs: dict[str, Any] = {"position_ids": positions, **self._token_types(batch)}
@@ -194,7 +203,7 @@ class MaskedRows(nn.Module):
         return inputs
 
     def _check_positions(self, batch: PackedBatch) -> None:
-        # Reading the positions waits for the device, so only if a document is long enough to matter.
+        # Reading the positions waits for the device. It is done only if a document is long enough to matter.
         if self._capacity is None or max(batch.lengths) <= self._capacity:
             return
         if int(batch.position_ids.max()) >= self._capacity:
@@ -204,7 +213,11 @@ class MaskedRows(nn.Module):
             )
 
     def _token_types(self, batch: PackedBatch) -> dict[str, Tensor]:
-        """The one channel that models read themselves, if given; all others must be known."""
+        """The token types, the only channel that models read themselves, if the batch has them.
+
+        Raises:
+            UsageError: the batch lacks a channel of the model, or has a channel that the model cannot read.
+        """
         own_channels = set(self.channels.channels) if self.channels is not None else set()
         if not own_channels <= set(batch.channels):
             raise UsageError(
@@ -222,9 +235,10 @@ class MaskedRows(nn.Module):
         return {name: values.long() for name, values in types.items()}
 
     def _rescaled_embeddings(self, batch: PackedBatch, positions: Tensor) -> Tensor:
-        """ESM's token dropout per document: (1, T, H) embeddings, masks zeroed, the rest scaled up.
+        """(1, T, H) embeddings with ESM's token dropout for each document: masks are 0, the rest scaled up.
 
-        transformers measures the share of masks over the whole row, which in a packed row mixes documents.
+        transformers measures the fraction of masks over the whole row, which would mix the documents of a
+        packed row.
         """
         embeddings = self.model.base_model.embeddings
         is_mask = batch.input_ids[0] == embeddings.mask_token_id
@@ -233,7 +247,7 @@ class MaskedRows(nn.Module):
             torch.arange(len(lengths), device=lengths.device), lengths, output_size=is_mask.shape[0]
         )
         masks = torch.zeros(len(lengths), device=lengths.device).index_add_(0, document, is_mask.float())
-        # At least one token counts as visible: a document of masks alone would be 0 / 0.
+        # At least one token counts as visible: a document that has only masks would give 0 / 0.
         visible = (1 - masks / lengths).clamp_min(1 / max(batch.lengths))
         scale = ((1 - _ESM_TRAINED_MASKS) / visible)[document] * ~is_mask
         words = embeddings.word_embeddings(batch.input_ids)
@@ -244,7 +258,7 @@ class MaskedRows(nn.Module):
 
 @contextmanager
 def _layer_states(layers: Any) -> Iterator[list[Tensor]]:
-    """The input of the first of a body's layers, and then the output of each, as they are called."""
+    """The input of the first layer of a body, followed by the output of each layer as it is called."""
     states: list[Tensor] = []
 
     def enter(module: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -264,12 +278,12 @@ def _layer_states(layers: Any) -> Iterator[list[Tensor]]:
 
 
 class _MaskedNll(torch.autograd.Function):
-    """Sum of weighted -log p, computed in the memory of the logits.
+    """Sum of weighted -ln p, computed in the memory of the logits.
 
     `F.cross_entropy` over masked logits keeps four tensors of (Q, V): logits, masked logits,
-    log-probabilities and their gradient. At V = 16k they, not the matrix products, fill the time and memory
-    of the head. Here the logits become exp(logits - max) in place, and in the backward pass the gradient,
-    in place again.
+    log-probabilities and their gradient. With a vocabulary of 16k, these tensors use more time and memory of
+    the head than the matrix products. Here the logits become exp(logits - max) in place. In the backward
+    pass they become the gradient, again in place.
     """
 
     @staticmethod
@@ -295,16 +309,16 @@ class _MaskedNll(torch.autograd.Function):
 
 
 def masked_nll(logits: Tensor, targets: Tensor, weights: Tensor | None, excluded: Tensor) -> Tensor:
-    """Sum over asked rows of weight x -ln p(target), p being the softmax without the excluded ids.
+    """The sum over queried rows of weight x -ln p(target), where p is the softmax without the excluded ids.
 
     Args:
-        logits: (Q, V) fp32; overwritten, so they must belong to the caller.
-        targets: (Q,) int64 ids, none of them excluded.
-        weights: (Q,) or None for all 1.
-        excluded: (E,) ids that leave the softmax.
+        logits: (Q, V) fp32; they are overwritten and must therefore belong to the caller.
+        targets: (Q,) int64 ids; none of them is excluded.
+        weights: (Q,) weight of each row, or None for 1 everywhere.
+        excluded: (E,) ids that are not part of the softmax.
 
     Returns:
-        Scalar fp32 in nats; 0, with gradients of 0, where nothing is asked.
+        A scalar in fp32, in nats. It is 0, with gradients of 0, if no position is queried.
     """
     if torch.compiler.is_compiling():
         masked = logits.index_fill(1, excluded, float("-inf"))

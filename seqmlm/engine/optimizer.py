@@ -1,4 +1,4 @@
-"""AdamW without weight decay of norms, biases and embeddings; its state as named tensors."""
+"""AdamW without weight decay for norms, biases and embeddings, and its state as named tensors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,14 @@ def adamw(
 ) -> torch.optim.AdamW:
     """AdamW (Loshchilov & Hutter 2019), fused if the device supports it.
 
-    Norms, biases and embeddings are not decayed; a decoder tied to an embedding counts as one.
+    Norms, biases and embeddings have no weight decay. A decoder that shares the weights of an embedding
+    counts as an embedding.
+
+    Args:
+        module: the parameters to train.
+        learning_rate: initial learning rate.
+        weight_decay: weight decay of all other parameters.
+        betas, epsilon: see `torch.optim.AdamW`.
     """
     spared = {
         id(parameter)
@@ -50,12 +57,16 @@ def adamw(
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
+    """Set the learning rate of all parameter groups."""
     for group in optimizer.param_groups:
         group["lr"] = value
 
 
 def whole_tensor(tensor: Tensor) -> Tensor:
-    """The whole tensor on the CPU; every process must call this for a sharded one, in the same order."""
+    """The whole tensor on the CPU.
+
+    If the tensor is sharded, every process must call this function, in the same order.
+    """
     full = tensor.detach()
     if isinstance(full, DTensor):
         full = full.full_tensor()
@@ -63,7 +74,7 @@ def whole_tensor(tensor: Tensor) -> Tensor:
 
 
 def module_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Whole parameters and persistent buffers on the CPU; tied ones under their first name only."""
+    """Whole parameters and persistent buffers on the CPU; shared ones only under their first name."""
     return {name: whole_tensor(tensor) for name, tensor in _tensors_by_name(module).items()}
 
 
@@ -78,23 +89,23 @@ def restore_module(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Copy saved tensors into the existing parameters and buffers.
 
     Raises:
-        StateError: names or shapes differ: the checkpoint belongs to another model.
+        StateError: names or shapes differ, because the checkpoint belongs to another model.
     """
     present = _tensors_by_name(module)
     if present.keys() != tensors.keys():
         names = sorted(present.keys() ^ tensors.keys())
         raise StateError(
-            f"the checkpoint is of another model: only one of the two has {', '.join(names[:3])}"
+            f"the checkpoint belongs to another model: only one of the two has {', '.join(names[:3])}"
         )
     for name, tensor in present.items():
         if tensor.shape != tensors[name].shape:
             shapes = f"{tuple(tensors[name].shape)}, here {tuple(tensor.shape)}"
-            raise StateError(f"the checkpoint is of another model: {name} has shape {shapes}")
+            raise StateError(f"the checkpoint belongs to another model: {name} has shape {shapes}")
         tensor.copy_(_placed_like(tensors[name], tensor))
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, module: nn.Module) -> dict[str, Tensor]:
-    """The optimizer's state as `parameter name/entry` -> whole tensor on the CPU."""
+    """The state of the optimizer as `parameter name/entry` -> whole tensor on the CPU."""
     return {
         f"{name}/{entry}": whole_tensor(value)
         for name, parameter in module.named_parameters()
@@ -105,10 +116,10 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, module: nn.Module) -> di
 def restore_optimizer(
     optimizer: torch.optim.Optimizer, module: nn.Module, tensors: Mapping[str, Tensor]
 ) -> None:
-    """Restore into a new optimizer what `optimizer_tensors` returned.
+    """Restore the state from `optimizer_tensors` into a new optimizer.
 
     Raises:
-        StateError: it belongs to parameters that this module does not have.
+        StateError: the state belongs to parameters that this module does not have.
     """
     parameters = dict(module.named_parameters())
     for key, value in tensors.items():
@@ -119,12 +130,12 @@ def restore_optimizer(
         state: dict[str, Any] = optimizer.state[parameter]
         if value.shape == parameter.shape and value.ndim:
             state[entry] = _placed_like(value, parameter).clone()
-        else:  # the step count: a scalar, next to the parameter for the fused kernel
+        else:  # the step count: a scalar, on the device of the parameter for the fused kernel
             state[entry] = value.clone().to(parameter.device)
 
 
 def _placed_like(value: Tensor, template: Tensor) -> Tensor:
-    """`value` on the device of `template`, and sharded as it is."""
+    """`value` on the device of `template`, and sharded in the same way."""
     placed = value.to(template.device)
     if isinstance(template, DTensor):
         return distribute_tensor(placed, template.device_mesh, template.placements)

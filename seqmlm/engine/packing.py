@@ -1,9 +1,10 @@
-"""Packing: which sequences share a row, how they are concatenated, and the global batches made of the rows.
+"""Packing: which sequences share a row, how they are concatenated, and the global batches of rows.
 
-Sequences are put end to end in rows of a token budget, never cropped and never padded. Which ones share a row
-is decided from lengths alone, identically on every process, and can be resumed between any two rows; every
-global batch carries the planner's position after it, since loader workers plan ahead. Filling rows well
-changes the order of samples within a window of some rows; `RowPlanner` bounds that window.
+Sequences are concatenated in rows of a token budget, and are never cropped or padded. Which sequences share
+a row depends only on their lengths. Every process plans the same rows, and the plan can resume between any
+two rows. Every global batch contains the position of the planner after it, because loader workers plan
+ahead. Well-filled rows change the order of samples within a window of some rows. `RowPlanner` bounds that
+window.
 """
 
 from __future__ import annotations
@@ -30,14 +31,20 @@ if TYPE_CHECKING:
     from seqmlm.engine.masking.base import Corruptor
 
 
-_PLENTY = 0.98  # a row filled to this share is emitted at once; others wait for more samples
+_PLENTY = 0.98  # a row filled to at least this fraction is emitted at once; others wait for more samples
 
 
 def best_fit(items: Iterable[int], lengths: Iterable[int], capacity: int) -> list[list[int]]:
-    """Put each item, in the given order, into the fullest bin with enough space; one too long has its own."""
+    """Put each item, in the given order, into the fullest bin with enough space.
+
+    An item that is longer than `capacity` gets its own bin.
+
+    Returns:
+        For each bin, a list of its items.
+    """
     bins: list[list[int]] = []
-    spaces: list[int] = []  # the different amounts of space left, ascending: at most `capacity` of them
-    holders: dict[int, list[int]] = {}  # space left -> the bins that have it
+    spaces: list[int] = []  # the different amounts of free space, ascending; at most `capacity` of them
+    holders: dict[int, list[int]] = {}  # amount of free space -> the bins that have it
     for item, length in zip(items, lengths, strict=True):
         place = bisect_left(spaces, length)
         if place < len(spaces):
@@ -60,7 +67,13 @@ def best_fit(items: Iterable[int], lengths: Iterable[int], capacity: int) -> lis
 
 @dataclass(frozen=True)
 class PackedRow:
-    """Samples that share a packed row, and their epoch (dynamic masks differ by epoch)."""
+    """Samples that share a packed row.
+
+    Args:
+        epoch: their epoch, because dynamic masks differ between epochs.
+        samples: indices of the samples.
+        tokens: total number of tokens.
+    """
 
     epoch: int
     samples: tuple[int, ...]
@@ -68,22 +81,25 @@ class PackedRow:
 
 
 class RowPlanner:
-    """Plans packed rows endlessly; the same on every process, and resumable between any two rows.
+    """Plans an endless series of packed rows, which is the same in every process.
 
-    Consecutive samples of the permuted order, about `lookahead` rows of them, are fitted together. Well
-    filled rows are emitted in a shuffled order, the samples of the others wait for the next ones. Only
-    samples above a quarter of a row are placed longest first: with shorter ones that would put all long
-    sentences in one row and all short ones in another.
+    The plan can resume between any two rows. Consecutive samples of the permuted order, enough for about
+    `lookahead` rows, are packed together. Well-filled rows are emitted in a shuffled order. The samples of
+    the other rows wait for the next group. Samples longer than a quarter of a row are placed first, longest
+    first. Shorter samples keep their order; otherwise one row would have all long sentences and another all
+    short ones.
 
     Args:
-        lengths: (N,) tokens of each sequence; may be memory-mapped, is never copied.
-        tokens_per_row: capacity of a row.
-        seed: of the order.
-        lookahead: rows planned together; more rows fill better and change the order over a longer range.
-        moving: sequences whose lengths differ by epoch; `lengths` are theirs, and have the sum of any epoch.
+        lengths: (N,) number of tokens of each sequence; may be memory-mapped, is never copied.
+        tokens_per_row: capacity of a row, in tokens.
+        seed: seed of the order.
+        lookahead: number of rows that are planned together. More rows are filled better, but change the
+            order over a longer range.
+        moving: sequences whose lengths differ between epochs. `lengths` are then their nominal lengths,
+            whose sum is that of any epoch.
 
     Raises:
-        UsageError: no sequence, an empty one, or one longer than a row.
+        UsageError: there is no sequence, a sequence is empty, or a sequence is longer than a row.
     """
 
     def __init__(
@@ -122,21 +138,21 @@ class RowPlanner:
         return self._peek().epoch
 
     def next_row(self) -> PackedRow:
-        """The next row; after the last one of an epoch, the first one of the next."""
+        """The next row; the last row of an epoch is followed by the first row of the next."""
         row = self._peek()
         self._emitted += 1
         return row
 
     def _peek(self) -> PackedRow:
         if self._emitted == len(self._rows):
-            if self._next_cursor == len(self.lengths):  # the last rows of an epoch wait for nothing
+            if self._next_cursor == len(self.lengths):  # the epoch is over, and no sample is waiting
                 self._plan(epoch=self._epoch + 1, cursor=0, carried=[])
             else:
                 self._plan(epoch=self._epoch, cursor=self._next_cursor, carried=self._waiting)
         return self._rows[self._emitted]
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-ready: the start of the current group of rows, and how many of them were emitted."""
+        """The position as JSON: the start of the current group of rows, and how many of them were emitted."""
         return {
             "epoch": self._epoch,
             "cursor": self._cursor,
@@ -146,7 +162,7 @@ class RowPlanner:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was taken.
+        """Continue at the position of a `state_dict`.
 
         Raises:
             StateError: it was made with other sequences or settings, which give other rows.
@@ -170,7 +186,7 @@ class RowPlanner:
         }
 
     def _plan(self, epoch: int, cursor: int, carried: list[int]) -> None:
-        """Fit `carried` and the samples from `cursor` on into rows."""
+        """Pack `carried` and the samples from `cursor` on into rows."""
         self._epoch, self._cursor, self._carried, self._emitted = epoch, cursor, carried, 0
         new_samples, self._next_cursor = self._take()
         samples = np.array(carried + new_samples)
@@ -189,7 +205,7 @@ class RowPlanner:
         self._rows = [self._rows[place] for place in order(np.arange(len(self._rows)))]
 
     def _take(self) -> tuple[list[int], int]:
-        """Samples from the cursor on for `lookahead` full rows, and the cursor after them."""
+        """Samples from the cursor on that fill `lookahead` rows, and the cursor after them."""
         order = Permutation(len(self.lengths), (self._seed, self._epoch))
         carried = np.array(self._carried, dtype=np.int64)
         free_tokens = self._lookahead * self.tokens_per_row - int(self._lengths_of(carried).sum())
@@ -206,19 +222,19 @@ class RowPlanner:
         return new_samples, cursor
 
     def _lengths_of(self, samples: Longs) -> Longs:
-        """(M,) tokens that some samples have in this epoch."""
+        """(M,) number of tokens of the given samples in this epoch."""
         if self._moving is None:
             return self.lengths[samples].astype(np.int64)
         return self._moving.lengths_at(self._epoch, samples).astype(np.int64)
 
     def _hold_back(self, rows: Sequence[PackedRow]) -> set[int]:
-        """Rows that wait for more samples: the emptiest, at most half of them."""
+        """Indices of the rows that wait for more samples: the emptiest, at most half of them."""
         poor = [number for number, row in enumerate(rows) if row.tokens < _PLENTY * self.tokens_per_row]
         return set(sorted(poor, key=lambda number: rows[number].tokens)[: len(rows) // 2])
 
 
-# (sequence, generator) -> an equivalent form of equal length: the other strand of a genome, the codes of a
-# visit in another order.
+# (sequence, generator) -> an equivalent form of equal length, such as the other strand of a genome, or the
+# codes of a visit in another order.
 Augmentation = Callable[[Encoding, np.random.Generator], Encoding]
 
 
@@ -227,13 +243,13 @@ class Document:
     """One sequence to be packed.
 
     Args:
-        ids: (L,) input ids, masks already in place.
-        asked: (A,) positions in 0..L-1 whose distributions are wanted.
-        targets: (A,) the ids to be predicted there, or None; of other objectives (A, ...) of any kind.
-        weights: (A,) loss weights, or None for all 1.
+        ids: (L,) input ids, which already contain the masks.
+        asked: (A,) queried positions in 0..L-1.
+        targets: (A,) ids to predict there, or None; for other objectives (A, ...) of any type.
+        weights: (A,) weights in the loss, or None for 1 everywhere.
         positions: (L,) position ids, or None for 0..L-1.
-        channels: further inputs, each (L,).
-        sample: index of the sequence it was made from.
+        channels: name to (L,) additional inputs.
+        sample: index of the sequence that the document was made from; -1 if unknown.
     """
 
     ids: NDArray[np.integer]
@@ -246,7 +262,7 @@ class Document:
 
 
 def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """A batch, or a part of one, with every tensor in it changed."""
+    """A copy of a batch, or of a part of it, in which every tensor is replaced by `change(tensor)`."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, Mapping):
@@ -259,12 +275,12 @@ def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 class Movable:
-    """A batch whose tensors move together."""
+    """A batch whose tensors are moved together."""
 
     __slots__ = ()
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
-        """The same batch on `device`."""
+        """The same batch on another device."""
         moved: Self = map_tensors(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))
         return moved
 
@@ -276,18 +292,18 @@ class Movable:
 
 @dataclass(frozen=True, eq=False)
 class PackedBatch(Movable):
-    """Documents concatenated in one row; attention must not cross `cu_seq_lens`.
+    """Documents concatenated in one row; attention must not cross the boundaries in `cu_seq_lens`.
 
     Args:
         input_ids: (1, T) int64.
         position_ids: (1, T) int64, counted from 0 in each document.
-        cu_seq_lens: (D + 1,) int32, where each document starts, then T.
-        lengths: D python ints, the same boundaries without a device synchronisation.
-        asked: (Q,) int64 indices into the T tokens, document by document.
-        targets: (Q,) int64 ids to be predicted there, or None; or (Q, ...) int64 or float32.
-        weights: (Q,) float32 loss weights, or None for all 1.
-        samples: (D,) int64, which sequence each document was made from (-1 unknown).
-        channels: further inputs, each (1, T) float32.
+        cu_seq_lens: (D + 1,) int32, the start of each document, then T.
+        lengths: number of tokens of each document as Python integers, which need no device synchronisation.
+        asked: (Q,) int64 queried positions as indices into the T tokens, document by document.
+        targets: (Q,) int64 ids to predict there, or None; for other objectives (Q, ...) int64 or float32.
+        weights: (Q,) float32 weights in the loss, or None for 1 everywhere.
+        samples: (D,) int64, index of the sequence that each document was made from (-1 if unknown).
+        channels: name to (1, T) float32 additional inputs.
     """
 
     input_ids: Tensor
@@ -302,15 +318,15 @@ class PackedBatch(Movable):
 
     @property
     def tokens(self) -> int:
-        """T, the tokens of the row."""
+        """T, the number of tokens of the row."""
         return self.input_ids.shape[1]
 
 
 def pack(documents: Sequence[Document]) -> PackedBatch:
-    """One packed row of documents, laid end to end.
+    """One packed row of concatenated documents.
 
     Raises:
-        UsageError: no document, an empty one, targets in some only, or different channels.
+        UsageError: there is no document, a document is empty, only some have targets, or channels differ.
     """
     lengths = [len(document.ids) for document in documents]
     if not lengths or min(lengths) == 0:
@@ -328,7 +344,7 @@ def pack(documents: Sequence[Document]) -> PackedBatch:
         raise UsageError("either every packed document has targets or none has")
     if any(document.channels.keys() != documents[0].channels.keys() for document in documents):
         raise UsageError("packed documents must all have the same channels")
-    # Values are floats, ids and classes are not.
+    # Targets that are values are floats; ids and classes are integers.
     kind = np.float32 if any(array.dtype.kind == "f" for array in targets) else np.int64
     weights = None
     if any(document.weights is not None for document in documents):
@@ -361,7 +377,8 @@ def _join(parts: Sequence[NDArray[Any]], dtype: type[np.generic]) -> NDArray[Any
 def split(batch: PackedBatch, max_tokens: int) -> list[PackedBatch]:
     """Split a batch at document boundaries into batches of at most `max_tokens` tokens, in order.
 
-    Neighbouring documents of one sample stay together; what is longer than `max_tokens` is a batch alone.
+    Neighbouring documents of one sample stay together. If they are longer than `max_tokens`, they form a
+    batch by themselves.
     """
     samples, bounds = batch.samples.tolist(), [*accumulate(batch.lengths, initial=0)]
     ends = [n for n in range(1, len(samples)) if samples[n] != samples[n - 1] or samples[n] < 0]
@@ -375,7 +392,7 @@ def split(batch: PackedBatch, max_tokens: int) -> list[PackedBatch]:
 
 
 def _slice(batch: PackedBatch, first: int, last: int, start: int, stop: int) -> PackedBatch:
-    """Documents first..last-1, which are tokens start..stop-1."""
+    """The batch of documents first..last-1, which are tokens start..stop-1."""
     inside = (batch.asked >= start) & (batch.asked < stop)
     return PackedBatch(
         input_ids=batch.input_ids[:, start:stop],
@@ -391,14 +408,17 @@ def _slice(batch: PackedBatch, first: int, last: int, start: int, stop: int) -> 
 
 
 class RowDataset(Dataset[PackedBatch]):
-    """Rows of the planner -> masked, packed batches; for `DataLoader(batch_size=None, sampler=rows)`.
+    """The training data: planned rows -> masked, packed batches.
+
+    It is used as `DataLoader(batch_size=None, sampler=rows)`.
 
     Args:
-        sequences: the training sequences; `MovingWindows` are cut as in the row's epoch. Must be picklable if
-            loader workers are spawned.
-        corruptor: applies the masks, keyed by epoch and sample.
-        augmentation: applied to a sequence before, keyed likewise; None for none.
-        seed: of the augmentation.
+        sequences: the training sequences; `MovingWindows` are cut as in the epoch of the row. They must be
+            picklable if loader workers are spawned.
+        corruptor: applies the masks, which depend on epoch and sample.
+        augmentation: applied to each sequence before masking, also depending on epoch and sample; None for
+            none.
+        seed: seed of the augmentation.
     """
 
     def __init__(
@@ -439,7 +459,7 @@ class RowDataset(Dataset[PackedBatch]):
 
 
 class Rows(Protocol):
-    """Turns planned rows into batches; picklable if loader workers are spawned."""
+    """Turns planned rows into batches; it must be picklable if loader workers are spawned."""
 
     def __getitem__(self, row: PackedRow) -> PackedBatch: ...
 
@@ -449,9 +469,9 @@ class GlobalBatch:
     """The rows of one optimizer step.
 
     Args:
-        rows: all of them, of all processes.
+        rows: all rows of all processes.
         mine: the packed batches of this process, on the CPU.
-        idle: True if this process has none: `mine` is then another one's row, with weight 0.
+        idle: True if this process has no rows. `mine` is then a row of another process, with weight 0.
         position: `planner.state_dict()` after these rows.
     """
 
@@ -462,7 +482,7 @@ class GlobalBatch:
 
     @property
     def tokens(self) -> int:
-        """Tokens of all rows; there is no padding, so all of them are useful."""
+        """Number of tokens of all rows; there is no padding."""
         return sum(row.tokens for row in self.rows)
 
 
@@ -478,8 +498,16 @@ def global_batches(
 ) -> Generator[GlobalBatch]:
     """Global batches of `rows_per_batch` consecutive rows; process r of w computes rows r, r + w, ...
 
-    Loader workers plan ahead of what is consumed. The position after a batch is therefore recorded when it
-    is planned and delivered with it. Closing the generator ends the workers.
+    Loader workers plan ahead of the rows that are used. The position after a batch is therefore recorded
+    when the batch is planned, and delivered with it. Closing the generator ends the workers.
+
+    Args:
+        dataset: turns planned rows into batches.
+        planner: plans the rows.
+        rows_per_batch: number of rows of a global batch.
+        rank, world: number of this process, from 0, and number of processes.
+        workers: number of loader workers; 0 for none.
+        pin_memory: whether batches are put into page-locked memory.
     """
     plans: deque[tuple[tuple[PackedRow, ...], dict[str, Any]]] = deque()
 
@@ -510,9 +538,10 @@ def global_batches(
 
 
 def rows_per_epoch(planner: RowPlanner, max_rows: int = 1_000) -> int:
-    """Rows of the planner's next epoch: counted up to `max_rows`, extrapolated from the tokens beyond.
+    """Number of rows of the planner's next epoch.
 
-    The planner's position is not changed.
+    Up to `max_rows` rows are counted. Beyond that, the number is extrapolated from the tokens. The position
+    of the planner does not change.
     """
     position, epoch, rows, tokens = planner.state_dict(), planner.epoch, 0, 0
     while planner.epoch == epoch and rows < max_rows:

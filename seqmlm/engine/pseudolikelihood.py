@@ -1,7 +1,8 @@
-"""Training of a linear masked model: pseudolikelihood (Besag 1975), all data at once, to the one optimum.
+"""Training of a linear masked model by pseudolikelihood (Besag 1975), on all data at once, to its optimum.
 
-The loss is convex. Under an L2 penalty L-BFGS goes to its optimum; under L1, the choice of neighbours
-of Meinshausen and Buhlmann (2006), FISTA does. A training that was interrupted goes on from its parameters.
+The loss is convex and has one optimum. Under an L2 penalty, L-BFGS finds it. Under an L1 penalty, which
+selects neighbours as in Meinshausen and Buhlmann (2006), FISTA finds it. An interrupted training continues
+from its parameters.
 
     N  sequences    L  columns    A  states
 """
@@ -31,19 +32,24 @@ from seqmlm.engine.signals import StopSignals
 from seqmlm.engine.types import Sequences, TokenSpace
 from seqmlm.errors import TrainingError, UsageError
 
-_CHUNK = 1 << 22  # elements of one piece of work
-_ROUND = 10  # iterations between two looks at limits, signals and clocks
-_WORTH, _PATIENCE = 1e-3, 2  # what must be gained, and within how many evaluations
+_CHUNK = 1 << 22  # number of elements that are processed together
+_ROUND = 10  # number of iterations between two checks of limits, signals and clocks
+_WORTH, _PATIENCE = 1e-3, 2  # smallest gain that counts, and number of evaluations without it
 _HISTORY = 5  # pairs of steps and gradients that L-BFGS remembers, each twice as large as the model
-_SMALL = 1 << 20  # couplings up to which all is computed in double precision: it takes twice as long
-_FLAT = {torch.float64: 1e-6, torch.float32: 1e-5}  # largest gradient, a sequence, that counts as none
+_SMALL = 1 << 20  # up to this number of couplings, all is in double precision, which takes twice as long
+_FLAT = {torch.float64: 1e-6, torch.float32: 1e-5}  # largest gradient per sequence that counts as zero
 
 
 def prepare(sequences: Sequences, space: TokenSpace, penalty: Penalty) -> tuple[LinearRows, AlignedSequences]:
-    """A linear model of training sequences that knows no couplings yet, and the sequences as it sees them.
+    """A linear model without couplings for training sequences, and the sequences in its form.
+
+    Args:
+        sequences: the training sequences.
+        space: the vocabulary.
+        penalty: `penalty.identity` determines the weights of sequences.
 
     Raises:
-        UsageError: no sequence, sequences of several lengths, or too many couplings.
+        UsageError: there is no sequence, sequences have different lengths, or there are too many couplings.
     """
     lengths = np.unique(np.asarray(sequences.lengths))
     if not len(lengths):
@@ -57,7 +63,7 @@ def prepare(sequences: Sequences, space: TokenSpace, penalty: Penalty) -> tuple[
     inner = ids[:, lead : ids.shape[1] - trail]
     symbols = tuple(np.intersect1d(np.unique(inner), space.ordinary).tolist())
     if not symbols:
-        raise UsageError("the training sequences have no symbol that could be predicted")
+        raise UsageError("the training sequences have no symbol that can be predicted")
     weights = sequence_weights(inner, penalty.identity)
     shape = Shape(
         columns=inner.shape[1], lead=lead, trail=trail, symbols=symbols, sequences=float(weights.sum())
@@ -70,13 +76,13 @@ def prepare(sequences: Sequences, space: TokenSpace, penalty: Penalty) -> tuple[
 
 
 def sequence_weights(ids: NDArray[np.integer], identity: float) -> Doubles:
-    """(N,) one over the number of sequences that have at least this share of columns alike, itself included.
+    """(N,) 1 / the number of sequences that agree with a sequence in at least this fraction of columns.
 
-    Gaps count as a symbol, as in plmDCA.
+    The sequence itself is counted. Gaps count as a symbol, as in plmDCA.
 
     Args:
-        ids: (N, L).
-        identity: in (0, 1]; at 1 every sequence weighs 1.
+        ids: (N, L) token ids.
+        identity: fraction in (0, 1]; with 1, every sequence has weight 1.
     """
     number, length = ids.shape
     if identity >= 1:
@@ -103,29 +109,35 @@ def sequence_weights(ids: NDArray[np.integer], identity: float) -> Doubles:
 
 @dataclass(frozen=True, eq=False)
 class AlignedSequences:
-    """Training sequences as a linear model sees them.
+    """Training sequences in the form that a linear model uses.
 
     Args:
-        states: (N, L), A for what is no state.
-        weights: (N,) float64.
+        states: (N, L) state of each token, A for tokens that are not states.
+        weights: (N,) float64 weight of each sequence.
     """
 
     states: Tensor
     weights: Tensor
 
     def fields(self, number: int) -> Tensor:
-        """(L, A) log frequencies of A states, one added to each, that sum to 0: where L-BFGS begins."""
+        """(L, A) log(count + 1) of each state, with sum 0 in each column: the initial h of the solver."""
         hot = nn.functional.one_hot(self.states, number + 1)[..., :number]
         logs = torch.einsum("n,nla->la", self.weights, hot.double()).add(1).log()
         return logs - logs.mean(1, keepdim=True)
 
 
 class Objective:
-    """The loss of a linear model and its gradient over all sequences, in pieces.
+    """The loss of a linear model and its gradient over all sequences, computed in pieces.
 
-    Sums are in double precision, of small models all else too. The loss is the sum over sequences of weight
-    x sum over columns of -ln p(x_i | rest), columns without a state left out, plus the penalty; divided by
-    the sum of the weights, which changes no optimum.
+    Sums are in double precision. For small models everything is. The loss is the sum over sequences of
+    weight x sum over columns of -ln p(x_i | rest), plus the penalty. Columns without a state are left out.
+    The total is divided by the sum of the weights, which does not change the optimum.
+
+    Args:
+        data: the training sequences.
+        shape: columns and states of the model.
+        penalty: penalty on the parameters.
+        device: device to compute on.
     """
 
     def __init__(self, data: AlignedSequences, shape: Shape, penalty: Penalty, device: torch.device) -> None:
@@ -142,11 +154,11 @@ class Objective:
 
     @property
     def shrinkage(self) -> float:
-        """Weight of the absolute values of J; 0 under l2."""
+        """Factor of the absolute values of J; 0 under l2."""
         return self._couplings / self._total if self.penalty.penalty == "l1" else 0.0
 
     def smooth(self, field: Tensor, couplings: Tensor) -> tuple[float, float, Tensor, Tensor]:
-        """The objective but for an L1 penalty, the loss in nats a symbol, and the gradients."""
+        """The objective without an L1 penalty, the loss in nats per symbol, and the gradients of h and J."""
         length, states = self.shape.columns, len(self.shape.symbols)
         weight = spread(couplings, length).reshape(length * states, length * states)
         nll = 0.0
@@ -165,7 +177,7 @@ class Objective:
             g_weight += flat.T @ error.flatten(1)
         g_full = g_weight.view(length, states, length, states).permute(0, 2, 1, 3)
         i, j = torch.triu_indices(length, length, 1, device=field.device)
-        # J_ij stands at (i, j) and, transposed, at (j, i).
+        # J_ij is at (i, j) and, transposed, at (j, i).
         g_couplings = g_full[i, j] + g_full[j, i].transpose(1, 2)
         value = nll + self.penalty.fields * float((field**2).sum(dtype=self._sums))
         g_field += 2 * self.penalty.fields * field
@@ -193,7 +205,11 @@ class _Lbfgs:
         self.loss = self.norm = math.nan
 
     def advance(self, iterations: int) -> tuple[int, bool]:
-        """Do at most so many; how many were done, and whether the optimum is reached."""
+        """Run at most `iterations` iterations.
+
+        Returns:
+            The number of iterations, and whether the optimum is reached.
+        """
         group = self._optimizer.param_groups[0]
         group["max_iter"], group["max_eval"] = iterations, 25 * iterations
         state = self._optimizer.state[self._parameters[0]]
@@ -213,8 +229,10 @@ class _Lbfgs:
 
 
 class _Fista:
-    """Proximal gradient steps with momentum, a step length found by halving, and restarts (Beck and Teboulle
-    2009; O'Donoghue and Candes 2015)."""
+    """Proximal gradient steps with momentum, a step length found by halving, and restarts.
+
+    Sources: FISTA, Beck and Teboulle 2009; restarts, O'Donoghue and Candes 2015.
+    """
 
     def __init__(self, objective: Objective, parameters: list[Tensor]) -> None:
         self._objective, self._now = objective, parameters
@@ -223,7 +241,7 @@ class _Fista:
         self.loss = self.norm = math.nan
 
     def advance(self, iterations: int) -> tuple[int, bool]:
-        """Do at most so many; see `_Lbfgs.advance`."""
+        """Run at most `iterations` iterations; see `_Lbfgs.advance`."""
         for number in range(iterations):
             momentum = (1 + math.sqrt(1 + 4 * self._momentum**2)) / 2
             share = (self._momentum - 1) / momentum
@@ -246,9 +264,9 @@ class _Fista:
         return iterations, False
 
     def _proximal_step(self, value: float, point: list[Tensor], slopes: list[Tensor]) -> list[Tensor]:
-        """The parameters after a step from a point along the slopes, couplings drawn towards 0.
+        """The parameters after a step from `point` against the gradients, with couplings shrunk towards 0.
 
-        The step is halved until the loss there is within its bound (Beck and Teboulle 2009).
+        The step is halved until the loss after it is within its bound (Beck and Teboulle 2009).
         """
         while True:
             field, couplings = (x - self._length * g for x, g in zip(point, slopes, strict=True))
@@ -264,19 +282,21 @@ class _Fista:
 
 
 class LinearLoop:
-    """Trains a linear model on all data at once; stoppable and resumable between rounds of ten iterations.
+    """Trains a linear model on all data at once; it can stop and resume between rounds of ten iterations.
 
-    A step, of limits and reports, is one iteration. Of a training that goes on after a stop L-BFGS has
-    forgotten its last steps, so it takes another way to the same optimum.
+    A step, in limits and reports, is one iteration. After a stop, L-BFGS has forgotten its last steps. A
+    resumed training therefore reaches the same optimum on a different path.
 
     Args:
-        rows: the model; trained in place.
-        data: what it is trained on.
-        config: limits, evaluation and checkpoints; it has neither batches nor rates.
-        directory: of the checkpoints.
-        evaluate: from `rows` to metrics.
-        falls: a metric, such as held-out bits, that ends the training once it falls no more: long before the
-            optimum, what is still gained is about the training data alone.
+        rows: the model, trained in place.
+        data: the training sequences.
+        penalty: penalty on the parameters.
+        config: limits, evaluation and checkpoints; settings for batches and learning rates are not used.
+        directory: folder for the checkpoints.
+        observer: receives reports and events.
+        evaluate: function from `rows` to metrics.
+        falls: name of a metric, such as held-out bits. Training ends when it no longer falls. This happens
+            long before the optimum, because later gains apply only to the training data.
     """
 
     def __init__(
@@ -303,9 +323,12 @@ class LinearLoop:
     def run(self, resume: bool = False) -> LoopResult:
         """Train until the optimum, a limit or a stop signal; the last state is always saved.
 
+        Args:
+            resume: continue from the newest valid checkpoint of `directory`, if there is one.
+
         Raises:
             StateError: see `checkpoint.find_checkpoint`, `checkpoint.save`.
-            TrainingError: the loss is no finite number.
+            TrainingError: the loss is not a finite number.
         """
         parameters = self._start(resume)
         solver = (_Fista if self.objective.penalty.penalty == "l1" else _Lbfgs)(self.objective, parameters)
@@ -334,7 +357,7 @@ class LinearLoop:
         return LoopResult.from_progress(self.progress, stopped_by, self._resumed_from, path)
 
     def _start(self, resume: bool) -> list[Tensor]:
-        """Restore an earlier run's state; (h, J) as the solver changes them."""
+        """Restore the state of an earlier run; returns (h, J), which the solver changes."""
         self.rows.to(self.processes.device)
         saved = checkpoint.find_checkpoint(self.directory, resume, self.processes, self.observer.on_event)
         if saved is not None:
@@ -349,7 +372,7 @@ class LinearLoop:
         ]
 
     def _iterations_left(self) -> int:
-        """Iterations until the first limit."""
+        """Number of iterations until the first limit."""
         config, progress = self.config, self.progress
         limits = [config.max_steps or _ROUND * 10**9]
         limits += [math.ceil(config.epochs)] if config.epochs is not None else []
@@ -357,7 +380,7 @@ class LinearLoop:
         return 0 if late else min(limits) - progress.step
 
     def _has_settled(self, metrics: Mapping[str, float]) -> bool:
-        """Whether the metric that should fall has not done so in the last two evaluations together."""
+        """Whether the metric `falls` has not fallen enough in the last two evaluations."""
         value = math.nan if self._falls is None else metrics.get(self._falls, math.nan)
         if value > self._least - _WORTH:
             self._idle += 1
@@ -366,7 +389,7 @@ class LinearLoop:
         return self._idle == _PATIENCE
 
     def _store_parameters(self, parameters: list[Tensor], done: int, loss: float) -> None:
-        """Copy (h, J) of the solver into the model, and count the iterations that were done."""
+        """Copy (h, J) of the solver into the model, and count the iterations."""
         model, progress = self.rows.model, self.progress
         with torch.no_grad():
             for parameter, solution in zip((model.fields, model.couplings), parameters, strict=True):

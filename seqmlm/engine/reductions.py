@@ -1,10 +1,10 @@
-"""What is read of a distribution before it is thrown away: one small class each, given to `Conditionals.ask`.
+"""Reductions: the values that `Conditionals.ask` computes from each predicted distribution.
 
-A reduction turns a block of logits into one array, on the model's device. Code between the engine and the row
-that is printed passes the arrays on by name and knows none of them: a new reduction is a class here (or
-anywhere else) and an entry in a list of wishes.
+A reduction turns a block of logits into one array, on the device of the model. The code between the engine
+and the printed row passes these arrays on by name, without knowing them. A new reduction therefore needs
+only a class, here or anywhere else, and an entry in a list of requested reductions.
 
-Everything is computed a few rows at a time, so that no temporary is much larger than `CHUNK` elements.
+Everything is computed a few rows at a time, so that no temporary array is much larger than `CHUNK` elements.
 """
 
 from __future__ import annotations
@@ -23,25 +23,26 @@ from seqmlm.engine.randomness import uniform
 from seqmlm.engine.types import Longs
 from seqmlm.errors import UsageError
 
-if TYPE_CHECKING:  # fields declare what is read of units, and load no torch for that
+if TYPE_CHECKING:  # domains declare reductions, and must not load torch for that
     import torch
     from torch import Tensor
 
-# Elements of a temporary: 64 MiB of fp32; of one that stays in a CPU's cache: 1 MiB.
+# Number of elements of a temporary array: 64 MiB of fp32, or 1 MiB to stay in the cache of a CPU.
 CHUNK = 1 << 24
 CACHED = 1 << 18
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Rows that share one softmax space of width W, and the pairs (a row, a target) that read them.
+    """Rows that share one softmax of width W, and pairs of a row and a target.
 
     Args:
-        logits: (K, W), -inf where a token is outside the space.
-        ids: (W,) token id of each column, or None where the column is the id.
+        logits: (K, W), -inf for tokens outside the probability space.
+        ids: (W,) token id of each column, or None if the column is the id.
         row: (P,) row in `logits` of each pair.
-        column: (P,) its target's column, -1 where that is outside.
-        draw: (P, 2) int64, stream and counter of each pair's random number; None where nothing is drawn.
+        column: (P,) column of the target of each pair, -1 if the target is not in the block.
+        draw: (P, 2) int64, stream and counter of the random number of each pair; None without random
+            numbers.
     """
 
     logits: Tensor
@@ -52,7 +53,10 @@ class Block:
 
     @cached_property
     def normaliser(self) -> Tensor:
-        """(K,) log of the sum of exponentials; on a CPU in pieces that fit the cache, twice as fast."""
+        """(K,) log of the sum of the exponentials of the logits.
+
+        On a CPU it is computed in pieces that fit into the cache, which is twice as fast.
+        """
         if self.logits.device.type != "cpu":
             return self.logits.logsumexp(-1)
         import torch
@@ -62,7 +66,7 @@ class Block:
 
     @cached_property
     def targets(self) -> Tensor:
-        """(P,) the logits of the targets."""
+        """(P,) logits of the targets."""
         logits = self.logits[self.row, self.column.clamp(min=0)]
         return logits.masked_fill(self.column < 0, -math.inf)
 
@@ -78,25 +82,28 @@ class Block:
         return self._tops[k]
 
     def token_ids(self, columns: Tensor) -> Tensor:
-        """The token ids of columns."""
+        """The token ids of the given columns."""
         return columns if self.ids is None else self.ids[columns]
 
     def pieces(self) -> Iterable[slice]:
-        """Slices of the pairs whose rows together have about `CHUNK` elements."""
+        """Slices of the pairs; the rows of each slice have about `CHUNK` elements."""
         step = max(1, CHUNK // self.logits.shape[1])
         return (slice(first, first + step) for first in range(0, len(self.row), step))
 
 
 class Reduction(ABC):
-    """One thing that is read of distributions; subclasses are frozen dataclasses, equal by their settings.
+    """One kind of value computed from distributions; subclasses are frozen dataclasses.
+
+    Two reductions are equal if their settings are equal.
 
     Attributes:
-        name: of its array in `Answer.values` and in everything made of that.
-        per: "row": the same for all that ask one position of one input; "target": also depends on the token
-            that is asked about.
-        is_random: it is drawn, so equal questions get answers of their own; only of a target.
-        over_unit: what a unit of several tokens has: the sum (of nats, which becomes bits), the largest, or
-            what its first token has.
+        name: name of its array in `Answer.values` and everywhere after that.
+        per: "row" if the value is the same for all queries about one position of one input. "target" if it
+            also depends on the target token.
+        is_random: whether the value is drawn. Equal queries then get separate values. Only with `per` =
+            "target".
+        over_unit: value for a unit of several tokens: the sum (of nats, which become bits), the largest
+            value, or the value of its first token.
     """
 
     name: ClassVar[str]
@@ -106,20 +113,20 @@ class Reduction(ABC):
 
     @abstractmethod
     def apply(self, block: Block) -> Tensor:
-        """(K, ...) for the rows of a block, or (P, ...) for its pairs."""
+        """(K, ...) values for the rows of a block, or (P, ...) for its pairs."""
 
     def width(self, vocabulary: int) -> int:
-        """Numbers kept of each asked position."""
+        """Number of values for each queried position."""
         return 1
 
     def covers(self, reduction: Reduction) -> bool:
-        """Whether who asked for another reduction can read it here."""
+        """Whether this reduction contains the values of another reduction."""
         return self == reduction
 
 
 @dataclass(frozen=True)
 class TargetLogProb(Reduction):
-    """(A,) natural log-probability of the target; -inf where it is outside the space."""
+    """(A,) natural log-probability of the target; -inf if it is outside the probability space."""
 
     name = "log_prob"
     per = "target"
@@ -146,14 +153,14 @@ class Entropy(Reduction):
 
 @dataclass(frozen=True)
 class Rank(Reduction):
-    """(A,) int64, tokens strictly more probable than the target."""
+    """(A,) int64, number of tokens that are strictly more probable than the target."""
 
     name = "rank"
     per = "target"
     over_unit = "max"
 
     def apply(self, block: Block) -> Tensor:
-        # Counting instead of sorting: O(W) a pair, and ties do not depend on the order of a sort.
+        # Counting instead of sorting takes O(W) per pair, and ties do not depend on the order of a sort.
         ranks = block.row.new_empty(len(block.row))
         for piece in block.pieces():
             ranks[piece] = (block.logits[block.row[piece]] > block.targets[piece, None]).sum(-1)
@@ -182,7 +189,7 @@ class _Top(Reduction):
 
 @dataclass(frozen=True)
 class TopIds(_Top):
-    """(A, k) int64, the most probable tokens, descending; -1 beyond the last possible one."""
+    """(A, k) int64 ids of the k most probable tokens, descending; -1 after the last possible token."""
 
     name = "top_ids"
 
@@ -193,7 +200,7 @@ class TopIds(_Top):
 
 @dataclass(frozen=True)
 class TopLogProbs(_Top):
-    """(A, k) natural log-probabilities of the most probable tokens, descending; -inf beyond the last."""
+    """(A, k) natural log-probabilities of the k most probable tokens, descending; -inf after the last."""
 
     name = "top_log_probs"
 
@@ -203,16 +210,16 @@ class TopLogProbs(_Top):
 
 
 def top(k: int) -> tuple[Reduction, ...]:
-    """The k most probable tokens, ids and log-probabilities; nothing for k = 0."""
+    """Reductions for the ids and log-probabilities of the k most probable tokens; none for k = 0."""
     return (TopIds(k), TopLogProbs(k)) if k else ()
 
 
 @dataclass(frozen=True)
 class Candidates(Reduction):
-    """(A, K) natural log-probabilities of given tokens, -inf for those outside the space.
+    """(A, K) natural log-probabilities of given tokens; -inf for tokens outside the probability space.
 
     Args:
-        ids: K token ids, the same for all that is asked.
+        ids: K token ids, the same for all queries.
     """
 
     name = "candidates"
@@ -236,9 +243,9 @@ class Candidates(Reduction):
 class Sample(Reduction):
     """(A,) int64, a token drawn from each distribution.
 
-    The draw is a function of (`seed`, the query's stream, the place among its asked positions) alone, see
-    `Query.stream`: it does not depend on what is asked together (to rounding of the probabilities), and equal
-    queries of different streams draw independently.
+    The draw depends only on `seed`, the stream of the query (see `Query.stream`) and the index among its
+    queried positions. It does not depend on the other queries, except for rounding of the probabilities.
+    Equal queries with different streams draw independently.
 
     Args:
         seed: any integer.
@@ -254,8 +261,8 @@ class Sample(Reduction):
 
         assert block.draw is not None
         logits_device = block.logits.device
-        # In fp64, which Apple's devices do not have: in fp32 the sums over a large vocabulary would move the
-        # borders by more than rare tokens are probable.
+        # Computed in fp64, which Apple's devices do not have. In fp32, rounding in the sums over a large
+        # vocabulary would be larger than the probabilities of rare tokens.
         device = torch.device("cpu") if logits_device.type == "mps" else logits_device
         numbers = torch.from_numpy(uniform(self.seed, block.draw[:, 0], block.draw[:, 1])).to(device)
         tokens = block.row.new_empty(len(block.row))
@@ -268,7 +275,10 @@ class Sample(Reduction):
 
 @dataclass(frozen=True)
 class Rows(Reduction):
-    """(A, V) all natural log-probabilities; (A, K) in the order of `Query.allowed` where that is given."""
+    """Natural log-probabilities of all tokens.
+
+    They are (A, V), or (A, K) in the order of `Query.allowed` if it is set.
+    """
 
     name = "rows"
 
@@ -281,7 +291,7 @@ class Rows(Reduction):
 
 @dataclass(frozen=True)
 class Normaliser(Reduction):
-    """(A,) log of the sum of exponentials of the logits: added to `Rows` it gives the logits again."""
+    """(A,) log of the sum of exponentials of the logits; `Rows` plus this gives the logits."""
 
     name = "normaliser"
 
@@ -290,27 +300,30 @@ class Normaliser(Reduction):
 
 
 def union(*wishes: Iterable[Reduction]) -> tuple[Reduction, ...]:
-    """All reductions that several want, each once and in one order; of two, the one that covers the other.
+    """All requested reductions, each once, sorted by name.
+
+    If two have the same name, the one that covers the other is kept.
 
     Raises:
-        UsageError: two different ones of one name, of which neither covers the other.
+        UsageError: two different reductions have the same name, and neither covers the other.
     """
     by_name: dict[str, Reduction] = {}
     for later in (reduction for wish in wishes for reduction in wish):
         earlier = by_name.get(later.name, later)
         if not (earlier.covers(later) or later.covers(earlier)):
-            raise UsageError(f"{earlier} and {later} cannot be asked for together: both are {later.name!r}")
+            raise UsageError(f"{earlier} and {later} cannot be requested together: both are {later.name!r}")
         by_name[later.name] = earlier if earlier.covers(later) else later
     return tuple(by_name[name] for name in sorted(by_name))
 
 
 class Reduced(NamedTuple):
-    """The values kept of a block.
+    """The values computed from a block.
 
     Args:
-        rows: (K,) where its rows stand among all. pairs: (P,) where its pairs stand among all.
-        values: by name, (K, ...) or (P, ...), on the model's device.
-        sound: (K,) bool on the model's device, False where the model's output is NaN or infinite.
+        rows: (K,) index of its rows among all rows.
+        pairs: (P,) index of its pairs among all pairs.
+        values: name -> (K, ...) or (P, ...), on the device of the model.
+        sound: (K,) bool on the device of the model, False if the output of the model is NaN or infinite.
     """
 
     rows: Longs
@@ -328,13 +341,15 @@ def reduce_logits(
     want: Sequence[Reduction],
     draw: Longs | None = None,
 ) -> list[Reduced]:
-    """The reductions of the logits of one forward pass: one `Reduced` for each slice of rows and group.
+    """The reductions of the logits of one forward pass: one `Reduced` for each slice of rows and each group.
 
     Args:
         logits: (Q, V) fp32.
-        group: (Q,) which entry of `allowed` each row is restricted to.
-        row: (P,) row of each pair, ascending. column: (P,) the target's column, -1 outside.
-        allowed: (K,) token ids of each group on the model's device, or None for the whole space.
+        group: (Q,) key in `allowed` of the set that each row is restricted to.
+        row: (P,) row of each pair, ascending.
+        column: (P,) column of the target, -1 if it is not in the set.
+        allowed: group -> (K,) token ids on the device of the model, or None for all ids.
+        want: the reductions.
         draw: (P, 2) as in `Block`.
     """
     total, width = logits.shape
@@ -359,7 +374,8 @@ def reduce_logits(
                 draw=None if draw is None else draw[pairs],
             )
             values = {reduction.name: reduction.apply(block) for reduction in want}
-            # One NaN or infinity among the logits of a row is seen in its normaliser, which most wishes need.
+            # A NaN or infinity in the logits of a row makes its normaliser NaN or infinite. Most reductions
+            # need the normaliser anyway.
             reduced.append(Reduced(rows, pairs, values, block.normaliser.isfinite()))
     return reduced
 
@@ -367,14 +383,16 @@ def reduce_logits(
 def reduce_shares(
     want: Iterable[Reduction], shares: NDArray[np.float64], target: Longs, draw: Longs | None
 ) -> dict[str, NDArray[Any]]:
-    """The same reductions of distributions that were computed elsewhere, over another alphabet.
+    """The same reductions for distributions that were computed elsewhere, over another alphabet.
 
     Args:
-        shares: (E, K) probabilities. target: (E,) what is asked about.
+        want: the reductions.
+        shares: (E, K) probabilities.
+        target: (E,) index of the target.
         draw: (E, 2) as in `Block`.
 
     Returns:
-        By name, (E, ...).
+        name -> (E, ...).
     """
     import torch
 
@@ -385,7 +403,7 @@ def reduce_shares(
 
 
 def _to_device(array: Longs, device: torch.device) -> Tensor:
-    """Copy to the device without waiting (a copy from pageable memory would wait for the forward pass)."""
+    """Copy to the device without waiting; a copy from pageable memory would wait for the forward pass."""
     import torch
 
     tensor = torch.from_numpy(array)

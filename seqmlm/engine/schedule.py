@@ -1,9 +1,8 @@
-"""How long, how fast and how safely to train: the loop's settings, the learning rate of each step, the end of
-training.
+"""Duration, speed and safety of training: settings of the loop, learning rate, end of training.
 
-The learning rate is a pure function of the step, so that a resumed run has the same one. A time limit cannot
-be that: it takes two decisions by the clock, when to end the warm-up and when to start the decay, and stores
-them in the checkpoint; between them the learning rate depends on the step alone.
+The learning rate is a pure function of the step, so that a resumed run has the same one. A time limit needs
+two decisions that depend on the clock: when to end the warm-up, and when to start the decay. They are stored
+in the checkpoint. Between them, the learning rate depends only on the step.
 """
 
 from __future__ import annotations
@@ -23,40 +22,48 @@ if TYPE_CHECKING:
 
 Kind = Literal["cosine", "linear", "wsd"]
 
-DECAY_SHARE = 0.2  # of the steps (wsd) or of the time (a time limit)
-_PROBE_SHARE = 0.01  # of the time: the speed is measured this long before the warm-up is planned
-_PROBE_FACTOR = 0.01  # the learning rate until then, as a share of its peak
+DECAY_SHARE = 0.2  # fraction of the steps (wsd) or of the time (with a time limit) for the decay
+_PROBE_SHARE = 0.01  # fraction of the time in which the speed is measured, before the warm-up is planned
+_PROBE_FACTOR = 0.01  # the learning rate until then, as a fraction of its peak
 
 
 def warmup_steps(warmup: float, total: int) -> int:
-    """Warm-up steps: `warmup` if at least 1, else this share of `total`; always fewer than `total`."""
+    """Number of warm-up steps, always fewer than `total`.
+
+    Args:
+        warmup: number of steps if at least 1, else a fraction of `total`.
+        total: planned number of steps.
+    """
     steps = int(warmup) if warmup >= 1 else round(warmup * total)
     return max(0, min(steps, total - 1))
 
 
 def warmup_factor(step: int, steps: int) -> float:
-    """Linear warm-up: (step + 1) / (steps + 1) before `steps`, then 1."""
+    """Factor of a linear warm-up: (step + 1) / (steps + 1) before `steps`, then 1."""
     return min(1.0, (step + 1) / (steps + 1))
 
 
 def decay(progress: float) -> float:
-    """1 - sqrt(progress): the best decay after a constant learning rate (Haegele et al. 2024)."""
+    """Factor of the decay after a constant learning rate: 1 - sqrt(progress), for a progress from 0 to 1.
+
+    Haegele et al. (2024) found it to be the best such decay.
+    """
     return 1.0 - math.sqrt(min(1.0, max(0.0, progress)))
 
 
 def learning_rate_factor(step: int, total: int, *, kind: Kind, warmup: float) -> float:
-    """Share of the peak learning rate used by the update that follows `step` completed ones.
+    """The learning rate of the update after `step` completed updates, as a fraction of its peak.
 
     Args:
-        step: 0 to total - 1; 0 from `total` on.
-        total: planned updates.
-        kind: "cosine" decays from the end of the warm-up to 0 (Loshchilov & Hutter 2017), "linear" in a
-            straight line (Devlin et al. 2019); "wsd" stays at 1 and decays over the last fifth (Hu et al.
-            2024).
-        warmup: share of `total` when below 1, else steps.
+        step: number of completed updates, 0 to total - 1; from `total` on, the result is 0.
+        total: planned number of updates.
+        kind: "cosine" decays to 0 from the end of the warm-up (Loshchilov & Hutter 2017), "linear" in a
+            straight line (Devlin et al. 2019). For "wsd", the factor stays at 1 and decays over the last
+            fifth (Hu et al. 2024).
+        warmup: number of warm-up steps if at least 1, else a fraction of `total`.
 
     Returns:
-        A number within 0..1, above 0 for every step before `total`.
+        A number from 0 to 1, above 0 for every step before `total`.
 
     >>> [round(learning_rate_factor(s, 4, kind="cosine", warmup=0), 3) for s in range(5)]
     [1.0, 0.854, 0.5, 0.146, 0.0]
@@ -76,18 +83,20 @@ def learning_rate_factor(step: int, total: int, *, kind: Kind, warmup: float) ->
 
 @dataclass(kw_only=True)
 class TimePlan:
-    """Decisions under a time limit; stored in the checkpoint, so that a resumed run follows them.
+    """Decisions under a time limit, stored in the checkpoint, so that a resumed run follows them.
 
-    The clock is read only for the two decisions. Between them the learning rate depends on the step alone, so
-    a run that repeats steps after a crash repeats them exactly.
+    The clock is read only for the two decisions. Between them, the learning rate depends only on the step. A
+    run that repeats steps after a crash therefore repeats them exactly.
 
     Args:
-        seconds: of training: what was left of the limit when it began.
-        limit: that a person set; a training that is continued with another one decides anew.
-        first: seconds of the first step (compilation and cold caches: excluded from the speed).
-        expected: steps expected within the limit, once measured; determines the warm-up.
+        seconds: training time in seconds: what was left of the limit when training began.
+        limit: the time limit in seconds that the user set. A training that continues with another limit
+            decides again.
+        first: time of the first step in seconds. It is excluded from the speed, because of compilation and
+            cold caches.
+        expected: number of steps expected within the limit, once measured; it determines the warm-up.
         decay_start: step at which the decay starts, decided when a fifth of the time is left.
-        end: step at which it reaches 0 and training ends, decided at the same time.
+        end: step at which the decay reaches 0 and training ends, decided at the same time.
     """
 
     seconds: float
@@ -98,7 +107,15 @@ class TimePlan:
     end: int | None = None
 
     def observe(self, step: int, elapsed: float) -> str | None:
-        """Take the decisions due after `step` steps; returns "pace" or "decay" if one was taken."""
+        """Make the decisions that are due after `step` steps.
+
+        Args:
+            step: number of completed steps.
+            elapsed: training time in seconds.
+
+        Returns:
+            "pace" or "decay" if a decision was made, else None.
+        """
         if self.first is None:
             self.first = elapsed
         per_step = (elapsed - self.first) / (step - 1) if step > 1 else elapsed
@@ -113,7 +130,7 @@ class TimePlan:
         return None
 
     def warmup_factor(self, step: int, warmup: float) -> float:
-        """Warm-up without a number of steps: planned from the measured speed, then constant."""
+        """Factor of the warm-up without a known number of steps: planned from the measured speed, then 1."""
         if warmup >= 1:
             return warmup_factor(step, int(warmup))
         if warmup == 0:
@@ -123,17 +140,17 @@ class TimePlan:
         return max(_PROBE_FACTOR, warmup_factor(step, warmup_steps(warmup, self.expected)))
 
     def decay_factor(self, step: int) -> float:
-        """1 until the decay starts, then decreasing to 0 at `end`."""
+        """Factor of the decay: 1 until the decay starts, then decreasing to 0 at `end`."""
         if self.decay_start is None or self.end is None:
             return 1.0
         return decay((step - self.decay_start) / (self.end - self.decay_start))
 
     def is_over(self, step: int, elapsed: float) -> bool:
-        """Whether the last planned step is completed, or the time limit reached."""
+        """Whether the last planned step is completed, or the time limit is reached."""
         return elapsed >= self.seconds or (self.end is not None and step >= self.end)
 
 
-# Settings without influence on the results: a resumed run may change them without notice.
+# Settings that do not influence the results: a resumed run may change them without notice.
 _OPERATIONAL = word_list(
     "max_seconds spent micro_tokens loader_workers evaluate_every checkpoint_every_steps "
     "checkpoint_every_seconds keep_last keep_every max_bad_steps"
@@ -147,33 +164,48 @@ _CHOICES = {"schedule": Kind, "precision": Precision, "device": Literal["auto", 
 
 @dataclass(frozen=True, kw_only=True)
 class LoopConfig:
-    """Settings of `Loop`; at least one of `max_steps`, `max_seconds` and `epochs` is needed.
+    """Settings of the training loop; at least one of `max_steps`, `max_seconds` and `epochs` is needed.
 
     Args:
-        max_steps: optimizer steps.
-        max_seconds: training time, over all resumptions. The learning rate decays over its last fifth; with
-            no other limit it is constant before that, whatever `schedule` is.
-        spent: of these seconds, before a new training begins: the first process has read its data.
-        epochs: passes over the data, fractions allowed.
-        learning_rate: peak.
-        weight_decay: of matrices; not of norms, biases and embeddings.
-        betas, epsilon: of AdamW.
-        warmup: share of the steps when below 1, else steps.
-        schedule: "cosine", "linear", or "wsd": constant, then decaying over the last fifth.
+        max_steps: number of optimizer steps after which training ends; None for no limit.
+        max_seconds: training time in seconds, over all resumed runs; None for no limit. The learning rate
+            decays over the last fifth of it. Without another limit, the learning rate is constant before
+            that, whatever `schedule` is.
+        spent: seconds of `max_seconds` that were used before a new training begins, for example to read the
+            data.
+        epochs: number of passes over the data after which training ends, fractions allowed; None for no
+            limit.
+        learning_rate: the highest learning rate, reached after the warm-up.
+        weight_decay: weight decay of AdamW for matrices; norms, biases and embeddings have none.
+        betas: decay rates of the two running averages in AdamW.
+        epsilon: constant that AdamW adds to the denominator.
+        warmup: length of the warm-up: a number of steps if at least 1, else a fraction of all steps.
+        schedule: how the learning rate changes: "cosine" and "linear" decay from the warm-up on, "wsd" is
+            constant and decays over the last fifth.
         clip: largest gradient norm; None never clips.
-        rows_per_batch: packed rows of one optimizer step, over all processes.
-        micro_tokens: largest number of tokens computed at once, if a row needs too much memory.
-        loader_workers: processes that prepare batches ahead; 0 prepares them in this one.
-        compile: run `torch.compile` on the layers of the model.
-        precision: "auto" is bfloat16 on CUDA devices that have it, else float32.
-        device: "auto" uses the accelerator, if any.
-        sharding: "fsdp2" shards the model over the processes.
-        evaluate_every: steps between evaluations; None never evaluates.
-        checkpoint_every_steps, checkpoint_every_seconds: a checkpoint is written when either has passed.
-        keep_last, keep_every: checkpoints to keep: the newest ones, and those at multiples of a step.
-        max_bad_steps: consecutive steps with a non-finite loss or gradient that end the training.
-        patience: consecutive evaluations without a better result that end the training.
-        seed: of dropout.
+        rows_per_batch: number of packed rows in one optimizer step, over all processes.
+        micro_tokens: largest number of tokens that are computed at once; None computes each row at once. It
+            is lowered automatically if memory runs out.
+        loader_workers: number of processes that prepare batches ahead; 0 prepares them in the main process.
+        compile: whether to run `torch.compile` on the layers of the model.
+        precision: precision of matrix products: "fp32", "bf16" or "auto". With "auto", it is bfloat16 on
+            CUDA devices that support it, else float32.
+        device: device of the training: "auto" uses the accelerator if there is one, "cpu" never does.
+        sharding: "fsdp2" divides the model among the processes; "none" keeps a copy in each.
+        evaluate_every: number of steps between evaluations; None never evaluates.
+        checkpoint_every_steps: largest number of steps between checkpoints.
+        checkpoint_every_seconds: largest time between checkpoints, in seconds.
+        keep_last: number of newest checkpoints to keep.
+        keep_every: checkpoints at multiples of this number of steps are kept permanently; None keeps none of
+            them.
+        max_bad_steps: number of steps in a row with a non-finite loss or gradient after which training
+            fails.
+        patience: number of evaluations in a row without a better result after which training ends; None for
+            no limit.
+        seed: seed of dropout.
+
+    Raises:
+        UsageError: no limit is set, or a setting is out of range.
     """
 
     max_steps: int | None = None
@@ -220,7 +252,7 @@ class LoopConfig:
 
     @property
     def training_seconds(self) -> float | None:
-        """The part of `max_seconds` that is left for a new training."""
+        """The part of `max_seconds` that is left for a new training, in seconds; None without a limit."""
         return None if self.max_seconds is None else self.max_seconds - self.spent
 
     def settings(self) -> dict[str, Any]:
@@ -235,8 +267,8 @@ class StopRule:
 
     Args:
         config: `max_steps`, `epochs` and `max_seconds` end training, whichever is reached first.
-        rows_per_epoch: packed rows of one pass over the data.
-        decided: `time_plan` of an earlier run's progress; ignored if the time limit has changed.
+        rows_per_epoch: number of packed rows in one pass over the data.
+        decided: `time_plan` from the progress of an earlier run; ignored if the time limit has changed.
     """
 
     def __init__(self, config: LoopConfig, rows_per_epoch: int, decided: Mapping[str, Any] | None) -> None:
@@ -252,7 +284,7 @@ class StopRule:
             self._time = TimePlan(**decided) if decided and same else fresh_plan
 
     def learning_rate(self, step: int) -> float:
-        """The learning rate of the update that follows `step` completed ones."""
+        """The learning rate of the update after `step` completed updates."""
         config, factor = self._config, 1.0
         if self.total_steps is not None:
             factor = learning_rate_factor(step, self.total_steps, kind=config.schedule, warmup=config.warmup)
@@ -263,7 +295,11 @@ class StopRule:
         return config.learning_rate * factor
 
     def observe(self, progress: Progress) -> str | None:
-        """Take the decisions that are due and store them in `progress`; returns the kind of event, if any."""
+        """Make the decisions that are due and store them in `progress`.
+
+        Returns:
+            The kind of the decision, or None.
+        """
         if self._time is None:
             return None
         decision = self._time.observe(progress.step, progress.seconds)
@@ -271,6 +307,7 @@ class StopRule:
         return decision
 
     def is_over(self, progress: Progress) -> bool:
+        """Whether a limit on steps, time or evaluations without improvement is reached."""
         if self.total_steps is not None and progress.step >= self.total_steps:
             return True
         if self._config.patience is not None and progress.stale >= self._config.patience:

@@ -1,4 +1,4 @@
-"""Pseudo-log-likelihood: every unit scored once, in one of the modes of `seqmlm.engine.units`."""
+"""Pseudo-log-likelihood: every unit is scored once, in one of the modes of `seqmlm.engine.units`."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ class SequenceScore:
     """The pseudo-log-likelihood of one sequence, token by token and unit by unit.
 
     Args:
-        positions: (A,) scored positions, ascending: all but special tokens (an unknown token is special);
-            where a token shows several units or a unit several tokens, a token of each unit.
-        log_probs: (A,) natural log-probability of what was observed at each.
+        positions: (A,) scored positions, ascending: all except special tokens (an unknown token is special).
+            If a token shows several units, or overlapping tokens show the same unit, each unit has one
+            entry, at one of its tokens.
+        log_probs: (A,) natural log-probability of the observed token or unit.
         groups: (A,) unit number of each scored position.
-        values: what else was wanted, by the name of its reduction: (A, ...), over symbols.
+        values: the other requested values, (A, ...) over symbols, by the name of their reduction.
     """
 
     positions: Ids
@@ -44,7 +45,7 @@ class SequenceScore:
 
     @cached_property
     def units(self) -> tuple[Ids, NDArray[np.float64]]:
-        """Unit numbers (U,) in ascending order, and the sum of each unit's log-probabilities (U,) in nats."""
+        """(U,) ascending unit numbers, and (U,) the sum of the log-probabilities of each unit in nats."""
         numbers, place = np.unique(self.groups, return_inverse=True)
         sums = np.bincount(place, weights=self.log_probs, minlength=len(numbers))
         return numbers, sums.astype(np.float64)
@@ -54,10 +55,10 @@ class Scorer:
     """Scores sequences with one model in one mode.
 
     Args:
-        conditionals: answers the questions.
-        units: how units are hidden and read back; None for groups of tokens.
+        conditionals: answers the queries.
+        units: rule for hiding units and reading them back; None for groups of tokens.
         mode: how many units are hidden at a time.
-        want: what a `SequenceScore` holds beside log-probabilities (`seqmlm.engine.reductions`).
+        want: the values that a `SequenceScore` has besides log-probabilities (`seqmlm.engine.reductions`).
     """
 
     def __init__(
@@ -74,12 +75,14 @@ class Scorer:
         self._want = union(want)
 
     def windows(self, windows: Iterable[tuple[Encoding, Bools | None]]) -> Iterator[SequenceScore]:
-        """Score windows lazily and in order, each at the positions it owns (None: all).
+        """Score windows lazily and in order.
 
-        Who owns what: `seqmlm.engine.windows.central_windows`.
+        Args:
+            windows: (window, True at the positions to score, or None for all).
+                `seqmlm.engine.windows.central_windows` decides which window scores which position.
 
         Raises:
-            UsageError: a window longer than the model.
+            UsageError: a window is longer than the model allows.
         """
         rule = self.rule
         waiting: deque[tuple[Encoding, list[Query]]] = deque()
@@ -109,7 +112,7 @@ def _score(encoding: Encoding, parts: list[UnitLogProbs], rule: Units) -> Sequen
         return SequenceScore(empty, np.zeros(0, dtype=np.float32), empty)
     positions = np.concatenate([part.position for part in parts])
     unit = np.concatenate([part.unit for part in parts])
-    # Passes that hide several units ask them pass by pass; most modes ask in order already.
+    # Passes that hide several units return them pass by pass. In most modes they are already in order.
     order: Any = slice(None)
     if (np.diff(positions) < 0).any():
         order = np.lexsort((unit, positions))

@@ -1,4 +1,4 @@
-"""Which model to train: sizes, patterns of layers, initializations. Settings alone, which load no torch."""
+"""The model to train: sizes, patterns of layers, initializations. These are only settings, without torch."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from seqmlm.errors import UsageError, nearest
 from seqmlm.parsing import Share, word_list
 
 LINEAR = "linear"
-"""The size that is no encoder (`seqmlm.engine.linear`)."""
+"""The size that selects a linear model instead of an encoder (`seqmlm.engine.linear`)."""
 
 
 class Size(NamedTuple):
-    """Shape of a from-scratch model: layers, hidden size, attention heads, features of the gated MLP."""
+    """Shape of a model from scratch: layers, hidden size, attention heads, features of the gated MLP."""
 
     layers: int
     hidden: int
@@ -31,13 +31,13 @@ SIZES: dict[str, Size] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Pattern:
-    """A pattern of layers: the tokens that each of them looks at.
+    """A pattern of layers: which tokens each layer attends to.
 
     Args:
-        period: of so many layers one looks at the whole sequence, the first one first; None for the first
-            layer alone.
-        window: tokens to each side that the others look at.
-        purpose: what it is for.
+        period: one of this many layers attends to the whole sequence, starting with the first layer; None if
+            only the first layer does.
+        window: number of tokens to each side that the other layers attend to.
+        purpose: the tasks that the pattern is suited to.
     """
 
     period: int | None
@@ -65,7 +65,7 @@ LAYERS: dict[str, Pattern] = {
 PATTERN_KEYS = frozenset({"global_attn_every_n_layers", "local_attention", "layer_types"})
 """Fields of `transformers.ModernBertConfig` that a pattern sets."""
 SHAPE_KEYS = frozenset({"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"})
-"""Those that a size sets."""
+"""Fields of `transformers.ModernBertConfig` that a size sets."""
 
 INITIALIZATIONS: dict[str, str] = {
     "modernbert.v1": "truncated normal of scale .02",
@@ -81,16 +81,20 @@ class ModelConfig:
     """The model to start from.
 
     Args:
-        size: "tiny" (4 layers x 128), "small" (6 x 256) or "base" (12 x 768); or "linear", which is no
-            encoder (`seqmlm.engine.linear`); ignored when `init` is given.
-        init: folder or hub id of a masked LM to continue instead.
-        max_length: longest sequence in tokens, special tokens included.
-        dropout: probability for embeddings, MLP and attention, in [0, 1).
-        layers: what layers look at: nearby (cheap scores, where units depend on their neighbours), mixed or
-            everywhere (structure between units far apart), modernbert; a name in `LAYERS`.
-        initialization: of the weights: modernbert, unigram or scaled; a name in `INITIALIZATIONS`.
-        overrides: further fields of `transformers.ModernBertConfig`; of a linear model, of
-            `seqmlm.engine.linear.Penalty`.
+        size: size of a new model: "tiny" (4 layers x 128), "small" (6 x 256), "base" (12 x 768), or "linear"
+            for aligned sequences. It is ignored if `init` is set.
+        init: folder or hub id of a masked language model to continue from; None for a new model.
+        max_length: number of tokens in the longest sequence, including special tokens.
+        dropout: probability of dropout in embeddings, MLP and attention, in [0, 1).
+        layers: which tokens each layer attends to. "nearby" gives cheap scores if units depend on their
+            neighbours. Structure between units far apart needs "mixed" or "everywhere". The
+            published ModernBERT has "modernbert".
+        initialization: initial weights of a new model: "modernbert", "unigram" or "scaled".
+        overrides: other settings: fields of `transformers.ModernBertConfig`, or of
+            `seqmlm.engine.linear.Penalty` for a linear model.
+
+    Raises:
+        UsageError: a setting is unknown or out of range.
     """
 
     size: str = "small"
@@ -120,7 +124,7 @@ class ModelConfig:
 
     @property
     def is_linear(self) -> bool:
-        """Whether it is a linear model, which is trained, saved and loaded in its own way."""
+        """Whether it is a linear model, which has its own training and files."""
         return self.init is None and self.size == LINEAR
 
 
@@ -146,7 +150,7 @@ def settings_of(config: ModelConfig) -> dict[str, Any]:
 
 
 def _check_overrides(config: ModelConfig) -> None:
-    """Refuse overrides that no ModernBERT, or no linear model, takes, before anything is read."""
+    """Refuse overrides that ModernBERT, or a linear model, does not accept, before anything is read."""
     if not config.overrides:
         return
     if config.is_linear:

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT stop training after the current step; a second signal stops immediately."""
+"""Stop signals: SIGTERM and SIGINT stop training after the current step; a second signal stops it at once."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Stopped(BaseException):
-    """A signal inside `StopSignals.breaking`; not an `Exception`, so that no handler catches it."""
+    """A signal arrived inside `StopSignals.breaking`; not an `Exception`, so that no handler catches it."""
 
 
 class StopSignals:
     """Context in which the first SIGTERM or SIGINT only sets `received`.
 
-    The second one raises KeyboardInterrupt (SIGINT) or SystemExit(143) immediately, and restores the system's
-    default handlers, so that a third kills even a process that hangs in native code. Outside the
-    main thread Python cannot set handlers, and the context does nothing.
+    The second signal raises KeyboardInterrupt (SIGINT) or SystemExit(143) at once. It also restores the
+    default handlers of the system, so that a third signal kills even a process that hangs in native code.
+    Python cannot set handlers outside the main thread; the context then does nothing.
 
     Args:
-        patience: seconds after the first signal in which repetitions are ignored. A launcher such as torchrun
-            passes on the Ctrl-C that the terminal has already sent to the whole group.
+        patience: time in seconds after the first signal in which repetitions are ignored. A launcher such as
+            torchrun passes on a Ctrl-C that the terminal has already sent to the whole process group.
     """
 
     def __init__(self, patience: float = 0.0) -> None:
@@ -48,12 +48,12 @@ class StopSignals:
 
     @contextmanager
     def breaking(self) -> Iterator[None]:
-        """Context for interruptible work: the first signal ends it between two operations of a forward.
+        """Context for interruptible work: the first signal ends it between two operations of a forward pass.
 
-        Nothing that must be complete may be written inside.
+        Do not write anything inside that must be complete.
 
         Raises:
-            Stopped: a signal came, now or before.
+            Stopped: a signal arrived, now or before.
         """
         self._breaks = True
         try:
@@ -77,10 +77,10 @@ class StopSignals:
 
 
 def ignore_in_worker(worker: int) -> None:
-    """For loader workers: a signal sent to the whole process group is the parent's to handle.
+    """Ignore stop signals in a loader worker: the parent process handles them.
 
-    Without this a Ctrl-C kills the workers first, and the step that should be finished has no data. They
-    end with the parent all the same: it closes their queues, and they watch for its death.
+    Otherwise a Ctrl-C would kill the workers first, and the current step would have no data. The workers
+    still end with the parent, which closes their queues; they also watch for its death.
     """
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)

@@ -1,9 +1,10 @@
-"""The values that flow through the engine.
+"""The data types that the parts of the engine exchange.
 
-Shape legend, used in all of `seqmlm.engine`:
+Shapes in all of `seqmlm.engine` use these letters:
     L  tokens of one sequence        T  tokens of one packed row       D  documents in a packed row
-    Q  asked (or masked) positions   V  vocabulary                     H  hidden size
-A *document* is one sequence inside a packed row; a *unit* is what the field counts (word, residue, event).
+    Q  queried (or masked) positions V  vocabulary                     H  hidden size
+A *document* is one sequence inside a packed row. A *unit* is the smallest part that gets a probability, such
+as a word, a residue or an event. A *queried* position is one where the model predicts a token.
 """
 
 from __future__ import annotations
@@ -24,27 +25,30 @@ Floats = NDArray[np.float32]
 SPECIAL_GROUP = -1
 
 Precision = Literal["auto", "fp32", "bf16"]
-"""Of matrix products; "auto" is bf16 on a GPU that has it."""
+"""Precision of matrix products; "auto" is bf16 on a GPU that supports it, and fp32 otherwise."""
 
 Sharding = Literal["none", "fsdp2"]
-"""What processes of a training divide among them: nothing but the batches, or weights and gradients too."""
+"""How processes share a training: "none" divides only batches, "fsdp2" also weights and gradients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Encoding:
-    """One tokenized sequence, special tokens included.
+    """One tokenized sequence, including special tokens.
 
     Args:
         ids: (L,) token ids.
-        groups: (L,) unit number of each token; tokens of one unit share it, `-1` marks special tokens.
-        classes: (L,) small integers naming a token's class (operator, identifier ...), or None.
-        spans: (L, 2) half-open offsets into the record's raw text; (0, 0) for special tokens; or None.
-        positions: (L,) position ids when they are not 0..L-1 (a set of codes shares one), or None.
-        weights: (L,) training loss weights, or None for all 1.
-        symbols: (L,) number of what a token names, equal if two tokens name the same (an identifier in its
-            scope, the family of a code), -1 if it names nothing; or None. Read by maskers and maps, not by
-            models.
-        channels: further per-token inputs, each (L,).
+        groups: (L,) unit number of each token. Tokens of one unit have the same number; `-1` marks special
+            tokens.
+        classes: (L,) small integers that name the class of each token (operator, identifier ...), or None.
+        spans: (L, 2) start and end of each token in the raw text of the record, end excluded; (0, 0) for
+            special tokens; or None.
+        positions: (L,) position ids if they are not 0..L-1, or None. The codes of a set have the same
+            position.
+        weights: (L,) weight of each token in the training loss, or None for 1 everywhere.
+        symbols: (L,) number of the thing that each token names, or None. Two tokens that name the same thing
+            have the same number: an identifier in its scope, or the family of a code. A token that names
+            nothing has -1. Maskers and maps read it, models do not.
+        channels: name to (L,) additional inputs of each token.
     """
 
     ids: Ids
@@ -60,7 +64,7 @@ class Encoding:
         return len(self.ids)
 
     def take(self, tokens: Longs) -> Encoding:
-        """Some tokens of it, in the order given; one may come several times."""
+        """The encoding of selected tokens, in the given order; a token may be selected several times."""
         columns: dict[str, Any] = {
             name: None if (column := getattr(self, name)) is None else column[tokens] for name in COLUMNS
         }
@@ -73,12 +77,12 @@ COLUMNS = tuple(column.name for column in fields(Encoding) if column.name != "ch
 def join_columns(
     pieces: Sequence[Encoding], join: Callable[[list[Any]], Any], **overrides: NDArray[Any] | None
 ) -> Encoding:
-    """One sequence of several, column by column.
+    """Join several encodings into one, column by column.
 
     Args:
-        pieces: one at least; the channels are those of the first.
-        join: makes a column of those of the pieces.
-        overrides: columns that are made already.
+        pieces: at least one encoding; the result has the channels of the first.
+        join: makes one column from the list of columns of the pieces.
+        overrides: columns of the result that are not joined but used as given.
     """
     columns: dict[str, Any] = {
         name: overrides[name] if name in overrides else join([getattr(piece, name) for piece in pieces])
@@ -90,16 +94,21 @@ def join_columns(
 
 @dataclass(frozen=True, kw_only=True)
 class TokenSpace:
-    """A vocabulary as the engine sees it: its size and which ids are special.
+    """The vocabulary as the engine sees it: its size and its special ids.
 
-    A special token is never masked, never inserted by a masker, and leaves the softmax in the
-    `ordinary` probability space.
+    A special token is never masked and never inserted by a masker. In the `ordinary` probability space, it
+    is not part of the softmax.
 
     Args:
-        size: number of ids the tokenizer can produce (a model's embedding may be padded beyond it).
-        pad, mask: their ids.
-        unk, start, end: their ids, or None if the vocabulary has none.
-        special: all special ids, the five above included.
+        size: number of ids that the tokenizer can produce. The embedding of a model may be padded to more
+            rows.
+        pad, mask: ids of the padding token and the mask token.
+        unk, start, end: ids of the unknown, start and end tokens, or None if the vocabulary has no such
+            token.
+        special: all special ids, including the five above.
+
+    Raises:
+        ValueError: `special` lacks one of the five ids, or has an id outside the vocabulary.
     """
 
     size: int
@@ -124,12 +133,12 @@ class TokenSpace:
 
     @property
     def unknown_ids(self) -> tuple[int, ...]:
-        """The id of the unknown token, or nothing where the vocabulary has none."""
+        """The id of the unknown token as a tuple, which is empty if the vocabulary has no unknown token."""
         return () if self.unk is None else (self.unk,)
 
     @cached_property
     def ordinary(self) -> Ids:
-        """(R,) the ids that may be masked, inserted and predicted, ascending."""
+        """(R,) ids that are not special, ascending: only these may be masked, inserted and predicted."""
         return np.flatnonzero(~self.is_special).astype(np.int32)
 
     def to_dict(self) -> dict[str, Any]:
@@ -141,11 +150,11 @@ class TokenSpace:
 
 
 class Sequences(Protocol):
-    """A random-access collection of encodings whose lengths are known without reading them."""
+    """A collection of encodings with random access, whose lengths are known without reading them."""
 
     @property
     def lengths(self) -> Ids:
-        """(N,) tokens of each sequence, special tokens included."""
+        """(N,) number of tokens of each sequence, including special tokens."""
 
     def __len__(self) -> int: ...
 
@@ -153,7 +162,7 @@ class Sequences(Protocol):
 
 
 class InMemory:
-    """Encodings in memory, as `Sequences`."""
+    """`Sequences` over a list of encodings in memory."""
 
     def __init__(self, encodings: list[Encoding]) -> None:
         self._encodings = encodings
@@ -167,33 +176,33 @@ class InMemory:
 
 
 class Windows(Sequences, Protocol):
-    """Sequences that are windows of records."""
+    """`Sequences` in which each element is a window of a record."""
 
     def records(self, indices: Sequence[int]) -> Longs:
-        """(M,) the number of the record that each of some windows belongs to."""
+        """(M,) number of the record that each of the M windows belongs to."""
 
 
 @runtime_checkable
 class MovingWindows(Windows, Protocol):
-    """Windows that may be cut at other places in each epoch.
+    """Windows that may be cut at different places in each epoch.
 
-    Their number is the same in all epochs, and so is the sum of their lengths, or nearly; `lengths` and
-    `[index]` are of no epoch in particular.
+    The number of windows is the same in all epochs, and the sum of their lengths is the same or nearly so.
+    `lengths` and `[index]` do not refer to a particular epoch.
     """
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest window of any epoch."""
+        """Number of tokens of the longest window of any epoch."""
 
     def lengths_at(self, epoch: int, indices: Longs) -> Ids:
-        """(M,) tokens that some windows have in an epoch."""
+        """(M,) number of tokens that the given windows have in an epoch."""
 
     def at(self, epoch: int, index: int) -> Encoding:
-        """A window as it is cut in an epoch."""
+        """The encoding of one window as it is cut in an epoch."""
 
 
 def ranges(starts: Longs, counts: Longs) -> Longs:
-    """range(start, start + count) for each of N, one after another.
+    """The integers start .. start + count - 1 of each of N ranges, concatenated.
 
     >>> ranges(np.array([5, 0]), np.array([2, 3]))
     array([5, 6, 0, 1, 2])
@@ -204,7 +213,7 @@ def ranges(starts: Longs, counts: Longs) -> Longs:
 
 
 def running_totals(counts: Longs) -> Longs:
-    """(N + 1,) 0 and the running totals."""
+    """(N + 1,) 0, followed by the cumulative sums of the counts."""
     totals: Longs = np.zeros(len(counts) + 1, dtype=np.int64)
     np.cumsum(counts, out=totals[1:])
     return totals

@@ -1,8 +1,9 @@
-"""How what a field counts (its units) is hidden behind [MASK] and read back from the model's answers.
+"""Rules that hide units behind [MASK] and read their log-probabilities from the answers of the model.
 
-Bits per unit compare between tokenizers only if a unit means the same to all of them. In most fields a unit
-is a group of tokens, and `Units` is that. Where tokens are not the symbols that units are spelled in, the
-tokenizer supplies another rule with the same methods; who evaluates or scores knows only those:
+Bits per unit are comparable between tokenizers only if a unit means the same for all of them. In most
+domains a unit is a group of tokens, which is what `Units` implements. If tokens are not the symbols that
+units are spelled in, the tokenizer supplies another rule with the same methods. Evaluation and scoring use
+only these methods:
 
     query = rule.ask(encoding, hidden=np.array([3, 4]), asked=np.array([3]))
     [answer] = conditionals.ask([query], rule.needs(want))
@@ -30,7 +31,7 @@ from seqmlm.errors import UsageError
 Doubles = NDArray[np.float64]
 Kind = Literal["exact", "partition", "one-pass"]
 
-# Tokens of the masked copies that one query stands for: bounds the memory a very long sequence takes.
+# Largest number of tokens in the masked copies of one query; it bounds the memory for very long sequences.
 QUERY_TOKENS = 1 << 20
 
 _PARTITION_SEED = 0
@@ -38,13 +39,14 @@ _PARTITION_SEED = 0
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """One way of asking.
+    """A mode of scoring: how many units are hidden at a time.
 
     Args:
-        kind: "exact" asks each token with itself and the later tokens of its unit hidden (Kauf and Ivanova
-            2023), which for units of one token is the original metric (Salazar et al. 2020); "partition"
-            hides several units together, each exactly once in `parts` passes; "one-pass" hides nothing.
-        parts: passes of a partition, at least 1; 1 elsewhere.
+        kind: "exact" predicts each token with itself and the later tokens of its unit hidden (Kauf and
+            Ivanova 2023). For units of one token this is the original metric (Salazar et al. 2020). The kind
+            "partition" hides several units together, each exactly once in `parts` passes. The kind
+            "one-pass" hides nothing.
+        parts: number of passes of a partition, at least 1; 1 for other kinds.
 
     >>> str(Mode.parse("partition:8"))
     'partition:8'
@@ -55,15 +57,15 @@ class Mode:
 
     @property
     def asks_windows(self) -> bool:
-        """Whether a pass asks many units of a window, so that few of them cost as much as all."""
+        """Whether one pass scores many units of a window, so that a few units cost as much as all."""
         return self.kind != "exact"
 
     @classmethod
     def parse(cls, text: str) -> Mode:
-        """The mode that `--mode` names.
+        """The mode for a value of `--mode`.
 
         Raises:
-            UsageError: no such mode, or a partition without a number of passes.
+            UsageError: the mode is unknown, or a partition has no number of passes.
         """
         kind, _, parts = text.partition(":")
         if kind == "partition" and parts.isdecimal() and int(parts) >= 1:
@@ -83,16 +85,18 @@ ONE_PASS = Mode("one-pass")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class UnitLogProbs:
-    """Log-probabilities of units in the answer to one query; a unit may have several entries, which add up.
+    """Log-probabilities of units in the answer to one query.
+
+    A unit may have several entries, which are added up.
 
     Args:
         position: (E,) a token that shows the unit.
-        unit: (E,) the unit's number in its sequence, 0-based in order of appearance.
-        symbol: (E,) what stands there, in the alphabet of `Units.frequencies`.
-        log_probs: (E,) natural log-probability of it.
-        variant: (E,) of the query in which it was asked.
-        tokens: (E,) share of a token that the entry is, or None for 1.
-        values: what else was wanted, by name: (E, ...) as in `Answer`, over the alphabet of symbols.
+        unit: (E,) number of the unit in its sequence, from 0 in order of appearance.
+        symbol: (E,) the observed symbol, in the alphabet of `Units.frequencies`.
+        log_probs: (E,) natural log-probability of the observed symbol.
+        variant: (E,) variant of the query in which the unit was predicted.
+        tokens: (E,) fraction of a token that the entry represents, or None for 1.
+        values: the other requested values, (E, ...) as in `Answer`, over the alphabet of symbols, by name.
     """
 
     position: Ids
@@ -104,7 +108,7 @@ class UnitLogProbs:
     values: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def totals(self) -> tuple[Longs, Longs, Doubles]:
-        """Variant and unit (U,), ascending, and the sum of their entries' log-probabilities (U,) in nats."""
+        """Variants (U,) and units (U,), ascending, and (U,) the sum of their log-probabilities in nats."""
         width = int(self.unit.max(initial=0)) + 1
         pairs, place = np.unique(self.variant * width + self.unit, return_inverse=True)
         sums = np.bincount(place, weights=self.log_probs, minlength=len(pairs))
@@ -113,12 +117,12 @@ class UnitLogProbs:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Strands:
-    """The two directions in which a sequence can be read, as the strands of DNA.
+    """The two directions in which a sequence can be read, such as the strands of DNA.
 
     Args:
-        complement: (K,) the symbol that each one is on the other strand, where all units have one symbol.
-        mirrored: the other strand of a sequence, its units in the opposite order, or None where these are
-            other units.
+        complement: (K,) symbol on the other strand for each symbol; for units of one symbol.
+        mirrored: function that returns the other strand of a sequence, with its units in the opposite order.
+            It returns None if the units would not be the same.
     """
 
     complement: Ids
@@ -130,13 +134,14 @@ class UnitFacts:
     """Facts about units that a tokenizer declares.
 
     Args:
-        unfamiliar: ids for units outside the vocabulary; a sequence of only these carries no information.
-        names: how the symbols are spelled, or None where they are tokens.
-        one_pass: whether tokens that are seen can be asked, no other one showing what they show.
-        augment: makes an equivalent form, of equal length, of a training sequence; None where there is none.
-        strands: None where sequences have one direction.
-        masking: facts about the vocabulary that maskers may need, by the name of their keyword parameter: one
-            with a parameter `k` gets `masking["k"]` unless the masking options set it.
+        unfamiliar: ids of units outside the vocabulary. A sequence with only these carries no information.
+        names: spelling of each symbol, or None if the symbols are tokens.
+        one_pass: whether visible tokens can be scored, because no other token shows the same content.
+        augment: function that makes an equivalent form of a training sequence, of equal length; None for
+            none.
+        strands: the two directions of a sequence; None if it has only one.
+        masking: facts about the vocabulary that maskers may need, by the name of their keyword parameter. A
+            masker with a parameter `k` gets `masking["k"]` unless the masking options set it.
     """
 
     unfamiliar: Sequence[int]
@@ -152,7 +157,7 @@ class Units:
 
     Args:
         space: the vocabulary.
-        facts: None for units of which the unknown token is the only unfamiliar one.
+        facts: facts about the units; None if only the unknown token is unfamiliar.
     """
 
     def __init__(self, space: TokenSpace, facts: UnitFacts | None = None) -> None:
@@ -160,11 +165,11 @@ class Units:
         self.facts = UnitFacts(unfamiliar=space.unknown_ids) if facts is None else facts
 
     def windows(self, encoding: Encoding, max_length: int) -> list[Encoding]:
-        """Windows of a sequence for training, of at most `max_length` tokens each."""
+        """Windows of a sequence for training, with at most `max_length` tokens each."""
         return windows(encoding, self.space, max_length)
 
     def masker_problem(self, masker: type[Any]) -> str | None:
-        """Why what a masker hides would still be seen, and what to use instead; None where it would not."""
+        """The reason why units that a masker hides would still be visible, with the remedy, or None."""
         return None
 
     @property
@@ -173,10 +178,13 @@ class Units:
         return self.space.size if self.facts.names is None else len(self.facts.names)
 
     def frequencies(self, counts: NDArray[Any]) -> Doubles:
-        """(K,) add-one unigram of the symbols, 0 at special ones.
+        """(K,) unigram probabilities of the symbols, with 1 added to each count; 0 for special symbols.
 
         Args:
-            counts: (V,) occurrences of each token in the training split.
+            counts: (V,) number of occurrences of each token in the training split.
+
+        Raises:
+            UsageError: `counts` does not fit the vocabulary.
         """
         if counts.shape != (self.space.size,):
             raise UsageError(f"token counts have shape {counts.shape} for a vocabulary of {self.space.size}")
@@ -185,11 +193,11 @@ class Units:
         return smoothed
 
     def numbers(self, encoding: Encoding) -> Longs:
-        """(N,) the number each unit of a sequence (or window) has in the whole sequence, as in `groups`."""
+        """(N,) number of each unit of a sequence or window in the whole sequence, as in `Encoding.groups`."""
         return encoding.groups[self.places(encoding)].astype(np.int64)
 
     def spans(self, encoding: Encoding) -> Longs:
-        """(N, 2) where each unit stands in the raw text: from its first to its last character."""
+        """(N, 2) start and end of each unit in the raw text, end excluded."""
         numbers = unit_numbers(encoding)
         inside = numbers >= 0
         unit_spans = np.zeros((int(numbers.max(initial=-1)) + 1, 2), dtype=np.int64)
@@ -201,16 +209,22 @@ class Units:
         return unit_spans
 
     def symbols_of(self, encoding: Encoding) -> tuple[Longs, Longs]:
-        """Where the symbols of each unit begin (N + 1,) among those of all (M,), unit by unit."""
+        """The symbols of each of N units.
+
+        Returns:
+            (N + 1,) start of each unit, and (M,) the symbols of all units in order.
+        """
         first, tokens = self._tokens(encoding)
         return first.astype(np.int64), encoding.ids[tokens].astype(np.int64)
 
     def count(self, ids: Ids, groups: Ids, offsets: Ids) -> int:
-        """Number of units in sequences laid end to end: runs of one group number, special tokens (-1) aside.
+        """Number of units in concatenated sequences.
+
+        A unit is a run of equal group numbers. Special tokens (-1) are not counted.
 
         Args:
-            ids, groups: (T,) of all tokens.
-            offsets: (N + 1,) where the sequences begin.
+            ids, groups: (T,) ids and groups of all tokens.
+            offsets: (N + 1,) start of each sequence, and the total.
         """
         starts = np.ones(len(groups), dtype=np.bool_)
         starts[1:] = groups[1:] != groups[:-1]
@@ -218,7 +232,7 @@ class Units:
         return int(np.count_nonzero(starts & (groups >= 0)))
 
     def needs(self, want: Collection[Reduction] = ()) -> tuple[Reduction, ...]:
-        """The reductions to ask the model for, so that `unit_log_probs` finds what it needs and `want`."""
+        """The reductions to request from the model, so that `unit_log_probs` can return `want`."""
         return union(want, [TargetLogProb()])
 
     def ask(
@@ -230,31 +244,33 @@ class Units:
         hidden_in: Longs | None = None,
         asked_in: Longs | None = None,
     ) -> Query:
-        """The question what stands at some units, while these and others are hidden.
+        """The query for selected units while these and other units are hidden.
 
-        A unit is hidden with every token that shows it; tokens of special ids stay visible. Of a unit that is
-        asked and not hidden the model says what it says of tokens it sees.
+        A unit is hidden together with every token that shows it. Tokens of special ids stay visible. For a
+        queried unit that is not hidden, the model predicts tokens that it sees.
 
         Args:
-            encoding: the sequence, or a window of one.
-            hidden: (M,) places of the hidden units among all units of `encoding`, as `numbers` has them.
-            asked: (A,) places of those to be read, at least one.
-            hidden_in, asked_in: variant of each, from 0 on, as in `Query`; None for one variant.
+            encoding: the sequence, or a window.
+            hidden: (M,) indices of the hidden units among all units of `encoding`, in the order of
+                `numbers`.
+            asked: (A,) indices of the queried units, at least one.
+            hidden_in, asked_in: variant of each hidden and queried unit, from 0 on, as in `Query`; None for
+                one variant.
 
         Returns:
-            One query, for `unit_log_probs`. An asked unit without an ordinary token has no entry there.
+            One query, for `unit_log_probs`. A queried unit without an ordinary token has no entry there.
 
         Raises:
-            UsageError: a unit that is not there, nothing that can be asked, or a unit that cannot be asked
-                while it is seen.
+            UsageError: a unit does not exist, nothing can be queried, or a unit cannot be queried while it
+                is visible.
         """
         if (hidden_in is None) is not (asked_in is None):
-            raise UsageError("hidden_in, asked_in: both or neither")
+            raise UsageError("hidden_in, asked_in: set both or neither")
         first, tokens = self._tokens(encoding)
         masked_tokens, masked_tokens_in = unit_tokens(first, tokens, hidden, hidden_in)
         asked_tokens, asked_tokens_in = unit_tokens(first, tokens, asked, asked_in)
         if not len(asked_tokens):
-            raise UsageError("none of the asked units has a token that can be asked")
+            raise UsageError("none of the units in 'asked' has a token that can be predicted")
         return Query(
             encoding=encoding,
             masked=masked_tokens.astype(np.int32),
@@ -269,29 +285,30 @@ class Units:
         """A sequence with gaps.
 
         Args:
-            encoding: the sequence, with spans; something stands in every gap.
-            spans: where each gap is in the raw text: (start, end) characters, in order, without overlap.
-            counts: tokens that each gap shall have, in place of those that stand there; None to keep these.
+            encoding: the sequence, with spans; every gap contains text.
+            spans: (start, end) characters of each gap in the raw text, end excluded, in order and without
+                overlap.
+            counts: new number of tokens of each gap; None keeps the present tokens.
 
         Raises:
-            UsageError: no token stands in a gap, or one that is not in the vocabulary.
+            UsageError: a gap contains no token, or contains a token that is not in the vocabulary.
         """
         gaps = [tokens_at(encoding, start, end) for start, end in spans]
         empty = next((number for number, tokens in enumerate(gaps, 1) if not len(tokens)), None)
         if empty is not None:
-            raise UsageError(f"gap {empty} holds nothing that the model sees as a unit of its own")
+            raise UsageError(f"gap {empty} contains nothing that the model reads as a unit")
         if counts is not None:
             encoding, gaps = resize_gaps(encoding, gaps, counts, self.space)
         elif self.space.is_special[encoding.ids[np.concatenate(gaps)]].any():
-            raise UsageError("what stands in a gap is not in the model's vocabulary")
+            raise UsageError("the text in a gap is not in the vocabulary of the model")
         encoding = split_units(encoding, np.unique(np.concatenate(gaps)))
         numbers = unit_numbers(encoding)
         return Gapped(encoding=encoding, gaps=tuple(numbers[tokens] for tokens in gaps))
 
     def evaluation_query(self, encoding: Encoding, rate: float, rng: np.random.Generator) -> Query | None:
-        """The question of an evaluation: units chosen at `rate`, one at least, all their tokens [MASK].
+        """The query for an evaluation: units chosen at `rate`, at least one, with all their tokens masked.
 
-        None where the sequence has nothing to hide.
+        It is None if the sequence has nothing to hide.
         """
         chosen = np.flatnonzero(uniform_units(encoding, self.space, rate, rng)).astype(np.int32)
         return Query(encoding=encoding, masked=chosen, asked=chosen) if len(chosen) else None
@@ -299,12 +316,12 @@ class Units:
     def questions(
         self, encoding: Encoding, owned: Bools | None = None, mode: Mode = EXACT
     ) -> Iterator[Query]:
-        """The questions that score every unit in a mode; together they ask each scored position once.
+        """The queries that score every unit in a mode; together they query each scored position once.
 
         Args:
-            encoding: the sequence, or a window of one.
-            owned: (L,) True at the positions to ask, None for all: a window may overlap others.
-            mode: how units are hidden; by default exactly, each with itself and the later tokens of its unit.
+            encoding: the sequence, or a window.
+            owned: (L,) True at the positions to score, None for all; a window may overlap others.
+            mode: how units are hidden. By default, each unit is hidden with the later tokens of its unit.
         """
         if mode.kind == "exact":
             yield from _exact_queries(encoding, self.space, owned)
@@ -325,8 +342,9 @@ class Units:
         """Log-probabilities of units from the answer to a query of this rule.
 
         Args:
-            query, answer: the answer holds what `needs(want)` asks for.
-            want: what is read beside log-probabilities.
+            query: a query of this rule.
+            answer: its answer, with the reductions of `needs(want)`.
+            want: the values to return besides log-probabilities.
         """
         return UnitLogProbs(
             position=query.asked,
@@ -344,7 +362,11 @@ class Units:
         return first[unit_ids >= 0].astype(np.int64)
 
     def _tokens(self, encoding: Encoding) -> tuple[Longs, Longs]:
-        """The ordinary tokens of each of N units: where they begin (N + 1,) in all of them (M,), by unit."""
+        """The ordinary tokens of N units.
+
+        Returns:
+            (N + 1,) start of each unit, and (M,) the tokens of all units in order.
+        """
         numbers = np.where(self.space.is_special[encoding.ids], -1, unit_numbers(encoding))
         order = np.argsort(numbers, kind="stable")
         tokens = order[numbers[order] >= 0]
@@ -359,21 +381,25 @@ def unit_symbols(rule: Units, encoding: Encoding) -> list[tuple[int, ...]]:
 
 
 def unit_tokens(first: Longs, tokens: Longs, units: Longs, variant: Longs | None) -> tuple[Longs, Longs]:
-    """The tokens of some units, and the variant of each; a token twice in a variant stands there once.
+    """The tokens of selected units, and their variants; a token is listed once for each variant.
 
     Args:
-        first: (N + 1,) where each unit's tokens begin in `tokens`.
-        units: (M,) places among the N units. variant: (M,) or None for one variant.
+        first: (N + 1,) start of each unit in `tokens`.
+        tokens: tokens of all units in order.
+        units: (M,) indices among the N units.
+        variant: (M,) variant of each, or None for one variant.
 
     Returns:
         Tokens (T,) and variants (T,), ordered by variant and token.
 
     Raises:
-        UsageError: a unit that is not there.
+        UsageError: a unit does not exist.
     """
     count = len(first) - 1
     if len(units) and not 0 <= units.min() <= units.max() < count:
-        raise UsageError(f"units {units.min()} to {units.max()} of a sequence of {count}; they count from 0")
+        raise UsageError(
+            f"units {units.min()} to {units.max()} are not all in a sequence of {count} units, from 0 on"
+        )
     size = first[units + 1] - first[units]
     inside = np.zeros_like(units) if variant is None else variant
     places = tokens[ranges(first[units], size)]
@@ -383,13 +409,13 @@ def unit_tokens(first: Longs, tokens: Longs, units: Longs, variant: Longs | None
 
 
 def variants(query: Query) -> Longs:
-    """(A,) the variant of each asked position."""
+    """(A,) variant of each queried position."""
     inside = np.zeros(len(query.asked)) if query.asked_in is None else query.asked_in
     return inside.astype(np.int64)
 
 
 def unit_numbers(encoding: Encoding) -> Longs:
-    """(L,) the number of each token's unit, 0-based in order of appearance; -1 outside all units."""
+    """(L,) number of the unit of each token, from 0 in order of appearance; -1 outside all units."""
     inside = encoding.groups >= 0
     numbers = np.full(len(encoding), -1, dtype=np.int64)
     numbers[inside] = number_units(encoding.groups[inside])[0]
@@ -397,10 +423,10 @@ def unit_numbers(encoding: Encoding) -> Longs:
 
 
 def partition(count: int, parts: int) -> Longs:
-    """(N,) the pass in 0..parts-1 that hides each of N units.
+    """(N,) pass in 0..parts-1 that hides each of N units.
 
-    In every block of `parts` neighbouring units each pass has one, in an order drawn from a fixed seed: no
-    pass hides more than two neighbours, and none hides a regular pattern.
+    In every block of `parts` neighbouring units, each pass hides one, in an order from a fixed seed.
+    Therefore no pass hides more than two neighbours, and no pass hides a regular pattern.
     """
     blocks = np.tile(np.arange(parts), (-(-count // parts), 1))
     orders = np.random.default_rng(_PARTITION_SEED).permuted(blocks, axis=1)
@@ -408,11 +434,11 @@ def partition(count: int, parts: int) -> Longs:
 
 
 def _exact_queries(encoding: Encoding, space: TokenSpace, owned: Bools | None) -> Iterator[Query]:
-    """The questions of an exact pseudo-log-likelihood (see `Mode`): every owned unit asked once.
+    """The queries for an exact pseudo-log-likelihood (see `Mode`): every owned unit is scored once.
 
-    The asked positions of the queries together are the scored positions, in their order; special tokens are
-    neither asked nor hidden. There are several queries for a very long sequence, and none where nothing can
-    be scored.
+    The queried positions of all queries together are the scored positions, in order. Special tokens are
+    neither queried nor hidden. A very long sequence has several queries. A sequence that cannot be scored
+    has none.
     """
     ordinary = (encoding.groups >= 0) & ~space.is_special[encoding.ids]
     scored = np.flatnonzero(ordinary).astype(np.int32)
@@ -436,10 +462,15 @@ def _exact_queries(encoding: Encoding, space: TokenSpace, owned: Bools | None) -
 
 
 def _pass_queries(encoding: Encoding, passes: Longs, owned: Bools | None) -> Iterator[Query]:
-    """The questions of passes (L,), from 0 on, that each hide several tokens, -1 none, and ask all of them.
+    """The queries for passes that each hide several tokens and query all of them.
 
-    Queries have several variants, fewer tokens than `QUERY_TOKENS` each (one pass at least); what is hidden
-    does not depend on what is owned; passes without an asked token are left out.
+    Queries have several variants. Each has fewer tokens than `QUERY_TOKENS`, but at least one pass. The
+    hidden tokens do not depend on `owned`. Passes without a queried token are left out.
+
+    Args:
+        encoding: the sequence, or a window.
+        passes: (L,) pass of each token, from 0 on; -1 for tokens that are never hidden.
+        owned: (L,) True at the positions to score, None for all.
     """
     is_asked = passes >= 0 if owned is None else (passes >= 0) & owned
     order = np.argsort(passes, kind="stable")
@@ -464,15 +495,15 @@ def _pass_queries(encoding: Encoding, passes: Longs, owned: Bools | None) -> Ite
 
 
 def _later_in_unit(groups: Ids) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For each of A tokens, itself and the later tokens of its unit.
+    """For each of A tokens, the token itself and the later tokens of its unit.
 
     Returns:
-        Indices into 0..A-1, token after token, and how many each token has (A,).
+        Indices into 0..A-1, token after token, and (A,) how many each token has.
 
     >>> _later_in_unit(np.array([4, 4, 7]))
     (array([0, 1, 1, 2]), array([2, 1, 1]))
     """
-    if (groups[1:] > groups[:-1]).all():  # units of one token, as residues are
+    if (groups[1:] > groups[:-1]).all():  # units of one token, such as residues
         return np.arange(len(groups)), np.ones(len(groups), dtype=np.int64)
     order = np.argsort(groups, kind="stable")
     ends = np.searchsorted(groups[order], groups[order], side="right")

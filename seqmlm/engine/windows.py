@@ -1,7 +1,7 @@
-"""Windows: long sequences are split at unit boundaries, short ones of a document joined; no token is lost.
+"""Windows: long sequences are split at unit boundaries, short ones of a document are joined.
 
-A `max_length` that leaves no room besides the start and end token, or what else every window repeats, is a
-UsageError.
+No token is lost. All functions raise a UsageError if `max_length` leaves no room besides the tokens that
+every window repeats, such as the start and end token.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids, Longs, TokenSpace, join_columns
 from seqmlm.errors import UsageError
 
-_UNLIKE = "sequences that share a window must carry the same per-token columns; encode them alike"
+_UNLIKE = "sequences in one window must have the same per-token columns; encode them in the same way"
 
 
 def windows(encoding: Encoding, space: TokenSpace, max_length: int) -> list[Encoding]:
     """Split a sequence of more than `max_length` tokens into windows of similar length.
 
-    A window ends where the unit changes; only a unit longer than a whole window is split inside. Each window
-    has the start and end token that the sequence has. Groups and spans stay those of the sequence, explicit
-    positions are shifted to begin as the sequence's do.
+    A window ends at a change of unit. Only a unit longer than a whole window is split. Each window has the
+    start and end token of the sequence, if it has them. Groups and spans stay those of the sequence.
+    Explicit positions are shifted to begin like those of the sequence.
     """
     if len(encoding) <= max_length:
         return [encoding]
@@ -38,9 +38,11 @@ def windows(encoding: Encoding, space: TokenSpace, max_length: int) -> list[Enco
 class Moving(NamedTuple):
     """Windows of a long sequence, and the other places at which it may be cut.
 
-    windows: W of them, as `windows` gives them, cut at other places.
-    head, tail: tokens at the front and at the end that every window repeats.
-    moves: (W, K) how many tokens later (or, negative, earlier) a window begins in each of K ways to cut.
+    Args:
+        windows: W windows, like those of `windows` but cut at other places.
+        head, tail: number of tokens at the start and at the end that every window repeats.
+        moves: (W, K) number of tokens by which each window starts later in each of K ways to cut; negative
+            numbers mean earlier.
     """
 
     windows: list[Encoding]
@@ -52,25 +54,29 @@ class Moving(NamedTuple):
 def moving_windows(
     encoding: Encoding, space: TokenSpace, max_length: int, shares: NDArray[np.float64]
 ) -> Moving | None:
-    """Split a long sequence so that it may be cut elsewhere in each epoch, in as many windows each time.
+    """Split a long sequence into windows that can be cut at other places in each epoch.
 
-    What stands beside a cut misses one of its neighbours; where cuts move, not always the same one. All
-    windows but the first and the last are as long as possible; how long these two are moves all cuts
-    together, by a quarter of a window or more where units are short. Some sequences get a window more for it.
+    The number of windows is the same each time. A token next to a cut lacks one of its neighbours. With
+    moving cuts, it is not always the same token. All windows except the first and the last are as long as
+    possible. The lengths of these two windows move all cuts together, by a quarter of a window or more if
+    units are short. Some sequences need one more window for this.
 
     Args:
-        shares: (K,) where in its range the end of the first window lies, each in [0, 1].
+        encoding: the sequence.
+        space: the vocabulary.
+        max_length: largest number of tokens of a window.
+        shares: (K,) for each way to cut, where the end of the first window lies in its range, from 0 to 1.
 
     Returns:
-        None where it fits a window, and where cuts cannot be moved: with explicit positions, or a unit longer
-        than a fifth of a window.
+        None if the sequence fits into one window, or if cuts cannot be moved. They cannot be moved with
+        explicit positions, or with a unit longer than a fifth of a window.
     """
     if len(encoding) <= max_length or encoding.positions is not None:
         return None
     first, stop = _inner(encoding, space)
     cuts = _cuts(encoding, first, stop)
     longest = int(np.diff(cuts).max())
-    room = _room(encoding, first, stop, max_length) - (longest - 1)  # cuts are moved back to a change of unit
+    room = _room(encoding, first, stop, max_length) - (longest - 1)  # cuts move back to a change of unit
     if 4 * longest > room:
         return None
     count = -(-(2 * (stop - first) + room) // (2 * room))
@@ -80,7 +86,7 @@ def moving_windows(
     inside = room * np.arange(count - 1)[:, None]
 
     def begins(share: NDArray[np.float64]) -> Longs:
-        """(W - 1, K) where windows but the first begin."""
+        """(W - 1, K) start of each window except the first."""
         targets = first + low + np.rint(share * (high - low)).astype(np.int64) + inside
         return cuts[np.searchsorted(cuts, targets, side="right") - 1].astype(np.int64)
 
@@ -95,11 +101,12 @@ def moving_windows(
 
 
 def moved_window(pieces: Sequence[Encoding], head: int, tail: int, start: int, end: int) -> Encoding:
-    """A window of tokens start..end-1 of some neighbouring `Moving.windows`, laid end to end.
+    """A window of tokens start..end-1 from neighbouring `Moving.windows`, which are concatenated.
 
     Args:
         pieces: the windows.
-        head, tail: tokens that each of them repeats, which do not count.
+        head, tail: number of tokens that each window repeats; they are not counted.
+        start, end: first token, and the token after the last.
     """
     inside = [len(piece) - head - tail for piece in pieces]
     skipped_before = [0, *accumulate(inside)]
@@ -120,12 +127,16 @@ def moved_window(pieces: Sequence[Encoding], head: int, tail: int, start: int, e
 def windows_at(
     encoding: Encoding, space: TokenSpace, max_length: int, starts: NDArray[np.intp]
 ) -> list[Encoding]:
-    """Split a long sequence where parts of it begin (visits of a patient).
+    """Split a long sequence at the starts of its parts, such as the visits of a patient.
 
-    What precedes the first start (a patient's background) is repeated at the start of every window. The last
-    window is as full as its parts allow; a part longer than a window is divided where the unit changes.
+    The tokens before the first start (the background of a patient) are repeated at the start of every
+    window. The last window is as full as its parts allow. A part longer than a window is split at changes of
+    unit.
 
     Args:
+        encoding: the sequence.
+        space: the vocabulary.
+        max_length: largest number of tokens of a window.
         starts: ascending positions inside the sequence, at least one.
     """
     first, stop = int(starts[0]), _inner(encoding, space)[1]
@@ -149,16 +160,19 @@ def central_windows(
 ) -> list[tuple[Encoding, NDArray[np.bool_]]]:
     """Overlapping windows that give every token a context of about `max_length` tokens, for scoring.
 
-    The sequence is divided into parts of about half a window, each in the centre of a window of its own (at
-    the ends of the sequence, as central as possible). Units are treated as by `windows`.
+    The sequence is divided into parts of about half a window. Each part is in the centre of its own window,
+    or as central as possible at the ends of the sequence. Units are handled as in `windows`.
 
     Args:
+        encoding: the sequence.
+        space: the vocabulary.
+        max_length: largest number of tokens of a window.
         selected: (L,) True at the tokens to score; None for all.
 
     Returns:
-        Windows, each with (its length,) True at the tokens it scores: every selected token of the sequence
-        except its start and end belongs to exactly one window, the same one whatever else is selected.
-        Windows without any are omitted if `selected` is given.
+        Windows, each with (its length,) True at the tokens that it scores. Every selected token, except the
+        start and end of the sequence, is scored by exactly one window. Which window does not depend on the
+        other selected tokens. If `selected` is given, windows without a token to score are omitted.
     """
     first, stop = _inner(encoding, space)
     if len(encoding) <= max_length:
@@ -181,9 +195,9 @@ def central_windows(
 
 
 def window_around(encoding: Encoding, space: TokenSpace, max_length: int, start: int, end: int) -> Encoding:
-    """The window of a sequence in whose middle tokens start..end-1 stand, or that begins with them.
+    """The window of a sequence with tokens start..end-1 in its middle, or at its start if they are too long.
 
-    Units are treated as by `windows`.
+    Units are handled as in `windows`.
     """
     if len(encoding) <= max_length:
         return encoding
@@ -194,12 +208,12 @@ def window_around(encoding: Encoding, space: TokenSpace, max_length: int, start:
 
 
 def join(encodings: Sequence[Encoding], space: TokenSpace, max_length: int) -> list[Encoding]:
-    """Join consecutive sequences of one document in windows of up to `max_length` tokens.
+    """Join consecutive sequences of one document into windows of up to `max_length` tokens.
 
-    A window has one start token at its front and the end token of each sequence after it (RoBERTa's
-    DOC-SENTENCES, Liu et al. 2019). Longer sequences are split first. Groups are renumbered so that units of
-    different sequences stay distinct, explicit positions continue; spans still refer to each sequence's own
-    raw text.
+    A window has one start token at its front, and the end token of each sequence after it (DOC-SENTENCES of
+    RoBERTa, Liu et al. 2019). Longer sequences are split first. Groups are renumbered, so that units of
+    different sequences stay distinct. Explicit positions continue. Spans still refer to the raw text of each
+    sequence.
 
     Raises:
         UsageError: the sequences do not have the same per-token columns.
@@ -218,22 +232,22 @@ def join(encodings: Sequence[Encoding], space: TokenSpace, max_length: int) -> l
 
 
 def _inner(encoding: Encoding, space: TokenSpace) -> tuple[int, int]:
-    """Where the sequence begins and ends without its start and end token."""
+    """Start and end of the sequence without its start and end token."""
     starts = space.start is not None and len(encoding) > 0 and encoding.ids[0] == space.start
     ends = space.end is not None and len(encoding) > int(starts) and encoding.ids[-1] == space.end
     return int(starts), len(encoding) - int(ends)
 
 
 def _room(encoding: Encoding, first: int, stop: int, max_length: int) -> int:
-    """Tokens of the sequence itself that a window holds."""
+    """Number of tokens of the sequence itself that fit into a window."""
     fixed = first + len(encoding) - stop
     if max_length <= fixed:
-        raise UsageError(f"max_length = {max_length} has no room besides start and end token; raise it")
+        raise UsageError(f"max_length = {max_length} leaves no room besides start and end token; raise it")
     return max_length - fixed
 
 
 def _cuts(encoding: Encoding, first: int, stop: int) -> NDArray[np.intp]:
-    """Where a window may begin or end: `first`, every change of unit, `stop`."""
+    """The positions at which a window may start or end: `first`, every change of unit, `stop`."""
     groups = encoding.groups[first:stop]
     changes = (groups[1:] != groups[:-1]) | (groups[1:] == SPECIAL_GROUP)
     return np.concatenate([[first], changes.nonzero()[0] + first + 1, [stop]])
@@ -245,7 +259,7 @@ def _parts(cuts: NDArray[np.intp], target: int, room: int) -> list[tuple[int, in
     start, stop = int(cuts[0]), int(cuts[-1])
     while start < stop:
         remaining = stop - start
-        even = start + -(-remaining // -(-remaining // target))  # equal shares of the fewest possible parts
+        even = start + -(-remaining // -(-remaining // target))  # equal sizes for the fewest possible parts
         even_cut = np.searchsorted(cuts, even)
         last_cut = np.searchsorted(cuts, start + room, side="right") - 1
         end = int(cuts[min(even_cut, last_cut)])
@@ -255,7 +269,7 @@ def _parts(cuts: NDArray[np.intp], target: int, room: int) -> list[tuple[int, in
 
 
 def _around(start: int, end: int, cuts: NDArray[np.intp], room: int) -> tuple[int, int]:
-    """Where a window of `room` tokens begins and ends in whose middle tokens start..end-1 stand."""
+    """Start and end of a window of `room` tokens with tokens start..end-1 in its middle."""
     first, stop = int(cuts[0]), int(cuts[-1])
     window_start = max(first, min(start - max(0, room - (end - start)) // 2, stop - room))
     window_end = min(window_start + room, stop)
@@ -264,7 +278,7 @@ def _around(start: int, end: int, cuts: NDArray[np.intp], room: int) -> tuple[in
 
 
 def _window(encoding: Encoding, first: int, stop: int, start: int, end: int) -> Encoding:
-    """Tokens start..end-1 between what stands before `first` and from `stop` on."""
+    """Tokens start..end-1 between the tokens before `first` and the tokens from `stop` on."""
     window = encoding.take(np.r_[:first, start:end, stop : len(encoding)])
     positions = encoding.positions
     if positions is None:
@@ -276,7 +290,7 @@ def _window(encoding: Encoding, first: int, stop: int, start: int, end: int) -> 
 
 
 def _merge(pieces: Sequence[Encoding], space: TokenSpace) -> Encoding:
-    """One window of several sequences, the start token of the first only."""
+    """One window with several sequences and only the start token of the first."""
     if len(pieces) == 1:
         return pieces[0]
     skip = [0] + [_inner(piece, space)[0] for piece in pieces[1:]]
@@ -295,13 +309,13 @@ def _merge(pieces: Sequence[Encoding], space: TokenSpace) -> Encoding:
         column,
         groups=column(_distinct_numbers(piece.groups for piece in pieces)),
         positions=column(_joint_positions(pieces, skip)),
-        # A symbol belongs to its sequence: the same number in another one is another symbol.
+        # A symbol belongs to its sequence: the same number in another sequence is another symbol.
         symbols=column(_distinct_numbers(piece.symbols for piece in pieces)),
     )
 
 
 def _distinct_numbers(numbers: Iterable[Ids | None]) -> Iterator[Ids | None]:
-    """The units (or symbols) of each piece, numbered after those of the previous one; -1 is kept."""
+    """The numbers of units (or symbols) of each piece, continued after the previous piece; -1 is kept."""
     free = 0
     for piece_numbers in numbers:
         if piece_numbers is None or not (inside := piece_numbers >= 0).any():
@@ -313,7 +327,7 @@ def _distinct_numbers(numbers: Iterable[Ids | None]) -> Iterator[Ids | None]:
 
 
 def _joint_positions(pieces: Sequence[Encoding], skip: Sequence[int]) -> Iterator[Ids | None]:
-    """The explicit positions of each piece, continuing where the previous one ended."""
+    """The explicit positions of each piece, continued after those of the previous piece."""
     free = 0
     for piece, begin in zip(pieces, skip, strict=True):
         if piece.positions is None or len(piece) == begin:

@@ -1,1 +1,1 @@
-"""What depends on what: maps of dependence between the units of a sequence, read from conditionals."""
+"""Dependence maps: how strongly the units of a sequence depend on each other, computed from conditionals."""

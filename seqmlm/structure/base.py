@@ -1,7 +1,8 @@
-"""All estimators of dependence share this: settings, the places of a sequence, and queries.
+"""The parts that all estimators of dependence share: settings, the places of a sequence, and queries.
 
-A, the alphabet, is what may stand at a place: the ordinary tokens, or `StructureSettings.candidates`. Units
-of several tokens are asked about token by token, and put together (`maps.unit_values`).
+The alphabet, of A symbols, is the set of tokens that are possible at a place: the ordinary tokens, or
+`StructureSettings.candidates`. Units of several tokens are queried token by token, and the results are
+combined (`maps.unit_values`).
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ ESTIMATORS = ("auto", "exact", "fast", "topk", "gibbs")
 """Names of the estimators of conditional mutual information (`cmi`)."""
 
 SMALL_ALPHABET = 64
-"""Symbols up to which all of them are tried at each place."""
+"""Largest number of symbols for which all are tried at each place."""
 
-MASKED = -1  # a place that holds [MASK], where a symbol is expected
+MASKED = -1  # in place of a symbol, for a place that is masked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,24 +40,26 @@ class StructureSettings:
     """Settings of an estimator of dependence.
 
     Args:
-        method: one of `seqmlm.structure.estimators.KINDS`. estimator: of "cmi", one of `ESTIMATORS`.
-        distance: units that a pair is apart at most; None for any.
-        columns, rows: how tokens are put together to units.
-        symmetric: the mean of both directions, or the larger.
-        apc: whether the average product correction is made.
-        steps: of the Gibbs sampler, of which the first fifth is left out.
-        k: symbols of each place that "topk" tries.
-        seed: of the sampler.
-        exact_pairs: of "fast": so many pairs times N, the strongest, are computed exactly.
-        candidates: token ids that may stand at a place; None for all ordinary ones.
-        together: units that name the same thing (`Encoding.symbols`) are hidden, or changed, together, and
-            the first of them stands for all: what one record of a code tells of another that comes again is
-            told by the later records, too, so that records one at a time hardly depend on anything. "pmi" and
+        method: one of `seqmlm.structure.estimators.KINDS`.
+        estimator: estimator for the method "cmi", one of `ESTIMATORS`.
+        distance: largest distance between the units of a pair, in units; None for no limit.
+        columns, rows: how the values of tokens are combined into values of units: over the tokens of the
+            second unit, then over those of the first.
+        symmetric: how the two directions of a pair are combined: their mean or the larger.
+        apc: whether to apply the average product correction.
+        steps: number of steps of the Gibbs sampler; the first fifth is discarded.
+        k: number of symbols that "topk" tries at each place.
+        seed: seed of the Gibbs sampler.
+        exact_pairs: for "fast", the number of strongest pairs, divided by N, that are computed exactly.
+        candidates: token ids that are possible at a place; None for all ordinary ids.
+        together: whether units that name the same thing (`Encoding.symbols`) are hidden, or changed,
+            together. The first of them represents all. Otherwise other records of the same code would give
+            the same information, and single records would hardly depend on each other. The methods "pmi" and
             "couplings" hide nothing.
-        window: of "pmi": units apart that count as together.
+        window: for "pmi", the largest distance in units at which two units are counted as a pair.
 
     Raises:
-        UsageError: a setting that makes no sense.
+        UsageError: a setting is out of range.
     """
 
     method: str = "cmi"
@@ -76,26 +79,27 @@ class StructureSettings:
 
     def __post_init__(self) -> None:
         if self.estimator not in ESTIMATORS:
-            raise UsageError(f"estimator is one of {', '.join(ESTIMATORS)}; got {self.estimator!r}")
+            raise UsageError(f"estimator must be one of {', '.join(ESTIMATORS)}, not {self.estimator!r}")
         if self.distance is not None and self.distance < 1:
-            raise UsageError("pairs are at least 1 unit apart")
+            raise UsageError(f"distance must be at least 1 unit, not {self.distance}")
         if self.steps < 10 or self.k < 2 or self.window < 1 or self.exact_pairs < 0:
             raise UsageError(
-                "at least 10 steps, 2 symbols, a window of 1 unit, and no negative share of pairs"
+                "steps must be at least 10, k at least 2, window at least 1, and exact_pairs at least 0"
             )
 
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """The positions of a sequence that an estimator compares, and the pairs of them.
+    """The positions of a sequence that an estimator compares, and their pairs.
 
     Args:
         encoding: the sequence.
         at: (M,) positions of its ordinary tokens.
-        unit: (M,) the unit of each, ascending.
-        count: N units.
-        pairs: (P, 2) pairs of places in 0..M-1, of different units, the smaller first.
-        repeats: for a position, the others that hold what it holds, whatever that is.
+        unit: (M,) unit of each position, ascending.
+        count: N, the number of units.
+        pairs: (P, 2) pairs of places in 0..M-1, from different units, the smaller first.
+        repeats: for a position, the other positions with the same content, which are always hidden or
+            changed together with it.
     """
 
     encoding: Encoding
@@ -107,25 +111,29 @@ class Places:
 
     @classmethod
     def of_units(cls, encoding: Encoding, count: int, pairs: Longs) -> Self:
-        """Places that are whole units, one a unit, whatever their tokens."""
+        """Places that are whole units, one for each unit, whatever its tokens are."""
         return cls(encoding, np.arange(count), np.arange(count), count, pairs)
 
 
 class Estimator(ABC):
-    """Makes maps of sequences that fit into the model; one that asks once has `queries` and `read_map` alone.
+    """Computes dependence maps of sequences that fit into the model.
+
+    A subclass that queries the model only once implements only `queries` and `read_map`.
 
     Args:
-        settings: of the maps.
-        conditionals: of the model.
-        units: its rule.
+        settings: settings of the maps.
+        conditionals: answers queries to the model.
+        units: rule that defines the units.
 
     Attributes:
-        name: of the method, as the maps have it. nats: whether its values are nats.
-        whole_units: it asks about whole units alone, and may so be asked about those that share tokens.
-        max_symbols: size of the largest alphabet, where all symbols are tried; remedy: what to do beyond.
+        name: name of the method in the maps.
+        nats: whether its values are in nats.
+        whole_units: whether it queries only whole units, and can thus be used with units that share tokens.
+        max_symbols: largest possible alphabet, if all symbols are tried; None for no limit.
+        remedy: advice for the message if the alphabet is larger.
 
     Raises:
-        UsageError: more symbols than that.
+        UsageError: the alphabet is larger than `max_symbols`.
     """
 
     name: str
@@ -145,16 +153,25 @@ class Estimator(ABC):
         self._symbol[self.alphabet] = np.arange(len(self.alphabet))
         if self.max_symbols is not None and len(self.alphabet) > self.max_symbols:
             raise UsageError(
-                f"{self.name} tries every symbol at every place, and there are {len(self.alphabet):,}: "
-                f"{self.remedy}"
+                f"{self.name} tries every symbol at every place, but there are {len(self.alphabet):,} "
+                f"symbols; {self.remedy}"
             )
 
     @abstractmethod
     def passes(self, units: int, tokens: int) -> int:
-        """Number of copies that a sequence of so many units takes; more where they have several tokens."""
+        """Number of copies that a sequence needs.
+
+        Args:
+            units: number of units; units of several tokens need more copies.
+            tokens: number of tokens.
+        """
 
     def maps(self, encodings: Sequence[Encoding]) -> list[DependenceMap]:
-        """A map for each sequence, in order; a UsageError for one for which the method is not possible."""
+        """A map for each sequence, in order.
+
+        Raises:
+            UsageError: the method is not possible for one of the sequences.
+        """
         all_places = [self.places(encoding) for encoding in encodings]
         answers = self.answers(chain.from_iterable([self.queries(places) for places in all_places]))
         return [self.read_map(places, answers) for places in all_places]
@@ -164,11 +181,11 @@ class Estimator(ABC):
         return ()
 
     def read_map(self, places: Places, answers: Iterator[Answer]) -> DependenceMap:
-        """The map of a sequence, by the next answers."""
+        """The map of a sequence, from the next answers."""
         raise NotImplementedError
 
     def places(self, encoding: Encoding) -> Places:
-        """The positions and pairs of a sequence that are asked about."""
+        """The positions and pairs of a sequence that are queried."""
         numbers = unit_numbers(encoding)
         at = np.flatnonzero((numbers >= 0) & ~self._space.is_special[encoding.ids])
         at = at[np.argsort(numbers[at], kind="stable")]
@@ -185,13 +202,13 @@ class Estimator(ABC):
         )
 
     def pairs_within_distance(self, units: Longs) -> Longs:
-        """(P, 2) indices into ascending units, of all pairs that are 1 to `distance` units apart."""
+        """(P, 2) indices into the ascending `units`, for all pairs that are 1 to `distance` units apart."""
         pairs = np.stack(np.triu_indices(len(units), 1), axis=1)
         distances = units[pairs[:, 1]] - units[pairs[:, 0]]
         return pairs[(distances > 0) & (distances <= (self.settings.distance or np.inf))]
 
     def representatives(self, encoding: Encoding) -> Longs:
-        """(N,) for each unit the one that stands for it: itself, or the first that names the same."""
+        """(N,) the unit that represents each unit: itself, or the first unit that names the same thing."""
         firsts = np.arange(len(self.units.numbers(encoding)))
         if self.settings.together:
             numbers = unit_numbers(encoding)
@@ -201,16 +218,16 @@ class Estimator(ABC):
         return firsts
 
     def passes_of(self, encoding: Encoding) -> int:
-        """Number of copies that this sequence takes."""
+        """Number of copies that this sequence needs."""
         return self.passes(len(self.places(encoding).at), len(encoding))
 
     def pairs(self, units: int) -> int:
-        """Number of pairs in a sequence of units of one token."""
+        """Number of pairs in a sequence with this number of units of one token."""
         reach = min(units - 1, self.settings.distance or units)
         return max(0, units * reach - reach * (reach + 1) // 2)
 
     def answers(self, queries: Iterable[Query], want: Sequence[Reduction] = (Rows(),)) -> Iterator[Answer]:
-        """Ask the model, lazily and in order."""
+        """The answers of the model, lazily and in order."""
         return self._conditionals.ask(queries, want)
 
     def unit_map(
@@ -222,10 +239,18 @@ class Estimator(ABC):
         passes: int,
         details: dict[str, float] | None = None,
     ) -> DependenceMap:
-        """The map of units of directed values (M, M) of tokens, one direction in each triangle, and perhaps
-        their errors; of units of several tokens there are none."""
+        """The map of units from directed values of tokens.
+
+        Args:
+            places: places of the sequence.
+            directed: (M, M) values of tokens, with one direction of each pair in each triangle.
+            error: (M, M) their standard errors, or None. Errors are not available for units of several
+                tokens.
+            passes: number of copies that were computed.
+            details: figures about the whole map.
+        """
         settings = self.settings
-        if len(np.unique(places.unit)) == len(places.unit):  # a token a unit; of some units there is none
+        if len(np.unique(places.unit)) == len(places.unit):  # one token per unit; some units have none
             values = _scatter(directed, places.unit, places.count)
             error = None if error is None else _scatter(error, places.unit, places.count)
         else:
@@ -249,17 +274,22 @@ class Estimator(ABC):
 
 
 def _scatter(values: Doubles, at: Longs, count: int) -> Doubles:
-    """(count, count) the values (M, M) of some units at the rows and columns `at` (M,), NaN elsewhere."""
+    """(count, count) matrix with the values (M, M) at the rows and columns `at` (M,), NaN elsewhere."""
     matrix = np.full((count, count), np.nan)
     matrix[np.ix_(at, at)] = values
     return matrix
 
 
 def first_namesakes(encoding: Encoding, special: Bools) -> Longs:
-    """(L,) for each token, that of the first unit of its name which stands for it.
+    """(L,) for each token, the token that represents it in the first unit of the same name.
 
-    Tokens are counted within their unit; the last one of a shorter unit stands for further ones. A token that
-    names nothing, is special (V,), or is of an encoding without symbols, stands for itself.
+    Tokens are matched by their index in the unit; if the first unit is shorter, its last token represents
+    the rest. A token represents itself if it names nothing, if it is special, or if the encoding has no
+    symbols.
+
+    Args:
+        encoding: the sequence.
+        special: (V,) True at special ids.
     """
     firsts = np.arange(len(encoding))
     if encoding.symbols is None:
@@ -277,7 +307,7 @@ def first_namesakes(encoding: Encoding, special: Bools) -> Longs:
 
 
 def with_names(encoding: Encoding, names: Sequence[str]) -> Encoding:
-    """A sequence whose units (N,) have these names as symbols."""
+    """The sequence with the names (N,) of its units as symbols."""
     _, number = np.unique(np.array(names, dtype=np.object_), return_inverse=True)
     return replace(encoding, symbols=np.append(number, -1)[unit_numbers(encoding)].astype(np.int32))
 
@@ -289,13 +319,16 @@ def copy_query(
     substituted: Sequence[tuple[int, int, int]],
     allowed: Ids,
 ) -> Query:
-    """A query of several copies; what holds for a position holds for those that repeat it.
+    """A query with several copies of a sequence.
+
+    Each [MASK] or substitute at a position is also applied to the positions that repeat it.
 
     Args:
+        places: places of the sequence.
         masked: (copy, position) of each [MASK].
         targets: (copy, position) of each answer, in the order of copies.
-        substituted: (copy, position, token id) that stands there instead.
-        allowed: (A,) token ids that the answers are about.
+        substituted: (copy, position, token id) of each substitute.
+        allowed: (A,) token ids that the answers are restricted to.
     """
     if repeats := places.repeats:
         masked = [(copy, at) for copy, position in masked for at in (position, *repeats.get(position, ()))]
@@ -322,7 +355,13 @@ def copy_query(
 
 
 def pair_matrix(places: Places, values: Doubles, backward: Doubles | None = None) -> Doubles:
-    """(M, M) values of the pairs (P,), NaN elsewhere; `backward` are those of the other direction, if any."""
+    """(M, M) matrix of the values (P,) of the pairs, NaN elsewhere.
+
+    Args:
+        places: places of the sequence.
+        values: (P,) values of the pairs.
+        backward: (P,) values of the other direction; None for the same values.
+    """
     matrix = np.full((len(places.at), len(places.at)), np.nan)
     matrix[places.pairs[:, 0], places.pairs[:, 1]] = values
     matrix[places.pairs[:, 1], places.pairs[:, 0]] = values if backward is None else backward
@@ -330,22 +369,27 @@ def pair_matrix(places: Places, values: Doubles, backward: Doubles | None = None
 
 
 def partners_by_place(places: Places) -> list[Longs]:
-    """For each place, the places that it makes a pair with, ascending."""
+    """For each place, the places that it forms a pair with, ascending."""
     paired = np.zeros((len(places.at), len(places.at)), dtype=np.bool_)
     paired[places.pairs[:, 0], places.pairs[:, 1]] = True
     return [np.flatnonzero(row) for row in paired | paired.T]
 
 
 def single_mask_query(places: Places, allowed: Ids) -> Query:
-    """A query with a copy for each place, in which that place is hidden and asked about."""
+    """A query with one copy for each place, in which this place is hidden and predicted."""
     targets = [(n, position) for n, position in enumerate(places.at.tolist())]
     return copy_query(places, targets, targets, [], allowed)
 
 
 def substitution_queries(places: Places, alphabet: Ids, *, itself: bool = False) -> Iterator[Query]:
-    """Queries, one a place, about its partners for each symbol that is put there; nothing is hidden.
+    """One query for each place, about its partners, with one copy for each symbol in this place.
 
-    A place without others asks about itself, so that every place has an answer; with `itself`, all do.
+    Nothing is hidden. A place without partners queries itself, so that every place has an answer.
+
+    Args:
+        places: places of the sequence.
+        alphabet: (A,) token ids to try.
+        itself: whether every place also queries itself.
     """
     symbols = alphabet.tolist()
     for place, partners in enumerate(partners_by_place(places)):

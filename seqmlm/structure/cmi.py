@@ -1,8 +1,8 @@
-"""Conditional mutual information I(x_i; x_j | rest), in nats: by trying all symbols, some, or by sampling.
+"""Conditional mutual information I(x_i; x_j | rest) in nats: by trying all symbols or some, or by sampling.
 
-Both places of a pair have a conditional given the other. `Exact` makes a joint distribution of them, `Fast`
-ranks pairs by what the model says of the whole sequence, `TopK` and `Gibbs` take the stationary law of the
-sampler that draws both places in turn (Zhang and Hashimoto 2021).
+Both places of a pair have a conditional distribution given the other. `Exact` makes a joint distribution
+from them. `Fast` ranks pairs by the predictions for the whole sequence. `TopK` and `Gibbs` use the
+stationary distribution of the sampler that draws the two places in turn (Zhang and Hashimoto 2021).
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from seqmlm.structure.pairs import Conditional, pair_query, read_pair
 _TOLERANCE, _ROUNDS = 1e-12, 10_000  # of power iteration
 
 BURNED = 0.2
-"""Share of the steps, the first ones, that is left out."""
+"""Fraction of the steps that is discarded at the start."""
 
 BATCHES = 20
 """Number of batches of steps, whose means give the standard error."""
 
-_REMEMBERED = 1 << 26  # elements of the distributions kept at a time: 512 MiB
-_USUAL = 256  # distributions that a chain meets, by estimate
+_REMEMBERED = 1 << 26  # largest number of elements of the distributions that are kept: 512 MiB
+_USUAL = 256  # estimated number of distributions that a chain uses
 
 
 class Exact(Estimator):
-    """Conditional mutual information by trying every symbol at either place.
+    """Conditional mutual information by trying every symbol at each of the two places.
 
-    The joint distribution is the mean of the two that the chain rule gives, p(x_i) p(x_j | x_i) and the other
-    way round; how far these are apart (total variation) is reported as `incompatibility`.
+    The joint distribution is the mean of the two that the chain rule gives: p(x_i) p(x_j | x_i) and p(x_j)
+    p(x_i | x_j). The total variation between these two is reported as `incompatibility`.
     """
 
     name = "cmi/exact"
@@ -69,7 +69,12 @@ class Exact(Estimator):
     def pair_information(
         self, places: Places, answers: Iterator[Answer]
     ) -> tuple[Doubles, dict[str, float], int]:
-        """(P,) the information of each pair; how far its two joints are apart on average; and the passes."""
+        """The information of each pair.
+
+        Returns:
+            (P,) nats; `incompatibility`, the mean distance of the two joint distributions; the number of
+            copies.
+        """
         size, count = len(self.alphabet), len(places.pairs)
         estimates = [mutual_information(read_pair(answer, size, size)) for answer in islice(answers, count)]
         values, variations = np.array(estimates).reshape(-1, 2).T
@@ -78,11 +83,12 @@ class Exact(Estimator):
 
 
 class Fast(Exact):
-    """Every symbol at every place of the sequence as it is; then the strongest pairs as `Exact` has them.
+    """Ranks pairs by trying every symbol at every place of the sequence, then computes the best ones exactly.
 
-    With p_i(a) = p(x_i = a | rest) and r_a the distribution of x_j where x_i = a, read from tokens that the
-    model sees, a pair has sum_a p_i(a) KL(r_a || sum_b p_i(b) r_b). It still knows the observed x_j, so it
-    ranks pairs; `exact_pairs` of them times N are computed again.
+    Let p_i(a) = p(x_i = a | rest), and r_a the distribution of x_j if x_i = a. They are read from tokens
+    that the model sees. The value of a pair is sum_a p_i(a) KL(r_a || sum_b p_i(b) r_b). The model still
+    sees the observed x_j, so this value only ranks pairs. The strongest `exact_pairs` x N pairs are then
+    computed as in `Exact`.
     """
 
     name = "cmi/fast"
@@ -120,7 +126,7 @@ class Fast(Exact):
         return maps
 
     def _ranking_values(self, places: Places, log_probs: Doubles, answers: Iterator[Answer]) -> Doubles:
-        """(M, M) nats of conditional information that each place (row) has of each other one (column)."""
+        """(M, M) conditional information of each place (row) about each other place (column), in nats."""
         count, size = len(places.at), len(self.alphabet)
         values = np.full((count, count), np.nan)
         partners = partners_by_place(places)
@@ -131,7 +137,7 @@ class Fast(Exact):
         return values
 
     def _strongest_pairs(self, places: Places, values: Doubles) -> Places:
-        """The places with the pairs that are computed exactly."""
+        """The places with only the pairs that are computed exactly."""
         max_pairs = round(self.settings.exact_pairs * len(np.unique(places.unit)))
         pair_values = symmetric_values(values)[places.pairs[:, 0], places.pairs[:, 1]]
         return replace(
@@ -140,10 +146,11 @@ class Fast(Exact):
 
 
 class TopK(Estimator):
-    """The most probable symbols of both places while both are hidden, and the observed ones, tried in turn.
+    """Conditional mutual information from the most probable symbols of both places, and the observed ones.
 
-    The two conditionals, restricted to them, are the kernel of a Gibbs sampler, and its stationary law stands
-    for the samples: I = H(mean p) - mean H(p). `covered` is the probability of what was tried.
+    The most probable symbols are those while both places are hidden. Restricted to these symbols, the two
+    conditionals are the kernel of a Gibbs sampler. Its stationary distribution is used instead of samples: I
+    = H(mean p) - mean H(p). `covered` is the total probability of the symbols that are tried.
     """
 
     name = "cmi/topk"
@@ -169,7 +176,7 @@ class TopK(Estimator):
             for number, (first, second) in enumerate(tried):
                 conditional = read_pair(next(answers), len(first), len(second))
                 values[number] = kernel_information(conditional, first, second)
-                passes += 1 + len(first) + len(second)  # copies that the first answers had come again are few
+                passes += 1 + len(first) + len(second)  # few of these copies were already computed above
             directed = pair_matrix(places, values[:, 0], values[:, 1])
             details = {"covered": float(np.mean(covered))} if covered else {}
             maps.append(self.unit_map(places, directed, passes=passes, details=details))
@@ -178,7 +185,7 @@ class TopK(Estimator):
     def _tried_symbols(
         self, places: Places, answers: Iterator[Answer]
     ) -> tuple[list[tuple[Longs, Longs]], list[float]]:
-        """Symbols of both places of each pair, ascending, and their share of the probability."""
+        """Symbols that are tried at both places of each pair, ascending, and their total probabilities."""
         sides, covered = list[Longs](), list[float]()
         while len(sides) < 2 * len(places.pairs):
             values = next(answers).values
@@ -196,7 +203,7 @@ class TopK(Estimator):
 
 
 def pair_mask_queries(places: Places, allowed: Ids) -> Iterator[Query]:
-    """Queries about both places of each pair while both are hidden, several pairs in a query."""
+    """Queries for both places of each pair while both are hidden, with several pairs in each query."""
     step = max(1, QUERY_TOKENS // max(1, len(places.encoding)))
     for begin in range(0, len(places.pairs), step):
         positions = places.at[places.pairs[begin : begin + step]]
@@ -205,8 +212,12 @@ def pair_mask_queries(places: Places, allowed: Ids) -> Iterator[Query]:
 
 
 def kernel_information(conditional: Conditional, first: Longs, second: Longs) -> tuple[float, float]:
-    """I(x_i; x_j) from either side, under the stationary law of a kernel restricted to the symbols at places
-    (K,) and (K',) of the alphabet, of which `conditional` has the rows."""
+    """I(x_i; x_j) in nats, from either side, under the stationary distribution of a restricted kernel.
+
+    Args:
+        conditional: the conditionals of both places, with a row for each symbol that is tried.
+        first, second: (K,) and (K',) indices in the alphabet of the symbols at the two places.
+    """
     of_second = np.exp(conditional.given_first)  # (K, A) of x_j
     of_first = np.exp(conditional.given_second)  # (K', A) of x_i
     law_first, law_second = stationary_laws(of_second[:, second], of_first[:, first])
@@ -217,10 +228,16 @@ def kernel_information(conditional: Conditional, first: Longs, second: Longs) ->
 
 @dataclass(slots=True)
 class _Chain:
-    """The Gibbs chain of a pair: positions i and j, and the number of its random numbers.
+    """The Gibbs chain of a pair.
 
-    symbols: at both places now. For either side, rows: number of the distribution by the symbol at the other;
-    step_rows: that number at each step; step_symbols: the symbol of each step.
+    Args:
+        places: places of the sequence.
+        i, j: positions of the pair.
+        number: number of the chain, which selects its random numbers.
+        symbols: current symbols at both places.
+        rows: for either side, the index of its distribution for each symbol at the other place.
+        step_rows: for either side, this index at each step.
+        step_symbols: for either side, the symbol at each step.
     """
 
     places: Places
@@ -236,9 +253,10 @@ class _Chain:
 class Gibbs(Estimator):
     """I(x_i; x_j | rest) from samples; both sides of a pair give an estimate.
 
-    With p_t the distribution of a side at step t and m the mean of these, the estimate is H(m) - mean H(p_t)
-    (Rao-Blackwell, at least 0), or, `plain`, mean log p_t(x_t) - log m(x_t) of what was drawn, as published.
-    `cached`: a conditional is asked once for each symbol, and not at each step.
+    Let p_t be the distribution of a side at step t, and m the mean of these distributions. The estimate is
+    H(m) - mean H(p_t), which is at least 0 (Rao-Blackwell). With `plain`, it is the mean of log p_t(x_t) -
+    log m(x_t) over the drawn x_t, as published. With `cached`, a conditional is computed once for each
+    symbol, not at each step.
     """
 
     name = "cmi/gibbs"
@@ -246,7 +264,7 @@ class Gibbs(Estimator):
     cached = True
 
     def passes(self, units: int, tokens: int) -> int:
-        """The largest number of copies: how often a symbol comes again is not known before."""
+        """The largest possible number of copies; how often a symbol is drawn again is not known before."""
         steps = min(self.settings.steps, len(self.alphabet) + 1) if self.cached else self.settings.steps
         return 2 * steps * self.pairs(units)
 
@@ -290,9 +308,9 @@ class Gibbs(Estimator):
         return np.stack([shares for shares, _ in distributions])
 
     def _ask_next(self, chains: Sequence[_Chain], side: int, distributions: list[Doubles]) -> None:
-        """Ask for the distribution that each chain draws from next, unless it has that already.
+        """Compute the distribution that each chain draws from next, unless the chain already has it.
 
-        Each of the `distributions` is (2, A): the shares, and their cumulative sums.
+        Each element of `distributions` is (2, A): the probabilities and their cumulative sums.
         """
         fresh = [walk for walk in chains if not self.cached or walk.symbols[1 - side] not in walk.rows[side]]
         answers = self.answers(self._query(walk, side) for walk in fresh)
@@ -302,7 +320,7 @@ class Gibbs(Estimator):
             distributions.append(np.stack([shares, shares.cumsum()]))
 
     def _query(self, pair: _Chain, side: int) -> Query:
-        """The query about one side of a pair, given the symbol that the other side has now."""
+        """The query for one side of a pair, given the current symbol of the other side."""
         target, partner = (pair.i, pair.j) if side == 0 else (pair.j, pair.i)
         partner_symbol = pair.symbols[1 - side]
         hidden = [(0, target)] if partner_symbol != MASKED else [(0, target), (0, partner)]
@@ -310,7 +328,7 @@ class Gibbs(Estimator):
         return copy_query(pair.places, hidden, [(0, target)], substituted, self.alphabet)
 
     def _estimate(self, pair: _Chain, side: int, table: Doubles) -> tuple[float, float]:
-        """Information by one side, and its standard error by means of batches of steps."""
+        """Information from one side in nats, and its standard error from the means of batches of steps."""
         burned = round(BURNED * self.settings.steps)
         step_rows = np.array(pair.step_rows[side][burned:])
         rows, place, count = np.unique(step_rows, return_inverse=True, return_counts=True)
@@ -331,15 +349,19 @@ class Gibbs(Estimator):
 
 
 def entropy(shares: Doubles) -> Doubles:
-    """(...,) entropies of distributions (..., A), nats."""
+    """(...,) entropies in nats of distributions (..., A)."""
     with np.errstate(divide="ignore", invalid="ignore"):
         entropies: Doubles = -np.where(shares > 0, shares * np.log(shares), 0.0).sum(axis=-1)
     return entropies
 
 
 def mutual_information(conditional: Conditional) -> tuple[float, float]:
-    """Mutual information under the mean of both joints that the chain rule gives; and the total variation
-    between these, in 0..1, which is 0 where the conditionals are of one joint."""
+    """Mutual information in nats under the mean of the two joint distributions that the chain rule gives.
+
+    Returns:
+        The information. The total variation between the two joint distributions, from 0 to 1; it is 0 if the
+        conditionals belong to one joint distribution.
+    """
     from_first = np.exp(conditional.first[:, None] + conditional.given_first)
     from_second = np.exp(conditional.second[:, None] + conditional.given_second).T
     joint = (from_first + from_second) / 2
@@ -349,8 +371,12 @@ def mutual_information(conditional: Conditional) -> tuple[float, float]:
 
 
 def conditional_information(shares: Doubles, log_rows: Doubles) -> Doubles:
-    """(M,) information of one place on M others, nats: sum_a p(a) KL(r_a || sum_b p(b) r_b), by p (A,) and
-    log r (A, M, A)."""
+    """(M,) information of one place about M others, in nats: sum_a p(a) KL(r_a || sum_b p(b) r_b).
+
+    Args:
+        shares: (A,) p, the distribution of the place.
+        log_rows: (A, M, A) log r, the distributions of the others for each symbol of the place.
+    """
     weights = shares / shares.sum()
     probabilities = np.exp(log_rows)
     mean = np.einsum("a,amb->mb", weights, probabilities)
@@ -359,8 +385,12 @@ def conditional_information(shares: Doubles, log_rows: Doubles) -> Doubles:
 
 
 def stationary_laws(to_second: Doubles, to_first: Doubles) -> tuple[Doubles, Doubles]:
-    """The laws (K,) and (K',) of both places that a Gibbs sampler comes to, by weights (K, K') of x_j for
-    each x_i and (K', K) of x_i for each x_j; rows need not sum to 1."""
+    """The stationary distributions (K,) and (K',) of both places under a Gibbs sampler.
+
+    Args:
+        to_second: (K, K') weights of x_j for each x_i; rows need not sum to 1.
+        to_first: (K', K) weights of x_i for each x_j; rows need not sum to 1.
+    """
     forward = to_second / to_second.sum(axis=1, keepdims=True)
     backward = to_first / to_first.sum(axis=1, keepdims=True)
     law = np.full(len(backward), 1 / len(backward))

@@ -1,9 +1,10 @@
-"""Sequences in, maps of dependence out: one interface for every method, whatever it costs.
+"""Estimators of dependence: from sequences to dependence maps, with the same interface for every method.
 
     estimate = estimator(StructureSettings(), conditionals, units)
     [dependence] = estimate.maps([encoding])
 
-The trade-off of each method is accuracy against passes, the copies of a sequence that the model computes.
+Each method has a cost, the number of copies of a sequence that the model computes (passes). More accurate
+methods need more passes.
 """
 
 from __future__ import annotations
@@ -44,18 +45,18 @@ __all__ = ["ESTIMATORS", "KINDS", "Estimator", "PairCounts", "StructureSettings"
 Unit = tuple[int, ...]
 
 CHEAP = 20_000
-"""Passes of a sequence up to which `auto` takes the better estimator."""
+"""Largest number of passes of a sequence for which `auto` uses the better estimator."""
 
 MOST_ELEMENTS = 1 << 28
-"""Elements of the largest Jacobian: 1 GiB."""
+"""Number of elements of the largest Jacobian: 1 GiB."""
 
 
 class Cpmi(Estimator):
-    """Conditional pointwise mutual information of what is observed (Hoover et al. 2021).
+    """Conditional pointwise mutual information of the observed units (Hoover et al. 2021).
 
-    log p(x_i | rest) - log p(x_i | rest without x_j), each unit hidden whole; both directions of a pair come
-    from one copy in which both are hidden. It may be negative. Of units that are hidden together the first
-    one is asked.
+    It is log p(x_i | rest) - log p(x_i | rest without x_j) in nats, and may be negative. Each unit is hidden
+    as a whole. Both directions of a pair come from one copy in which both units are hidden. If several units
+    are hidden together, the first is predicted.
     """
 
     name = "cpmi"
@@ -71,8 +72,8 @@ class Cpmi(Estimator):
         maps = []
         for encoding, unit_pairs, sequence_queries in zip(encodings, hidden_pairs, queries, strict=True):
             count, done = len(self.units.numbers(encoding)), 0
-            single_log_probs = np.full(count, np.nan)  # of each unit while it alone is hidden
-            pair_log_probs = np.full((count, count), np.nan)  # while another one is hidden, too
+            single_log_probs = np.full(count, np.nan)  # of each unit while only this unit is hidden
+            pair_log_probs = np.full((count, count), np.nan)  # of each unit while another is also hidden
             for query in sequence_queries:
                 copy, unit, total = self.units.unit_log_probs(query, next(answers)).totals()
                 first, second = unit_pairs[done + copy].T
@@ -90,22 +91,22 @@ class Cpmi(Estimator):
         return self.passes(len(self._queried_units(encoding)), len(encoding))
 
     def _queried_units(self, encoding: Encoding) -> Longs:
-        """(M,) numbers of the units that are asked about."""
+        """(M,) numbers of the units that are queried."""
         units = np.flatnonzero(np.diff(self.units.symbols_of(encoding)[0]))
         firsts: Longs = units[self.representatives(encoding)[units] == units]
         return firsts
 
     def _hidden_pairs(self, encoding: Encoding) -> Longs:
-        """(C, 2) units that are hidden together; one alone is there twice."""
+        """(C, 2) units that are hidden together; a unit that is hidden without another is listed twice."""
         units = self._queried_units(encoding)
         pairs = units[self.pairs_within_distance(units)]
         return np.concatenate([np.stack([units, units], axis=1), pairs])
 
     def _queries(self, encoding: Encoding, copies: Longs) -> list[Query]:
-        """The queries of a sequence: a copy for each of its hidden pairs (C, 2)."""
+        """The queries for a sequence: a copy for each of its hidden pairs (C, 2)."""
         step = max(1, QUERY_TOKENS // max(1, len(encoding)))
         first = self.representatives(encoding)
-        same = np.argsort(first, kind="stable")  # units, those that one represents side by side
+        same = np.argsort(first, kind="stable")  # units, grouped by the unit that represents them
         counts = np.bincount(first, minlength=len(first))
         begins = np.cumsum(counts) - counts
         queries = []
@@ -120,7 +121,7 @@ class Cpmi(Estimator):
 
 
 class Substitutions(Estimator):
-    """Every symbol at every place of the sequence as it is."""
+    """Base class of estimators that try every symbol at every place of the unmasked sequence."""
 
     nats = False
     max_symbols = SMALL_ALPHABET
@@ -133,10 +134,10 @@ class Substitutions(Estimator):
 
 
 class Jacobian(Substitutions):
-    """The categorical Jacobian (Zhang et al. 2024): how each symbol at each place moves the logits of others.
+    """The categorical Jacobian (Zhang et al. 2024): how each symbol at each place changes other logits.
 
-    J[i, a, j, b] is centred along all four axes and made symmetric; a pair has the Frobenius norm of its
-    (A, A) block. The authors apply the average product correction (`apc`).
+    J[i, a, j, b] is centred along all four axes and made symmetric. The value of a pair is the Frobenius
+    norm of its (A, A) block. The authors apply the average product correction (`apc`).
     """
 
     name = "jacobian"
@@ -145,7 +146,7 @@ class Jacobian(Substitutions):
         count, size = len(places.at), len(self.alphabet)
         if count**2 * size**2 > MOST_ELEMENTS:
             raise UsageError(
-                f"the Jacobian of {count:,} places and {size} symbols does not fit into memory: "
+                f"the Jacobian of {count:,} places and {size} symbols does not fit into memory; "
                 "use --method dependency, or cmi with --set estimator=fast"
             )
         everywhere = replace(places, pairs=np.stack(np.triu_indices(count, 1), axis=1))
@@ -169,8 +170,8 @@ class Jacobian(Substitutions):
 class Dependency(Substitutions):
     """The dependency map (Tomaz da Silva et al. 2024): the largest change of log2 odds by one substitution.
 
-    e_ij = max over symbols a at i and b at j of |log2 odds(x_j = b | x_i = a) - log2 odds(x_j = b)|, in
-    sequences of which nothing is hidden; the larger of both directions.
+    e_ij is the maximum over symbols a at i and b at j of |log2 odds(x_j = b | x_i = a) - log2 odds(x_j =
+    b)|. Nothing is hidden in the sequences. The value of a pair is the larger of both directions.
     """
 
     name = "dependency"
@@ -197,7 +198,10 @@ class Dependency(Substitutions):
 class Couplings(Estimator):
     """Frobenius norms of the couplings of a linear model in the zero-sum gauge (Ekeberg et al. 2013).
 
-    Read from its parameters: nothing is asked, and all sequences have the numbers of their columns.
+    They are read from the parameters, without queries. All sequences have the values of their columns.
+
+    Raises:
+        UsageError: the model is not linear.
     """
 
     name = "couplings"
@@ -211,8 +215,8 @@ class Couplings(Estimator):
         rows = self._conditionals.rows
         if not isinstance(rows, LinearRows):
             raise UsageError(
-                "--method couplings reads the parameters of a linear model (train --size linear); of this "
-                "one use --method cmi or jacobian"
+                "--method couplings needs a linear model (train --size linear), and this is another kind; "
+                "use --method cmi or jacobian"
             )
         self._columns, self._norms = partial(columns_of, rows.model), coupling_norms(rows.model)
 
@@ -225,17 +229,21 @@ class Couplings(Estimator):
 
 
 class PairCounts:
-    """Counts of units, and of pairs of units at most a window apart, in some sequences."""
+    """Counts of units, and of pairs of units that are at most a window apart, in some sequences.
+
+    Args:
+        window: largest distance of the units of a pair, in units.
+    """
 
     ADDED = 0.1
-    """This is added to each count, so that pairs that never came have a value."""
+    """Number that is added to each count, so that pairs that never occur have a finite value."""
 
     def __init__(self, window: int) -> None:
         self.window, self.together, self.total = window, 0, 0
         self._unit_counts, self._pair_counts = Counter[Unit](), Counter[tuple[Unit, Unit]]()
 
     def add(self, units: Sequence[Unit]) -> None:
-        """Count one sequence."""
+        """Count the units and pairs of one sequence."""
         self._unit_counts.update(units)
         self.total += len(units)
         for distance in range(1, min(self.window, len(units) - 1) + 1):
@@ -245,15 +253,18 @@ class PairCounts:
                 self.together += 2
 
     def information(self, first: Unit, second: Unit) -> float:
-        """The pointwise mutual information log p(a, b) / (p(a) p(b)) of two units, nats."""
+        """The pointwise mutual information log p(a, b) / (p(a) p(b)) of two units, in nats."""
         joint = (self._pair_counts[first, second] + self.ADDED) / (self.together + self.ADDED)
         product = (self._unit_counts[first] + self.ADDED) * (self._unit_counts[second] + self.ADDED)
         return float(np.log(joint) - np.log(product) + 2 * np.log(self.total + self.ADDED))
 
 
 class Pmi(Estimator):
-    """Pointwise mutual information by counts of units in a corpus, or else in the sequences that `maps` is
-    given; no model is asked."""
+    """Pointwise mutual information from counts of units, without a model.
+
+    Args:
+        counts: counts in a corpus; None counts in the sequences given to `maps`.
+    """
 
     name = "pmi"
     whole_units = True
@@ -284,9 +295,9 @@ class Pmi(Estimator):
 class Auto(Estimator):
     """The best estimator of conditional mutual information that is cheap enough for a sequence.
 
-    Every symbol is tried in alphabets of up to `SMALL_ALPHABET`, in pairs (exact) or, of longer sequences, in
-    the sequence as it is (fast); in larger ones the most probable symbols are (topk), or what is observed
-    alone (cpmi).
+    For alphabets of up to `SMALL_ALPHABET` symbols, every symbol is tried: in pairs (exact) or, for longer
+    sequences, in the unmasked sequence (fast). For larger alphabets, the most probable symbols are tried
+    (topk), or for longer sequences only the observed symbols are used (cpmi).
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -298,15 +309,15 @@ class Auto(Estimator):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """The names of both estimators, and up to which length the better one is taken."""
+        """The names of both estimators, and the length up to which the better one is used."""
         return f"{self._best.name} up to {self._longest} units, {self._cheap.name} beyond"
 
     def _estimator_of_length(self, places: int) -> Estimator:
-        """The estimator of a sequence with so many places."""
+        """The estimator for a sequence with this number of places."""
         return self._best if places <= self._longest else self._cheap
 
     def _estimator_of(self, encoding: Encoding) -> Estimator:
-        """The estimator of this sequence, by its number of places."""
+        """The estimator for this sequence, according to its number of places."""
         return self._estimator_of_length(len(self.places(encoding).at))
 
     def passes(self, units: int, tokens: int) -> int:
@@ -332,7 +343,7 @@ KINDS: dict[str, type[Estimator]] = {
     "dependency": Dependency,
     "couplings": Couplings,
 }
-"""The class of estimators of each method."""
+"""The class of estimators for each method."""
 
 _CMI: dict[str, type[Estimator]] = {"auto": Auto, "exact": Exact, "fast": Fast, "topk": TopK, "gibbs": Gibbs}
 
@@ -340,15 +351,24 @@ _CMI: dict[str, type[Estimator]] = {"auto": Auto, "exact": Exact, "fast": Fast, 
 def estimator(
     settings: StructureSettings, conditionals: Conditionals, units: Units, *, counts: PairCounts | None = None
 ) -> Estimator:
-    """The estimator that settings name; `counts` are of "pmi". A UsageError where there is no such method, or
-    units that it cannot ask about."""
+    """The estimator for the given settings.
+
+    Args:
+        settings: settings of the maps.
+        conditionals: answers queries to the model.
+        units: rule that defines the units.
+        counts: counts for the method "pmi", or None.
+
+    Raises:
+        UsageError: the method does not exist, or cannot be used with these units.
+    """
     if settings.method not in KINDS:
-        raise UsageError(f"--method is one of {', '.join(KINDS)}; got {settings.method!r}")
+        raise UsageError(f"--method must be one of {', '.join(KINDS)}, not {settings.method!r}")
     kind = _CMI[settings.estimator] if settings.method == "cmi" else KINDS[settings.method]
     if not kind.whole_units and units.facts.names is not None:
         raise UsageError(
-            f"--method {settings.method} changes tokens one at a time, and a token of this tokenizer shows "
-            "several units: use --method cpmi, or a model of single units"
+            f"--method {settings.method} changes single tokens, but a token of this model shows several "
+            "units; use --method cpmi, or a model with one unit per token"
         )
     options = {"counts": counts} if kind is Pmi else {}
     return kind(settings, conditionals, units, **options)

@@ -1,7 +1,7 @@
-"""Edges as a graph that other programs open: GraphML, by networkx; and as JSON, sequence by sequence.
+"""Edges of dependence maps as a GraphML file for other programs, or as JSON, sequence by sequence.
 
-All sequences are one graph, each a component of its own, so that one file opens in Cytoscape, Gephi or yEd.
-networkx holds the whole graph in memory, a kilobyte or so an edge.
+All sequences form one graph, each as its own component, so that one file opens in Cytoscape, Gephi or yEd.
+The graph is made with networkx, which keeps it in memory: about a kilobyte for each edge.
 """
 
 from __future__ import annotations
@@ -16,7 +16,13 @@ from seqmlm.errors import printable
 
 
 class Component(NamedTuple):
-    """One sequence: the spellings of its units, and its edges (unit, unit, value; NaN for none)."""
+    """One sequence in the graph.
+
+    Args:
+        id: id of the sequence.
+        units: spellings of its units.
+        edges: (unit, unit, value) of each edge; NaN if it has no value.
+    """
 
     id: str
     units: Sequence[str]
@@ -24,7 +30,7 @@ class Component(NamedTuple):
 
 
 def json_pieces(sequences: Iterable[Component]) -> Iterator[str]:
-    """A JSON list with an object a sequence, in pieces."""
+    """A JSON list with one object for each sequence, in pieces of text."""
     comma = "["
     for component in sequences:
         edges = [{"i": i, "j": j, "value": x if math.isfinite(x) else None} for i, j, x in component.edges]
@@ -37,8 +43,8 @@ def json_pieces(sequences: Iterable[Component]) -> Iterator[str]:
 def graphml(sequences: Iterable[Component]) -> Iterator[str]:
     """The text of a GraphML file.
 
-    Every unit of a sequence is a node, with the attributes `sequence`, `place` (from 0) and `unit`; every
-    edge has a `value`. Control characters, which XML cannot hold, are shown as escapes.
+    Every unit of a sequence is a node, with the attributes `sequence`, `place` (from 0) and `unit`. Every
+    edge has a `value`. Control characters, which XML cannot contain, are shown as escapes.
     """
     import networkx as nx
 

@@ -1,10 +1,12 @@
-"""Joint distributions of two places, made of what a masked language model says of each given the other.
+"""Joint distributions of two places, made from the conditionals of a masked language model.
 
-The conditionals that a model has of two places hardly ever belong to one joint distribution. The
-constructions that Torroba Hennigen and Kim (2023) compare each give one, (A, B) log-probabilities, and
-measures say how far its conditionals are from those of the model. `pair_conditionals` asks; all else is a
-function of its `Conditional`. The trade-off: both conditionals are held, two matrices, and a joint is a
-third; in float32 where the vocabulary is large, which for 8,000 symbols is 768 MB.
+The two conditionals of a model (each place given the other) hardly ever belong to one joint distribution.
+Torroba Hennigen and Kim (2023) compare constructions that each give one: (A, B) log-probabilities. Measures
+tell how much its conditionals differ from those of the model. `pair_conditionals` queries the model. All
+other functions take its `Conditional`.
+
+Both conditionals are kept in memory as matrices, and a joint is a third matrix. They are float32 if the
+vocabulary is large: 768 MB for 8,000 symbols.
 """
 
 from __future__ import annotations
@@ -27,24 +29,31 @@ if TYPE_CHECKING:
     from seqmlm.engine.conditionals import Conditionals
 
 TOLERANCE, ROUNDS = 1e-4, 1000
-"""Arnold-Gokhale has settled where a step moves its marginals by less than TOLERANCE, in sum; ROUNDS is its
-largest number of steps."""
+"""Limits of Arnold-Gokhale: it has converged if a step changes its marginals by less than TOLERANCE, in sum.
+
+ROUNDS is its largest number of steps.
+"""
 
 OTHERS = -1
-"""Stands in place of a token id for all symbols that are no candidates."""
+"""Represents all symbols that are not candidates, in place of a token id."""
 
-_DOUBLES = 1 << 22  # elements of a matrix that is held in float64
-_BLOCK = 1 << 22  # elements that are asked at once
-_CELLS = 1 << 17  # elements of a temporary, which a processor's cache holds
-_REFINED = 5  # rounds of mask-predict in which one of two places is hidden, of ten
-_LEAST = 1e-300  # probability that is never reached, so that its logarithm is finite
+_DOUBLES = 1 << 22  # largest number of elements of a matrix in float64
+_BLOCK = 1 << 22  # number of elements that one query returns
+_CELLS = 1 << 17  # number of elements of a temporary array that fits into the cache of a processor
+_REFINED = 5  # rounds of mask-predict, of ten, in which one of two places is hidden
+_LEAST = 1e-300  # lower bound of probabilities, so that their logarithm is finite
 _TINY = 1e-30  # the same in single precision
-_FAR = float(np.log(3))  # from the last step, where two steps further are foretold
-_CALM = 2  # steps of so little change that marginals have settled: one may follow what was foretold
+_FAR = float(np.log(3))  # largest change of a log-probability by extrapolation
+_CALM = 2  # number of successive small steps for convergence; one may be due to the extrapolation
 
 
 class Pair(NamedTuple):
-    """Two places of a sequence: positions of tokens."""
+    """Two places of a sequence.
+
+    Args:
+        encoding: the sequence.
+        i, j: positions of the two tokens.
+    """
 
     encoding: Encoding
     i: int
@@ -52,21 +61,33 @@ class Pair(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """Token ids (K,) that are tried at the two places; of all others together `OTHERS`, the last one."""
+    """Token ids (K,) that are tried at the two places.
+
+    The last id is `OTHERS` if the alphabet has other symbols; it represents them together.
+    """
 
     first: Ids
     second: Ids
 
 
-# Questions to the model
+# Queries to the model
 
 
 def top_candidates(
     model: Conditionals, pairs: Sequence[Pair], alphabet: Ids, k: int | None, *, observed: bool = False
 ) -> list[Candidates]:
-    """For each pair the K most probable symbols of each place alone, while both are hidden, and `OTHERS`; all
-    of the alphabet (A,), where K is None or no less. With `observed`, what stands there is always among
-    them."""
+    """For each pair, the candidates at both places: the K most probable symbols of each place, and `OTHERS`.
+
+    The probabilities are those while both places are hidden. If K is None or at least the size of the
+    alphabet, the candidates are the whole alphabet.
+
+    Args:
+        model: answers the queries.
+        pairs: the pairs.
+        alphabet: (A,) token ids that are possible at a place.
+        k: K, or None.
+        observed: whether the observed symbol is always a candidate.
+    """
     if k is None or k >= len(alphabet):
         return [Candidates(alphabet, alphabet)] * len(pairs)
     hidden = model.ask([_query(pair, alphabet[:0], alphabet[:0], alphabet) for pair in pairs], (Rows(),))
@@ -81,8 +102,14 @@ def top_candidates(
 def pair_conditionals(
     model: Conditionals, pairs: Sequence[Pair], alphabet: Ids, tried: Sequence[Candidates] | None = None
 ) -> Iterator[Conditional]:
-    """A model's conditionals of each pair, asked lazily and in order: at either place the symbols `tried` for
-    it, or all of the alphabet (A,) of token ids that may stand there."""
+    """The conditionals of a model for each pair, computed lazily and in order.
+
+    Args:
+        model: answers the queries.
+        pairs: the pairs.
+        alphabet: (A,) token ids that are possible at a place.
+        tried: symbols to try at either place of each pair; None for the whole alphabet.
+    """
     tried = [Candidates(alphabet, alphabet)] * len(pairs) if tried is None else tried
     step = max(1, _BLOCK // len(alphabet))
     blocks = [[*_blocks(candidates, step)] for candidates in tried]
@@ -99,13 +126,13 @@ def pair_conditionals(
 
 
 def _query(pair: Pair, at_first: Ids, at_second: Ids, alphabet: Ids) -> Query:
-    """The `pair_query` of two positions of a sequence, whatever its units."""
+    """The `pair_query` for two positions of a sequence, whatever its units are."""
     places = Places.of_units(pair.encoding, 0, np.zeros((0, 2), dtype=np.int64))
     return pair_query(places, pair.i, pair.j, at_first, at_second, alphabet)
 
 
 def _top_ids(row: Doubles, alphabet: Ids, k: int, observed: int) -> Ids:
-    """The ids of the K most probable symbols, ascending, one observed symbol among them, and `OTHERS`."""
+    """Ids of the K most probable symbols, ascending, including the observed symbol if any, and `OTHERS`."""
     order = np.argsort(-row, kind="stable")
     there = np.flatnonzero(alphabet[order] == observed)
     ids = alphabet[np.concatenate([order[there], np.delete(order, there)])[:k]]
@@ -113,7 +140,7 @@ def _top_ids(row: Doubles, alphabet: Ids, k: int, observed: int) -> Ids:
 
 
 def _blocks(tried: Candidates, step: int) -> Iterator[tuple[Ids, Ids]]:
-    """The symbols of the first place, then those of the second, so many at a time."""
+    """The symbols of the first place, followed by those of the second, at most `step` at a time."""
     first, second = (ids[ids != OTHERS] for ids in tried)
     for begin in range(0, len(first) + len(second), step):
         end = begin + step
@@ -123,7 +150,7 @@ def _blocks(tried: Candidates, step: int) -> Iterator[tuple[Ids, Ids]]:
 def _merge_blocks(
     answers: Iterator[Answer], blocks: Sequence[tuple[Ids, Ids]], tried: Candidates, alphabet: Ids
 ) -> Conditional:
-    """The next answers, all about one pair, as one `Conditional`; symbols that are no candidates are one."""
+    """The next answers, all about one pair, as one `Conditional`; all other symbols are merged into one."""
     columns = [None if ids[-1] != OTHERS else np.searchsorted(alphabet, ids[:-1]) for ids in tried]
     size = len(tried.first), len(tried.second)
     kind = np.float64 if size[0] * size[1] <= _DOUBLES else np.float32
@@ -149,7 +176,7 @@ def _merge_blocks(
 
 
 def _lump_columns(rows: Doubles, columns: Longs | None) -> Doubles:
-    """(..., K + 1) log-probabilities of some columns, and of all others together."""
+    """(..., K + 1) log-probabilities of the selected columns, and of all others together."""
     rows = rows.astype(np.float64)
     if columns is None:
         return rows
@@ -160,15 +187,17 @@ def _lump_columns(rows: Doubles, columns: Longs | None) -> Doubles:
 
 
 def _row_of_others(log_none: float, partner: Doubles, none_given_partner: Doubles) -> Doubles:
-    """(K + 1,) log-probabilities of the other place where none of the candidates stands at this one.
+    """(K + 1,) log-probabilities of the other place if none of the candidates is at this one.
 
-    It takes Bayes's rule and the law of total probability, which conditionals of one joint fulfil; where
-    others leave nothing for two that are no candidates, these are taken for independent.
+    They follow from Bayes's rule and the law of total probability, which the conditionals of one joint
+    distribution fulfil. If the candidates leave no probability for this case, the two places are treated as
+    independent.
 
     Args:
-        log_none: log-probability that no candidate stands at this place, while both are hidden.
-        partner: (K + 1,) log-probabilities of the other place, likewise.
-        none_given_partner: (K,) log-probability that none stands here, for each candidate there.
+        log_none: log-probability that no candidate is at this place, while both are hidden.
+        partner: (K + 1,) log-probabilities of the other place, while both are hidden.
+        none_given_partner: (K,) log-probability that no candidate is at this place, for each candidate at
+            the other.
     """
     cells = np.exp(partner[:-1] + none_given_partner)
     remainder = np.exp(log_none) - cells.sum()
@@ -180,8 +209,8 @@ def _row_of_others(log_none: float, partner: Doubles, none_given_partner: Double
 def mask_predict(conditional: Conditional, tried: Candidates) -> tuple[int, int]:
     """Rows of the symbols that mask-predict puts at both places (Ghazvininejad et al. 2019).
 
-    They begin as the symbols that are most probable alone; then the less sure one is put anew, round after
-    round, given the other.
+    Each place starts with the symbol that is most probable while both are hidden. Then, in each round, the
+    symbol with the lower probability is replaced by the most probable symbol given the other.
     """
     sizes = [int((ids != OTHERS).sum()) for ids in tried]
     marginals, tables = conditional[:2], (conditional.given_second, conditional.given_first)
@@ -199,18 +228,20 @@ def mask_predict(conditional: Conditional, tried: Candidates) -> tuple[int, int]
 
 
 def product_joint(conditional: Conditional) -> Doubles:
-    """(A, B) log joint distribution of two independent places, the product of the marginals."""
+    """(A, B) log joint distribution of two independent places: the product of the marginals."""
     return _joint(conditional, lambda rows: conditional.first[rows, None] + conditional.second)
 
 
 def mrf_joint(conditional: Conditional) -> Doubles:
-    """(A, B) log joint distribution of the Markov random field with conditional log-probabilities as
-    potentials."""
+    """(A, B) log joint distribution of the Markov random field with conditional log-probabilities.
+
+    They are the potentials of the field.
+    """
     return _joint(conditional, lambda rows: conditional.given_first[rows] + conditional.given_second.T[rows])
 
 
 def logit_mrf_joint(conditional: Conditional) -> Doubles:
-    """(A, B) log joint distribution of the Markov random field whose potentials are conditional logits."""
+    """(A, B) log joint distribution of the Markov random field with conditional logits as potentials."""
     of_second, of_first = conditional.given_first, conditional.given_second.T
     scale_first, scale_second = conditional.scale_first[:, None], conditional.scale_second
     return _joint(
@@ -219,22 +250,30 @@ def logit_mrf_joint(conditional: Conditional) -> Doubles:
 
 
 def hcb_joint(conditional: Conditional) -> Doubles:
-    """(A, B) log joint distribution by Hammersley, Clifford and Besag, around the most probable symbol of
-    the first place."""
+    """(A, B) log joint distribution according to Hammersley, Clifford and Besag.
+
+    It is built around the most probable symbol of the first place.
+    """
     pivot, of_first = int(conditional.first.argmax()), conditional.given_second.T
     ratio = conditional.given_first[pivot] - of_first[pivot]
     return _joint(conditional, lambda rows: of_first[rows] + ratio)
 
 
 def chain_joint(conditional: Conditional) -> Doubles:
-    """(A, B) log joint distribution, the mean of p(x_i) p(x_j | x_i) and p(x_j) p(x_i | x_j)."""
+    """(A, B) log joint distribution: the mean of p(x_i) p(x_j | x_i) and p(x_j) p(x_i | x_j)."""
     first, second = conditional.first[:, None], conditional.second
     of_second, of_first = conditional.given_first, conditional.given_second.T
     return _joint(conditional, lambda rows: _log_add(first[rows] + of_second[rows], of_first[rows] + second))
 
 
 class JointFit(NamedTuple):
-    """Result of Arnold-Gokhale: the joint, the steps, and by how much the last one moved marginals."""
+    """The result of Arnold-Gokhale.
+
+    Args:
+        joint: (A, B) log joint distribution.
+        steps: number of steps.
+        change: change of the marginals in the last step, in sum.
+    """
 
     joint: Doubles
     steps: int
@@ -242,15 +281,18 @@ class JointFit(NamedTuple):
 
 
 def arnold_gokhale(conditional: Conditional, steps: int | None = None, *, uniform: bool = True) -> JointFit:
-    """The joint that is nearest to both conditionals, by summed divergence (Arnold and Gokhale 1998).
+    """The joint distribution that is nearest to both conditionals, by summed divergence.
 
-    q(a, b) is proportional to (p(a | b) + p(b | a)) / (1 / q(a) + 1 / q(b)) of the step before: its state is
-    two marginals. They begin as the model has them while both are hidden, and settle in few steps: after
-    every two, where further ones lead is foretold (SQUAREM, scheme S3 of Varadhan and Roland 2008).
+    The source is Arnold and Gokhale (1998). In each step, q(a, b) is proportional to (p(a | b) + p(b | a)) /
+    (1 / q(a) + 1 / q(b)) with the previous q. The state therefore consists of two marginals. They start with
+    those of the model while both places are hidden, and converge in few steps. After every two steps, the
+    following ones are extrapolated (SQUAREM, scheme S3 of Varadhan and Roland 2008).
 
     Args:
-        steps: so many; None: until the marginals have settled, and not from uniform ones.
-        uniform: begin with uniform marginals, as published.
+        conditional: the conditionals of a model.
+        steps: number of steps; None iterates until the marginals have converged, and never starts with
+            uniform ones.
+        uniform: whether to start with uniform marginals, as published.
     """
     of_second, of_first = conditional.given_first, conditional.given_second.T
     sums = np.exp(of_second)
@@ -275,7 +317,7 @@ def arnold_gokhale(conditional: Conditional, steps: int | None = None, *, unifor
 
 
 def _next_marginals(sums: Doubles, state: Doubles) -> Doubles:
-    """(A + B,) the marginals after a further step."""
+    """(A + B,) the marginals after one more step."""
     first_shares, second_shares = np.split(np.maximum(state, _TINY).astype(sums.dtype), [len(sums)])
     first, second = np.zeros(len(first_shares)), np.zeros(len(second_shares))
     for rows in _slices(sums):
@@ -289,8 +331,10 @@ def _next_marginals(sums: Doubles, state: Doubles) -> Doubles:
 
 
 def _extrapolate(state_0: Doubles, state_1: Doubles, state_2: Doubles, size: int) -> Doubles:
-    """(A + B,) the marginals to which three successive states lead, by their logarithms; no share gets far
-    from the last one. The first marginal has `size` shares."""
+    """(A + B,) the marginals extrapolated from three successive states, in logarithms.
+
+    No probability gets far from that of the last state. The first marginal has `size` entries.
+    """
     begin, middle, end = (np.log(np.maximum(x, _LEAST)) for x in (state_0, state_1, state_2))
     step, bend = middle - begin, end - 2 * middle + begin
     length = max(1.0, float(np.sqrt((state_2 @ step**2) / max(state_2 @ bend**2, _TINY))))
@@ -306,11 +350,16 @@ METHODS: Mapping[str, Callable[[Conditional], Doubles]] = {
     "chain": chain_joint,
     "ag": lambda conditional: arnold_gokhale(conditional).joint,
 }
-"""Constructions by name: (A, B) log-probabilities of a `Conditional` that has all symbols of both places."""
+"""Constructions by name: from a `Conditional` with all symbols of both places to (A, B) log-probabilities."""
 
 
 def _joint(conditional: Conditional, cells: Callable[[slice], Doubles]) -> Doubles:
-    """(A, B) log-probabilities by `cells`, the same of some rows up to a factor: only one matrix is made."""
+    """(A, B) log-probabilities of a joint distribution, computed in one matrix.
+
+    Args:
+        conditional: the conditionals of a model.
+        cells: function that returns some rows of the log joint distribution, up to a constant.
+    """
     joint = np.empty_like(conditional.given_first)
     for rows in _slices(joint):
         joint[rows] = cells(rows)
@@ -318,14 +367,16 @@ def _joint(conditional: Conditional, cells: Callable[[slice], Doubles]) -> Doubl
 
 
 def _normalise(joint: Doubles) -> Doubles:
-    """Turn logarithms into log-probabilities, in place; the sum is made row by row."""
+    """Turn logarithms of weights into log-probabilities, in place; the sum is computed row by row."""
     joint -= np.logaddexp.reduce([_log_sum(joint[rows], axis=None).item() for rows in _slices(joint)])
     return joint
 
 
 def _log_sum(logs: Doubles, axis: int | None) -> Doubles:
-    """The logarithm of the sum of exponentials along an axis, which is kept; a tenth of the time that
-    `np.logaddexp.reduce` takes, which goes number by number."""
+    """The logarithm of the sum of exponentials along an axis, which is kept.
+
+    It takes a tenth of the time of `np.logaddexp.reduce`, which adds number by number.
+    """
     peak = logs.max(axis=axis, keepdims=True)
     log_sum: Doubles = peak + np.log(np.exp(logs - peak).sum(axis=axis, keepdims=True))
     return log_sum
@@ -338,7 +389,7 @@ def _log_add(first: Doubles, second: Doubles) -> Doubles:
 
 
 def _slices(matrix: Doubles) -> Iterator[slice]:
-    """Slices of the rows of a matrix, each small enough for a processor's cache."""
+    """Slices of the rows of a matrix, each small enough for the cache of a processor."""
     step = max(1, _CELLS // matrix.shape[1])
     ends = [*range(0, len(matrix), step), len(matrix)]
     return (slice(*ends) for ends in pairwise(ends))
@@ -348,9 +399,11 @@ def _slices(matrix: Doubles) -> Iterator[slice]:
 
 
 def deviation(conditional: Conditional) -> float:
-    """The distance of two conditionals from those of one joint, by Arnold and Press (1989), 0 if they are its
-    own: the mean square of C + C.. - Ci. - C.j with C = log p(a | b) - log p(b | a), where a dot is the log
-    of a sum of exponentials."""
+    """The distance of two conditionals from those of one joint distribution; 0 if they belong to one.
+
+    With C = log p(a | b) - log p(b | a), it is the mean square of C + C.. - Ci. - C.j (Arnold and Press
+    1989). A dot is the log of a sum of exponentials.
+    """
     ratio = conditional.given_second.T - conditional.given_first
     of_first = np.concatenate([_log_sum(ratio[rows], axis=1) for rows in _slices(ratio)])
     of_second = reduce(_log_add, (_log_sum(ratio[rows], axis=0) for rows in _slices(ratio)))
@@ -360,15 +413,20 @@ def deviation(conditional: Conditional) -> float:
 
 
 def joint_measures(conditional: Conditional, joint: Doubles, a: int, b: int) -> dict[str, float]:
-    """Perplexities of a joint at a pair of symbols, and divergences of its conditionals from a model; nats.
+    """Perplexities of a joint distribution at a pair of symbols, and divergences of its conditionals.
+
+    All values are in nats:
+
+    * u: logarithm of the unary perplexity, -(log q(a | b) + log q(b | a)) / 2;
+    * p: logarithm of the pairwise perplexity, -log q(a, b) / 2;
+    * g_kl: mean of KL(p || q) over both conditionals, given the observed symbols;
+    * a_kl: mean of KL(p || q) over both conditionals and all given symbols;
+    * jsd: mean Jensen-Shannon divergence over both conditionals and all given symbols.
 
     Args:
-        a, b: row and column of what stands there.
-
-    Returns:
-        u: of the unary perplexity, -(log q(a | b) + log q(b | a)) / 2. p: of the pairwise one, -log q(a, b) /
-        2. g_kl: the mean of KL(p || q) of both conditionals given what stands there; a_kl: of those given any
-        symbol. jsd: their Jensen-Shannon divergence.
+        conditional: the conditionals of a model, p.
+        joint: (A, B) log joint distribution, q.
+        a, b: row and column of the observed symbols.
     """
     of_second, of_first = (
         _divergences(conditional.given_first, joint),
@@ -386,7 +444,7 @@ def joint_measures(conditional: Conditional, joint: Doubles, a: int, b: int) -> 
 
 
 def unary_perplexities(conditional: Conditional, a: int, b: int) -> dict[str, float]:
-    """The perplexities of the model itself, in nats: of its conditionals, and of its marginals."""
+    """The perplexities of the model itself, in nats: from its conditionals (u) and from its marginals (p)."""
     return {
         "u": -float(conditional.given_first[a, b] + conditional.given_second[b, a]) / 2,
         "p": -float(conditional.first[a] + conditional.second[b]) / 2,
@@ -394,7 +452,7 @@ def unary_perplexities(conditional: Conditional, a: int, b: int) -> dict[str, fl
 
 
 def _divergences(table: Doubles, joint: Doubles) -> Doubles:
-    """(2, A) KL(p || q) and the Jensen-Shannon divergence of each row p and q, of the joint."""
+    """(2, A) KL(p || q) and Jensen-Shannon divergence between each row p and the same row q of the joint."""
     divergences = []
     for rows in _slices(joint):
         p, q = table[rows], joint[rows] - _log_sum(joint[rows], axis=1)
@@ -406,6 +464,6 @@ def _divergences(table: Doubles, joint: Doubles) -> Doubles:
 
 
 def _expectations(shares: Doubles, values: Doubles) -> Doubles:
-    """(A,) the mean of each row of values by its shares, where those are above 0."""
+    """(A,) the mean of each row of values, weighted by its shares; values with share 0 do not count."""
     means: Doubles = np.where(shares > 0, shares * values, 0.0).sum(axis=1)
     return means

@@ -1,4 +1,4 @@
-"""A map of dependence between the units of one sequence, and operations on maps whatever made them."""
+"""Dependence maps between the units of one sequence, and operations on maps from any method."""
 
 from __future__ import annotations
 
@@ -21,25 +21,26 @@ Over = Literal["max", "mean"]
 Null = Literal["shuffled", "dinucleotide", "mirrored"]
 
 _BORDERS = (1, 2, 3, 4, 5, 6, 9, 13, 17, 25, 49, 97)
-"""Distances at which pairs of a null model begin to be compared with others: near pairs depend more."""
+"""Distances in units that separate the classes of pairs in a null model: near pairs depend more."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DependenceMap:
-    """A map of how much the units of one sequence depend on each other.
+    """A map of how strongly the units of one sequence depend on each other.
 
-    N counts the units of the whole sequence (`seqmlm.engine.units.Units.numbers`).
+    N is the number of units of the whole sequence (`seqmlm.engine.units.Units.numbers`).
 
     Args:
-        values: (N, N) float64, symmetric; NaN where a pair was not asked about (the diagonal, pairs farther
-            apart than allowed); in nats where `nats`, else on the scale of the method.
-        method: that made it, such as "cmi/exact".
-        nats: whether values are nats.
-        error: (N, N) standard errors of the values, or None where the method is deterministic.
-        passes: masked or changed copies of the sequence that the model was asked about (its cost).
-        z, p: (N, N) of each pair under a null model, or None.
-        details: figures of the method for the whole map, such as the probability mass that was covered, or
-            how incompatible the two conditionals were.
+        values: (N, N) float64, symmetric. NaN for pairs that were not computed: the diagonal, and pairs
+            farther apart than allowed. The values are in nats if `nats` is True, else on the scale of the
+            method.
+        method: name of the method that made the map, such as "cmi/exact".
+        nats: whether values are in nats.
+        error: (N, N) standard errors of the values, or None if the method is deterministic.
+        passes: number of masked or changed copies of the sequence that the model computed (the cost).
+        z, p: (N, N) z-score and p-value of each pair under a null model, or None.
+        details: figures of the method for the whole map, such as the probability of the symbols that were
+            tried, or the incompatibility of the two conditionals.
     """
 
     values: Doubles
@@ -55,7 +56,10 @@ class DependenceMap:
         return len(self.values)
 
     def finite_pairs(self, separation: int) -> tuple[Longs, Longs]:
-        """(P,) and (P,) the units of the pairs that have a value and are at least so far apart, in order."""
+        """(P,) and (P,) the units of all pairs with a value that are at least `separation` units apart.
+
+        The pairs are in order.
+        """
         first, second = np.triu_indices(len(self), separation)
         finite = np.isfinite(self.values[first, second])
         return first[finite], second[finite]
@@ -64,7 +68,7 @@ class DependenceMap:
 def symmetric_values(values: Doubles, over: Over = "mean") -> Doubles:
     """The mean, or the larger, of the two directions of each pair; the diagonal is NaN.
 
-    A pair with one direction alone has that.
+    If only one direction has a value, that value is used.
 
     >>> symmetric_values(np.array([[0.0, 1.0], [3.0, 0.0]]))[0, 1]
     np.float64(2.0)
@@ -81,10 +85,10 @@ def symmetric_values(values: Doubles, over: Over = "mean") -> Doubles:
 
 
 def apc(values: Doubles) -> Doubles:
-    """The average product correction (Dunn et al. 2008): M - M_i. M_.j / M_.., of means over known pairs.
+    """The average product correction: M - M_i. M_.j / M_.., with means over known pairs (Dunn et al. 2008).
 
     Args:
-        values: (N, N) symmetric, NaN where unknown; the diagonal is left out of the means.
+        values: (N, N) symmetric, NaN for unknown pairs; the diagonal is not part of the means.
     """
     finite = ~np.isnan(values)
     np.fill_diagonal(finite, False)
@@ -101,14 +105,16 @@ def apc(values: Doubles) -> Doubles:
 def unit_values(
     values: Doubles, unit: Longs, count: int, *, columns: Over = "max", rows: Over = "mean"
 ) -> Doubles:
-    """A map of tokens as a map of N units: over the columns of a unit first, then over its rows.
+    """The map of N units from a map of tokens, combined first over the columns of a unit, then over its rows.
 
-    Exponentials are averaged, as Zhang and Hashimoto (2021) do, so that values are those of pairs of nats.
+    Exponentials are averaged, as in Zhang and Hashimoto (2021), so that the values are those of pairs of
+    nats. Both maps have one direction of each pair in each triangle, and NaN if no pair of tokens is known.
 
     Args:
-        values: (M, M) of tokens, and unit: (M,) the unit of each, ascending.
-
-    Both maps have one direction in each triangle, and NaN where no pair of tokens is known.
+        values: (M, M) values of tokens.
+        unit: (M,) unit of each token, ascending.
+        count: N, the number of units.
+        columns, rows: how values are combined over columns and over rows.
     """
     matrix = np.full((count, count), np.nan)
     if not len(unit):
@@ -122,7 +128,7 @@ def unit_values(
 
 
 def _reduce_groups(values: Doubles, starts: Longs, how: Over, *, axis: int) -> Doubles:
-    """The largest, or the mean, of each group of rows or columns; NaN for a group without values."""
+    """The largest value, or the mean, of each group of rows or columns; NaN for a group without values."""
     missing = np.isnan(values)
     finite = (~missing).astype(np.float64)
     count = np.add.reduceat(finite, starts, axis=axis)
@@ -140,19 +146,20 @@ def _reduce_groups(values: Doubles, starts: Longs, how: Over, *, axis: int) -> D
 def null_sequences(
     encoding: Encoding, space: TokenSpace, count: int, *, kind: Null = "shuffled", seed: int = 0
 ) -> Iterator[Encoding]:
-    """Sequences in which nothing depends on anything, made of the units of one.
+    """Sequences without dependence between units, made from the units of one sequence.
 
     Args:
-        encoding: without positions or channels of its own.
-        space: its vocabulary.
-        count: of them; one where they are mirrored.
-        kind: "shuffled" units; "dinucleotide": shuffled so that each pair of neighbours comes as often as
-            before (Altschul and Erickson 1985); "mirrored": the units read backwards.
-        seed: of the shuffles, which differ from sequence to sequence.
+        encoding: the sequence, without its own positions or channels.
+        space: the vocabulary.
+        count: number of sequences; "mirrored" gives only one.
+        kind: "shuffled" shuffles the units, "mirrored" reads them backwards. The kind "dinucleotide"
+            shuffles them so that each pair of neighbours is as frequent as before (Altschul and Erickson
+            1985).
+        seed: seed of the shuffles, which differ between sequences.
 
     Raises:
-        UsageError: units of several tokens that do not stand together, or a sequence whose tokens have
-            positions of their own.
+        UsageError: a unit has several tokens that are not adjacent, or the tokens of the sequence have their
+            own positions.
     """
     numbers = unit_numbers(encoding)
     movable = np.where(space.is_special[encoding.ids], -1, numbers)
@@ -160,7 +167,7 @@ def null_sequences(
     starts = inside[np.r_[True, np.diff(movable[inside]) != 0]] if len(inside) else inside
     if len(starts) != len(np.unique(movable[inside])) or encoding.positions is not None or encoding.channels:
         raise UsageError(
-            "a null model moves units, and the units of these sequences cannot be moved alone: leave out null"
+            "a null model moves single units, which is not possible in these sequences; leave out null"
         )
     blocks = np.split(inside, np.searchsorted(inside, starts[1:]))
     units = [tuple(encoding.ids[block].tolist()) for block in blocks]
@@ -176,7 +183,7 @@ def null_sequences(
 
 
 def _reorder(encoding: Encoding, inside: Longs, blocks: Sequence[Longs]) -> Encoding:
-    """The sequence with blocks of positions, one a unit, in this order at the positions `inside`."""
+    """The sequence with blocks of positions, one for each unit, in this order at the positions `inside`."""
     sources = np.concatenate(blocks) if blocks else inside
     ids, groups, symbols = encoding.ids.copy(), encoding.groups.copy(), encoding.symbols
     ids[inside] = encoding.ids[sources]
@@ -188,10 +195,10 @@ def _reorder(encoding: Encoding, inside: Longs, blocks: Sequence[Longs]) -> Enco
 
 
 def _dinucleotide_order(units: Sequence[tuple[int, ...]], rng: np.random.Generator) -> Longs:
-    """An order of the units that keeps the number of each pair of neighbours, and the first and last unit.
+    """A random order of the units that keeps the count of each pair of neighbours, and both end units.
 
-    A random Eulerian path: the last edge out of each kind of unit is drawn so that these edges lead to the
-    last unit, and the others follow in random order.
+    It is a random Eulerian path. The last edge out of each kind of unit is drawn so that these edges lead to
+    the last unit. The other edges follow in random order.
     """
     kinds = {unit: number for number, unit in enumerate(dict.fromkeys(units))}
     path = [kinds[unit] for unit in units]
@@ -228,7 +235,7 @@ def _dinucleotide_order(units: Sequence[tuple[int, ...]], rng: np.random.Generat
 
 
 def _leads(kind: int, last: Mapping[int, int], end: int) -> bool:
-    """Whether the last edges lead from a kind to the end."""
+    """Whether the last edges lead from a kind of unit to the end."""
     visited = set[int]()
     while kind != end:
         if kind in visited or kind not in last:
@@ -239,18 +246,19 @@ def _leads(kind: int, last: Mapping[int, int], end: int) -> bool:
 
 
 def with_null_scores(dependence: DependenceMap, null_maps: Sequence[DependenceMap]) -> DependenceMap:
-    """The map with z and p of each pair, among pairs of null maps that are about as far apart.
+    """The map with z and p of each pair, compared with pairs of null maps at about the same distance.
+
+    The value z is the distance from the mean of the null pairs, in their standard deviations. The value p is
+    the fraction of all pairs, in the null maps and in this map, that are at least as dependent.
+
+    Pairs of one map rise and fall together. If p counted only the pairs of the null maps, a shuffled
+    sequence could have more than a fraction alpha of pairs with p <= alpha. Together with the pairs of this
+    map they are exchangeable, and on average no more than a fraction alpha have p <= alpha. With M null
+    maps, at most a fraction alpha (M + 1) of the pairs can have it.
 
     Args:
         dependence: a map.
         null_maps: maps of the `null_sequences` of its sequence.
-
-    Returns:
-        z: distance from the mean of the null pairs in their standard deviations. p: the share of all pairs,
-        of the null maps and of this one, that are at least as dependent. (Pairs of one map go up and down
-        together: among those of the null maps alone, more than a share alpha of a shuffle's pairs would have
-        p <= alpha. Together they are exchangeable, and no more have it on average. With M null maps, no more
-        than a share alpha (M + 1) of the pairs can have it.)
     """
     size = len(dependence)
     place = np.arange(size)

@@ -1,8 +1,8 @@
-"""Nested pairs: of all sets of pairs that do not cross, the one with the highest sum of weights.
+"""Nested pairs: the set of pairs with the highest sum of weights among all sets whose pairs do not cross.
 
-Dynamic programming over intervals as of Nussinov and Jacobson (1980), where pairs come in stems of several
-stacked pairs: single pairs of a map are as often noise as not. The trade-off is that pairs which cross
-(pseudoknots) are never found, and that two stems around a bulge must each be long enough.
+It is dynamic programming over intervals as in Nussinov and Jacobson (1980), in which pairs form stems of
+several stacked pairs. Single pairs of a map are too often noise. Pairs that cross (pseudoknots) are never
+found. Two stems around a bulge must each be long enough.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ Doubles = NDArray[np.float64]
 
 
 def nested_pairs(weights: Doubles, *, loop: int = 3, min_stem: int = 3) -> list[tuple[int, int]]:
-    """The pairs (i, j), i < j, ascending, of the best nested set of stems; of equal sums any one.
+    """The pairs (i, j), i < j, ascending, of the nested set of stems with the highest sum.
+
+    If several sets have the same sum, any of them may be returned. The time is N x (N + pairs with a
+    positive sum), and the memory two N x N arrays.
 
     Args:
-        weights: (N, N), of which the upper triangle counts; NaN and -inf for pairs that cannot be.
-        loop: units that are at least between the two of a pair.
-        min_stem: stacked pairs (i, j), (i+1, j-1), ... of a stem.
-
-    Takes time N x (N + pairs of a positive sum), and memory N x N twice.
+        weights: (N, N), of which only the upper triangle is used; NaN or -inf for impossible pairs.
+        loop: smallest number of units between the two units of a pair.
+        min_stem: smallest number of stacked pairs (i, j), (i+1, j-1), ... in a stem.
 
     >>> weights = np.full((4, 4), -np.inf)
     >>> weights[0, 3] = weights[1, 2] = 1.0
@@ -30,7 +31,7 @@ def nested_pairs(weights: Doubles, *, loop: int = 3, min_stem: int = 3) -> list[
     """
     size = len(weights)
     weight = np.where(np.isnan(weights), -np.inf, weights)
-    # inside[i, j]: best sum of units i to j - 1. stem[i, j]: the same if a stem begins with (i, j).
+    # inside[i, j]: best sum for units i to j - 1. stem[i, j]: the same if a stem begins with (i, j).
     inside = np.zeros((size + 1, size + 1))
     stem = np.full((size + 1, size + 1), -np.inf)
     opened = np.full((size, size), -np.inf)  # sum of the `min_stem` stacked pairs that begin with (i, j)
@@ -49,10 +50,10 @@ def _fill_stems(
     size = len(weight)
     ends = np.arange(
         i + 2 * min_stem - 1 + loop, size
-    )  # of stems that have room for their pairs and the loop
+    )  # ends of stems that have room for their pairs and the loop
     if not len(ends):
         return
-    # -inf + -inf is no warning, and a finite number cannot come of it.
+    # -inf + -inf gives no warning, and its result is not finite.
     opened[i, ends] = sum(weight[i + k, ends - k] for k in range(min_stem))
     stem[i, ends] = opened[i, ends] + inside[i + min_stem, ends - min_stem + 1]
     longer = weight[i, ends] + stem[i + 1, ends - 1]
@@ -63,7 +64,7 @@ def _fill_stems(
 def _trace_pairs(
     weight: Doubles, inside: Doubles, stem: Doubles, opened: Doubles, min_stem: int
 ) -> list[tuple[int, int]]:
-    """One of the best sets of pairs, by going back over the steps of its sum."""
+    """One of the best sets of pairs, found by tracing back the steps of its sum."""
     pairs: list[tuple[int, int]] = []
     waiting = [(0, len(weight))]
     while waiting:

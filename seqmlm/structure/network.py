@@ -1,7 +1,7 @@
-"""Networks of named units over many sequences: values pooled by name, and direct apart from indirect.
+"""Networks of named units over many sequences: values are pooled by name, and indirect links are separated.
 
-The codes of patients, the kinds of lines: what has a name occurs in many sequences, and what one map says of
-two of its units is noisy. A `Pool` reads maps one by one and holds a few figures for each pair of names that
+The codes of patients and the kinds of log lines have names that occur in many sequences. The value of two
+units in one map is noisy. A `Pool` reads maps one by one. It keeps a few figures for each pair of names that
 occur together, at most the square of the number of names.
 """
 
@@ -24,23 +24,26 @@ Doubles = NDArray[np.float64]
 Marks = NDArray[np.int8]
 
 LINKED, INDIRECT, UNLINKED, UNKNOWN = 1, 2, 0, -1
-"""Marks of a truth for two units: they depend on each other, only through others, not, or it says nothing."""
+"""Marks of the known truth for two units: linked, linked only through others, not linked, or unknown."""
 
 MIN_SEQUENCES = 3
-"""Number of sequences from which a link is listed by its value: the mean of one or two may be anything."""
+"""Smallest number of sequences for which a link is ranked by its value.
 
-_ADDED = 0.1  # to every count, so that a pair that never meets has a finite PMI
+The mean over one or two sequences is too noisy.
+"""
+
+_ADDED = 0.1  # added to every count, so that a pair that never occurs has a finite PMI
 
 
 def indirect_pairs(values: Doubles) -> Bools:
     """(N, N) True for each pair i-k that is weaker than both i-j and j-k for some j.
 
-    What reaches k from i through j alone cannot be more than either step passes on (the data processing
-    inequality), so that of a triangle the weakest side is taken to be indirect: ARACNE, Margolin et al. 2006.
-    A direct link that is weaker than a way around it is pruned as well.
+    Dependence of k on i only through j cannot be stronger than either step (the data processing inequality).
+    The weakest side of a triangle is therefore treated as indirect (ARACNE, Margolin et al. 2006). This also
+    prunes a direct link that is weaker than a path around it.
 
     Args:
-        values: (N, N) symmetric; NaN says nothing, and prunes nothing.
+        values: (N, N) symmetric; pairs with NaN are unknown and prune nothing.
 
     >>> indirect_pairs(np.array([[0.0, 3.0, 1.0], [3.0, 0.0, 2.0], [1.0, 2.0, 0.0]]))[0].tolist()
     [False, False, True]
@@ -55,8 +58,15 @@ def indirect_pairs(values: Doubles) -> Bools:
 
 
 def outlier_threshold(values: Doubles, pairs: Bools, deviations: float = 3.0) -> float:
-    """The value from which one of the `pairs` (N, N) stands out of a map: the median and some standard
-    deviations, estimated by 1.4826 x the median absolute deviation, which a few strong pairs hardly change.
+    """The value from which a pair is an outlier of a map: the median plus some standard deviations.
+
+    The standard deviation is estimated as 1.4826 x the median absolute deviation, which a few strong pairs
+    hardly change. The result is infinite if no pair has a value.
+
+    Args:
+        values: (N, N) values of the map.
+        pairs: (N, N) True at the pairs to use.
+        deviations: number of standard deviations.
     """
     finite = values[pairs & np.isfinite(values)]
     if not len(finite):
@@ -67,16 +77,16 @@ def outlier_threshold(values: Doubles, pairs: Bools, deviations: float = 3.0) ->
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """Two names over all sequences that have both.
+    """Two names, and their figures over all sequences that contain both.
 
     Args:
-        first, second: the one that tends to be first, and the other.
-        value: mean of the maps' values, each sequence counting once.
-        count: sequences that have a value.
-        lag: mean time from the first occurrence of `first` to that of `second`; NaN where times are unknown.
-        pmi: pointwise mutual information of occurring in one sequence, nats, by counting alone.
-        near: sequences in which the two are near each other.
-        direct: not pruned by `indirect_pairs` among the means.
+        first, second: the name that tends to be first, and the other name.
+        value: mean value of the maps, in which each sequence counts once.
+        count: number of sequences with a value.
+        lag: mean time from the first occurrence of `first` to that of `second`; NaN if times are unknown.
+        pmi: pointwise mutual information of occurring in the same sequence, in nats, from counts only.
+        near: number of sequences in which the two are near each other.
+        direct: whether `indirect_pairs` of the means does not prune the link.
         truth: one of LINKED, INDIRECT, UNLINKED, UNKNOWN.
     """
 
@@ -93,7 +103,7 @@ class Link:
 
 @dataclass(slots=True)
 class _Tally:
-    """Sums over sequences, of a pair in the order of its names' numbers."""
+    """Sums over sequences for a pair, in the order of the numbers of its names."""
 
     value: float = 0.0
     count: int = 0
@@ -106,10 +116,10 @@ class _Tally:
 
 @dataclass(slots=True)
 class Pool:
-    """Figures of pairs of names, sequence after sequence."""
+    """Figures of pairs of names, added sequence by sequence."""
 
     _numbers: dict[str, int] = field(default_factory=dict)
-    _sequences_with: Counter[str] = field(default_factory=Counter)  # sequences that have each name
+    _sequences_with: Counter[str] = field(default_factory=Counter)  # number of sequences with each name
     _pairs: dict[tuple[int, int], _Tally] = field(default_factory=dict)
     _sequences: int = 0
 
@@ -122,14 +132,14 @@ class Pool:
         times: Mapping[str, float],
         truth: Marks | None = None,
     ) -> None:
-        """Take in one sequence.
+        """Add one sequence.
 
         Args:
-            names: (N,) of its units; pairs of equal names are left out.
-            values: (N, N) its map, NaN where a pair has no value.
-            near: (N, N) which units are near each other.
-            times: when a name first occurs, of the names for which that is known.
-            truth: (N, N) what is known of its pairs.
+            names: (N,) names of its units; pairs of equal names are left out.
+            values: (N, N) its map, NaN for pairs without a value.
+            near: (N, N) True for units that are near each other.
+            times: time of the first occurrence of each name, for names with a known time.
+            truth: (N, N) marks of its pairs, or None.
         """
         distinct = list(dict.fromkeys(names))
         for name in distinct:
@@ -152,8 +162,13 @@ class Pool:
                 tally.truth = _merge_marks(tally.truth, truth[here])
 
     def links(self, fewest: int = 1) -> list[Link]:
-        """All pairs with a value, the strongest first; those that fewer than `MIN_SEQUENCES` have come last.
-        Pairs in fewer sequences than `fewest` are left out, and prune nothing."""
+        """All pairs with a value, the strongest first.
+
+        Pairs in fewer than `MIN_SEQUENCES` sequences are last.
+
+        Args:
+            fewest: pairs in fewer sequences than this are left out, and prune nothing.
+        """
         names = list(self._numbers)
         tallies = {pair: tally for pair, tally in self._pairs.items() if tally.count >= max(fewest, 1)}
         means = np.full((len(names), len(names)), np.nan)
@@ -184,17 +199,19 @@ class Pool:
 
 
 def _merge_marks(mark_before: int, new_marks: Marks) -> int:
-    """The mark of two names, from their mark so far and those of one sequence: the strongest claim."""
+    """The strongest of the mark of two names so far and their marks in one sequence."""
     marks = {mark_before, *np.unique(new_marks).tolist()}
     return next((mark for mark in (LINKED, INDIRECT, UNLINKED) if mark in marks), UNKNOWN)
 
 
 def ranking_figures(links: Sequence[Link]) -> dict[str, float]:
-    """Figures of how well links are ranked where a truth is known, by value and by counting alone.
+    """Figures of how well links are ranked if a truth is known, by value and by counts only.
 
-    AUPRC and AUROC of the mean value, of the size of PMI (what excludes each other is linked as well, and a
-    map has no sign) and of the number of sequences in which two are near each other;
-    the same AUROC of links against indirect pairs alone; and precision and recall of what is not pruned.
+    Returns:
+        AUPRC and AUROC for three rankings: the mean value, the absolute PMI, and the number of sequences in
+        which the two are near each other. The sign of PMI is ignored, because names that exclude each other
+        are also linked. The same AUROC for links against indirect pairs only. Precision and recall of the
+        links that are not pruned. The result is empty if the known pairs are all linked, or none is.
     """
     judged_links = [link for link in links if link.truth != UNKNOWN]
     labels = np.array([link.truth == LINKED for link in judged_links], dtype=np.bool_)
@@ -222,8 +239,14 @@ def ranking_figures(links: Sequence[Link]) -> dict[str, float]:
 
 
 def graphml(links: Sequence[Link], lag: str) -> Iterator[str]:
-    """The links as a directed graph, in pieces; a node is a name, an edge goes from what tends to be first.
-    `lag` names the attribute that holds the lag, with its unit."""
+    """The links as a directed graph in GraphML, in pieces of text.
+
+    A node is a name. An edge goes from the name that tends to be first.
+
+    Args:
+        links: the links.
+        lag: name of the attribute for the lag, with its unit.
+    """
     import networkx as nx
 
     graph = nx.DiGraph()
@@ -235,7 +258,7 @@ def graphml(links: Sequence[Link], lag: str) -> Iterator[str]:
 
 
 def tsv_lines(links: Sequence[Link], lag: str) -> Iterator[str]:
-    """The links as lines of a TSV file, the strongest first."""
+    """The links as lines of a TSV file, the strongest first; `lag` is the name of the column for the lag."""
     yield f"first\tsecond\tvalue\tcount\tpmi\t{lag}\tdirect\n"
     for link in links:
         lag_text = "" if math.isnan(link.lag) else f"{link.lag:.6g}"

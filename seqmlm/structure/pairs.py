@@ -1,4 +1,4 @@
-"""A pair of places: the query about each of them given the other, and the log-probabilities in its answer."""
+"""A pair of places: the query for each place given the other, and the log-probabilities in its answer."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ class Conditional(NamedTuple):
     """Log-probabilities at both places of a pair.
 
     Args:
-        first, second: (A,), (B,) while both are hidden.
-        given_first: (K, B) of the second for symbols at the first. given_second: (K', A) likewise.
-        scale_first, scale_second: (K,), (K') log of the sum of exponentials that each of these rows was
-            divided by: added to a row it is logits again.
+        first, second: (A,) and (B,) log-probabilities while both are hidden.
+        given_first: (K, B) log-probabilities of the second place for symbols at the first.
+        given_second: (K', A) log-probabilities of the first place for symbols at the second.
+        scale_first, scale_second: (K,) and (K',) log of the sum of exponentials of each of these rows; a row
+            plus this number gives logits.
     """
 
     first: Doubles
@@ -32,8 +33,14 @@ class Conditional(NamedTuple):
 
 
 def pair_query(places: Places, i: int, j: int, at_first: Ids, at_second: Ids, allowed: Ids) -> Query:
-    """A query about both places while both are hidden; then about one of them for each symbol to try at the
-    other. Answers are about the allowed token ids (A,)."""
+    """A query for both places while both are hidden, and for each place given symbols at the other.
+
+    Args:
+        places: places of the sequence.
+        i, j: positions of the two places.
+        at_first, at_second: token ids to try at the first and at the second place.
+        allowed: (A,) token ids that the answers are restricted to.
+    """
     first_ids, second_ids = at_first.tolist(), at_second.tolist()
     second_copy = 1 + len(first_ids)
     hidden = [
@@ -50,6 +57,11 @@ def pair_query(places: Places, i: int, j: int, at_first: Ids, at_second: Ids, al
 
 
 def read_pair(answer: Answer, at_first: int, at_second: int) -> Conditional:
-    """The conditionals in an answer to `pair_query`, with so many symbols tried at either place."""
+    """The conditionals in an answer to `pair_query`.
+
+    Args:
+        answer: the answer.
+        at_first, at_second: number of symbols that were tried at each place.
+    """
     rows = answer.values[Rows.name].astype(np.float64)
     return Conditional(rows[0], rows[1], rows[2 : 2 + at_first], rows[2 + at_first :])

@@ -1,8 +1,9 @@
-"""Trees over the units of a sequence: the maximum spanning tree, and the best one whose edges do not cross.
+"""Trees over the units of a sequence: the maximum spanning tree, and the best tree whose edges do not cross.
 
-Units are put together to nodes first (the pieces of a word, the words of a string), what is no node
-(punctuation, white space) takes no part. Values below 0 count as 0, as of Zhang and Hashimoto (2021), whose
-tie-break this has, too: neighbours get a little more, so that where a map says nothing the tree is the chain.
+Units are first combined into nodes (the pieces of a word, the words of a string). Units without a node
+(punctuation, white space) are not part of the tree. Values below 0 count as 0, as in Zhang and Hashimoto
+(2021). As in their tie-break, neighbours get a slightly larger value. If a map has no information, the tree
+is therefore the chain.
 """
 
 from __future__ import annotations
@@ -14,19 +15,23 @@ from numpy.typing import NDArray
 
 Doubles = NDArray[np.float64]
 Node = tuple[int, ...]
-"""Units that are one, ascending; the first of them stands for all."""
+"""Units of one node, ascending; the first represents the node."""
 Edge = tuple[int, int]
 """Two units or nodes, the smaller first."""
 
 TIE = 1e-4
-"""Neighbours get so much more than others, in the unit of the map."""
+"""Number that is added to the values of neighbours, in the unit of the map."""
 
-_UNASKED = -1.0  # below every value: such a pair is an edge only where nothing else connects its sides
+_UNASKED = -1.0  # below every value: such a pair is an edge only if nothing else connects its sides
 
 
 def node_values(values: Doubles, nodes: Sequence[Node]) -> Doubles:
-    """(M, M) values between nodes, each of units of its own: the largest of their units' (N, N), at least 0;
-    -1 for pairs not asked about (NaN)."""
+    """(M, M) values between nodes: the largest value of their units, at least 0; -1 for unknown pairs.
+
+    Args:
+        values: (N, N) values of units, NaN for unknown pairs.
+        nodes: the M nodes, without a common unit.
+    """
     order = [unit for node in nodes for unit in node]
     if not order:
         return np.zeros((0, 0))
@@ -37,7 +42,7 @@ def node_values(values: Doubles, nodes: Sequence[Node]) -> Doubles:
 
 
 def favour_adjacent(weights: Doubles) -> Doubles:
-    """(N, N) weights, those of adjacent positions raised by `TIE`: of equal pairs the adjacent ones win."""
+    """(N, N) weights in which those of adjacent positions are raised by `TIE`, so that they win ties."""
     side = np.arange(len(weights) - 1)
     tied = weights.copy()
     tied[side, side + 1] += TIE
@@ -46,7 +51,7 @@ def favour_adjacent(weights: Doubles) -> Doubles:
 
 
 def spanning_tree(weights: Doubles) -> frozenset[Edge]:
-    """The tree with the largest sum of weights; of equal pairs the nearer, then the first is taken.
+    """The tree with the largest sum of weights; of equal pairs, the nearer one and then the first is used.
 
     Args:
         weights: (M, M) symmetric, without NaN.
@@ -61,7 +66,7 @@ def spanning_tree(weights: Doubles) -> frozenset[Edge]:
         return frozenset()
     first, second = np.triu_indices(size, 1)
     order = np.lexsort((first, second - first, -weights[first, second]))
-    # Ranks instead of weights: no two are equal, and none is 0, which would be no edge to scipy.
+    # Ranks instead of weights: no two are equal, and none is 0, which scipy would not treat as an edge.
     ranks = np.zeros((size, size))
     ranks[first[order], second[order]] = np.arange(1, len(order) + 1)
     i, j = minimum_spanning_tree(ranks).nonzero()
@@ -69,14 +74,18 @@ def spanning_tree(weights: Doubles) -> frozenset[Edge]:
 
 
 def projective_tree(weights: Doubles) -> frozenset[Edge]:
-    """The tree with the largest sum of weights (M, M), symmetric, among those no two edges of which cross.
+    """The tree with the largest sum of weights among all trees whose edges do not cross.
 
-    Eisner's (1996) algorithm for weights without direction, M^3 steps: a tree over i..j is the edge from i
-    to its farthest neighbour m with a tree on either side of a cut below it, and a tree over m..j.
+    It is Eisner's (1996) algorithm for weights without direction, with M^3 steps. A tree over i..j consists
+    of three parts. The first is the edge from i to its farthest neighbour m. The second is a tree on either
+    side of a cut below this edge. The third is a tree over m..j.
+
+    Args:
+        weights: (M, M) symmetric.
     """
     size = len(weights)
-    best = np.zeros((size, size))  # of a tree over i..j
-    joined = np.zeros((size, size))  # of a tree over i..j that has the edge (i, j)
+    best = np.zeros((size, size))  # largest sum of a tree over i..j
+    joined = np.zeros((size, size))  # largest sum of a tree over i..j that has the edge (i, j)
     cut = np.zeros((size, size), dtype=np.int64)
     far = np.zeros((size, size), dtype=np.int64)
     for width in range(1, size):
@@ -100,7 +109,7 @@ def projective_tree(weights: Doubles) -> frozenset[Edge]:
 
 
 def path_lengths(size: int, edges: Iterable[Edge]) -> Doubles:
-    """(size, size) edges on the way from one node to another; infinite where there is none."""
+    """(size, size) number of edges on the path between two nodes; infinite if there is no path."""
     from scipy.sparse.csgraph import shortest_path
 
     links = np.zeros((size, size))
@@ -111,18 +120,18 @@ def path_lengths(size: int, edges: Iterable[Edge]) -> Doubles:
 
 
 def chain(size: int) -> frozenset[Edge]:
-    """The edges of every node to the next one: the rival that needs no model."""
+    """The edges from every node to the next one: the baseline without a model."""
     return frozenset((node, node + 1) for node in range(size - 1))
 
 
 def unit_edges(edges: Iterable[Edge], nodes: Sequence[Node]) -> frozenset[Edge]:
-    """Edges between nodes as edges between the units that stand for them."""
+    """Edges between nodes as edges between the units that represent them."""
     pairs = ((nodes[i][0], nodes[j][0]) for i, j in edges)
     return frozenset((min(pair), max(pair)) for pair in pairs)
 
 
 def shuffle_by_distance(weights: Doubles, random: np.random.Generator) -> Doubles:
-    """The same values, dealt anew among the pairs that are equally far apart."""
+    """The weights, shuffled among the pairs at the same distance."""
     shuffled = np.zeros_like(weights)
     for distance in range(1, len(weights)):
         values = random.permutation(np.diagonal(weights, distance))

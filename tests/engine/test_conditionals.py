@@ -324,7 +324,7 @@ def test_out_of_memory_halves_the_budget_and_keeps_the_answers(error: Exception)
 def test_a_sequence_that_does_not_fit_alone_is_an_error_with_a_remedy() -> None:
     toy = Toy(limit=10, error=RuntimeError("out of memory"))
     query = Query(encoding=sequence(np.random.default_rng(0), 12), masked=np.array([1]), asked=np.array([1]))
-    with pytest.raises(TrainingError, match=r"single sequence of 12 tokens; cut .* windows"):
+    with pytest.raises(TrainingError, match=r"single sequence of 12 tokens; use .*windows"):
         list(Conditionals(toy).ask([query] * 3))
 
 
@@ -359,7 +359,7 @@ def test_an_answer_that_is_no_number_is_an_error(want: list[Reduction], value: f
             Conditionals(toy).ask([query], want)
         )  # a token that never comes; its surprisal would be infinite
         return
-    with pytest.raises(NotFiniteError, match=r"weights are damaged .* precision fp32"):
+    with pytest.raises(NotFiniteError, match=r"weights are damaged.* precision fp32"):
         next(Conditionals(toy).ask([query], want))
 
 
@@ -373,17 +373,17 @@ BAD: dict[str, dict[str, list[int]]] = {
     "both or neither": {"masked_in": [0, 0]},
     "must be ascending": {"asked_in": [1, 0], "asked": [1, 2], "masked_in": [0, 0]},
     "1 entries for 2 masked": {"asked_in": [0], "masked_in": [0]},
-    "in which nothing is asked": {"asked_in": [0], "masked_in": [0, 1]},
+    "without a position in 'asked'": {"asked_in": [0], "masked_in": [0, 1]},
     "substituted: a position outside a sequence of 8": {"substituted": [9], "substitutes": [5]},
     "substitutes: an id outside": {"substituted": [3], "substitutes": [23]},
-    "substituted, substitutes: both or neither": {"substituted": [3]},
-    "equally many entries": {"substituted": [3], "substitutes": [5, 6]},
-    "substituted_in: names a variant": {"substituted": [3], "substitutes": [5], "substituted_in": [1]},
-    "named twice": {"substituted": [3, 3], "substitutes": [5, 6]},
+    "substituted, substitutes: set both or neither": {"substituted": [3]},
+    "same number of entries": {"substituted": [3], "substitutes": [5, 6]},
+    "substituted_in: refers to a variant": {"substituted": [3], "substitutes": [5], "substituted_in": [1]},
+    "occurs twice": {"substituted": [3, 3], "substitutes": [5, 6]},
     "targets: 2 entries for 1": {"targets": [5, 6]},
     "targets: an id outside": {"targets": [23]},
-    "each once": {"allowed": [5, 5]},
-    "name at least one": {"allowed": []},
+    "each only once": {"allowed": [5, 5]},
+    "contain at least one": {"allowed": []},
     "allowed: an id outside": {"allowed": [-1]},
     "special tokens have no probability": {"allowed": [0, 5]},
 }
@@ -418,7 +418,7 @@ def test_what_cannot_be_read_together_is_refused() -> None:
     ask = Conditionals(Toy())
     with pytest.raises(UsageError, match="at least 1"):
         TopIds(0)
-    with pytest.raises(UsageError, match="cannot be asked for together"):
+    with pytest.raises(UsageError, match="cannot be requested together"):
         ask.ask([GOOD], [Candidates((5, 6)), Candidates((7,))])
     with pytest.raises(UsageError, match="outside the vocabulary"):
         list(ask.ask([GOOD], [Candidates((5, 23))]))

@@ -142,13 +142,13 @@ def test_what_it_cannot_do_is_said() -> None:
     rows = random_model()
     ask = Conditionals(rows)
     none = np.zeros(0, np.int32)
-    with pytest.raises(UsageError, match="6 tokens for a linear model of 7"):
+    with pytest.raises(UsageError, match="6 tokens, but this linear model reads only 7"):
         list(ask.ask([Query(encoding=TOKENIZER.encode("ACDA"), masked=none, asked=np.array([1], np.int32))]))
     with pytest.raises(UsageError, match="start or end token has no probability"):
         list(ask.ask([Query(encoding=encoded()[0], masked=none, asked=np.array([0], np.int32))]))
     with pytest.raises(UsageError, match="no hidden states"):
         list(ask.hidden_states(encoded()[:1]))
-    with pytest.raises(UsageError, match="more than the"):
+    with pytest.raises(UsageError, match="but at most"):
         Shape(columns=400, lead=0, trail=0, symbols=tuple(range(100)), sequences=1.0)
 
 
@@ -266,8 +266,8 @@ def test_a_training_ends_where_held_out_bits_fall_no_more(tmp_path: Path) -> Non
     [
         ({"penaltys": "l1"}, "no setting 'penaltys'; did you mean 'penalty'"),
         ({"penalty": "l3"}, "must be l2 or l1"),
-        ({"couplings": -1}, "weights of 0 or more"),
-        ({"identity": 0}, "above 0, up to 1"),
+        ({"couplings": -1}, "numbers of 0 or more"),
+        ({"identity": 0}, "above 0 and at most 1"),
     ],
 )
 def test_settings_that_make_no_sense(values: dict[str, Any], message: str) -> None:
@@ -282,7 +282,7 @@ def test_weights_by_default() -> None:
 
 
 def test_sequences_of_several_lengths() -> None:
-    with pytest.raises(UsageError, match="all of one length"):
+    with pytest.raises(UsageError, match="align all to one length"):
         prepare(InMemory([*encoded(), TOKENIZER.encode("ACD")]), SPACE, Penalty())
 
 
@@ -297,7 +297,7 @@ def test_a_folder_gives_the_same_model_back(tmp_path: Path) -> None:
     assert (flat(again.model) == flat(rows.model)).all()
     text = (tmp_path / "config.json").read_text()
     (tmp_path / "config.json").write_text(text.replace('"columns": 5', '"columns": 6'))
-    with pytest.raises(StateError, match="no linear model that can be used"):
+    with pytest.raises(StateError, match="not a usable linear model"):
         linear.load(tmp_path, SPACE)
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     assert linear.load(tmp_path, SPACE) is None
@@ -330,7 +330,7 @@ def test_the_map_of_a_sequence_leaves_its_gaps_out() -> None:
     assert np.isnan(np.diag(whole.values)).all()
     norms = coupling_norms(rows.model)
     assert whole.values[1, 3] == pytest.approx(norms[1, 3])
-    with pytest.raises(UsageError, match="all of one length"):
+    with pytest.raises(UsageError, match="align all to one length"):
         coupling_map(rows, TOKENIZER.encode("ACD"))
 
 

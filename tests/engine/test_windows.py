@@ -227,7 +227,7 @@ def test_join_refuses_sequences_of_different_make():
 
 def test_a_window_without_room_is_refused():
     for cut in (windows, central_windows):
-        with pytest.raises(UsageError, match="max_length = 2 has no room"):
+        with pytest.raises(UsageError, match="max_length = 2 leaves no room"):
             cut(encode([1, 1, 1]), SPACE, 2)
 
 

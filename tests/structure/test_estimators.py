@@ -419,9 +419,9 @@ def test_auto_says_what_it_chooses(words: LoadedModel, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"estimator": "best"}, "estimator is one of"),
-        ({"distance": 0}, "at least 1 unit apart"),
-        ({"steps": 3}, "at least 10 steps"),
+        ({"estimator": "best"}, "estimator must be one of"),
+        ({"distance": 0}, "distance must be at least 1 unit"),
+        ({"steps": 3}, "steps must be at least 10"),
     ],
 )
 def test_settings_without_sense(settings: dict[str, Any], said: str) -> None:

@@ -103,9 +103,9 @@ def test_units_of_several_tokens_are_moved_whole() -> None:
     for one in null_sequences(named, space, 5):
         names = {10: 7, 11: 7, 12: 8, 13: 9, 14: 9}
         assert one.symbols[1:-1].tolist() == [names[token] for token in one.ids[1:-1].tolist()]
-    with pytest.raises(UsageError, match="cannot be moved alone"):
+    with pytest.raises(UsageError, match="not possible in these sequences"):
         list(null_sequences(replace(encoding, groups=np.array([-1, 0, 1, 0, 2, 2, -1], np.int32)), space, 1))
-    with pytest.raises(UsageError, match="cannot be moved alone"):
+    with pytest.raises(UsageError, match="not possible in these sequences"):
         list(null_sequences(replace(encoding, positions=np.arange(7, dtype=np.int32)), space, 1))
 
 

@@ -380,7 +380,7 @@ def test_units_that_cannot_be_moved_are_refused_before_anything_is_written(
     )
     for asked in (("--out", out), ("--set", "dry_run=true")):
         done = seqmlm("structure", folder, table, "--set", "null=3", *asked)
-        done.refused(2, "cannot be moved alone: leave out null")
+        done.refused(2, "not possible in these sequences; leave out null")
     assert not out.exists()
 
 

@@ -199,7 +199,7 @@ def test_a_unit_that_is_seen_is_read_where_no_other_token_shows_it() -> None:
 def test_what_is_not_there_is_named(tokenizer: NucleotideTokenizer) -> None:
     encoding, some = tokenizer.encode(RAW), np.array([3])
     for wrong in (np.array([99]), np.array([-1])):
-        with pytest.raises(UsageError, match="they count from 0"):
+        with pytest.raises(UsageError, match="are not all in a sequence"):
             tokenizer.units.ask(encoding, wrong, wrong)
     with pytest.raises(UsageError, match="asked"):
         tokenizer.units.ask(encoding, some, some[:0])

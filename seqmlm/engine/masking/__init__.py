@@ -1,1 +1,4 @@
-"""Maskers: which positions are predicted, and what is put there; fields set theirs in `Defaults.masking`."""
+"""Maskers: rules that select the positions to predict and what replaces them.
+
+Each domain declares its default masker in `Defaults.masking`.
+"""

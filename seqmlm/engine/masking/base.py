@@ -1,8 +1,9 @@
-"""The masker interface, its shared draws, and the `Corruptor` that applies masks to sequences.
+"""The masker interface, functions that maskers share, and the `Corruptor` that applies masks to sequences.
 
-A masker chooses the positions to predict; what is put there ([MASK], a random token or the token itself,
-80/10/10 by default) is decided here, the same for all maskers. Each masker declares how outcomes are shared.
-All draws are keyed by (seed, epoch, sample), so masks are the same for any number of workers and processes.
+A masker selects the positions to predict. The `Corruptor` decides what replaces each token there: [MASK], a
+random token, or the token itself (80/10/10 by default). This is the same for all maskers. Each masker
+declares which positions share the outcome. All random numbers depend on (seed, epoch, sample). Masks are
+therefore the same for any number of workers and processes.
 """
 
 from __future__ import annotations
@@ -26,18 +27,23 @@ Outcome = Literal["token", "unit", "run", "symbol"]
 
 @dataclass(frozen=True, kw_only=True)
 class MaskingConfig:
-    """How training corrupts its input.
+    """How training masks its input.
 
     Args:
-        masker: its versioned name; of a name alone, such as uniform, whole_unit or span, the newest version.
-        rate: expected share of tokens (or units) to predict, in [0, 1]; at least one is predicted.
-        mask, random, keep: shares that become [MASK], become a random token, or stay; they add up to 1.
-        replacement: random tokens are drawn uniformly, or by frequency in the training data ("unigram").
-        dynamic: new masks in each epoch; False repeats those of the first.
-        options: further arguments of the masker.
+        masker: name of the masker, such as "uniform.v1". A name without version, such as uniform, whole_unit
+            or span, selects the newest version.
+        rate: expected fraction of tokens (or units) to predict, in [0, 1]; at least one is predicted.
+        mask: fraction of the predicted tokens that is replaced by [MASK]. `mask`, `random` and `keep` add up
+            to 1.
+        random: fraction of the predicted tokens that is replaced by a random token.
+        keep: fraction of the predicted tokens that is not changed.
+        replacement: distribution of random tokens: "uniform", or "unigram" for their frequency in the
+            training data.
+        dynamic: whether each epoch has new masks; False repeats the masks of the first epoch.
+        options: options of the masker, by name.
 
     Raises:
-        UsageError: a share outside [0, 1], or shares that do not add up to 1.
+        UsageError: a fraction is outside [0, 1], or the three fractions do not add up to 1.
     """
 
     masker: str = "uniform.v1"
@@ -62,24 +68,26 @@ class MaskingConfig:
 
 
 class Masker(Protocol):
-    """Chooses the positions to predict.
+    """Selects the positions to predict.
 
-    A masker is constructed with `rate`, `space` and its own options, all by keyword.
+    A masker is constructed with `rate`, `space` and its own options, all by keyword. A masker that draws its
+    own random tokens is a `Replacer`. A masker with positions that always become [MASK] is a `Hider`.
 
     Attributes:
-        name: versioned name it is stored under.
-        outcome: whether [MASK] / random / keep is drawn for each token, once for all tokens of a unit,
-            once for each run of neighbouring positions, or once for all units of a symbol.
-
-    A masker that draws its own random tokens is a `Replacer`, one with positions that always become [MASK] a
-    `Hider`.
+        name: versioned name under which it is stored.
+        outcome: which positions share the outcome: [MASK], a random token, or the token itself. For "token",
+            none do. For "unit", all tokens of a unit do. For "run", neighbouring positions do. For "symbol",
+            all units of a symbol do.
     """
 
     name: ClassVar[str]
     outcome: ClassVar[Outcome]
 
     def select(self, encoding: Encoding, eligible: Bools, rng: np.random.Generator) -> Bools:
-        """(L,) positions to predict, within `eligible` (L,); at least one if the rule permits."""
+        """(L,) True at the positions to predict, all within `eligible` (L,).
+
+        At least one is selected if the rule permits it.
+        """
 
 
 @runtime_checkable
@@ -87,21 +95,26 @@ class Replacer(Protocol):
     """A masker that draws its own random tokens."""
 
     def replace(self, encoding: Encoding, swapped: NDArray[np.intp], rng: np.random.Generator) -> Ids:
-        """(S,) ordinary ids for the positions `swapped` (S,), ascending, of a sequence."""
+        """(S,) ordinary ids for the positions `swapped` (S,) of a sequence, which ascend."""
 
 
 @runtime_checkable
 class Hider(Protocol):
-    """A masker with positions that always become [MASK], whatever the shares of the config."""
+    """A masker with positions that always become [MASK], whatever the fractions in the config are."""
 
     def select_and_hide(
         self, encoding: Encoding, eligible: Bools, rng: np.random.Generator
     ) -> tuple[Bools, Bools]:
-        """(L,) positions to predict, as `select` gives them, and (L,) those of them that become [MASK]."""
+        """(L,) True at the positions to predict, as in `select`, and (L,) True where these become [MASK]."""
 
 
 class RateMasker:
-    """Base of maskers; `rate` is the expected share of tokens (or units) to select, in [0, 1]."""
+    """Base class of maskers.
+
+    Args:
+        rate: expected fraction of tokens (or units) to select, in [0, 1].
+        space: the vocabulary.
+    """
 
     outcome: ClassVar[Outcome] = "token"
 
@@ -110,10 +123,15 @@ class RateMasker:
 
 
 def make_masker(masker: type[Masker], config: MaskingConfig, space: TokenSpace) -> Masker:
-    """Construct a masker from its config.
+    """The masker for a config.
+
+    Args:
+        masker: class of the masker.
+        config: its settings.
+        space: the vocabulary.
 
     Raises:
-        UsageError: an unknown or missing option.
+        UsageError: an option is unknown or missing.
     """
     options = options_of(masker)
     check_options(config, options)
@@ -125,13 +143,13 @@ def make_masker(masker: type[Masker], config: MaskingConfig, space: TokenSpace) 
 
 
 def options_of(masker: type[Masker]) -> dict[str, inspect.Parameter]:
-    """The options of a masker by name: what it is constructed with beside `rate` and `space`."""
+    """The options of a masker by name: its parameters besides `rate` and `space`."""
     parameters = inspect.signature(masker).parameters
     return {key: value for key, value in parameters.items() if key not in ("rate", "space")}
 
 
 def check_options(config: MaskingConfig, known_options: Collection[str]) -> None:
-    """Refuse options that the masker does not know, with a UsageError that names the nearest one."""
+    """Raise a UsageError, with the nearest known name, for options that the masker does not have."""
     for key in config.options:
         if key not in known_options:
             near = nearest(key, known_options) if known_options else "; it takes none"
@@ -139,14 +157,14 @@ def check_options(config: MaskingConfig, known_options: Collection[str]) -> None
 
 
 def check_share(key: str, value: float) -> float:
-    """`value` if it lies in [0, 1], else a UsageError that names `key`."""
+    """`value` if it is in [0, 1], else a UsageError that names `key`."""
     if not 0 <= value <= 1:
         raise UsageError(f"masking key {key!r} must lie in [0, 1], not {value}")
     return value
 
 
 def eligible_tokens(encoding: Encoding, space: TokenSpace) -> Bools:
-    """(L,) the tokens that may be masked: not special, loss weight above 0."""
+    """(L,) True at the tokens that may be masked: not special, and with a loss weight above 0."""
     eligible = ~space.is_special.take(encoding.ids)  # takes half the time of indexing with int32
     eligible &= encoding.groups >= 0
     if encoding.weights is not None:
@@ -155,7 +173,7 @@ def eligible_tokens(encoding: Encoding, space: TokenSpace) -> Bools:
 
 
 def draw(n: int, rate: float, rng: np.random.Generator) -> Bools:
-    """(n,) each chosen with probability `rate`; if none is and n > 0, one chosen uniformly."""
+    """(n,) True with probability `rate` for each; if none is True and n > 0, one is chosen uniformly."""
     chosen = rng.random(n) < rate
     if n and not np.count_nonzero(chosen):
         chosen[int(rng.random() * n)] = True
@@ -163,10 +181,10 @@ def draw(n: int, rate: float, rng: np.random.Generator) -> Bools:
 
 
 def number_units(groups: Ids) -> tuple[NDArray[np.intp], int]:
-    """Number the units of some tokens from 0 in order of appearance.
+    """The number of the unit of each token, from 0 in order of appearance.
 
     Returns:
-        The unit number of each token, and how many units there are.
+        The unit number of each token, and the number of units.
 
     >>> number_units(np.array([4, 4, 7, 9, 9]))
     (array([0, 0, 1, 2, 2]), 3)
@@ -179,7 +197,7 @@ def number_units(groups: Ids) -> tuple[NDArray[np.intp], int]:
         return np.argsort(np.argsort(first))[numbers], len(first)
     changes = following != previous
     count = int(np.count_nonzero(changes)) + 1
-    if count == len(groups):  # every token is a unit, as in proteins
+    if count == len(groups):  # every token is a unit, for example in proteins
         return np.arange(count), count
     numbers = np.zeros(len(groups), dtype=np.intp)
     changes.cumsum(out=numbers[1:])
@@ -192,8 +210,8 @@ class Masked(NamedTuple):
     Args:
         ids: (L,) input ids.
         positions: (M,) positions to predict, ascending.
-        targets: (M,) the true ids there.
-        weights: (M,) loss weights, or None for all 1.
+        targets: (M,) true ids at these positions.
+        weights: (M,) weights in the loss, or None for 1 everywhere.
     """
 
     ids: Ids
@@ -203,20 +221,20 @@ class Masked(NamedTuple):
 
 
 class Corruptor:
-    """Corrupts sequences for training; a function of (seed, epoch, sample) only.
+    """Corrupts sequences for training; the result depends only on (seed, epoch, sample).
 
     Special tokens are never selected and never inserted. A random token is drawn independently of the true
-    one, so it may be the true one; a `Replacer` draws its own.
+    token, and may therefore be the same. A `Replacer` draws its own random tokens.
 
     Args:
-        config: shares of [MASK], random and kept tokens; static or dynamic.
-        masker: chooses the positions.
+        config: fractions of masked, random and unchanged tokens; static or dynamic masks.
+        masker: selects the positions.
         space: the vocabulary.
-        unigram: (V,) token frequencies or probabilities, for replacement = "unigram"; else None.
+        unigram: (V,) token frequencies or probabilities for replacement = "unigram"; else None.
         seed: any integer.
 
     Raises:
-        UsageError: `unigram` is missing or has no mass on ordinary tokens, or is combined with a masker that
+        UsageError: `unigram` is missing, has no mass on ordinary tokens, or is combined with a masker that
             draws its own random tokens.
     """
 
@@ -239,7 +257,7 @@ class Corruptor:
         self._below = _cumulative_shares(unigram, space) if config.replacement == "unigram" else None
 
     def __call__(self, encoding: Encoding, epoch: int, sample: int) -> Masked:
-        """Corrupt a copy of one sequence; static masks ignore `epoch`."""
+        """Corrupt a copy of one sequence; static masks do not depend on `epoch`."""
         rng = self._generator.at(epoch if self.config.dynamic else 0, sample)
         eligible = eligible_tokens(encoding, self.space)
         if self._hider is not None:
@@ -268,7 +286,7 @@ class Corruptor:
     def _outcomes(
         self, encoding: Encoding, positions: NDArray[np.intp], rng: np.random.Generator
     ) -> NDArray[np.float64]:
-        """(M,) a number in [0, 1) for each position, shared by those that share an outcome."""
+        """(M,) a random number in [0, 1) for each position, the same for positions that share an outcome."""
         if self.masker.outcome == "token":
             return rng.random(len(positions))
         if self.masker.outcome in ("unit", "symbol"):
@@ -281,14 +299,14 @@ class Corruptor:
 
 
 def _symbol_numbers(encoding: Encoding, positions: NDArray[np.intp]) -> Ids:
-    """(M,) a number for each position: its symbol's where it has one, else one of its unit's own."""
+    """(M,) a number for each position: that of its symbol, or one for its unit if it has no symbol."""
     assert encoding.symbols is not None
     symbols, groups = encoding.symbols[positions], encoding.groups[positions]
     return np.where(symbols >= 0, symbols, groups + (int(symbols.max(initial=-1)) + 1)).astype(np.int32)
 
 
 def _cumulative_shares(unigram: NDArray[np.float64] | None, space: TokenSpace) -> NDArray[np.float64]:
-    """(R,) cumulated shares of the ordinary tokens."""
+    """(R,) cumulative probabilities of the ordinary tokens."""
     if unigram is None or unigram.shape != (space.size,):
         raise UsageError(f"replacement = 'unigram' needs the frequencies of all {space.size} tokens")
     shares = np.asarray(unigram, dtype=np.float64)[space.ordinary]
@@ -301,7 +319,7 @@ def _cumulative_shares(unigram: NDArray[np.float64] | None, space: TokenSpace) -
 
 
 def uniform_units(encoding: Encoding, space: TokenSpace, rate: float, rng: np.random.Generator) -> Bools:
-    """(L,) whole units chosen at `rate`, at least one: the rule of every evaluation."""
+    """(L,) True at whole units chosen at `rate`, at least one; the rule of every evaluation."""
     eligible = eligible_tokens(encoding, space)
     numbers, count = number_units(encoding.groups[eligible])
     eligible[eligible] = draw(count, rate, rng)[numbers]

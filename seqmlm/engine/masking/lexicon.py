@@ -17,23 +17,26 @@ Mode = Literal["cloze", "nocloze", "mix"]
 
 
 class Lexicon(RateMasker):
-    """Selects whole units by whether they are in a lexicon.
+    """Selects whole units that are in a lexicon, or that are not.
 
-    `cloze` selects only words of the lexicon, `nocloze` only others; in `mix` a share p of the sequences
-    is treated as `cloze`, the rest, and any without a word of the lexicon, uniformly. As in the paper the
-    number of predictions is that of uniform masking: each of the k eligible of n units is selected with
-    probability min(1, rate n / k), at least one. If k = 0 (in `cloze`: no word of the lexicon in
-    the sequence) nothing is selected.
+    `cloze` selects only words of the lexicon, `nocloze` only other units. `mix` treats a fraction p of the
+    sequences as `cloze`. The other sequences, and those without a word of the lexicon, are masked uniformly.
+
+    As in the paper, the number of predictions equals that of uniform masking. If k of n units are eligible,
+    each is selected with probability min(1, rate n / k), and at least one is. If k = 0, nothing is selected;
+    for `cloze`, this means that the sequence has no word of the lexicon.
 
     Args:
-        rate: expected share of all units to select, in [0, 1].
-        words: the lexicon, each word as its token ids; a word matches if it is a whole unit.
-        ids: further words, of one token each.
-        mode: see above.
-        p: share of sequences that `mix` treats as `cloze`, in [0, 1]; for `mix` only.
+        rate: expected fraction of all units to select, in [0, 1].
+        space: the vocabulary.
+        words: the lexicon: each word as its token ids. A word matches if it is a whole unit.
+        ids: other words of the lexicon, of one token each.
+        mode: "cloze", "nocloze" or "mix".
+        p: fraction of the sequences that `mix` treats as `cloze`, in [0, 1]; only for `mix`.
 
     Raises:
-        UsageError: an empty lexicon, ids outside the ordinary vocabulary, or `p` missing or without `mix`.
+        UsageError: the lexicon is empty, ids are not ordinary ids of the vocabulary, or `p` is missing or
+            set without `mix`.
     """
 
     name: ClassVar[str] = "lexicon.v1"
@@ -54,7 +57,7 @@ class Lexicon(RateMasker):
             raise UsageError(f"masking key 'mode' must be one of {', '.join(get_args(Mode))}, not {mode!r}")
         if (p is not None) != (mode == "mix"):
             raise UsageError(
-                f"masking key 'p' belongs to mode 'mix' and to no other; mode is {mode!r}, p {p}"
+                f"masking key 'p' is needed for mode 'mix' and for no other; mode is {mode!r}, p is {p}"
             )
         self.words = {tuple(word) for word in words} | {(word_id,) for word_id in ids}
         if not self.words or () in self.words:
@@ -68,7 +71,7 @@ class Lexicon(RateMasker):
         self._among[[word[0] for word in self.words if len(word) > 1]] = True
 
     def select(self, encoding: Encoding, eligible: Bools, rng: np.random.Generator) -> Bools:
-        """(L,) positions to predict; none if no unit of this sequence is eligible."""
+        """(L,) True at the positions to predict; none if no unit of the sequence is eligible."""
         inner = (encoding.groups >= 0).nonzero()[0]
         numbers, count = number_units(encoding.groups[inner])
         admitted = np.zeros(count, dtype=np.bool_)
@@ -88,7 +91,7 @@ class Lexicon(RateMasker):
         return selected & eligible
 
     def _are_words(self, ids: Ids, numbers: NDArray[np.intp], count: int) -> Bools:
-        """(count,) whether each unit is a word of the lexicon."""
+        """(count,) True for each unit that is a word of the lexicon."""
         words = np.zeros(count, dtype=np.bool_)
         is_single = (np.bincount(numbers, minlength=count) == 1)[numbers]
         words[numbers[self._alone.take(ids) & is_single]] = True

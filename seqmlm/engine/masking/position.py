@@ -1,4 +1,4 @@
-"""`position.v1`: given positions, such as of an appended label (Zhang and Hashimoto 2021, section 3.2)."""
+"""`position.v1`: given positions, such as an appended label (Zhang and Hashimoto 2021, section 3.2)."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from seqmlm.parsing import Share
 
 
 class Position(RateMasker):
-    """Selects exactly the given positions with probability p, else others uniformly at `rate`.
+    """Selects exactly the given positions with probability p, and otherwise other tokens uniformly at `rate`.
 
-    So p is the rate at which the given positions are predicted: p = 1 always, p = 0 never. A sequence
-    without these positions is masked uniformly, one without others at these positions.
+    Thus p is the rate at which the given positions are predicted: always for p = 1, never for p = 0. A
+    sequence without these positions is masked uniformly. A sequence without other tokens is masked at these
+    positions.
 
     Args:
-        rate: share of the other tokens to select otherwise, in [0, 1].
-        positions: token positions, special tokens not counted: 0 is the first, -1 the last.
-        p: in [0, 1].
+        rate: fraction of the other tokens to select, in [0, 1].
+        space: the vocabulary.
+        positions: token positions without special tokens: 0 is the first token, -1 the last.
+        p: probability of selecting the given positions, in [0, 1].
 
     Raises:
-        UsageError: no positions.
+        UsageError: no positions are given.
     """
 
     name: ClassVar[str] = "position.v1"
@@ -37,7 +39,7 @@ class Position(RateMasker):
         self.positions, self.p = tuple(positions), check_share("p", p)
 
     def select(self, encoding: Encoding, eligible: Bools, rng: np.random.Generator) -> Bools:
-        """(L,) positions to predict."""
+        """(L,) True at the positions to predict."""
         inner = (encoding.groups >= 0).nonzero()[0]
         at_positions = np.zeros(len(eligible), dtype=np.bool_)
         at_positions[[inner[place] for place in self.positions if -len(inner) <= place < len(inner)]] = True

@@ -1,4 +1,4 @@
-"""`span.v1`: runs of consecutive units of geometric length (SpanBERT, Joshi et al. 2020)."""
+"""`span.v1`: runs of consecutive units, with geometric lengths (SpanBERT, Joshi et al. 2020)."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ from seqmlm.parsing import Share
 
 
 class Span(RateMasker):
-    """Selects spans of 1 to `max_units` units, P(length = k) proportional to p (1 - p)^(k - 1).
+    """Selects spans of 1 to `max_units` units, where P(length = k) is proportional to p (1 - p)^(k - 1).
 
-    Spans and geometric gaps of at least one unit alternate as a stationary process, so every unit is
-    selected with probability `rate` and spans are shortened only by the ends of the sequence. A (short)
-    sequence without a span gets one, of at most its share of units. With p = .2 and
-    max_units = 10 the mean span has 3.8 units.
+    Spans alternate with geometric gaps of at least one unit, as a stationary process. Every unit is
+    therefore selected with probability `rate`, and only the ends of the sequence shorten spans. A short
+    sequence without a span gets one, which has at most the fraction `rate` of its units, or one unit. With p
+    = .2 and max_units = 10, a span has 3.8 units on average.
 
     Args:
-        rate: share of units to select, in [0, m / (m + 1)] for spans of m units on average.
-        p: in (0, 1].
-        max_units: longest span, at least 1.
+        rate: fraction of units to select, in [0, m / (m + 1)] for spans of m units on average.
+        space: the vocabulary.
+        p: parameter of the geometric distribution, in (0, 1]; lower values give longer spans.
+        max_units: number of units of the longest span, at least 1.
+
+    Raises:
+        UsageError: an option is out of range, or `rate` leaves no gap between spans.
     """
 
     name: ClassVar[str] = "span.v1"
@@ -47,7 +51,7 @@ class Span(RateMasker):
         self._gap_ends = min(rate / (mean * (1 - rate)), 1.0)
 
     def select(self, encoding: Encoding, eligible: Bools, rng: np.random.Generator) -> Bools:
-        """(L,) positions to predict."""
+        """(L,) True at the positions to predict."""
         selected = np.zeros(len(eligible), dtype=np.bool_)
         numbers, count = number_units(encoding.groups[eligible])
         if count:
@@ -55,7 +59,7 @@ class Span(RateMasker):
         return selected
 
     def _units(self, count: int, rng: np.random.Generator) -> Bools:
-        """(count,) the selected units."""
+        """(count,) True at the selected units."""
         units = np.zeros(count, dtype=np.bool_)
         first, starts = rng.random(), rng.random(count) < self._gap_ends
         free = 1

@@ -1,8 +1,8 @@
 """`token_class.v1`: masking rates by token class, and all occurrences of a name together.
 
-An identifier that occurs elsewhere in the sequence can be copied; DOBF (Roziere et al. 2021) hides all
-occurrences at once. Commas and brackets are easy and frequent; a rate for each class spends the budget where
-there is something to learn.
+An identifier that occurs elsewhere in the sequence can be copied from there. DOBF (Roziere et al. 2021)
+therefore hides all occurrences at once. Commas and brackets are easy and frequent. Rates for each class
+spend the masks on tokens that are worth learning.
 """
 
 from __future__ import annotations
@@ -22,28 +22,30 @@ Shares = NDArray[np.float64]
 
 
 class TokenClass(RateMasker):
-    """Selects whole units at rates by class, with a fixed total.
+    """Selects whole units at rates that depend on their class, with a fixed total.
 
-    A sequence of n eligible tokens has n * `rate` of them selected in expectation: unit u, of class c, is
-    selected with probability min(1, f * rate of c), f being the same for all units of the sequence. With
-    probability `together` the units of one symbol (the occurrences of an identifier in its scope) are tied:
-    all of them are selected or none is, with the mean of their probabilities, which keeps the expectation.
-    Otherwise they are selected one by one. At least one unit is selected.
+    In a sequence of n eligible tokens, n * `rate` are selected in expectation. A unit of class c is selected
+    with probability min(1, f * rate of c), where f is the same for all units of the sequence.
 
-    [MASK], random or kept is drawn once for all selected tokens of a symbol, and once for every other unit:
-    a kept occurrence would reveal the others. A random token comes with probability `in_class` from the
-    tokens of the same class in the sequence, else from the whole vocabulary.
+    With probability `together`, the units of one symbol are tied, such as the occurrences of an identifier
+    in its scope. Either all are selected or none, with the mean of their probabilities, which keeps the
+    expectation. Otherwise they are selected independently. At least one unit is selected.
+
+    The outcome ([MASK], random or unchanged) is drawn once for all selected tokens of a symbol, and once for
+    every other unit. Otherwise an unchanged occurrence would reveal the others. With probability `in_class`,
+    a random token comes from the tokens of the same class in the sequence, else from the whole vocabulary.
 
     Args:
-        rate: expected share of tokens to select, in [0, 1].
-        classes: names of the classes, in the order of their numbers; the tokenizer knows them.
-        class_rates: relative rate of each class, in the same order.
-        rates: changed rates by class name; a class with 0 is never selected.
-        together: probability that a symbol's occurrences are tied, in [0, 1].
+        rate: expected fraction of tokens to select, in [0, 1].
+        space: the vocabulary.
+        classes: names of the classes, in the order of their numbers; the tokenizer supplies them.
+        class_rates: relative rate of each class, by name.
+        rates: relative rates that replace those of `class_rates`, by name; a class with 0 is never selected.
+        together: probability that the occurrences of a symbol are tied, in [0, 1].
         in_class: probability that a random token comes from the same class, in [0, 1].
 
     Raises:
-        UsageError: a class that does not exist, a rate below 0, or no class with a rate above 0.
+        UsageError: a class does not exist, a rate is below 0, or no class has a rate above 0.
     """
 
     name: ClassVar[str] = "token_class.v1"
@@ -76,7 +78,7 @@ class TokenClass(RateMasker):
         self._is_special = space.is_special
 
     def select(self, encoding: Encoding, eligible: Bools, rng: np.random.Generator) -> Bools:
-        """(L,) positions to predict; none if every eligible class has rate 0."""
+        """(L,) True at the positions to predict; none if every eligible class has rate 0."""
         selected = np.zeros(len(eligible), dtype=np.bool_)
         inner = eligible.nonzero()[0]
         numbers, count = number_units(encoding.groups[inner])
@@ -111,7 +113,7 @@ class TokenClass(RateMasker):
         first: NDArray[np.intp],
         rng: np.random.Generator,
     ) -> Bools:
-        """(U,) the selected units."""
+        """(U,) True at the selected units."""
         draws = rng.random(len(shares))
         if encoding.symbols is not None and self.together:
             named = ((encoding.symbols[first] >= 0) & (shares > 0)).nonzero()[0]
@@ -141,7 +143,10 @@ class TokenClass(RateMasker):
 
 
 def _shares(rates: Shares, sizes: Shares, budget: float) -> Shares:
-    """(U,) min(1, f * rates), with f such that sum(shares * sizes) = budget, or all 1 if it takes more."""
+    """(U,) min(1, f * rates), with f such that sum(shares * sizes) = budget.
+
+    If the budget is larger than the sum of the sizes, all are 1.
+    """
     shares = np.zeros(len(rates))
     free = rates > 0
     while free.any():

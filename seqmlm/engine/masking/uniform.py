@@ -1,4 +1,4 @@
-"""`uniform.v1`: every token with the same probability (Devlin et al. 2019)."""
+"""`uniform.v1`: every token is selected with the same probability (Devlin et al. 2019)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from seqmlm.engine.types import Bools, Encoding
 
 
 class Uniform(RateMasker):
-    """Selects each token on its own with probability `rate`."""
+    """Selects each token independently with probability `rate`."""
 
     name: ClassVar[str] = "uniform.v1"
 
     def select(self, encoding: Encoding, eligible: Bools, rng: np.random.Generator) -> Bools:
-        """(L,) positions to predict."""
+        """(L,) True at the positions to predict."""
         selected = np.zeros(len(eligible), dtype=np.bool_)
         selected[eligible] = draw(int(np.count_nonzero(eligible)), self.rate, rng)
         return selected

@@ -13,30 +13,31 @@ from seqmlm.engine.types import Bools, Encoding, Ids, TokenSpace
 from seqmlm.errors import UsageError
 from seqmlm.parsing import Share
 
-# Whole visits or families may take up to this many times the rate, otherwise often none would fit.
+# Whole visits or families may take up to this many times the rate. With a lower limit, often none would fit.
 _MOST = 5 / 3
 
 
 class Visit:
-    """Selects in one of three ways, drawn for each sequence.
+    """Selects units in one of three ways, drawn for each sequence.
 
-    *Codes*: each unit on its own at `rate`. *Visits*: whole sets of units that share a position, in random
-    order, each that keeps the total within 5/3 of the rate, until the rate is reached; all of them become
-    [MASK] (their number stays visible). *Families*: likewise all units of one symbol, wherever in the
-    sequence, since a chronic code is repeated at every visit and could be copied from there. If nothing
-    fits, or the encoding has no positions (or symbols), codes are selected.
+    *Codes*: each unit independently at `rate`. *Visits*: whole sets of units at the same position. Sets are
+    taken in random order, as long as the total stays within 5/3 of the rate, until the rate is reached. All
+    their units become [MASK], and their number stays visible. *Families*: in the same way, all units of one
+    symbol, anywhere in the sequence. A chronic code is repeated at every visit and could otherwise be copied
+    from another visit. If no set fits, or the encoding has no positions (or symbols), codes are selected.
 
-    A random token comes from the pool of the true one (codes of the same vocabulary); if a unit has
-    a family token first, it is a random code with its own family.
+    A random token comes from the pool of the true token (codes of the same vocabulary). If a unit begins
+    with a family token, it becomes a random code with its own family.
 
     Args:
-        rate: expected share of units to select, in [0, 1].
-        visits, families: shares of the sequences treated in these ways, together at most 1.
-        pools: sets of interchangeable ids; ids in none are replaced by any ordinary id.
-        parents: id to the id before it in its unit.
+        rate: expected fraction of units to select, in [0, 1].
+        space: the vocabulary.
+        visits, families: fractions of the sequences that are masked in these two ways, together at most 1.
+        pools: sets of interchangeable ids; an id in no set is replaced by any ordinary id.
+        parents: for an id, the id before it in its unit.
 
     Raises:
-        UsageError: a share outside [0, 1], or a special id in a pool.
+        UsageError: a fraction is outside [0, 1], or a special id is in a pool.
     """
 
     name: ClassVar[str] = "visit.v1"
@@ -70,13 +71,16 @@ class Visit:
             self._parent[token] = parent
 
     def select(self, encoding: Encoding, eligible: Bools, rng: np.random.Generator) -> Bools:
-        """(L,) positions to predict."""
+        """(L,) True at the positions to predict."""
         return self.select_and_hide(encoding, eligible, rng)[0]
 
     def select_and_hide(
         self, encoding: Encoding, eligible: Bools, rng: np.random.Generator
     ) -> tuple[Bools, Bools]:
-        """(L,) positions to predict; (L,) those that always become [MASK]: whole visits."""
+        """(L,) True at the positions to predict; (L,) True at those that always become [MASK].
+
+        The latter are the units of whole visits.
+        """
         selected, hidden = np.zeros((2, len(eligible)), dtype=np.bool_)
         places = eligible.nonzero()[0]
         numbers, count = number_units(encoding.groups[places])
@@ -97,10 +101,11 @@ class Visit:
         return selected, hidden
 
     def _whole_sets(self, sets: Ids, rng: np.random.Generator) -> Bools | None:
-        """(U,) the units of randomly chosen sets; None if no set fits.
+        """(U,) True at the units of randomly chosen sets; None if no set fits.
 
         Args:
-            sets: (U,) number of the set each unit is in, -1 for none.
+            sets: (U,) number of the set of each unit, -1 for none.
+            rng: source of random numbers.
         """
         set_numbers, member = np.unique(sets, return_inverse=True)
         sizes = np.bincount(member)
@@ -117,14 +122,14 @@ class Visit:
         return chosen[member] if total else None
 
     def replace(self, encoding: Encoding, swapped: NDArray[np.intp], rng: np.random.Generator) -> Ids:
-        """(S,) ids of the same pool as the true ones; units with a parent get another pair."""
+        """(S,) ids from the same pool as the true ids; units with a parent get another pair."""
         ids = encoding.ids[swapped]
         pool = self._pool[ids]
         replacements: Ids = self._pools[
             self._first[pool] + (rng.random(len(ids)) * self._size[pool]).astype(np.int64)
         ]
         inside = encoding.groups[swapped]
-        # A parent is directly before its token, in the same unit.
+        # A parent is the token directly before its token, in the same unit.
         pair = (inside[1:] == inside[:-1]) & (self._parent[ids[1:]] == ids[:-1]) & (ids[:-1] >= 0)
         fronts = pair.nonzero()[0]
         replacements[fronts] = np.where(
@@ -136,7 +141,7 @@ class Visit:
 
 
 def _unit_sets(sets: Ids, numbers: NDArray[np.intp], count: int) -> Ids:
-    """(U,) the set of each unit's first token, from that of each token."""
+    """(U,) set of the first token of each unit, from the set of each token."""
     first = np.full(count, -1, dtype=np.int32)
     first[numbers[::-1]] = sets[::-1]
     return first

@@ -87,8 +87,8 @@ def test_mix_treats_its_share_of_sequences_as_cloze(space):
         ({"ids": [3]}, "special token or one outside"),
         ({"ids": [40]}, "special token or one outside"),
         ({"ids": [7], "mode": "closed"}, "'mode' must be one of cloze, nocloze, mix, not 'closed'"),
-        ({"ids": [7], "mode": "mix"}, "'p' belongs to mode 'mix'"),
-        ({"ids": [7], "mode": "cloze", "p": 0.5}, "'p' belongs to mode 'mix'"),
+        ({"ids": [7], "mode": "mix"}, "'p' is needed for mode 'mix'"),
+        ({"ids": [7], "mode": "cloze", "p": 0.5}, "'p' is needed for mode 'mix'"),
         ({"ids": [7], "mode": "mix", "p": 1.5}, "'p' must lie in"),
     ],
 )
