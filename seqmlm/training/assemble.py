@@ -188,8 +188,8 @@ class Training(Objective):
         if self.best is not None and self.best.replaced is not None:
             console.message(
                 f"kept earlier weights: {self.best.value:.3f} bits per {self.corpus.unit} instead of "
-                f"{self.best.replaced:.3f}, because the last weights had begun to memorize. Train for a shorter "
-                "time, or on more data"
+                f"{self.best.replaced:.3f}, because the last weights had begun to memorize. Train "
+                "for a shorter time, or on more data"
             )
         return outcome
 
