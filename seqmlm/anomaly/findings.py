@@ -1,8 +1,9 @@
-"""Findings: alarmed rows as tools of code review take them, with a place, a sentence and fingerprints.
+"""Findings: rows with an alarm, in the form for code review tools, with a place, a message and fingerprints.
 
-Fingerprints are equal for the same finding after lines above it came or went. There are two of each, as
-SARIF's partial fingerprints: one of the place (file, function, the line's words), which is looked for
-first, and one of the content alone, which finds it again in a file that was renamed.
+The fingerprints of a finding stay the same when lines above it are added or removed. Each finding has two,
+which are partial fingerprints of SARIF. The first identifies the place: file, function and the words of the
+line. Tools search for it first. The second identifies only the content. With it, tools find the finding in a
+file that was renamed.
 """
 
 from __future__ import annotations
@@ -19,26 +20,27 @@ from seqmlm.errors import number_of
 
 PLACE, CONTENT = "seqmlmPlace/v1", "seqmlmContent/v1"
 
-_EXPECTED = 1.0  # bits: what was more likely than all else is not called unexpected
+_EXPECTED = 1.0  # bits; a unit below this is more likely than all others together, and is not reported
 
 State = Literal["new", "unchanged", "absent"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """An alarmed row for tools of code review.
+    """A row with an alarm, for code review tools.
 
     Args:
-        rule: the level it was found at ("line").
-        message: a sentence for a person.
-        uri: the file, relative where the user named it so, with "/".
-        first_line, last_line: 1-based.
-        columns: 1-based first and behind the last, in characters; None for whole lines.
-        scope: full name of the function it is in, or None.
-        fingerprints: name to value; equal ones are the same finding.
-        p_value: share of normal rows that are at least as unusual, or None.
-        score: of the level.
-        state: against a baseline; None without one.
+        rule: the name of its level, such as "line".
+        message: a sentence for people.
+        uri: the file, with "/". It is relative if the user gave a relative path.
+        first_line, last_line: line numbers, counted from 1.
+        columns: first column and the column after the last, in characters, counted from 1. None for whole
+            lines.
+        scope: the full name of the function that contains it, or None.
+        fingerprints: name -> value. Findings with equal values are the same finding.
+        p_value: the fraction of normal rows that are at least as unusual, or None.
+        score: the score of the row at its level.
+        state: the state compared with a baseline, or None without a baseline.
     """
 
     rule: str
@@ -55,7 +57,10 @@ class Finding:
 
 
 def finding(rule: str, row: Row, scored: ScoredRecord, p_value: float | None, message: str) -> Finding:
-    """The finding of an alarmed row; without `fingerprints` in its `extra` every run finds it anew."""
+    """The finding of a row with an alarm.
+
+    If `extra` of the row has no `fingerprints`, every run reports a new finding.
+    """
     extra: Mapping[str, Any] = row.extra
     last = int(extra.get("last_line", row.line))
     columns = None
@@ -86,15 +91,16 @@ def finding_message(
     unit: bool = True,
     meaning: Callable[[str], str | None] = lambda text: None,
 ) -> str:
-    """The message of a finding: how unusual a row is, by which statistic, and its least expected unit.
+    """The message of a finding: how unusual the row is, by which statistic, and its least expected unit.
 
     Args:
-        rule: name of the level.
-        p_value: share of normal rows that are at least as unusual; None where that is not known.
-        why: a sentence on the statistic that decides, or "".
-        beyond: number of normal rows, if all are less unusual and the p-value is extrapolated; else None.
-        unit: name the least expected unit, too: not where the statistic is not of surprisals.
-        meaning: of a unit with this spelling, or None.
+        rule: the name of the level.
+        p_value: the fraction of normal rows that are at least as unusual, or None if it is unknown.
+        why: a sentence about the statistic with the smallest p-value, or "".
+        beyond: the number of normal rows, if all are less unusual and the p-value is extrapolated. Otherwise
+            None.
+        unit: whether to name the least expected unit. False if the statistic is not based on surprisals.
+        meaning: returns the description of a unit with a given text, or None.
     """
     begin = f"An unusual {rule}"
     if p_value is not None:
@@ -103,7 +109,7 @@ def finding_message(
         begin = f"More unusual than all {number_of(beyond, rule)} that it is compared with"
     begin = " ".join(filter(None, (f"{begin}.", why)))
     if row.score is None:
-        return f"An unfamiliar {rule}: the model knows nothing of what it holds."
+        return f"An unfamiliar {rule}: the model cannot score any of its units."
     bits = scored.surprisal[row.units]
     if not unit or not len(bits):
         return begin
@@ -117,13 +123,17 @@ def finding_message(
 
 
 def record_uri(scored: ScoredRecord) -> str:
-    """The file of a record: as the user named it, or the record's id where that is no relative path."""
+    """The file of a record, as the user named it. If that is not a relative path, the id of the record."""
     source = PurePath(scored.record.source)
     return scored.record.id if source.is_absolute() or str(source) == "-" else source.as_posix()
 
 
 class Fingerprints:
-    """The fingerprints of the findings of one file (its path, as they name it), to be asked for in order."""
+    """Computes the fingerprints of the findings in one file. Findings must be passed in order.
+
+    Args:
+        path: the path of the file, as findings name it.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -133,9 +143,10 @@ class Fingerprints:
         """The fingerprints of a finding by name, in hex.
 
         Args:
-            rule: of the finding.
-            scope: full name of the function or class it is in.
-            text: of the finding, without white space. Equal texts in one scope have different fingerprints.
+            rule: the rule of the finding.
+            scope: the full name of the function or class that contains it.
+            text: the text of the finding; white space is ignored. Equal texts in one scope get different
+                fingerprints.
         """
         key = (rule, scope, "".join(text.split()))
         number = str(self._seen[key])
@@ -144,7 +155,7 @@ class Fingerprints:
 
 
 def _hex(*parts: str) -> str:
-    """A hash of some texts, in hex."""
-    # The length in front of each part: no two lists of parts look alike.
+    """A hash of a list of texts, in hex."""
+    # Each part is preceded by its length, so that different lists never give the same text.
     joined = "".join(f"{len(part)}:{part}" for part in parts)
     return sha256(joined.encode("utf-8", "surrogatepass")).hexdigest()[:32]

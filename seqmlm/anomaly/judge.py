@@ -1,30 +1,38 @@
-"""What normal rows look like, and how unusual a new one is among them: p-values without labels.
+"""Calibration with normal rows, and the p-values of new rows; no labels are used.
 
-Each statistic becomes its tail p-value among normal rows of similar length, and these are fused
-(`FUSIONS`). Statistics depend on each other, so the fused statistic has no known distribution: it is ranked
-among normal rows again, which are not those the statistics' ranks were estimated on. To this end rows are
-cross-fitted in five folds of whole records: each fold is ranked by statistics estimated on the other four. A
-new row is fused by each of the five and compared with the rows of that fold only,
+Each statistic of a row is converted to its p-value among normal rows of similar length. These p-values are
+combined into one fused statistic (`FUSIONS`). The statistics depend on each other, so the distribution of the
+fused statistic is unknown. Therefore the fused statistic is ranked among normal rows again. These must be
+other rows than those that the ranks of the statistics were estimated on.
 
-    p = (1 + rows of its fold that are as unusual or more, added over folds) / (n + 1),
+**Cross-fitting.** The rows are divided into five folds of whole records. Each fold is ranked by statistics
+estimated on the other four. A new row is fused with the ranks of each fold, and compared only with the rows
+of that fold:
 
-the cross-conformal p-value of Vovk (2015). It keeps to about alpha; what is proven, if each record has one
-row, is P(p <= alpha) <= 2 alpha + 2 (1 - 1/K) / (n/K + 1) with K folds (the CV+ of Barber, Candes, Ramdas &
-Tibshirani 2021). Where half of the rows teach and the others are ranked, rates realised spread by up to twice
-as much, and only rates twice as large are known. From 10,000 rows on that does not matter, and is what is
-done (split conformal prediction: Vovk, Gammerman & Shafer 2005): under exchangeability, P(p <= alpha) <=
-alpha for every alpha of at least 1 / (n + 1). A single statistic needs no fusion and no division: it is
-ranked among all rows of its length bin.
+    p = (1 + rows of its fold that are as unusual or more, added over folds) / (n + 1)
 
-Statistics that no model is asked for can be known of far more rows, those of the training data, and are
-judged among these (`TwoPopulations`). Of two such p-values, each valid whatever the other is, twice the
-smaller one is a p-value (Bonferroni). That of fewer rows is then not extrapolated: the other one guarantees
-less.
+This is the cross-conformal p-value of Vovk (2015). Its false positive rate is about alpha. If each record has
+one row, a bound for K folds is proven (CV+ of Barber, Candes, Ramdas & Tibshirani 2021):
 
-Which statistics are fused, and how, each level declares. Fisher's sum suits a few statistics that
-measure different things. Ten correlated statistics, of which a fault moves two or three, dilute it; the
-harmonic mean is dominated by the smallest p-values, as their minimum is, but distinguishes one small p-value
-from several.
+    P(p <= alpha) <= 2 alpha + 2 (1 - 1/K) / (n/K + 1)
+
+**Splitting.** An alternative is to estimate with half of the rows and rank the others. With few rows, the
+realised rates then vary up to twice as much, and only rates twice as large are possible. From 10,000 rows on,
+this does not matter, and the rows are split (split conformal prediction: Vovk, Gammerman & Shafer 2005).
+Under exchangeability, P(p <= alpha) <= alpha for every alpha of at least 1 / (n + 1).
+
+**One statistic.** A single statistic needs no fusion and no division. It is ranked among all rows of its
+length bin.
+
+**Two populations.** Statistics that need no model are known for many more rows: those of the training data.
+They are compared with these (`TwoPopulations`). Both p-values are valid by themselves, so twice the smaller
+one is a valid p-value (Bonferroni). The p-value from fewer rows is then not extrapolated, because the other
+one guarantees smaller rates.
+
+**Fusion.** Each level declares which statistics are fused, and how. Fisher's sum is good for a few statistics
+that measure different things. With ten correlated statistics, a fault changes only two or three, and the
+others dilute the sum. The harmonic mean depends mainly on the smallest p-values, like their minimum. Unlike
+the minimum, it distinguishes one small p-value from several.
 """
 
 from __future__ import annotations
@@ -46,22 +54,22 @@ Fusion = Literal["fisher", "harmonic"]
 HARMONIC: Fusion = "harmonic"
 
 MANY, _FOLDS = 10_000, 5
-"""Rows from which one half teaches; in how many folds fewer are cross-fitted."""
+"""Number of rows from which they are split in halves, and number of folds for fewer rows."""
 _MOST_SIMILAR = 40
-"""Most bins of lengths where statistics are fused."""
-# Fewest rows of a length bin. Without fusion its ranks are the result and must resolve small rates.
+"""Maximum number of length bins if statistics are fused."""
+# Fewest rows in a length bin. Without fusion, its ranks are the result and must resolve small rates.
 _FEWEST_ALONE, _FEWEST_FUSED = 200, 50
 
 
 def fisher(p_values: Statistics) -> Doubles:
-    """(M,) -2 sum log p over statistics, all with equal weight (Fisher 1932); higher is more unusual."""
+    """(M,) -2 sum log p over statistics with equal weights (Fisher 1932); higher is more unusual."""
     return np.asarray(-2.0 * np.sum([np.log(p) for p in p_values.values()], axis=0), dtype=np.float64)
 
 
 def harmonic(p_values: Statistics) -> Doubles:
-    """(M,) minus the log of the statistics' harmonic mean p-value (Wilson 2019); higher is more unusual.
+    """(M,) minus the log of the harmonic mean of the p-values (Wilson 2019); higher is more unusual.
 
-    In its upper tail it is the Cauchy combination of Liu and Xie (2020).
+    In its upper tail, it equals the Cauchy combination of Liu and Xie (2020).
     """
     from scipy.special import logsumexp
 
@@ -73,22 +81,22 @@ FUSIONS: Mapping[Fusion, Callable[[Statistics], Doubles]] = {"fisher": fisher, "
 
 
 def fuse(p_values: Statistics, fusion: Fusion) -> Doubles:
-    """(M,) the fused statistic of (M,) p-values by name; higher is more unusual."""
+    """(M,) the fused statistic of p-values (name -> (M,)); higher is more unusual."""
     rows = len(next(iter(p_values.values())))
     if rows == 1:
-        # numpy adds up a single column in another order than several, and equal rows must stay equal.
+        # numpy adds a single column in another order than several columns. Equal rows must get equal results.
         p_values = {name: np.repeat(p, 2) for name, p in p_values.items()}
     return FUSIONS[fusion](p_values)[:rows]
 
 
 @dataclass(frozen=True, eq=False)
 class Judgement:
-    """How unusual M rows are among normal ones.
+    """How unusual M rows are compared with normal rows.
 
     Args:
-        p_value: (M,) in (0, 1]; smaller is more unusual.
-        p_values: name -> (M,) those of a statistic, 1 where it does not apply.
-        extrapolated: (M,) True where the row is beyond all normal ones and the p-value comes from the tail.
+        p_value: (M,) p-values in (0, 1]; smaller is more unusual.
+        p_values: statistic -> (M,) its p-values, 1 where it does not apply.
+        extrapolated: (M,) True if the row is beyond all normal rows and its p-value comes from the tail.
     """
 
     p_value: Doubles
@@ -98,14 +106,15 @@ class Judgement:
 
 @dataclass(frozen=True, eq=False)
 class Fold:
-    """How the rows of a fold are fused: by ranks of the statistics of all other rows.
+    """One fold: ranks estimated on all other rows, and the fused statistics of its own rows.
 
     Args:
-        ranks: of each statistic.
-        level: ranks by length of the fused statistic of the rows that estimate it, which it is expressed by;
-            None where there is one bin of lengths. Without this the fused statistic of short rows, whose
-            statistics have many ties, would be less than that of long ones, and their p-values larger.
-        fused: (K,) that of the fold's own rows, ascending.
+        ranks: the ranks of each statistic.
+        level: ranks of the fused statistic by length, from the rows that estimate `ranks`. The fused
+            statistic is converted to these ranks. None if there is only one length bin. The statistics of
+            short rows have many ties. Without this conversion, the fused statistic of short rows would be
+            smaller than that of long rows, and their p-values larger.
+        fused: (K,) the fused statistics of the fold's own rows, ascending.
     """
 
     ranks: Mapping[str, Ranks]
@@ -114,7 +123,7 @@ class Fold:
 
     @classmethod
     def of(cls, statistics: Statistics, lengths: Longs, teaches: Bools, fusion: Fusion) -> Fold:
-        """From (N,) statistics and lengths; `teaches` is True for rows that are not the fold's own."""
+        """The fold of (N,) statistics and lengths; `teaches` is True for rows outside of the fold."""
         edges = length_edges(lengths[teaches], _FEWEST_FUSED, _MOST_SIMILAR)
         teaching, ranked = (
             {name: values[rows] for name, values in statistics.items()} for rows in (teaches, ~teaches)
@@ -129,11 +138,12 @@ class Fold:
     def scores(
         self, statistics: Statistics, lengths: Longs, fusion: Fusion
     ) -> tuple[Doubles, dict[str, Doubles]]:
-        """(M,) the fused statistic, and name -> (M,) p-values.
+        """(M,) the fused statistic, and statistic -> (M,) p-values.
 
-        Where one of K statistics is infinite, and of no normal row of about that length, a Kth of its
-        p-value is fused: among few rows its rank is that of the largest finite one, which one row or another
-        has in each statistic. What is fused is ranked again, so this is valid.
+        If one of K statistics of a row is infinite, its p-value is divided by K before fusion. This applies
+        only if no normal row of similar length has an infinite value. Among few rows, an infinite value would
+        otherwise rank no higher than the largest finite value, and every statistic has such a row. The result
+        is valid because the fused statistic is ranked again.
         """
         p_values = {name: ranks.p_values(statistics[name], lengths)[0] for name, ranks in self.ranks.items()}
         fused = dict(p_values)
@@ -147,14 +157,17 @@ class Fold:
 
 @dataclass(frozen=True, eq=False)
 class Normal:
-    """Calibration by normal rows of a level: sorted values of each statistic, never which belong together.
+    """Calibration with the normal rows of a level.
+
+    It stores the sorted values of each statistic, never the values of one row together.
 
     Args:
-        folds: several, or one where rows are many.
-        rows: number of rows that it was made of.
-        fusion: how the statistics' p-values become the fused statistic.
-        tail: (4,) of the fused statistic, where the least of a row's values in the folds lies.
-        unfamiliar: further normal rows of which no statistic is known.
+        folds: several folds, or one if there are many rows or there is one statistic.
+        rows: number of normal rows.
+        fusion: how the p-values of the statistics are combined.
+        tail: (4,) the tail of the fused statistic (`fit_tail`). For a new row, the smallest of its values
+            over the folds is compared with it.
+        unfamiliar: number of additional normal rows for which no statistic is known.
     """
 
     folds: tuple[Fold, ...]
@@ -173,17 +186,19 @@ class Normal:
         fusion: Fusion = "fisher",
         records: NDArray[Any] | None = None,
     ) -> Normal:
-        """Estimate the distribution of normal rows; the seed is of their division.
+        """Estimate the distribution of normal rows.
 
         Args:
-            statistics: statistic -> (N,) statistics of normal rows, higher = more unusual; NaN where one does
-                not apply, infinity where it could not be more unusual.
-            lengths: (N,) units of the rows.
-            records: (N,) what each row is of, as numbers: rows of one record are in one fold. Default: each
-                row is a record.
+            statistics: statistic -> (N,) values of normal rows; higher is more unusual. NaN means that it
+                does not apply, infinity that it cannot be more unusual.
+            lengths: (N,) number of units of each row.
+            seed: seed of the division into folds or halves.
+            fusion: how the p-values of the statistics are combined.
+            records: (N,) number of the record of each row. Rows of one record are in one fold. By default,
+                each row is a record.
 
         Raises:
-            DataError: no rows, or no statistics.
+            DataError: there are no rows, or no statistics.
         """
         values, sizes = _arrays(statistics, lengths)
         n = len(sizes)
@@ -194,8 +209,8 @@ class Normal:
         if len(values) == 1:
             edges = length_edges(sizes, _FEWEST_ALONE)
             ranked = np.ones(n, dtype=np.bool_)
-            # A row whose length determined the start of a bin is not exchangeable with a new row: with it in
-            # the bin, a new row would rank one place too high.
+            # A row whose length determined the start of a bin is not exchangeable with a new row. If it were
+            # in the bin, a new row would rank one place too high.
             ranked[[np.flatnonzero(sizes == edge)[0] for edge in edges.tolist()]] = False
             ranks = {name: Ranks.of(column[ranked], sizes[ranked], edges) for name, column in values.items()}
             return cls((Fold(ranks, None, np.zeros(0)),), n, fusion, NO_TAIL)
@@ -214,38 +229,38 @@ class Normal:
 
     @property
     def applying(self) -> tuple[str, ...]:
-        """Names of the statistics that some normal row has."""
+        """Names of the statistics that apply to at least one normal row."""
         ranks = self.folds[0].ranks
         return tuple(name for name in ranks if any((values > -np.inf).any() for values in ranks[name].bins))
 
     @property
     def _only_ranks(self) -> Ranks | None:
-        """The ranks of the only statistic, which are the result; None where several are fused."""
+        """The ranks of the only statistic, which are the result; None if several are fused."""
         return next(iter(self.folds[0].ranks.values())) if len(self.statistics) == 1 else None
 
     @property
     def ranked(self) -> int:
-        """Rows that p-values rank among: those of the fused statistic, or of the smallest length bin."""
+        """Number of rows behind a p-value: rows with a fused statistic, or in the smallest length bin."""
         if (ranks := self._only_ranks) is not None:
             return min(len(values) for values in ranks.bins)
         return sum(len(fold.fused) for fold in self.folds)
 
     @property
     def smallest_rate(self) -> float:
-        """The smallest false positive rate it guarantees, 1 / (n + 1); below, a tail is extrapolated."""
+        """The smallest false positive rate that is guaranteed, 1 / (n + 1); lower rates need a tail."""
         return 1.0 / (self.ranked + 1.0)
 
     @property
     def silent_below(self) -> float:
-        """The rate below which some of its statistics raise no alarm: 0, as all have the same rows."""
+        """The rate below which some statistics raise no alarm: 0, because all have the same rows."""
         return 0.0
 
     def compared(self, length: int) -> int:
-        """Normal rows that the p-value of a row of this length can lie beyond."""
+        """Number of normal rows that a row of this length is compared with."""
         return self.ranked if (ranks := self._only_ranks) is None else ranks.size(length)
 
     def rows_for(self, rate: float) -> int:
-        """Normal rows, of lengths as here, that guarantee a rate."""
+        """Number of normal rows, with the present distribution of lengths, that guarantee a rate."""
         rows = math.ceil(1 / rate - 1)
         if self._only_ranks:
             return math.ceil(rows * self.rows / max(self.ranked, 1))
@@ -253,20 +268,24 @@ class Normal:
 
     @property
     def unfamiliar_rate(self) -> float:
-        """The share of normal rows of which no statistic is known.
+        """The fraction of normal rows for which no statistic is known.
 
-        It is the p-value of such a row, if it is called more unusual than all rows that have statistics.
+        It is the p-value of such a row, if such rows count as more unusual than all rows with statistics.
         """
         return (1.0 + self.unfamiliar) / (self.rows + self.unfamiliar + 1.0)
 
     @property
     def has_tail(self) -> bool:
-        """Whether rates below `smallest_rate` are possible."""
+        """Whether a tail was fitted, so that rates below `smallest_rate` are possible."""
         tails = self.tail if (ranks := self._only_ranks) is None else ranks.tails
         return not np.isnan(tails).any()
 
     def judge(self, statistics: Statistics, lengths: NDArray[Any]) -> Judgement:
-        """Judge (M,) rows by the statistics that were calibrated and their (M,) lengths.
+        """The p-values of (M,) rows.
+
+        Args:
+            statistics: statistic -> (M,) values, for the statistics of the calibration.
+            lengths: (M,) number of units of each row.
 
         Raises:
             StateError: the statistics differ from those of the calibration.
@@ -285,11 +304,11 @@ class Normal:
         return Judgement(p_value, means, beyond)
 
     def usual(self, name: str, length: int) -> float:
-        """The value of a statistic that one in a hundred normal rows of about a length exceeds, at most."""
+        """The 99th percentile of a statistic among normal rows of similar length."""
         return self.folds[0].ranks[name].usual(length)
 
     def to_state(self) -> tuple[dict[str, Any], Arrays]:
-        """JSON values and arrays; `calibration_from_state` restores the same, bit for bit."""
+        """JSON values and arrays, from which `calibration_from_state` restores an identical calibration."""
         arrays: Arrays = {"tail": np.nan_to_num(self.tail)}
         for number, fold in enumerate(self.folds):
             arrays[f"{number}/fused"] = fold.fused
@@ -307,7 +326,7 @@ class Normal:
         """The calibration that `to_state` stored.
 
         Raises:
-            StateError: a part is missing, or does not fit.
+            StateError: a part is missing or inconsistent.
         """
         try:
             if state["fusion"] not in FUSIONS:
@@ -331,11 +350,11 @@ class Normal:
 
 @dataclass(frozen=True, eq=False)
 class TwoPopulations:
-    """Calibration by two sets of normal rows: twice the smaller of both p-values (Bonferroni).
+    """Calibration with two sets of normal rows: twice the smaller of both p-values (Bonferroni).
 
     Args:
-        model: judges the statistics that need the model.
-        counts: judges the statistics that need counts only; of other normal rows, or of more.
+        model: the calibration of the statistics that need the model.
+        counts: the calibration of the statistics that need only counts, from other or from more normal rows.
     """
 
     model: Normal
@@ -348,27 +367,27 @@ class TwoPopulations:
 
     @property
     def applying(self) -> tuple[str, ...]:
-        """Names of the statistics that some normal row has."""
+        """Names of the statistics that apply to at least one normal row."""
         return (*self.model.applying, *self.counts.applying)
 
     @property
     def rows(self) -> int:
-        """Number of normal rows that the model was asked about."""
+        """Number of normal rows that the model scored."""
         return self.model.rows
 
     @property
     def fusion(self) -> Fusion:
-        """How the p-values of the statistics of a population become the fused statistic."""
+        """How the p-values of the statistics of one population are combined."""
         return self.model.fusion
 
     @property
     def unfamiliar_rate(self) -> float:
-        """The share of normal rows of which no statistic is known; see `Normal.unfamiliar_rate`."""
+        """The fraction of normal rows for which no statistic is known; see `Normal.unfamiliar_rate`."""
         return self.model.unfamiliar_rate
 
     @property
     def smallest_rate(self) -> float:
-        """The smallest false positive rate it guarantees: twice that of the population with more rows."""
+        """The smallest guaranteed false positive rate: twice that of the population with more rows."""
         return 2.0 * min(self.model.smallest_rate, self.counts.smallest_rate)
 
     @property
@@ -382,7 +401,7 @@ class TwoPopulations:
         return self.counts if self.counts.smallest_rate < self.model.smallest_rate else self.model
 
     def compared(self, length: int) -> int:
-        """Normal rows that the p-value of a row of this length can lie beyond."""
+        """Number of normal rows that a row of this length is compared with."""
         return self._larger.compared(length)
 
     @property
@@ -391,11 +410,15 @@ class TwoPopulations:
         return self._larger.has_tail
 
     def rows_for(self, rate: float) -> int:
-        """Normal rows, of lengths as here, that guarantee a rate: each population has half of it."""
+        """Number of normal rows that guarantee a rate. Each population gets half of the rate."""
         return self.model.rows_for(rate / 2)
 
     def judge(self, statistics: Statistics, lengths: NDArray[Any]) -> Judgement:
-        """Judge (M,) rows by the statistics that were calibrated and their (M,) lengths.
+        """The p-values of (M,) rows.
+
+        Args:
+            statistics: statistic -> (M,) values, for the statistics of the calibration.
+            lengths: (M,) number of units of each row.
 
         Raises:
             StateError: the statistics differ from those of the calibration.
@@ -408,7 +431,7 @@ class TwoPopulations:
         p_values, beyond = [part.p_value for part in parts], [part.extrapolated for part in parts]
         rates = self.model.smallest_rate, self.counts.smallest_rate
         fewer = 1 - rates.index(min(rates))
-        # Beyond fewer rows nothing is extrapolated: the other population guarantees less.
+        # The population with fewer rows is not extrapolated: the other one guarantees smaller rates.
         p_values[fewer] = np.maximum(p_values[fewer], rates[fewer])
         beyond[fewer] = np.zeros_like(beyond[fewer])
         p_value = np.minimum(2.0 * np.minimum(*p_values), 1.0)
@@ -416,12 +439,12 @@ class TwoPopulations:
         return Judgement(p_value, {**parts[0].p_values, **parts[1].p_values}, extrapolated)
 
     def usual(self, name: str, length: int) -> float:
-        """The value of a statistic that one in a hundred normal rows of about a length exceeds, at most."""
+        """The 99th percentile of a statistic among normal rows of similar length."""
         normal = self.counts if name in self.counts.statistics else self.model
         return normal.usual(name, length)
 
     def to_state(self) -> tuple[dict[str, Any], Arrays]:
-        """JSON values and arrays; `calibration_from_state` restores the same, bit for bit."""
+        """JSON values and arrays, from which `calibration_from_state` restores an identical calibration."""
         state, arrays = self.model.to_state()
         state["counted"], count_arrays = self.counts.to_state()
         return state, arrays | {f"{_COUNTED}{name}": array for name, array in count_arrays.items()}
@@ -430,14 +453,14 @@ class TwoPopulations:
 Calibration = Normal | TwoPopulations
 
 _COUNTED = "counted/"
-"""What names of the arrays of `TwoPopulations.counts` begin with, in a file."""
+"""Prefix of the names of the stored arrays of `TwoPopulations.counts`."""
 
 
 def calibration_from_state(state: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Calibration:
     """The calibration that `to_state` stored.
 
     Raises:
-        StateError: a part is missing, or does not fit.
+        StateError: a part is missing or inconsistent.
     """
     try:
         counts = state.get("counted")
@@ -458,25 +481,26 @@ def _incomplete(error: Exception) -> StateError:
 
 
 def _check_names(statistics: Collection[str], calibrated: Collection[str]) -> None:
-    """Raise a StateError where statistics are not those of a calibration."""
+    """Raise a StateError if statistics differ from those of a calibration."""
     if set(statistics) != set(calibrated):
         raise StateError(
-            f"calibrated for the statistics {', '.join(calibrated)}, not {', '.join(statistics)}; "
-            "calibrate it again with normal data ('seqmlm calibrate MODEL NORMAL')"
+            f"the calibration is for the statistics {', '.join(calibrated)}, not {', '.join(statistics)}; "
+            "calibrate the model again with normal data ('seqmlm calibrate MODEL NORMAL')"
         )
 
 
 def teaching_part(rows: int, seed: int) -> Bools:
-    """(N,) True for the half of the rows that estimates the marginals; the others are ranked."""
+    """(N,) True for the half of the rows that estimates ranks of statistics; the others are ranked."""
     teaches = np.zeros(rows, dtype=np.bool_)
     teaches[np.random.default_rng(seed).permutation(rows)[: rows // 2]] = True
     return teaches
 
 
 def _folds(records: NDArray[Any], seed: int) -> Longs:
-    """(N,) the fold of each row, of (N,) numbers of records: whole records, folds of about as many rows each.
+    """(N,) the fold of each row, from the (N,) numbers of their records.
 
-    The rows of one single record are divided: there is nothing better.
+    Records are kept whole, and folds have about equally many rows. If there is only one record, its rows are
+    divided.
     """
     owner, rows = np.unique(records, return_inverse=True, return_counts=True)[1:]
     if len(rows) == 1:
@@ -490,7 +514,7 @@ def _folds(records: NDArray[Any], seed: int) -> Longs:
 
 
 def _arrays(statistics: Statistics, lengths: NDArray[Any]) -> tuple[dict[str, Doubles], Longs]:
-    """Name -> (M,) values of statistics, and (M,) lengths, as arrays of their types."""
+    """Statistic -> (M,) values, and (M,) lengths, as arrays of the right types."""
     sizes = np.asarray(lengths, dtype=np.int64)
     values = {name: np.asarray(column, dtype=np.float64) for name, column in statistics.items()}
     for name, column in values.items():

@@ -1,9 +1,14 @@
-"""A level of a field: its rows, the parts of a record that the model is shown, and the statistics that judge.
+"""Levels of a field: their rows, and the statistics of a row.
 
-A level is a declaration with one method, `rows`. It says what of a record the model sees (`View`), whether
-there is a second way to read it (`SecondReading`), what must be known of normal data (`Background`), and
-what a row is judged by. Higher statistics are always more unusual; how they become one p-value is not the
-level's business but calibration's, so that a level may keep statistics which say much the same.
+A level is a declaration with one method, `rows`. It declares these parts:
+
+* the parts of a record that the model sees (`View`);
+* whether there is a second way to read a record (`SecondReading`);
+* the knowledge of normal data that it needs (`Background`);
+* the statistics of a row (`Statistics`).
+
+A higher value of a statistic is always more unusual. Calibration combines the statistics into one p-value,
+not the level. A level may therefore have statistics that measure nearly the same.
 """
 
 from __future__ import annotations
@@ -34,24 +39,25 @@ from seqmlm.tokenizers.base import Tokenizer
 
 
 class View:
-    """The whole record, in windows that put each unit where it is most central."""
+    """The part of a record that the model sees: all of it, with each unit in its most central window."""
 
     def units(self, tokenizer: Tokenizer) -> Units:
-        """The rule by which units are hidden and read back."""
+        """The rule for masking units and reading their predictions."""
         return tokenizer.units
 
     def windows(
         self, encoding: Encoding, tokenizer: Tokenizer, max_length: int, selected: Bools | None = None
     ) -> list[tuple[Encoding, Bools]]:
-        """The windows of a record that the model is shown, each with True at the tokens to ask about there.
+        """The windows of a record that the model sees, each with True at the tokens to score in it.
 
         Args:
             encoding: the record.
-            max_length: tokens the model takes.
+            tokenizer: the tokenizer of the model.
+            max_length: maximum number of tokens of the model's input.
             selected: (L,) True at the tokens to score; None for all.
 
         Returns:
-            Windows; every selected token that can be scored is asked in exactly one of them.
+            Windows. Every selected token that can be scored is scored in exactly one of them.
         """
         return central_windows(encoding, tokenizer.space, max_length, selected)
 
@@ -63,13 +69,13 @@ WHOLE = View()
 
 
 class Background(ABC):
-    """Statistics of the training split (what occurs), and of scored calibration records (what is usual).
+    """Knowledge of normal data: statistics of the training split and of scored calibration records.
 
     Class attributes:
-        needs_scores: whether `learn` must be called with scored normal records before it can be used.
-        learns_units: whether some units of a record are as good to `learn` from as all.
-        judges: whether statistics rest on it, so that records it learnt from cannot calibrate, too.
-        is_sampled: whether `fit` takes sequences drawn from the training split, so that fewer will do.
+        needs_scores: whether `learn` must be called with scored normal records before use.
+        learns_units: whether `learn` can use a part of the units of a record.
+        judges: whether statistics of rows depend on it. If so, records used by `learn` cannot calibrate too.
+        is_sampled: whether `fit` draws sequences from the training split, so that a part of it is enough.
     """
 
     needs_scores: ClassVar[bool] = False
@@ -80,22 +86,22 @@ class Background(ABC):
     @classmethod
     @abstractmethod
     def fit(cls, train: Sequences, tokenizer: Tokenizer, *, seed: int) -> Self:
-        """Learn from the training split, in bounded memory."""
+        """Compute the statistics of the training split, in bounded memory."""
 
     def learn(self, normal: Iterable[ScoredRecord]) -> Self:
-        """The same, knowing also how normal records are scored; by default nothing of it matters."""
+        """A copy that also uses the scores of normal records. By default, scores are not used."""
         return self
 
     def discreet(self) -> Self:
-        """The same without what could identify single records; by default that is nothing."""
+        """A copy without data that could identify single records. By default, there are none."""
         return self
 
     def prepare(self, encodings: Sequence[Encoding]) -> None:  # noqa: B027
-        """Prepare for records whose rows come next: work that is faster for many at once is done here."""
+        """Prepare for the next records: do work that is faster for many records at once."""
 
     @abstractmethod
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The arrays that are saved, by name. Those of `discreet` hold no single record."""
+        """Name -> array, to be saved. The arrays of `discreet` contain no single record."""
 
     @classmethod
     @abstractmethod
@@ -104,15 +110,15 @@ class Background(ABC):
 
 
 _TOKENS_COUNTED, _SEQUENCES_NAMED = 4_000_000, 512
-_MOST_SEEN = 1 << 20  # 8 MiB of hashes; a vocabulary as open as that tells nothing by what it lacks
+_MOST_SEEN = 1 << 20  # 8 MiB of hashes; with a larger vocabulary, missing units are not evidence
 
 
 class Frequencies(Background):
     """Frequencies of tokens in the training split, and the units that occur there.
 
     Args:
-        log_probs: (K,) natural logarithm of the add-one unigram of the symbols units are spelled in.
-        unit_hashes: (S,) ascending, of all units that occur; None where that is not known.
+        log_probs: (K,) natural logarithms of the add-one unigram probabilities of the symbols in units.
+        unit_hashes: (S,) hashes of all units that occur, ascending; None if they are unknown.
     """
 
     is_sampled = True
@@ -122,7 +128,7 @@ class Frequencies(Background):
 
     @classmethod
     def fit(cls, train: Sequences, tokenizer: Tokenizer, *, seed: int) -> Self:
-        """Count tokens of sequences in a drawn order, until there are four million."""
+        """Count the tokens of sequences in random order, until there are four million tokens."""
         counts = np.zeros(tokenizer.space.size, dtype=np.int64)
         rule, unit_hashes, waiting = tokenizer.units, np.zeros(0, dtype=np.uint64), list[Encoding]()
         for index in np.random.default_rng(seed).permutation(len(train)).tolist():
@@ -141,16 +147,16 @@ class Frequencies(Background):
         return type(self)(self.log_probs)
 
     def new_units(self, scored: ScoredRecord) -> Bools | None:
-        """(N,) True at units of the encoding that training never had; None where that is not known."""
+        """(N,) True at units of the encoding that are not in the training data; None if that is unknown."""
         if self.unit_hashes is None:
             return None
         names, unit_hashes = _names(scored.rule, [scored.encoding]), self.unit_hashes
-        # A search of few names; `np.isin` would sort or hash all that were seen, for every record.
+        # This searches only a few names. `np.isin` would sort or hash all stored names for every record.
         at = np.minimum(np.searchsorted(unit_hashes, names), max(len(unit_hashes) - 1, 0))
         return unit_hashes[at] != names if len(unit_hashes) else np.ones(len(names), dtype=np.bool_)
 
     def bits(self, scored: ScoredRecord) -> Doubles:
-        """(U,) surprisal of each unit by its tokens' frequencies alone."""
+        """(U,) surprisal of each unit in bits, by the frequencies of its tokens."""
         rule = scored.rule
         spelled = unit_symbols(rule, scored.encoding)
         at = np.searchsorted(rule.numbers(scored.encoding), scored.number).tolist()
@@ -169,59 +175,67 @@ class Frequencies(Background):
 
 
 def _names(rule: Units, encodings: Sequence[Encoding]) -> Hashes:
-    """(N,) a hash of the symbols of each unit of some sequences."""
+    """(N,) hashes of the symbols of each unit of some sequences."""
     return hash_units(rule, encodings, np.zeros(rule.symbols)).hashes
 
 
 class SecondReading(ABC):
-    """Another way to read a record, such as the other strand of DNA; scores of both ways are combined."""
+    """A second way to read a record, such as the other strand of DNA. The scores of both are combined."""
 
     @abstractmethod
     def record(self, record: Record) -> Record:
-        """The record as it is read the other way."""
+        """The record, read in the second way."""
 
     @abstractmethod
     def combine(self, first: ScoredRecord, second: ScoredRecord) -> ScoredRecord:
-        """`first`, all units of a record, with the scores that it and `second` give together: the same record
-        read the other way, at least the same stretch of it."""
+        """`first` with the combined scores of both readings.
+
+        Args:
+            first: all units of a record.
+            second: the same record, or at least the same part of it, read in the second way.
+        """
 
 
 TRACKS = (
     *(".bedgraph", ".bg", ".bed", ".bw", ".bigwig"),
     *(f"{ending}{packed}" for ending in (".bedgraph", ".bg", ".bed") for packed in PACKED),
 )
-"""Endings of files of scores along a sequence; those that are packed, in the blocks of bgzip, last."""
+"""Endings of files with scores along a sequence. The compressed ones (blocks of bgzip) are last."""
 
 
 class Track(AbstractContextManager["Track", None], Protocol):
-    """A file that keeps the scores of rows along the sequence they lie in; written when it is left, whole or
-    not at all, and after an error nothing of it."""
+    """A file with the scores of rows along a sequence.
+
+    It is written at the end of the context, as a whole. After an error, nothing is written.
+    """
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Add a row by its fields; the rows of one record come together."""
+        """Add a row by its fields. The rows of one record must be consecutive."""
 
 
 class Sampling:
-    """The choice of the rows of which records calibrate a level."""
+    """Selects the rows that calibrate a level."""
 
     def parts(self, record: Record, random: np.random.Generator) -> Sequence[Record]:
-        """The records that a normal record may come as when it is judged: itself, or the parts of a cut.
+        """The records that are scored for a normal record: itself, or parts of it.
 
-        A calibration judges these, so that rows are compared with rows of records that are cut alike.
+        New records may be cut into parts. Calibration then uses parts too, so that rows are compared with
+        rows of records that are cut in the same way.
         """
         return (record,)
 
     def row_numbers(self, record: Record, spans: Longs) -> Longs | None:
-        """The row that each unit of a record belongs to, where a row needs the scores of its own units only.
+        """The row of each unit of a record, if a row needs only the scores of its own units.
 
-        A calibration then draws some rows of each of many records. The statistics of a row must not depend on
-        which other units of the record are scored.
+        A calibration then draws some rows from each of many records. The statistics of a row must not depend
+        on which other units of the record are scored.
 
         Args:
-            spans: (N, 2) of all units of the record, ascending.
+            record: the record.
+            spans: (N, 2) the spans of all units of the record, ascending.
 
         Returns:
-            (N,) numbers of rows, ascending; None where a row needs other units, too.
+            (N,) numbers of rows, ascending; None if a row needs other units too.
         """
         return None
 
@@ -230,11 +244,11 @@ WHOLE_RECORDS = Sampling()
 
 
 class CountStatistics(ABC):
-    """The statistics that need no model, of rows that are whole records."""
+    """Statistics that need no model, for rows that are whole records."""
 
     @abstractmethod
     def known_values(self, record: Record, tokenizer: Tokenizer) -> frozenset[str]:
-        """Values of a training record that other records are judged by, and that its encoding lacks."""
+        """Values of a training record that statistics of other records use, and that its encoding lacks."""
 
     @abstractmethod
     def columns(
@@ -243,9 +257,14 @@ class CountStatistics(ABC):
         background: Background,
         never: frozenset[str] = frozenset(),
     ) -> tuple[dict[str, Doubles], Longs]:
-        """The statistics of R records by name, (R,) each, and the (R,) lengths of their rows.
+        """The statistics of R records (name -> (R,)), and the (R,) lengths of their rows.
 
-        They are as `Level.rows` has them, with some of the `known_values` never seen.
+        The statistics equal those of `Level.rows`.
+
+        Args:
+            encoded: the records with their encodings.
+            background: the knowledge of normal data.
+            never: a subset of the `known_values`, which count as never seen.
         """
 
 
@@ -253,20 +272,20 @@ class Level(ABC):
     """One level of a field.
 
     Attributes:
-        name: that `--level` takes.
-        aliases: further names that it takes.
-        statistics: of its rows: their meanings, which judge, and how they are fused.
-        want: reductions that it reads of every unit beside the surprisal (`ScoredRecord.values`).
-        view: the parts of a record that the model is shown when a unit is asked.
+        name: the name for `--level`.
+        aliases: other names for `--level`.
+        statistics: the statistics of its rows, which of them decide, and how they are combined.
+        want: reductions that it needs for every unit, in addition to the surprisal (`ScoredRecord.values`).
+        view: the part of a record that the model sees when it scores a unit.
         second: a second way to read each record, or None.
-        background: class of its knowledge of normal data, or None.
-        counting: computes the statistics that need no model; None where the level has none.
-        sampling: which rows of which records calibrate it.
-        row_per_record: a record is one row.
-        counted_from: number of a record's first unit in the ids of rows, 0 or 1. Places that people are shown
-            beside an id count from 1 in either case.
-        unknown_is_evidence: a unit that training never had says that a row is unusual. Where it is False, a
-            row of mostly unknown units is `unfamiliar`: it has no p-value and raises no alarm.
+        background: the class of its knowledge of normal data, or None.
+        counting: computes the statistics that need no model; None if the level has none.
+        sampling: selects the rows that calibrate it.
+        row_per_record: whether each record is one row.
+        counted_from: number of the first unit of a record in the ids of rows, 0 or 1. Positions that people
+            see next to an id always count from 1.
+        unknown_is_evidence: whether units that are not in the training data are evidence of an unusual row.
+            If False, a row of mostly unknown units is `unfamiliar`: it has no p-value and raises no alarm.
     """
 
     name: str
@@ -284,45 +303,45 @@ class Level(ABC):
 
     @property
     def counts_people(self) -> bool:
-        """Whether a count of its rows may be one of people: a row is a whole record."""
+        """Whether a count of its rows may be a count of people, because each row is a whole record."""
         return self.row_per_record
 
     @property
     def reasons(self) -> Reasons:
-        """Words about its rows."""
+        """The texts that describe its rows and alarms."""
         return Reasons(self.name, self.statistics)
 
     def track(self, path: Path, *, name: str) -> Track:
-        """A file for the scores of rows along the sequence they lie in.
+        """A file for the scores of rows along a sequence.
 
         Args:
-            path: its ending says the format.
-            name: of the track, as a browser shows it.
+            path: the file; its ending selects the format.
+            name: the name of the track in a genome browser.
 
         Raises:
-            UsageError: rows of this level have no such place, or an unknown ending.
+            UsageError: rows of this level have no place in a sequence, or the ending is unknown.
             StateError: the file cannot be written.
         """
         raise UsageError(
-            f"{path.name} has scores along a coordinate axis, and rows of level {self.name} have no place on "
-            "one; name a file of rows with --out, or draw them with --report"
+            f"rows of level {self.name} have no place on a coordinate axis, which {path.name} needs; "
+            "write rows with --out, or draw them with --report"
         )
 
     @abstractmethod
     def rows(self, scored: ScoredRecord, background: Background | None) -> Sequence[Row]:
-        """The rows of a record that are judged; a statistic that is not known of a row is left out."""
+        """The rows of a record. A statistic that is unknown for a row is left out."""
 
     def unfamiliar(
         self, scored: ScoredRecord, background: Background | None, rows: Sequence[Row]
     ) -> Sequence[bool]:
-        """Whether each of some rows of a record is of mostly unknown units: more than `MOST_UNKNOWN`."""
+        """Whether each row of a record has mostly unknown units: a fraction above `MOST_UNKNOWN`."""
         return [share > MOST_UNKNOWN for share in unknown_shares(rows, *self.unknown(scored, background))]
 
     def unknown(self, scored: ScoredRecord, background: Background | None) -> tuple[Longs, Bools]:
-        """Begins (N,) of the units of a record, ascending, and (N,) True at those that are not known.
+        """(N,) starts of the units of a record, ascending, and (N,) True at unknown units.
 
-        Unknown units are those that training never had, where the background can tell, and those that the
-        model is not asked about, for the vocabulary does not have them.
+        A unit is unknown if it is not in the vocabulary, so that the model cannot score it. If the background
+        knows the units of the training data, units that do not occur there are unknown too.
         """
         encoding = scored.encoding
         unknown = np.ones(len(scored.every_span), dtype=np.bool_)
@@ -333,7 +352,7 @@ class Level(ABC):
         if new_units is not None:
             unknown |= new_units
         starts = scored.every_span[:, 0]
-        # A tokenizer may leave what it does not know outside of all units.
+        # A tokenizer may leave unknown text outside of all units.
         unk = scored.rule.space.unk
         outside = np.flatnonzero((owner < 0) & (encoding.ids == (-1 if unk is None else unk)))
         if not len(outside) or encoding.spans is None:
@@ -346,19 +365,19 @@ class Level(ABC):
 # Statistics and rows that several fields share
 
 UNKNOWN = "unknown"
-"""Name of the share of its units that are not known, where rows may hold such: it judges at every such level.
+"""Name of the statistic for the fraction of unknown units in a row. It decides at every level that has it.
 
-0 where all are known, so that nothing is less unusual by it than anything else.
+It is 0 if all units are known, so that no row is less unusual than such a row.
 """
 
 MOST_UNKNOWN = 0.5
-"""Share of unknown units above which a row is unfamiliar."""
+"""Fraction of unknown units above which a row is unfamiliar."""
 
 
 def judged_rows(level: Level, scored: ScoredRecord, background: Background | None) -> Sequence[Row]:
-    """The rows of a record, each marked where it is unfamiliar.
+    """The rows of a record; unfamiliar rows are marked.
 
-    They have the share of unknown units where that is a statistic and `Level.rows` leaves it out.
+    If the fraction of unknown units is a statistic of the level and `Level.rows` leaves it out, it is added.
     """
     rows = level.rows(scored, background)
     if rows and UNKNOWN in level.statistics and UNKNOWN not in rows[0].statistics:
@@ -381,7 +400,7 @@ UNEXPECTED = {"unexpected": "less expected than its place explains"}
 
 
 class RecordLevel(Level):
-    """The record (`name` is what the field calls one) whole, by its bits per unit."""
+    """The level of whole records, scored by bits per unit. `name` is the field's word for a record."""
 
     statistics: ClassVar[Statistics] = Statistics(BITS_PER_UNIT)
     row_per_record: ClassVar[bool] = True
@@ -394,7 +413,7 @@ class RecordLevel(Level):
 
 
 class UnitLevel(Level):
-    """Each unit (`name` is what the field calls one) alone, by its surprisal."""
+    """The level of single units, with surprisal as the score. `name` is the field's word for a unit."""
 
     statistics: ClassVar[Statistics] = Statistics(SURPRISAL)
 
@@ -402,8 +421,11 @@ class UnitLevel(Level):
         self.name = name
 
     def rows(self, scored: ScoredRecord, background: Background | None) -> Sequence[Row]:
-        """A row for each unit. Its statistics are `SURPRISAL`, with a background of `Frequencies` `LIFT`,
-        and, in a level that wants entropies, `UNEXPECTED`."""
+        """One row for each unit.
+
+        Its statistics are `SURPRISAL`; `LIFT`, if the background is `Frequencies`; and `UNEXPECTED`, if the
+        level needs entropies.
+        """
         values = {
             "surprisal": scored.surprisal,
             "lift": lift(scored, background),
@@ -422,13 +444,13 @@ class UnitLevel(Level):
     def unfamiliar(
         self, scored: ScoredRecord, background: Background | None, rows: Sequence[Row]
     ) -> Sequence[bool]:
-        """Whether the record is unfamiliar, for all its units: one new word among known ones is evidence."""
+        """Whether the whole record is unfamiliar. A single new word among known words is evidence instead."""
         record_as_row = record_row(scored, {"": 0.0})
         return [*super().unfamiliar(scored, background, [record_as_row])] * len(rows)
 
 
 def unknown_shares(rows: Sequence[Row], starts: Longs, unknown: Bools) -> list[float]:
-    """Share of unknown units of each row, of units as `Level.unknown` gives them; 0 for a row of none."""
+    """The fraction of unknown units in each row, from `Level.unknown`; 0 for a row without units."""
     total = np.concatenate([[0], np.cumsum(unknown)])
     shares = []
     for row in rows:
@@ -450,7 +472,7 @@ def record_row(scored: ScoredRecord, statistics: dict[str, float]) -> Row:
 def part_row(
     scored: ScoredRecord, units: Longs, name: str, statistics: dict[str, float], *, length: int | None = None
 ) -> Row:
-    """The row of some units of a record, from the first to the last; the first statistic is its score."""
+    """The row of some units of a record, from the first to the last. The first statistic is its score."""
     return named_row(scored.record, name, scored.spans[units], units, statistics, length)
 
 
@@ -462,7 +484,7 @@ def named_row(
     statistics: dict[str, float],
     length: int | None = None,
 ) -> Row:
-    """The row of a part of a record, called so, from the first to the last of `spans` (S, 2)."""
+    """The row of a named part of a record, from the first to the last of `spans` (S, 2)."""
     stretch = int(spans[:, 0].min()), int(spans[:, 1].max())
     return _row(record, f"{record.id}#{name}", stretch, units, statistics, length)
 
@@ -475,7 +497,7 @@ def _row(
     statistics: dict[str, float],
     length: int | None = None,
 ) -> Row:
-    """The row of some units of a record, between two offsets of its text."""
+    """The row of some units of a record, between two offsets in its text."""
     first = next(iter(statistics.values()))
     return Row(
         id=name,
@@ -491,25 +513,27 @@ def _row(
 
 
 def lift(scored: ScoredRecord, background: Background | None) -> Doubles | None:
-    """(U,) surprisal above that of the units' frequencies, in bits; None where these are not known.
+    """(U,) surprisal minus that by the frequencies of the units, in bits; None if these are unknown.
 
-    It is how unusual a unit is beside its neighbours, however rare it is (as in the SLOR of Lau et al. 2017,
-    their sign turned).
+    It measures how unusual a unit is among its neighbours, independent of how rare it is. It is the SLOR of
+    Lau et al. 2017 with the opposite sign.
     """
     return scored.surprisal - background.bits(scored) if isinstance(background, Frequencies) else None
 
 
 def excess(scored: ScoredRecord) -> Doubles | None:
-    """(U,) surprisal by the model alone minus its entropy, in bits: 0 on average wherever the model is right.
+    """(U,) surprisal from the model without counts, minus its entropy, in bits.
 
-    None where entropies were not asked for.
+    It is 0 on average where the model is right. None if entropies were not requested.
     """
     entropy = scored.values.get(Entropy.name)
     return None if entropy is None else scored.values.get(ALONE, scored.surprisal) - entropy
 
 
 def highest_stretch(values: Doubles, width: int) -> tuple[float, int]:
-    """The highest mean of `width` neighbours, of all (N,) values where these are fewer, and its begin.
+    """The highest mean of `width` neighbours, and the index of the first of them.
+
+    If there are fewer than `width` of the (N,) values, it is the mean of all.
 
     >>> highest_stretch(np.array([0.0, 3.0, 5.0, 0.0]), 2)
     (4.0, 1)

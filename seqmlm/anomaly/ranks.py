@@ -1,4 +1,4 @@
-"""The rank of a value among normal rows of similar length, as a p-value of one statistic."""
+"""P-values of one statistic, by the rank of a value among normal rows of similar length."""
 
 from __future__ import annotations
 
@@ -14,24 +14,28 @@ from seqmlm.anomaly.p_values import Bools, Doubles, Longs, fit_tail, rank_p_valu
 Arrays = dict[str, NDArray[Any]]
 
 MOST_BINS, _SIMILAR = 10, 1.25
-"""Most bins of lengths; where statistics are fused, lengths that differ by a quarter have bins of their own:
-of bursts of 4 and 5 lines in one bin those of 4 lack most, and alarm twice as often."""
+"""Maximum number of length bins, and the ratio of lengths that get separate bins if statistics are fused.
+
+For example, bursts of 4 and 5 lines must not share a bin. Bursts of 4 lines miss more lines, and would raise
+an alarm twice as often.
+"""
 _USUAL = 0.99
 
 
 def at_least(ascending: Doubles, values: Doubles) -> Longs:
-    """(M,) counts of the ascending values that are at least as large as each of (M,) values."""
+    """(M,) for each of M values, the number of ascending values that are at least as large."""
     return np.asarray(len(ascending) - np.searchsorted(ascending, values, side="left"))
 
 
 @dataclass(frozen=True, eq=False)
 class Ranks:
-    """Sorted values of a statistic of normal rows, by length.
+    """The sorted values of a statistic for normal rows, in bins by length.
 
     Args:
         edges: (B - 1,) lengths at which a new bin begins, ascending.
-        bins: B times the values, ascending; minus infinity where the statistic does not apply.
-        tails: (B, 4) of each.
+        bins: for each of B bins, the values in ascending order; minus infinity if the statistic does not
+            apply.
+        tails: (B, 4) the tail of each bin (`fit_tail`).
     """
 
     edges: Longs
@@ -40,7 +44,7 @@ class Ranks:
 
     @classmethod
     def of(cls, values: Doubles, lengths: Longs, edges: Longs) -> Ranks:
-        """From (N,) values, NaN where the statistic does not apply, and lengths, and `length_edges`."""
+        """The ranks of (N,) values and lengths. NaN means that the statistic does not apply."""
         owner = np.searchsorted(edges, lengths, side="right")
         applicable = np.where(np.isnan(values), -np.inf, values)
         bins = tuple(np.sort(applicable[owner == number]) for number in range(len(edges) + 1))
@@ -51,7 +55,7 @@ class Ranks:
         return np.asarray(np.searchsorted(self.edges, lengths, side="right"))
 
     def p_values(self, values: Doubles, lengths: Longs) -> tuple[Doubles, Bools]:
-        """(M,) p-values of values among normal rows of their lengths, and (M,) True where extrapolated."""
+        """(M,) p-values among normal rows of similar length, and (M,) True where they are extrapolated."""
         owner = self._owner(lengths)
         p_values, beyond = np.ones(len(values)), np.zeros(len(values), dtype=np.bool_)
         for number in np.unique(owner).tolist():
@@ -62,9 +66,9 @@ class Ranks:
         return p_values, beyond
 
     def log_ranks(self, values: Doubles, lengths: Longs) -> Doubles:
-        """(M,) minus the logs of finite values' p-values by rank, interpolated, so that their order is kept.
+        """(M,) minus the logarithms of the p-values of finite values, interpolated so that order is kept.
 
-        Beyond the largest value it is that of the largest, and by how much it is exceeded.
+        Beyond the largest normal value, it is the result for that value plus the excess.
         """
         owner = self._owner(lengths)
         logs = np.empty(len(values))
@@ -81,24 +85,24 @@ class Ranks:
         return len(self.bins[int(self._owner(np.asarray(length)))])
 
     def finite(self, lengths: Longs) -> Bools:
-        """(M,) True where no normal row of about this length has an infinite value."""
+        """(M,) True where no normal row of similar length has an infinite value."""
         ends = np.array([not np.isposinf(ascending[-1:]).any() for ascending in self.bins])
         return np.asarray(ends[self._owner(lengths)])
 
     def usual(self, length: int) -> float:
-        """The value that one in a hundred normal rows of about this length exceeds, at most.
+        """The 99th percentile among normal rows of similar length.
 
-        Minus infinity where the statistic applies to none of them.
+        Minus infinity if the statistic applies to none of them.
         """
         ascending = self.bins[int(self._owner(np.asarray(length)))]
         place = min(int(_USUAL * len(ascending)), len(ascending) - 1)
         return float(ascending[place]) if len(ascending) else -np.inf
 
     def arrays(self, name: str) -> Arrays:
-        """Arrays to store, under names that begin with this one; `from_arrays` reads them."""
+        """The arrays to store, with this prefix of their names; `from_arrays` reads them."""
         sizes = np.array([len(ascending) for ascending in self.bins], np.int64)
         parts: Arrays = {"edges": self.edges, "values": np.concatenate(self.bins), "sizes": sizes}
-        # safetensors may hold no NaN here: a scale of 0 stands for no tail.
+        # NaN cannot be stored here: a scale of 0 means that there is no tail.
         parts["tails"] = np.nan_to_num(self.tails)
         return {f"{name}/{key}": array for key, array in parts.items()}
 
@@ -115,12 +119,18 @@ class Ranks:
 
 
 def length_edges(lengths: Longs, fewest: int, most_bins: int = MOST_BINS) -> Longs:
-    """(B - 1,) first lengths of all bins but the lowest, ascending: rows are compared with rows of similar
-    length.
+    """(B - 1,) first lengths of all bins except the lowest, ascending.
 
-    Bins are quantiles of the lengths (N,) of normal rows, ten at most; or `most_bins`, where one with a
-    `most_bins`th of the rows ends before lengths that are a quarter larger than its first. One of fewer than
-    `fewest` rows, if there are as many, is merged with its neighbour.
+    Rows are compared with rows in the same bin, so that lengths are similar. Bins are quantiles of the (N,)
+    lengths of normal rows. There are at most ten.
+
+    With a larger `most_bins`, a bin can be smaller. It can end before a length that is a quarter larger than
+    its first length, if it has at least 1 / `most_bins` of the rows.
+
+    Args:
+        lengths: (N,) lengths of normal rows.
+        fewest: fewest rows in a bin. A smaller bin is merged with its neighbour.
+        most_bins: maximum number of bins.
     """
     sizes, counts = np.unique(lengths, return_counts=True)
     usual_rows, enough_rows = (max(fewest, -(-len(lengths) // number)) for number in (MOST_BINS, most_bins))

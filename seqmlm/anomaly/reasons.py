@@ -1,4 +1,4 @@
-"""Why a row raised an alarm: words for its statistics, and for the incidents that alarms become."""
+"""Texts that explain an alarm, and facts by which alarms are grouped into incidents."""
 
 from __future__ import annotations
 
@@ -14,36 +14,39 @@ from seqmlm.data.record import Record
 
 @dataclass(frozen=True, eq=False)
 class Reasons:
-    """Words about the rows of a level.
+    """Texts about the rows of a level.
 
     Args:
-        level: name of the level.
-        statistics: of its rows.
+        level: the name of the level.
+        statistics: the statistics of its rows.
     """
 
     level: str
     statistics: Statistics
 
     def noun(self, record: Record) -> str:
-        """The noun for a row of a record in a sentence: a row of `visit-whole` is a visit."""
+        """The noun for a row in a sentence: a row of `visit-whole` is a visit."""
         return self.level.removesuffix("-whole")
 
     def naming_statistics(self, row: Row) -> Collection[str]:
-        """The statistics that name an event in a row: a reason prefers them, if they are as rare as asked, to
-        those that sum up many units."""
+        """The statistics that name an event in a row.
+
+        If the p-value of such a statistic is within the requested rate, the reason of an alarm prefers it to
+        statistics that summarize many units.
+        """
         return ()
 
     def pause_statistics(self, seconds: float) -> dict[str, float]:
-        """The statistic of a pause of so many seconds, by name; nothing of levels that know no times."""
+        """Name -> value of the statistic of a pause of `seconds`; empty for levels without times."""
         return {}
 
     def meaning(self, name: str, row: Row, usual: float | None = None) -> str:
         """The meaning of a statistic in a row, in a few words.
 
         Args:
-            name: of the statistic.
-            row: that has it.
-            usual: the value that one in a hundred normal rows exceeds, where it is known.
+            name: the name of the statistic.
+            row: the row.
+            usual: the 99th percentile of the statistic among normal rows, if it is known.
         """
         value = row.statistics.get(name, math.nan)
         shares = self.statistics.shares
@@ -54,19 +57,21 @@ class Reasons:
     def alarm_facts(
         self, row: Row, scored: ScoredRecord, background: Any, fired: str | None
     ) -> dict[str, Any]:
-        """Facts of an alarm by which alarms are put together.
+        """Facts about an alarm, by which alarms are grouped.
 
         Args:
-            row, scored: the row that alarmed, and its record.
-            background: the `Background` that `Level.rows` took, or None.
-            fired: name of the statistic that says most; None where none does.
+            row, scored: the row with the alarm, and its record.
+            background: the `Background` passed to `Level.rows`, or None.
+            fired: the statistic that explains the alarm best, or None.
 
         Returns:
-            `what` is wrong, in some words that are equal where the same is wrong. Where it is known also:
-            `unit`, the index of the unit that says most, and its `template`, which is it without its values;
-            `scale` of a pause that says most, "seconds" to "days";
-            `times` of the first and last unit, in seconds; `lines` of the file, and their `last_line`;
-            `new_lines`, how many of them training never had, and `never_seen`, what is new in them, or else
-            `new_kinds`, their templates.
+            Always `what`: a short text about the fault. Equal faults have equal texts.
+            If known, `unit`: the index of the unit that explains the alarm best. Its `template` is the unit
+            without its values.
+            For a pause, its `scale`: "seconds" to "days".
+            If known, `times`: the times of the first and last unit, in seconds.
+            For logs, `lines` and `last_line`: the lines of the file.
+            For lines that are not in the training data, `new_lines`: their number. Their new content is in
+            `never_seen`, or their templates are in `new_kinds`.
         """
         return {"what": f"an unusual {self.noun(scored.record)}" if fired is None else self.statistics[fired]}

@@ -1,4 +1,4 @@
-"""The statistics that rows of a level have: their meanings, which of them judge, and how they are fused."""
+"""The statistics of a level: their meanings, which of them decide, and how they are combined."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ if TYPE_CHECKING:
 
 
 class Statistics(Mapping[str, str]):
-    """Name of a statistic -> its meaning in a few words; the first one is the `score` of a row.
+    """Name of a statistic -> its meaning in a few words. The first statistic is the `score` of a row.
 
-    Which statistics judge, and how they are fused, was chosen by `benchmarks/studies/level_statistics.py`.
+    A statistic that *decides* is used for p-values and alarms. `benchmarks/studies/level_statistics.py`
+    selected the statistics that decide, and how they are combined.
 
     Args:
         meanings: name -> meaning.
-        descriptive: names of the statistics that do not judge.
-        counted: names of the statistics that judge and need no model, but the background alone.
-        of_rows: names of the statistics of a row as a whole: an alarm by one of them names no unit.
-        fusion: how the p-values of the statistics that judge become one.
-        shares: name -> how an alarm says what a share is of that the statistic measures, with "{}" for the
-            percentage.
+        descriptive: names of the statistics that do not decide.
+        counted: names of the statistics that decide and need no model, only the background.
+        of_rows: names of the statistics of a row as a whole. An alarm by one of them names no unit.
+        fusion: how the p-values of the statistics that decide are combined.
+        shares: for statistics that are fractions, name -> text of an alarm, with "{}" for the percentage.
     """
 
     def __init__(
@@ -49,5 +49,5 @@ class Statistics(Mapping[str, str]):
 
     @property
     def judging(self) -> tuple[str, ...]:
-        """Names of the statistics that judge."""
+        """Names of the statistics that decide, i.e. are used for p-values and alarms."""
         return tuple(name for name in self if name not in self.descriptive)

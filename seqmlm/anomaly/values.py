@@ -1,7 +1,7 @@
-"""The values of scoring: a record unit by unit (`ScoredRecord`), and the rows that are judged (`Row`).
+"""The results of scoring: the units of a record (`ScoredRecord`), and rows with statistics (`Row`).
 
-Both point back to the file, line and characters they came from. Surprisals are in bits, of a unit of
-several tokens the sum.
+Both refer to the file, line and characters that they come from. Surprisals are in bits. The surprisal of a
+unit with several tokens is their sum.
 """
 
 from __future__ import annotations
@@ -30,24 +30,29 @@ Bools = NDArray[np.bool_]
 _BITS = 1 / math.log(2)
 
 ALONE, COUNTED, SEEN = "model", "counted", "seen"
-"""Names of `ScoredRecord.values` where counts are mixed in: (U,) bits by the model alone, (U,) the share of p
-that comes from counts, and (U, 3) how many neighbours the longest context seen in training has, how often the
-unit stood in it, and how often anything did."""
+"""Names of `ScoredRecord.values` if counts are mixed in.
+
+* `ALONE`: (U,) bits from the model without counts.
+* `COUNTED`: (U,) the fraction of p that comes from counts.
+* `SEEN`: (U, 3) facts about the longest context that is in the training data. They are its number of
+  neighbours, how often the unit occurred in it, and how often any unit did.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ScoredRecord:
-    """One record with the bits of its units by a model: an entry a unit, in ascending order.
+    """One record with the surprisal of its units: one entry per scored unit, in ascending order.
 
     Args:
-        record: where it came from.
-        encoding: the whole record, not windows of it.
-        rule: how the field's units are hidden and read back.
-        number: (U,) unit numbers in the record, as `Units.numbers` gives them.
-        surprisal: (U,) bits, -log2 p of the unit that stands there.
-        values: of further reductions (`seqmlm.engine.reductions`), by name: (U, ...), of a unit of several
-            tokens the one that `Reduction.over_unit` names; sums are in bits.
-        conceal: gives a text of equal length without letters that may not be shown; None where all may.
+        record: the record.
+        encoding: the encoding of the whole record, not of windows.
+        rule: the rule for masking units and reading their predictions.
+        number: (U,) unit numbers in the record, as from `Units.numbers`.
+        surprisal: (U,) -log2 p of each unit, in bits.
+        values: the results of other reductions (`seqmlm.engine.reductions`), name -> (U, ...). For a unit
+            with several tokens, `Reduction.over_unit` says how they are combined. Sums are in bits.
+        conceal: replaces letters that may not be shown, without changing the length. None if all may be
+            shown.
     """
 
     record: Record
@@ -63,22 +68,22 @@ class ScoredRecord:
 
     @cached_property
     def places(self) -> Longs:
-        """(U,) index of each unit among all units of the encoding, which may have unscored ones."""
+        """(U,) index of each unit among all units of the encoding, including units without a score."""
         return np.searchsorted(self.rule.numbers(self.encoding), self.number)
 
     @cached_property
     def position(self) -> Longs:
-        """(U,) a token of `encoding` that shows the unit, its first where it has several."""
+        """(U,) index of the first token of `encoding` that shows the unit."""
         return self.rule.places(self.encoding)[self.places]
 
     @cached_property
     def every_size(self) -> Longs:
-        """(N,) symbols of all units of the encoding, scored or not."""
+        """(N,) number of symbols of all units of the encoding, scored or not."""
         return np.diff(self.rule.symbols_of(self.encoding)[0])
 
     @cached_property
     def every_span(self) -> Longs:
-        """(N, 2) half-open offsets in `str(record.raw)` of all units of the encoding, unscored ones too."""
+        """(N, 2) half-open offsets in `str(record.raw)` of all units of the encoding, scored or not."""
         return self.rule.spans(self.encoding)
 
     @cached_property
@@ -88,21 +93,27 @@ class ScoredRecord:
 
     @cached_property
     def raw(self) -> str:
-        """The text that spans point into, as it may be shown: of a record with a `text` (a log's lines) that,
-        else its `str`."""
+        """The text that spans refer to, in the form that may be shown.
+
+        It is the attribute `text` of the raw record if there is one (lines of a log), otherwise its `str`.
+        """
         own_text = getattr(self.record.raw, "text", None)
         text = own_text if isinstance(own_text, str) else str(self.record.raw)
         return text if self.conceal is None else self.conceal(text)
 
     @property
     def classes(self) -> NDArray[np.int16] | None:
-        """(U,) class of each unit's first token, or None where the field has no classes."""
+        """(U,) the class of each unit's first token, or None if the field has no classes."""
         return None if self.encoding.classes is None else self.encoding.classes[self.position]
 
     def unknown(self, ids: Collection[int]) -> Longs:
-        """(K, 2) half-open spans in `raw` of units that have tokens of these ids: outside the vocabulary."""
+        """(K, 2) half-open spans in `raw` of the units with tokens of these ids.
+
+        Args:
+            ids: ids of tokens for text outside of the vocabulary.
+        """
         tokens = np.flatnonzero(np.isin(self.encoding.ids, np.array(list(ids), dtype=np.int64)))
-        # A field may leave what it does not know outside of all units: each token is then one.
+        # A field may leave unknown text outside of all units. Each such token then counts as a unit.
         groups = self.encoding.groups[tokens].astype(np.int64)
         _, first = np.unique(np.where(groups < 0, -1 - tokens, groups), return_index=True)
         tokens = np.sort(tokens[first])
@@ -123,8 +134,13 @@ def merge_windows(
     parts: list[SequenceScore],
     want: Collection[Reduction] = (),
 ) -> ScoredRecord:
-    """Merge the windows of a record, tokens to units, each of which one window scores; `want` are reductions
-    that they hold beside log-probabilities."""
+    """Merge the windows of a record, and combine the scores of tokens into scores of units.
+
+    Args:
+        record, encoding, rule: as in `ScoredRecord`.
+        parts: the scores of each window. Each unit is scored in one window.
+        want: reductions that the windows have in addition to log-probabilities.
+    """
     groups = np.concatenate([part.groups for part in parts])
     number, first, place = np.unique(groups, return_index=True, return_inverse=True)
     filled = [part for part in parts if len(part.groups)]
@@ -153,8 +169,10 @@ def merge_windows(
 
 
 class Place(NamedTuple):
-    """The place of a row in something longer that records are parts of, such as a chromosome: its name, and
-    half-open 0-based places in it."""
+    """The place of a row in a longer sequence that contains its record, such as a chromosome.
+
+    `name` is that of the longer sequence. `start` and `end` are half-open 0-based positions in it.
+    """
 
     name: str
     start: int
@@ -163,23 +181,25 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Row:
-    """A record, or a part of one, with the statistics that are judged.
+    """A record, or a part of one, with its statistics.
 
     Args:
-        id: of the record; a part has its own name behind "#".
-        source, line: where it begins in the user's file; the line is 1-based.
+        id: the id of the record; a part has its own name after "#".
+        source, line: the file of the user, and the line where the row begins, counted from 1.
         start, end: half-open offsets in `str(record.raw)`.
         units: (n,) indices into the record's `ScoredRecord`.
-        length: units it is compared by; calibration is by length.
-        statistics: name to value, higher = more unusual, inf = beyond anything normal; NaN where one
-            says nothing of this row.
-        score: the level's main statistic; None where nothing could be scored.
-        time: seconds since 1970-01-01 UTC of its first unit, or None.
-        place: in the longer sequence that its record is a part of, or None.
-        backwards: the record is read against the direction of `place` (the other strand).
-        peak: the most telling unit, an index as in `units`; None: the most surprising one.
-        unfamiliar: most of it is unknown to the model, which cannot judge it (`Level.unfamiliar`).
-        extra: further fields of its JSON line.
+        length: number of units. Rows are compared with normal rows of similar length.
+        statistics: name -> value; higher is more unusual, and inf is beyond all normal values. NaN means that
+            the statistic does not apply to this row.
+        score: the main statistic of the level; None if nothing could be scored.
+        time: time of its first unit, in seconds since 1970-01-01 UTC, or None.
+        place: its place in the longer sequence that contains its record, or None.
+        backwards: whether the record is read against the direction of `place` (the other strand).
+        peak: the unit that explains the row best, as an index like those in `units`. None means the unit with
+            the highest surprisal.
+        unfamiliar: whether most of it is unknown to the model, so that its scores are not valid
+            (`Level.unfamiliar`).
+        extra: other fields of its JSON line.
     """
 
     id: str
@@ -199,8 +219,9 @@ class Row:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def outer_span(self, start: int, end: int) -> tuple[int, int]:
-        """The span of characters start to end of the record in the longer sequence that has it as a part; the
-        same span without `place`.
+        """The span in the longer sequence of the record's characters `start` to `end`.
+
+        Without a `place`, the span is unchanged.
 
         >>> from dataclasses import replace
         >>> row = Row(id="r#2-5", source="f", line=1, start=2, end=5, units=np.arange(3), length=3,

@@ -1,8 +1,8 @@
 """Bits per unit of a masked language model, measured in the same way for every masker and domain.
 
-A share of the *units* is chosen by one uniform rule, all tokens of a chosen unit become [MASK] (none is kept
-or replaced), and the cost is counted per unit, next to that of a unigram model of the training data at
-exactly those positions. Evaluating with the training's own masker would make maskers incomparable.
+One uniform rule selects a fraction of the *units*. All tokens of a selected unit become [MASK]; none is kept
+or replaced. The cost is given per unit, next to that of a unigram model of the training data at the same
+positions. With the masker of the training instead, models with different maskers could not be compared.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class BitsReport:
     """Evaluation on one set of masked units.
 
     Args:
-        bits_per_unit: sum of -log2 p over masked tokens / masked units.
-        unigram_bits_per_unit: the same with the training data's unigram as p.
-        loss: mean of -ln p over masked tokens, nats.
-        units, tokens: how many were masked.
+        bits_per_unit: sum of -log2 p over masked tokens, divided by the number of masked units.
+        unigram_bits_per_unit: the same, with the probabilities of the training data's unigram model.
+        loss: mean of -ln p over masked tokens, in nats.
+        units, tokens: number of masked units and tokens.
     """
 
     bits_per_unit: float
@@ -54,14 +54,14 @@ class BitsReport:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class UnitBits:
-    """The cost of every masked unit, for totals and for a bootstrap over sequences.
+    """The cost of each masked unit, for totals and for a bootstrap over sequences.
 
     Args:
-        sample: (U,) index of the unit's sequence, in the order the sequences were asked.
-        unit: (U,) the unit's number within its sequence, 0-based in order, as in `unit_symbols`.
-        tokens: (U,) tokens of the unit; less than 1 where a token shows several units.
-        bits, unigram_bits: (U,) -log2 p of the unit, by the model and by the unigram.
-        values: further reductions, by name: (U, ...) of the first entry of each unit.
+        sample: (U,) index of the unit's sequence, in the order of evaluation.
+        unit: (U,) number of the unit in its sequence, from 0, as in `unit_symbols`.
+        tokens: (U,) number of tokens of the unit; less than 1 if a token shows several units.
+        bits, unigram_bits: (U,) -log2 p of the unit, from the model and from the unigram model.
+        values: other reductions, name -> (U, ...), from the first entry of each unit.
     """
 
     sample: Longs
@@ -72,7 +72,7 @@ class UnitBits:
     values: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def report(self) -> BitsReport:
-        """Reduce to totals; NaN where nothing was masked."""
+        """The totals; NaN if nothing was masked."""
         units, tokens = len(self.sample), round(float(self.tokens.sum()))
         return BitsReport(
             bits_per_unit=_ratio(self.bits.sum(), units),
@@ -96,18 +96,22 @@ def unit_bits(
 ) -> UnitBits:
     """The cost of each masked unit.
 
-    They depend on (seed, index) alone: not on the model, its masker, or which other sequences are asked.
+    The selection of units depends only on (seed, index). It does not depend on the model, its masker, or the
+    other sequences.
 
     Args:
-        sequences: validation sequences; those without an ordinary token are skipped.
-        unigram: (K,) probabilities of symbols in the *training* split, see `Units.frequencies`; where units
-            are groups of tokens these are the tokens' own.
-        rate: share of the units of a sequence that is masked; at least one unit is.
-        units: how units are hidden and read back; None for groups of tokens.
-        want: reductions to read beside log-probabilities.
+        conditionals: the model.
+        sequences: validation sequences. A sequence without an ordinary token is skipped.
+        indices: the indices of the sequences to evaluate.
+        unigram: (K,) probabilities of symbols in the *training* split (`Units.frequencies`). If units are
+            groups of tokens, the symbols are tokens.
+        rate: fraction of the units of a sequence to mask; at least one unit is masked.
+        seed: seed of the selection.
+        units: the rule for masking units and reading their predictions; None for groups of tokens.
+        want: reductions to compute in addition to log-probabilities.
 
     Raises:
-        UsageError: a unigram of another size.
+        UsageError: `unigram` has the wrong size.
     """
     rule = Units(conditionals.space) if units is None else units
     if unigram.shape != (rule.symbols,):
@@ -154,8 +158,12 @@ def concatenate_bits(parts: Sequence[UnitBits]) -> UnitBits:
 
 
 def unigram(source: Sequences | NDArray[np.integer], space: TokenSpace) -> Doubles:
-    """(V,) probabilities of tokens in the training sequences, or by (V,) counts, with add-one smoothing;
-    0 at special tokens."""
+    """(V,) probabilities of tokens, with add-one smoothing; 0 for special tokens.
+
+    Args:
+        source: the training sequences, or (V,) counts of tokens.
+        space: the token ids of the vocabulary.
+    """
     if isinstance(source, np.ndarray):
         return Units(space).frequencies(source)
     counts = np.zeros(space.size)
@@ -167,11 +175,16 @@ def unigram(source: Sequences | NDArray[np.integer], space: TokenSpace) -> Doubl
 def memorization_gap(
     conditionals: Conditionals, sequences: Sequences, indices: Iterable[int], corruptor: Corruptor
 ) -> float:
-    """Loss on the masks of the first epoch minus loss on masks never seen, in nats per masked token.
+    """The loss on the masks of the first epoch minus the loss on new masks, in nats per masked token.
 
-    With static masks the model was trained on those of the first epoch, and a negative gap measures how far
-    it has memorized them. Both sides are corrupted as in training (including replaced and kept tokens), by
-    the corruptor trained with; `indices` names some of the training sequences.
+    With static masks, the model was trained on the masks of the first epoch. A negative gap then measures how
+    much it has memorized them. Both losses use the corruptor of the training, with replaced and kept tokens.
+
+    Args:
+        conditionals: the model.
+        sequences: the training sequences.
+        indices: the indices of some of these sequences.
+        corruptor: the corruptor of the training.
     """
     fresh = copy.copy(corruptor)
     fresh.config = replace(corruptor.config, dynamic=True)
@@ -183,7 +196,7 @@ def memorization_gap(
 def _corrupted_loss(
     conditionals: Conditionals, sequences: Sequences, indices: list[int], corruptor: Corruptor, epoch: int
 ) -> float:
-    """Mean -ln p, nats, of the tokens that a corruptor selects in an epoch."""
+    """Mean of -ln p, in nats, over the tokens that a corruptor selects in an epoch."""
 
     def questions() -> Iterator[Query]:
         for index in indices:
@@ -205,5 +218,5 @@ def _corrupted_loss(
 
 
 def _ratio(total: float, count: int) -> float:
-    """total / count, NaN where the count is 0."""
+    """total / count; NaN if the count is 0."""
     return float(total) / count if count else math.nan

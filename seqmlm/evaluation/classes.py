@@ -1,4 +1,4 @@
-"""Predicted classes against true ones, beside guesses that need no model."""
+"""Compare predicted with true classes, next to baselines that need no model."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ def class_measures(counts: Mapping[tuple[str, str], int], names: Sequence[str]) 
     """Accuracy, macro F1, two baselines and the confusion counts of predicted classes, by name.
 
     Args:
-        counts: of each (true class, predicted class); one at least.
+        counts: (true class, predicted class) -> number of items; there must be at least one item.
         names: all classes.
 
     Returns:
-        `accuracy` and its 95 % `interval` (Clopper and Pearson 1934); `macro_f1`, the mean of the classes'
-        F1; `majority`, the accuracy of the most frequent class, always; `calibrated_random`, that of guesses
-        drawn as often as each class was predicted; `confusion`, true class to predicted class to count.
+        `accuracy` and its 95 % `interval` (Clopper and Pearson 1934). `macro_f1` is the mean F1 over classes.
+        `majority` is the accuracy if the most frequent class is always predicted. `calibrated_random` is the
+        accuracy of random guesses with the frequencies of the predicted classes. `confusion` is true class ->
+        predicted class -> count.
 
     >>> found = class_measures({("a", "a"): 2, ("a", "b"): 1, ("b", "b"): 1}, ["a", "b"])
     >>> found["accuracy"], found["majority"], found["calibrated_random"], found["confusion"]["a"]

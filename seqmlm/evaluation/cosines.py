@@ -1,4 +1,4 @@
-"""Cosines of pairs of vectors, and how they agree with true similarities of the pairs."""
+"""Cosines of pairs of vectors, and their correlation with true similarities."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ from seqmlm.evaluation.intervals import RANKED_DRAWS, Doubles, bootstrap_interva
 
 
 def cosine(first: Floats, second: Floats) -> float:
-    """The cosine of two vectors (H,); 0 where one has no length."""
+    """The cosine of two vectors (H,); 0 if one is the zero vector."""
     lengths = float(np.linalg.norm(first)) * float(np.linalg.norm(second))
     return float(first @ second) / lengths if lengths else 0.0
 
 
 def cosine_agreement(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Agreement of the cosines of pairs with true similarities: Spearman with its interval, and Pearson."""
+    """The number of pairs, their mean cosine, and the correlation of cosines with true similarities.
+
+    The correlations are Spearman's, with its interval, and Pearson's. They are missing if rows have no
+    `truth`, or if they are undefined.
+    """
     cosines = np.array([row["cosine"] for row in rows])
     figures: dict[str, float] = {"pairs": len(rows), "mean_cosine": float(cosines.mean())}
     if "truth" not in rows[0]:

@@ -1,8 +1,8 @@
-"""Scores and alarms against labels: ranking measures, operating points, paired comparisons.
+"""Measures of scores and alarms against labels: ranking measures, operating points, paired comparisons.
 
 Higher scores are more unusual. Items with equal scores raise alarms together, so that no measure depends on
-the order of ties. Everything is computed from counts at the distinct scores, which makes a bootstrap draw
-linear in the number of items.
+the order of ties. All measures are computed from counts at the distinct scores. The time of a bootstrap draw
+is therefore linear in the number of items.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Measure = Callable[["Curve"], float]
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Every operating point of a score: alarm where it is at least the k-th highest distinct value.
+    """All operating points of a score. At point k, items with at least the k-th highest score raise an alarm.
 
     Args:
         thresholds: (K,) distinct scores, descending.
-        true, false: (K,) positives and negatives alarmed at each, cumulative (weights where items have some).
+        true, false: (K,) number of positives and of negatives with an alarm, or the sum of their weights.
     """
 
     thresholds: Doubles
@@ -47,7 +47,7 @@ class Curve:
 
     @property
     def auroc(self) -> float:
-        """Probability that a positive scores above a negative, ties counting half; NaN with one class."""
+        """Probability that a positive scores above a negative; ties count half. NaN with one class."""
         pairs = self.positives * self.negatives
         area = np.trapezoid(np.append(0.0, self.true), np.append(0.0, self.false))
         return float(area / pairs) if pairs else float("nan")
@@ -57,30 +57,30 @@ class Curve:
         """Area under the precision-recall curve as a step function; NaN without positives."""
         if not self.positives:
             return float("nan")
-        alarmed = np.maximum(self.true + self.false, 1e-300)  # a draw may lack the highest items
+        alarmed = np.maximum(self.true + self.false, 1e-300)  # a resample may lack the highest items
         return float(np.diff(self.true, prepend=0.0) @ (self.true / alarmed) / self.positives)
 
     @property
     def oracle_f1(self) -> float:
-        """The best F1 of any threshold, which can be chosen only with the labels; NaN without positives."""
+        """The highest F1 of any threshold, which is chosen with the labels; NaN without positives."""
         if not self.positives:
             return float("nan")
         return float((2 * self.true / (self.true + self.false + self.positives)).max())
 
     def hits_at(self, rate: float) -> float:
-        """Number of positives found where at most a share `rate` of the negatives is alarmed."""
-        # Counts are integers; the tolerance is for the rounding of rate x negatives only.
+        """Number of positives found if at most a fraction `rate` of the negatives raises an alarm."""
+        # Counts are integers. The tolerance is only for the rounding of rate x negatives.
         point = np.searchsorted(self.false, rate * self.negatives * (1 + 1e-12), side="right")
         return float(self.true[point - 1]) if point else 0.0
 
     def recall_at(self, rate: float) -> float:
-        """Share of positives found where at most `rate` of the negatives are alarmed; NaN with one class."""
+        """Fraction of positives found at a false positive rate of at most `rate`; NaN with one class."""
         return self.hits_at(rate) / self.positives if self.positives and self.negatives else float("nan")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Confusion:
-    """Alarms against labels, in counts."""
+    """The numbers of true and false alarms, and of items without an alarm."""
 
     true_positives: int
     false_positives: int
@@ -89,29 +89,29 @@ class Confusion:
 
     @property
     def recall(self) -> Rate:
-        """Share of positives with an alarm, with its exact interval."""
+        """Fraction of positives with an alarm, with its exact interval."""
         return exact_rate(self.true_positives, self.true_positives + self.false_negatives)
 
     @property
     def false_positive_rate(self) -> Rate:
-        """Share of negatives with an alarm, with its exact interval."""
+        """Fraction of negatives with an alarm, with its exact interval."""
         return exact_rate(self.false_positives, self.false_positives + self.true_negatives)
 
     @property
     def precision(self) -> Rate:
-        """Share of alarms that are positive, with its exact interval."""
+        """Fraction of alarms that are positive, with its exact interval."""
         return exact_rate(self.true_positives, self.true_positives + self.false_positives)
 
     @property
     def f1(self) -> float:
-        """Harmonic mean of precision and recall; 0 where nothing is found."""
+        """Harmonic mean of precision and recall; 0 if no positive is found."""
         hits, errors = self.true_positives, self.false_positives + self.false_negatives
         return 2 * hits / (2 * hits + errors) if hits else 0.0
 
     def precision_and_f1_at(self, prevalence: float) -> tuple[float, float]:
-        """Precision and F1 if a share `prevalence` of all items were positive, at these rates.
+        """Precision and F1 if a fraction `prevalence` of all items were positive, at the same rates.
 
-        Precision is NaN if there would be no alarms.
+        Precision is NaN if there were no alarms.
         """
         hits = prevalence * self.recall.value
         wrong = (1 - prevalence) * self.false_positive_rate.value
@@ -120,12 +120,14 @@ class Confusion:
 
 
 class Detection:
-    """Labels (N,), True for positive items, and a score (N,) for each, ready for every measure.
+    """Labels and scores of N items, from which all measures are computed.
 
-    Higher is more unusual; -inf is of items without a score.
+    Args:
+        labels: (N,) True for positive items.
+        scores: (N,) scores; higher is more unusual, and -inf means that an item has no score.
 
     Raises:
-        DataError: different numbers, a NaN, or labels of one class only, for which nothing is defined.
+        DataError: the numbers of labels and scores differ, a score is NaN, or all labels are equal.
     """
 
     def __init__(self, labels: ArrayLike, scores: ArrayLike) -> None:
@@ -136,9 +138,9 @@ class Detection:
         if np.isnan(self.scores).any():
             raise DataError("a score is not a number", remedy="give every item a score")
         if self.labels.all() or not self.labels.any():
-            kind = "a positive" if self.labels.any() else "a negative"
+            kind = "positive" if self.labels.any() else "negative"
             raise DataError(
-                f"every one of the {len(self.labels)} items is {kind}",
+                f"all items are {kind} ({len(self.labels)} of {len(self.labels)})",
                 remedy="evaluation needs both classes: check which label counts as positive",
             )
         values, place = np.unique(self.scores, return_inverse=True)
@@ -146,7 +148,7 @@ class Detection:
         self._place: Longs = len(values) - 1 - place
 
     def curve(self, weights: Doubles | None = None) -> Curve:
-        """All operating points; with `weights` (N,), each item counts so often."""
+        """All operating points. `weights` (N,) says how often each item counts; by default once."""
         ones = np.ones(len(self.labels)) if weights is None else weights
         size = len(self._values)
         true = np.bincount(self._place, weights=ones * self.labels, minlength=size)
@@ -154,10 +156,10 @@ class Detection:
         return Curve(self._values, np.cumsum(true), np.cumsum(false))
 
     def auroc_interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """Bounds of the AUROC for independent items (DeLong et al. 1988), within 0 and 1.
+        """Confidence bounds of the AUROC for independent items (DeLong et al. 1988), between 0 and 1.
 
-        (NaN, NaN) where the variance cannot be estimated: an AUROC of exactly 0 or 1, or a single item of
-        one class. Items that come in groups need `compare`-like resampling: see `bootstrap`.
+        They are (NaN, NaN) if the variance cannot be estimated: the AUROC is exactly 0 or 1, or a class has
+        only one item. If items are in groups, use `bootstrap`, which resamples groups.
         """
         from scipy.stats import norm, rankdata
 
@@ -178,7 +180,7 @@ class Detection:
     def bootstrap(
         self, measures: Mapping[str, Measure], groups: ArrayLike, *, draws: int = 1000, seed: int = 0
     ) -> dict[str, Estimate]:
-        """Each measure with a percentile interval over groups, as a difference from 0."""
+        """Each measure with its percentile interval, from resamples of whole groups (N,)."""
 
         def measure_resample(weights: Doubles) -> dict[str, float]:
             curve = self.curve(weights)
@@ -188,10 +190,10 @@ class Detection:
 
 
 def confusion(labels: ArrayLike, alarms: ArrayLike) -> Confusion:
-    """The counts of alarms (N,) against labels (N,), both truth values.
+    """The confusion counts of alarms (N,) and labels (N,), both true or false.
 
     Raises:
-        DataError: different numbers of them.
+        DataError: the numbers of alarms and labels differ.
     """
     from sklearn.metrics import confusion_matrix
 
@@ -213,19 +215,19 @@ def compare(
     draws: int = 1000,
     seed: int = 0,
 ) -> dict[str, Estimate]:
-    """First score minus second in each measure, with a paired bootstrap over natural units.
+    """The difference, first minus second, in each measure, with a paired bootstrap over groups.
 
-    Both are measured on the same resample of whole groups. An alarm column is a score of 0 and 1: with
-    `f1_of_alarms` the comparison is of label-free F1.
+    Both scores are measured on the same resamples of whole groups. A column of alarms is a score of 0 and 1.
+    `f1_of_alarms` then compares F1 at the thresholds of the alarms.
 
     Args:
-        first, second: of the same items in the same order.
-        measures: names and functions of a curve.
-        groups: (N,) natural unit of each item.
-        draws, seed: of the resampling.
+        first, second: two scores of the same items in the same order.
+        measures: name -> function of a curve.
+        groups: (N,) the group of each item, such as its patient or session.
+        draws, seed: number and seed of the resamples.
 
     Raises:
-        DataError: they are not of the same items.
+        DataError: the labels of the two differ.
     """
     if not np.array_equal(first.labels, second.labels):
         raise DataError("two scores can be compared only on the same items with the same labels")
@@ -238,7 +240,7 @@ def compare(
 
 
 def f1_of_alarms(curve: Curve) -> float:
-    """F1 of a score that is 1 where an alarm was raised and 0 elsewhere; NaN without positives."""
+    """F1 of a score that is 1 for items with an alarm and 0 for others; NaN without positives."""
     if not curve.positives:
         return float("nan")
     raised = curve.thresholds > 0

@@ -1,9 +1,11 @@
-"""Values of pairs against known pairs: how well those of a sequence are ranked, beside their distance alone.
+"""How well the values of a map rank the known pairs of a sequence, compared with ranking by distance.
 
-Every sequence is ranked by itself, and the figures are means over sequences: values of different sequences
-need not be on one scale, and a long sequence, which has far more pairs, counts no more than a short one.
-What depends on each other is often near, so that a value tells something only where it ranks pairs better
-than minus their distance does. Intervals are percentiles over resamples of sequences.
+The pairs of each sequence are ranked separately, and the figures are means over sequences. Values of
+different sequences need not have the same scale. A long sequence has many more pairs, but counts no more than
+a short one.
+
+Units that depend on each other are often near. Values are therefore informative only if they rank pairs
+better than the distance does. Intervals are percentiles over resamples of sequences.
 """
 
 from __future__ import annotations
@@ -23,23 +25,23 @@ Longs = NDArray[np.int64]
 DRAWS = 1000
 MEASURES = ("auroc", "auprc")
 RANKED = {"model": "the model", "distance": "minus the distance", "gain": "difference"}
-"""Scores that rank pairs: values, and nearness; the difference is on the same resamples."""
+"""The scores that rank pairs: values, and minus the distance. The difference uses the same resamples."""
 
 
 class Rankings:
-    """Collects sequences, of each a few figures; `seed` is of the resamples."""
+    """Collects the figures of sequences. `seed` is the seed of the resamples."""
 
     def __init__(self, seed: int = 0) -> None:
         self._seed, self._pairs, self._true = seed, 0, 0
         self._sequences: list[list[float]] = []
 
     def add(self, labels: Bools, values: Doubles, distances: Longs) -> None:
-        """Take in the judged pairs of one sequence.
+        """Add the pairs of one sequence.
 
         Args:
-            labels: (P,) True for the pairs that the truth has.
-            values: (P,) higher = more likely to be one; no NaN.
-            distances: (P,) between the two.
+            labels: (P,) True for the pairs in the truth.
+            values: (P,) values, higher if more likely in the truth; no NaN.
+            distances: (P,) the distance between the two units.
         """
         if not labels.any() or labels.all():
             return
@@ -49,13 +51,16 @@ class Rankings:
         self._pairs, self._true = self._pairs + len(labels), self._true + int(labels.sum())
 
     def ranking(self) -> dict[str, Any]:
-        """Figures of how the pairs are ranked, as means over the sequences that have pairs of both kinds.
+        """The ranking figures, as means over the sequences that have both true and other pairs.
 
         Returns:
-            sequences: that have; others say nothing of a ranking. pairs, true: judged pairs of these, and
-            those that the truth has. prevalence: share of the pairs that are true, which is the AUPRC of
-            chance. Then by `RANKED` and measure the mean `value`, `low` and `high`, which are None for a
-            single sequence: how much another one differs is not known. Nothing where no sequence has both.
+            Empty if there is no such sequence. Otherwise these keys:
+
+            `sequences` is their number. Other sequences cannot be ranked. `pairs` and `true` are the numbers
+            of their pairs, and of pairs in the truth. `prevalence` is the fraction of true pairs, which is
+            the AUPRC of a random ranking. For each key of `RANKED` and each measure, there are `value` (the
+            mean), `low` and `high`. For a single sequence, `low` and `high` are None, because the variation
+            between sequences is unknown.
         """
         if not self._sequences:
             return {}
@@ -77,6 +82,6 @@ class Rankings:
 
 
 def _bounds(values: Doubles) -> dict[str, float | None]:
-    """The first value, with bounds by the others."""
+    """The first value, with bounds computed from the others (the resamples)."""
     interval = percentile_interval(float(values[0]), values[1:])
     return {name: None if np.isnan(bound) else bound for name, bound in interval.bounds().items()}

@@ -1,7 +1,7 @@
-"""How well predictions of variants' effects agree with measurements: ProteinGym's figures, with intervals.
+"""Agreement of predicted effects of variants with measurements: the figures of ProteinGym, with intervals.
 
-Positions are the natural unit: variants of one place share what is hard about it, so whole places are
-resampled, the same ones for all predictions.
+Variants at one position are similarly hard to predict. Therefore whole positions are resampled, the same for
+all predictions.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ class Agreement:
     """Agreement of predictions with measurements, by metric.
 
     Args:
-        n: variants with a measurement and every prediction.
-        positive: of them, those that count as fit.
+        n: number of variants with a measurement and all predictions.
+        positive: number of these variants that count as fit.
         metrics: prediction -> metric -> value with its interval.
-        gain: Spearman of the first prediction minus that of the best other one, paired; None for one alone.
-        rival: the name of that one.
-        undefined: metric -> why no prediction has it.
+        gain: Spearman's correlation of the first prediction minus that of the best other prediction, paired;
+            None if there is no other prediction.
+        rival: name of the best other prediction, or None.
+        undefined: metric -> reason why no prediction has it.
     """
 
     n: int
@@ -45,7 +46,7 @@ class Agreement:
 
 
 def undefined_metrics(measured: Doubles, fit: Bools) -> dict[str, str]:
-    """The metrics that no prediction of (N,) measurements can have, and why.
+    """The metrics that are undefined for (N,) measurements -> the reason.
 
     >>> values = np.arange(20.0)
     >>> undefined_metrics(values, values >= 0)
@@ -65,9 +66,11 @@ def undefined_metrics(measured: Doubles, fit: Bools) -> dict[str, str]:
 
 
 def ndcg(measured: Doubles, predicted: Doubles) -> float:
-    """NDCG of the tenth that is predicted best, gains the measured values scaled to [0, 1] (as ProteinGym).
+    """NDCG of the tenth with the highest predictions, as in ProteinGym.
 
-    What is predicted alike shares the gains of its ranks. NaN for fewer than 10 values or one value alone.
+    Gains are the measurements scaled to [0, 1].
+    Variants with equal predictions share the gains of their ranks. NaN if there are fewer than 10
+    measurements, or all are equal.
     """
     from sklearn.metrics import ndcg_score
 
@@ -80,8 +83,14 @@ def ndcg(measured: Doubles, predicted: Doubles) -> float:
 
 
 def agreement_metrics(measured: Doubles, predicted: Doubles, fit: Bools) -> dict[str, float]:
-    """Spearman (average ranks), NDCG, AUC and MCC (predicted fit: at least the median) of (N,) values, higher
-    = fitter, and (N,) True for variants that count as fit; NaN where undefined."""
+    """Spearman's correlation (average ranks), NDCG, AUC and MCC; NaN where undefined.
+
+    For MCC, predictions of at least the median count as fit.
+
+    Args:
+        measured, predicted: (N,) values; higher is fitter.
+        fit: (N,) True for variants that count as fit.
+    """
     from scipy.stats import rankdata
 
     ranks, hits = rankdata(predicted), int(fit.sum())
@@ -105,10 +114,12 @@ def agreement(
     """Compare predictions with measurements on the variants that have all of them.
 
     Args:
-        measured: (N,) higher = fitter; NaN where there is none.
-        predictions: by name (N,), higher = fitter, NaN where there is none; the first is the one to judge.
+        measured: (N,) measurements, higher is fitter; NaN if there is none.
+        predictions: name -> (N,) values, higher is fitter, NaN if there is none. The first is compared with
+            the others.
         fit: (N,) True for variants that count as fit.
-        places: (N,) what a variant shares with its siblings: the bootstrap draws them together.
+        places: (N,) the position of each variant. The bootstrap draws variants at a position together.
+        draws: number of resamples.
     """
     complete: Bools = np.all(np.isfinite([measured, *predictions.values()]), axis=0)
     truth, good = measured[complete], fit[complete]
@@ -119,7 +130,7 @@ def agreement(
     first, *rest_names = chosen
 
     def measure_resample(weights: Doubles) -> dict[tuple[str, str], float]:
-        """Each metric of each prediction, and the gain over each other one."""
+        """Each metric of each prediction, and the gain of the first over each other prediction."""
         rows = np.repeat(np.arange(len(truth)), weights.astype(np.int64))
         figures = dict[tuple[str, str], float]()
         for name, predicted in chosen.items():

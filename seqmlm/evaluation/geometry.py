@@ -1,4 +1,4 @@
-"""The geometry of vectors: how alike any two are, by which dimensions, and their places in a plane."""
+"""The geometry of vectors: their similarity, the dimensions that cause it, and places in a plane."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from seqmlm.evaluation.intervals import Estimate, ratio
 PAIRS = 10_000
 ROGUES = 3
 NEAR = 15
-"""Number of neighbours that a plane keeps; it needs more vectors than that."""
+"""Number of neighbours for UMAP, which needs more vectors than this."""
 
 
 class Geometry(NamedTuple):
-    """The likeness of N vectors, and the dimensions that cause it.
+    """The similarity of N vectors, and the dimensions that cause it.
 
-    anisotropy: mean cosine of random pairs (Ethayarajh 2019), with its interval.
-    rogues: the dimensions that most of it is of, and the share of each (Timkey and van Schijndel 2021).
+    Attributes:
+        anisotropy: mean cosine of random pairs, with its interval (Ethayarajh 2019).
+        rogues: the dimensions that contribute most to it, with the fraction from each (Timkey and van
+            Schijndel 2021).
     """
 
     anisotropy: Estimate
@@ -30,13 +32,13 @@ class Geometry(NamedTuple):
 
 
 def geometry(vectors: Floats, *, seed: int = 0) -> Geometry | None:
-    """The `Geometry` of (N, H) vectors by random pairs; None of fewer than two."""
+    """The `Geometry` of (N, H) vectors, from random pairs; None for fewer than two vectors."""
     if len(vectors) < 2:
         return None
     unit = directions(vectors)
     random = np.random.default_rng(seed)
     first = random.integers(len(unit), size=PAIRS)
-    second = (first + random.integers(1, len(unit), size=PAIRS)) % len(unit)  # never the same one twice
+    second = (first + random.integers(1, len(unit), size=PAIRS)) % len(unit)  # never a vector with itself
     products = unit[first] * unit[second]
     cosines, shares = products.sum(1), products.mean(0)
     mean = float(cosines.mean())
@@ -46,17 +48,18 @@ def geometry(vectors: Floats, *, seed: int = 0) -> Geometry | None:
 
 
 def directions(vectors: Floats) -> Floats:
-    """(N, H) the vectors scaled to length 1; those of no length stay."""
+    """(N, H) the vectors scaled to length 1; zero vectors are unchanged."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit: Floats = np.divide(vectors, np.where(lengths > 0, lengths, 1), dtype=np.float32)
     return unit
 
 
 def frequency_correlation(vectors: Floats, words: Sequence[str]) -> float:
-    """Spearman of how frequent a word is among all, and how like all others its vectors are (mean cosine).
+    """Spearman's correlation of the frequency of a word with its mean cosine to all other vectors.
 
     Args:
-        vectors: (N, H). words: N.
+        vectors: (N, H) vectors.
+        words: the N words of the vectors.
     """
     counts, unit = Counter(words), directions(vectors)
     alike = (unit @ unit.sum(0) - 1) / max(1, len(unit) - 1)
@@ -72,7 +75,7 @@ def principal_plane(vectors: Floats) -> Floats:
 
 
 def neighbour_plane(vectors: Floats) -> Floats | None:
-    """(N, 2) places in a plane that keeps neighbours (UMAP, cosine); None of few, or without umap-learn."""
+    """(N, 2) UMAP coordinates by cosine; None for too few vectors, or without umap-learn."""
     try:
         from umap import UMAP
     except ImportError:

@@ -1,4 +1,4 @@
-"""Incidents: alarms that overlap or touch count as one; and false positive rates from alarms per day."""
+"""Count incidents (alarms that overlap or touch), and convert alarms per day into false positive rates."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from seqmlm.errors import UsageError
 
 
 class Incidents:
-    """Counts a stream of alarms as incidents; memory is bounded by the number of open places.
+    """Counts the incidents in a stream of alarms, in bounded memory.
 
-    Alarms of one place come in the order of their starts, as windows over a file or stream do; a
-    late one still joins the open incident if it touches it. Places may alternate.
+    The alarms of a place must be in the order of their starts, like windows over a file or stream. A late
+    alarm still joins the open incident if it touches it. Alarms of several places may alternate.
 
     Args:
-        places: most places with open incidents; beyond that the longest inactive one has ended.
+        places: maximum number of places with an open incident. If there are more, the incident that has been
+            inactive for longest ends.
     """
 
     def __init__(self, *, places: int = 10_000) -> None:
@@ -21,11 +22,16 @@ class Incidents:
 
     @property
     def count(self) -> int:
-        """All incidents, those that go on included."""
+        """The number of all incidents, including open ones."""
         return self._over + len(self._open)
 
     def add(self, place: str, start: float, end: float) -> None:
-        """Take an alarm of a file, document or host, with its extent there: characters, lines or seconds."""
+        """Add an alarm at a place.
+
+        Args:
+            place: a file, document or host.
+            start, end: the range of the alarm there, in characters, lines or seconds.
+        """
         first, last = self._open.pop(place, (start, end))
         if start <= last and end >= first:
             self._open[place] = (min(first, start), max(last, end))
@@ -38,10 +44,10 @@ class Incidents:
 
 
 def rate_for(alarms_per_day: float, rows_per_day: float) -> float:
-    """The false positive rate, in (0, 1], that gives so many alarms a day on normal data.
+    """The false positive rate, in (0, 1], that gives this number of alarms per day on normal data.
 
     Raises:
-        UsageError: one of the two is not above 0.
+        UsageError: one of the arguments is not above 0.
     """
     if not alarms_per_day > 0:
         raise UsageError(f"alarms per day must be above 0, not {alarms_per_day:g}")
@@ -53,5 +59,5 @@ def rate_for(alarms_per_day: float, rows_per_day: float) -> float:
 
 
 def rows_per_day(rows: int, first: float, last: float) -> float | None:
-    """Rows a day, of `rows` rows between two times in seconds; None if they span no time."""
+    """Rows per day, for `rows` rows between two times in seconds; None if the times do not differ."""
     return (rows - 1) * 86_400.0 / (last - first) if rows > 1 and last > first else None

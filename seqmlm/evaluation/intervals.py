@@ -1,4 +1,4 @@
-"""Rates with exact intervals, and paired differences with a bootstrap over natural units."""
+"""Rates with exact intervals, and figures with bootstrap intervals over groups of items."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Longs = NDArray[np.int64]
 Key = TypeVar("Key")
 
 RANKED_DRAWS = 200
-"""Most resamples of measures that rank all items, each of which sorts them."""
+"""Maximum number of resamples for measures that rank items. Each resample sorts all items."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """A share of trials, with its interval.
+    """A rate (hits of trials) with its interval.
 
     Args:
-        hits, trials: counts; 0 <= hits <= trials.
+        hits, trials: the counts, with 0 <= hits <= trials.
         value: hits / trials; NaN without trials.
         low, high: bounds of the true rate; 0 and 1 without trials.
     """
@@ -42,9 +42,9 @@ class Estimate:
     """A figure, such as the difference between two methods on the same items, with its interval.
 
     Args:
-        value: the figure; of a difference, first minus second.
-        low, high: percentile bootstrap bounds; NaN if no resample had a value.
-        draws: resamples with a value.
+        value: the figure. For a difference, it is first minus second.
+        low, high: bounds from bootstrap percentiles; NaN if no resample has a value.
+        draws: number of resamples with a value.
     """
 
     value: float
@@ -53,12 +53,12 @@ class Estimate:
     draws: int
 
     def bounds(self) -> dict[str, float]:
-        """The value and its bounds by the names that JSON has."""
+        """The value and its bounds, with their names in JSON."""
         return {"value": self.value, "low": self.low, "high": self.high}
 
 
 def bounds_text(low: float, high: float, spec: str) -> str:
-    """The bounds of an interval in brackets, as a format spec has them; "" where they are not defined.
+    """The bounds of an interval in brackets, in a given number format; "" if they are undefined.
 
     >>> bounds_text(0.1, 0.25, ".2f"), bounds_text(math.nan, math.nan, ".2f")
     (' (0.10 to 0.25)', '')
@@ -74,7 +74,7 @@ def exact_rate(hits: int, trials: int) -> Rate:
     (0.0, 0.0, 0.3085)
 
     Raises:
-        UsageError: hits outside 0..trials.
+        UsageError: `hits` is outside of 0 to `trials`.
     """
     from scipy.stats import beta
 
@@ -87,15 +87,20 @@ def exact_rate(hits: int, trials: int) -> Rate:
 
 
 def exact_accuracy(right: int, trials: int) -> dict[str, float]:
-    """The share that is right, with its interval, by the names that figures have."""
+    """The accuracy with its interval, under the names of figures."""
     rate = exact_rate(right, trials)
     return {"accuracy": rate.value, "low": rate.low, "high": rate.high}
 
 
 def bootstrap_weights(groups: ArrayLike, draws: int, seed: int) -> Callable[[int], Doubles]:
-    """A function from the number of a resample, 0 to draws - 1, to how often (N,) each item occurs in it.
+    """A function that returns the (N,) weights of a resample: how often each item occurs in it.
 
-    Whole groups (N,), of any type (session, patient, family), are drawn with replacement.
+    Its argument is the number of the resample, 0 to draws - 1. Whole groups are drawn with replacement.
+
+    Args:
+        groups: (N,) the group of each item, such as its session, patient or family; of any type.
+        draws: number of resamples.
+        seed: seed of the resamples.
     """
     distinct, place = np.unique(np.asarray(groups), return_inverse=True)
     random = np.random.default_rng(seed)
@@ -110,7 +115,7 @@ def bootstrap_weights(groups: ArrayLike, draws: int, seed: int) -> Callable[[int
 
 
 def percentile_interval(value: float, resamples: Doubles, confidence: float = 0.95) -> Estimate:
-    """A value of all items, with percentiles of those (B,) of resamples; NaN (one class only) is excluded."""
+    """A value with percentiles of its (B,) resamples. Resamples with NaN (only one class) are excluded."""
     good = resamples[~np.isnan(resamples)]
     low = high = float("nan")
     if len(good):
@@ -121,12 +126,12 @@ def percentile_interval(value: float, resamples: Doubles, confidence: float = 0.
 def bootstrap_intervals(
     measure: Callable[[Doubles], Mapping[Key, float]], groups: ArrayLike, *, draws: int = 1000, seed: int = 0
 ) -> dict[Key, Estimate]:
-    """Measures of all items, each with the percentiles of resamples of whole groups.
+    """Measures of all items, each with an interval from resamples of whole groups.
 
     Args:
-        measure: how often each item counts (N,) -> values by name; NaN where one is not defined.
-        groups: (N,) as of `bootstrap_weights`; of a single one the interval is NaN.
-        draws, seed: of the resampling.
+        measure: computes measures (name -> value) from the (N,) weights of items. NaN means undefined.
+        groups: (N,) the group of each item. With a single group, intervals are NaN.
+        draws, seed: number and seed of the resamples.
     """
     labels = np.asarray(groups)
     weights = bootstrap_weights(labels, draws, seed)
@@ -139,8 +144,13 @@ def bootstrap_intervals(
 def ratio(
     numerators: ArrayLike, denominators: ArrayLike | None = None, *, draws: int = 1000, seed: int = 0
 ) -> Estimate:
-    """Sum of numerators (N,) by sum of denominators (None: ones, so a mean), with a bootstrap over items (a
-    record each); of a single item the interval is NaN.
+    """The sum of numerators divided by the sum of denominators, with a bootstrap interval over items.
+
+    Args:
+        numerators: (N,) one for each item, such as a record. With a single item, the interval is NaN.
+        denominators: (N,) one for each item. None means ones, so that the result is a mean.
+        draws, seed: number and seed of the resamples.
+
     >>> found = ratio([1, 0, 1, 1], [2, 1, 1, 2])
     >>> found.value, 0 <= found.low <= found.value <= found.high <= 1
     (0.5, True)

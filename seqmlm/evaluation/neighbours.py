@@ -1,8 +1,8 @@
-"""Nearest neighbours by cosine, and the labels they agree on: exact by faiss, or by a graph of a large set.
+"""Find nearest neighbours by cosine, and the labels that most neighbours have.
 
-Up to `MOST_EXACT` vectors every pair is compared, a block of the set in memory at a time: it may be an array
-that is mapped from a file. A larger set becomes a graph (HNSW, Malkov and Yashunin 2018), which finds
-nearly all neighbours in a fraction of the time; how many, is measured.
+In a set of up to `MOST_EXACT` vectors, faiss compares every pair. Only a block of the set is in memory at a
+time, so that it can be mapped from a file. For a larger set, a graph is built (HNSW, Malkov and Yashunin
+2018). It finds nearly all neighbours in a fraction of the time. Its recall is measured.
 """
 
 from __future__ import annotations
@@ -22,13 +22,18 @@ from seqmlm.evaluation.intervals import exact_accuracy
 
 MOST_EXACT = 1_000_000
 _BLOCK = 1 << 15  # vectors in memory at a time
-_LINKS, _EFFORT = 32, 128  # of each vector in the graph, and candidates while it is searched
+_LINKS, _EFFORT = 32, 128  # links of each vector in the graph, and candidates in a search
 _MEASURED = 1000  # vectors that the recall of a graph is measured on
 
 
 class Neighbours(NamedTuple):
-    """Nearest neighbours of N vectors: (N, K) numbers in the set, the nearest first, and cosines; and the
-    share of the true ones that a graph found, None where all are."""
+    """The K nearest neighbours of N vectors.
+
+    Attributes:
+        numbers: (N, K) indices in the set, the nearest first.
+        cosines: (N, K) cosines.
+        recall: fraction of the true neighbours that a graph found; None if the search was exact.
+    """
 
     numbers: Longs
     cosines: Floats
@@ -36,17 +41,20 @@ class Neighbours(NamedTuple):
 
 
 def nearest(vectors: Floats, among: Floats, k: int, *, itself: bool = False) -> Neighbours:
-    """The k vectors of a set (M, H) with the largest cosines to vectors (N, H); both may be mapped from
-    files.
+    """The k vectors in a set with the largest cosines to each vector.
 
-    `itself`: the set is these vectors, and none is its own neighbour.
+    Args:
+        vectors: (N, H) vectors; they can be mapped from a file.
+        among: (M, H) the set; it can be mapped from a file.
+        k: number of neighbours.
+        itself: whether the set consists of `vectors`. If so, no vector is its own neighbour.
 
     Raises:
         DataError: the set is too small.
     """
     limit = len(among) - itself
     if k > limit:
-        raise DataError(f"{k} neighbours in a set of {limit} vectors", remedy="ask for fewer")
+        raise DataError(f"{k} neighbours in a set of {limit} vectors", remedy="request fewer neighbours")
     graph = _graph(among) if len(among) > MOST_EXACT else None
     parts, recalls = list[tuple[Floats, Longs]](), list[float]()
     for start, block in _blocks(vectors):
@@ -65,13 +73,13 @@ def nearest(vectors: Floats, among: Floats, k: int, *, itself: bool = False) -> 
 
 
 def _blocks(vectors: Floats) -> Iterator[tuple[int, Floats]]:
-    """Vectors of length 1, some at a time, with the number of the first."""
+    """Blocks of vectors, scaled to length 1, each with the index of its first vector."""
     for start in range(0, len(vectors), _BLOCK):
         yield start, directions(np.asarray(vectors[start : start + _BLOCK], dtype=np.float32))
 
 
 def _exact_neighbours(block: Floats, among: Floats, k: int) -> tuple[Floats, Longs]:
-    """(N, k) cosines and numbers of the nearest neighbours, by comparing every pair."""
+    """(N, k) cosines and indices of the nearest neighbours, from comparing every pair."""
     import faiss
 
     cosines: Floats = np.zeros((len(block), 0), dtype=np.float32)
@@ -87,7 +95,7 @@ def _exact_neighbours(block: Floats, among: Floats, k: int) -> tuple[Floats, Lon
 
 
 def _graph(among: Floats) -> Any:
-    """The graph of a set, in which `search` finds nearly all neighbours."""
+    """The graph of a set. Its `search` finds nearly all neighbours."""
     import faiss
 
     graph = faiss.IndexHNSWFlat(among.shape[1], _LINKS, faiss.METRIC_INNER_PRODUCT)
@@ -98,7 +106,7 @@ def _graph(among: Floats) -> Any:
 
 
 def _drop_itself(cosines: Floats, numbers: Longs, row_numbers: Longs) -> tuple[Floats, Longs]:
-    """The neighbours without the vector itself, or without the last one if equal vectors have its place."""
+    """The neighbours without the vector itself, or without the last one if equal vectors replace it."""
     same = numbers == row_numbers[:, None]
     same[~same.any(1), -1] = True
     shape = (len(row_numbers), numbers.shape[1] - 1)
@@ -106,17 +114,26 @@ def _drop_itself(cosines: Floats, numbers: Longs, row_numbers: Longs) -> tuple[F
 
 
 def majority_labels(numbers: Longs, labels: Sequence[str]) -> list[tuple[str, float]]:
-    """The label that most neighbours of each vector have (of equals the nearest one's), and its share."""
+    """The most frequent label among the neighbours of each vector, and its fraction.
+
+    If several labels are equally frequent, it is the label of the nearest neighbour.
+    """
     winners = []
     for row in numbers.tolist():
-        # A counter is in the order in which labels are met: of equal counts the first is the nearest.
+        # A counter keeps the order of insertion. With equal counts, the first label is the nearest.
         label, count = Counter(labels[number] for number in row).most_common(1)[0]
         winners.append((label, count / len(row)))
     return winners
 
 
 class Index(NamedTuple):
-    """A set of vectors to search. array: (M, H). ids: M. labels: M, where it has some."""
+    """A set of vectors to search.
+
+    Attributes:
+        array: (M, H) the vectors.
+        ids: their M ids.
+        labels: their M labels, or None.
+    """
 
     array: Floats
     ids: Sequence[str]
@@ -131,10 +148,11 @@ class RowNeighbours:
     """The neighbours of rows.
 
     Args:
-        places: columns of each row, without its vector.
-        neighbours: of the rows. ids: of the set.
-        truth: labels of the rows, or None. votes: the label that most neighbours of each row have, and their
-            share; or None.
+        places: the columns of each row, without its vector.
+        neighbours: the neighbours of the rows.
+        ids: the ids of the set.
+        truth: the labels of the rows, or None.
+        votes: for each row, the most frequent label among its neighbours and its fraction; or None.
     """
 
     places: Sequence[Row]
@@ -147,8 +165,14 @@ class RowNeighbours:
     def search(
         cls, rows: Iterable[tuple[Row, Floats]], width: int, k: int, index: Index | None, label: str | None
     ) -> RowNeighbours:
-        """Neighbours of rows with their (H,) vectors, among the rows themselves or in an index; the vectors
-        lie in a file meanwhile. On labels of a column, if one is named, neighbours vote.
+        """Find the neighbours of rows. During the search, the vectors of the rows are in a temporary file.
+
+        Args:
+            rows: rows with their (width,) vectors.
+            width: length of a vector.
+            k: number of neighbours.
+            index: the set to search; None for the rows themselves.
+            label: the column with labels, on which neighbours vote; None for no vote.
 
         Raises:
             DataError: the set is too small.
@@ -170,7 +194,7 @@ class RowNeighbours:
         return cls(places=places, neighbours=neighbours, ids=ids, truth=truth, votes=votes)
 
     def figures(self) -> dict[str, Any]:
-        """Numbers of vectors and neighbours; with labels the accuracy of their votes, beside the majority."""
+        """Numbers of vectors and neighbours; with labels, the accuracies of the votes and of the majority."""
         figures: dict[str, Any] = {
             "vectors": len(self.places),
             "neighbours": self.neighbours.numbers.shape[1],
@@ -184,7 +208,7 @@ class RowNeighbours:
         return figures
 
     def rows(self) -> Iterator[Row]:
-        """A row for each neighbour, or for each label that they agree on."""
+        """One row for each neighbour, or one row with the label for each vector if neighbours voted."""
         for number, place in enumerate(self.places):
             if self.votes is not None:
                 label, share = self.votes[number]

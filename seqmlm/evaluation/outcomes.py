@@ -1,6 +1,6 @@
-"""Predicted risks against what came true: ranking, calibration and groups, beside what needs no model.
+"""Compare predicted risks with outcomes: ranking, calibration and groups, next to baselines without a model.
 
-Classes of fewer than 11 have no figures (`seqmlm.data.counts`).
+If a class has fewer than 11 members, there are no figures (`seqmlm.data.counts`).
 """
 
 from __future__ import annotations
@@ -14,15 +14,19 @@ from seqmlm.data.counts import SMALLEST
 from seqmlm.evaluation.detection import Detection
 
 BINS = 10
-"""Number of parts of the calibration curve, with equally many predictions each."""
+"""Number of points of the calibration curve. Each uses equally many predictions."""
 
 
 class Outcome(NamedTuple):
-    """A prediction whose truth is known.
+    """A prediction with a known outcome.
 
-    subject: whose risk it is. label: whether it came true. risk: predicted, 0 to 1. ratio: log-ratio to a
-    prior. floors: scores that need no model, by name; the same names in all.
-    groups: of the subject, as "sex" to "F".
+    Attributes:
+        subject: the subject of the prediction.
+        label: whether the event happened.
+        risk: the predicted risk, 0 to 1.
+        ratio: log-ratio of the risk to a prior.
+        floors: name -> score of a baseline without a model. All outcomes have the same names.
+        groups: the groups of the subject, such as "sex" -> "F".
     """
 
     subject: str
@@ -34,11 +38,12 @@ class Outcome(NamedTuple):
 
 
 def risk_quality(outcomes: Sequence[Outcome], seed: int) -> dict[str, Any] | None:
-    """Figures of how good predicted risks are; None where there are fewer than 11 of a class.
+    """The figures of predicted risks; None if a class has fewer than 11 members.
 
-    `n` and `positives`; `auroc` with its bounds `auroc_low` and `auroc_high`, of a bootstrap over subjects,
-    and `auprc`, of the risk; `ratio_auroc`; `floors`, AUROC of each; `brier`, and `brier_constant` of always
-    predicting the prevalence.
+    Returns:
+        `n` and `positives` are counts. `auroc` and `auprc` are for the risk; `auroc_low` and `auroc_high` are
+        bounds from a bootstrap over subjects. `ratio_auroc` is for the log-ratio. `floors` has the AUROC of
+        each baseline. `brier` is for the risk, and `brier_constant` for always predicting the prevalence.
     """
     labels = np.array([outcome.label for outcome in outcomes], dtype=np.bool_)
     if min(labels.sum(), (~labels).sum()) < SMALLEST:
@@ -64,7 +69,7 @@ def risk_quality(outcomes: Sequence[Outcome], seed: int) -> dict[str, Any] | Non
 
 
 def group_qualities(outcomes: Sequence[Outcome], seed: int) -> dict[str, dict[str, Any]]:
-    """The `risk_quality` in each group ("sex=F") that has 11 of either class."""
+    """Group, such as "sex=F" -> its `risk_quality`, for groups with 11 members or more in both classes."""
     names = sorted({item for outcome in outcomes for item in outcome.groups.items()})
     members = {
         name: [outcome for outcome in outcomes if outcome.groups.get(name[0]) == name[1]] for name in names
@@ -74,7 +79,7 @@ def group_qualities(outcomes: Sequence[Outcome], seed: int) -> dict[str, dict[st
 
 
 def calibration_curve(outcomes: Sequence[Outcome]) -> list[tuple[float, float]]:
-    """Mean risk and share that came true, of equally large parts of 11 or more, from the lowest risk up."""
+    """Mean risk and fraction of events, for equally large parts of at least 11, by ascending risk."""
     ascending = sorted(outcomes, key=lambda outcome: outcome.risk)
     order = np.array([(outcome.risk, outcome.label) for outcome in ascending])
     parts = [part for part in np.array_split(order, BINS) if len(part) >= SMALLEST]

@@ -1,7 +1,7 @@
 """Accuracy on minimal pairs: how often the better sequence is the more probable one.
 
-A tie counts as wrong: the model has not distinguished the two. Two scores tie if they agree to the third
-decimal (as CrowS-Pairs, Nangia et al. 2020, rounds them); smaller differences are float32 rounding.
+A tie counts as wrong, because the model has not distinguished the two sequences. Two scores tie if they agree
+to three decimals, the rounding of CrowS-Pairs (Nangia et al. 2020). Smaller differences are due to float32.
 """
 
 from __future__ import annotations
@@ -16,20 +16,27 @@ from seqmlm.errors import DataError
 from seqmlm.evaluation.intervals import Doubles, exact_accuracy
 
 Metric = Literal["sum", "mean", "shared"]
-"""Scores of two sequences to compare: sums of log-probabilities, means by unit, sums over what both have."""
+"""The scores that are compared: sum of log-probabilities, mean per unit, or sum over shared tokens."""
 
 _DECIMALS = 3
 
 
 def pair_figures(rows: Sequence[Mapping[str, Any]], metric: Metric) -> dict[str, Any]:
-    """Accuracies of all pairs, by `group` where there are several, by other metrics (`beside`), and the floor
-    among these: the shorter text, in characters, is the better (`length`).
+    """The accuracy over all pairs, by group, and by other metrics.
 
     Args:
-        rows: a pair each, as for `metric_scores`; `group`, and `unknown`, the tokens that no score counts.
+        rows: one row for each pair, with the fields for `metric_scores`, `group`, and `unknown`: the number
+            of tokens that have no score.
+        metric: the metric to use.
+
+    Returns:
+        The figures of `accuracy`, and `macro`: the mean over groups. `groups` has the accuracy of each group,
+        if there are several. `beside` has the accuracies of the other metrics. One of these is the baseline
+        `length`, which prefers the text with fewer characters. `unknown_tokens` is the number of tokens that
+        have no score.
 
     Raises:
-        DataError: no rows.
+        DataError: there are no rows.
     """
     metrics = ("length",) if metric == "shared" else ("sum", "mean", "length")
     groups = group_accuracies(*metric_scores(rows, metric), [row["group"] for row in rows])
@@ -43,9 +50,12 @@ def pair_figures(rows: Sequence[Mapping[str, Any]], metric: Metric) -> dict[str,
 
 
 def metric_scores(rows: Sequence[Mapping[str, Any]], metric: str) -> tuple[Doubles, Doubles]:
-    """Scores (N,) of the good and (N,) of the bad sequences by a metric, or "length", higher being better.
+    """(N,) scores of the good sequences and (N,) of the bad sequences; higher is better.
 
-    Rows have `pll_good`, `units_good`, `length_good` (characters), and the same of the bad sequence.
+    Args:
+        rows: rows with `pll_good`, `units_good`, `length_good` (characters), and the same for the bad
+            sequence.
+        metric: a `Metric` or "length".
     """
 
     def side(name: str) -> Doubles:
@@ -61,25 +71,25 @@ def metric_scores(rows: Sequence[Mapping[str, Any]], metric: str) -> tuple[Doubl
 
 
 def comparison_signs(good: ArrayLike, bad: ArrayLike) -> NDArray[np.int8]:
-    """(N,) 1 where the good score is higher, 0 at a tie, -1 where the bad one is."""
+    """(N,) 1 if the good score is higher, 0 for a tie, and -1 if the bad score is higher."""
     first, second = (np.round(np.asarray(side, dtype=np.float64), _DECIMALS) for side in (good, bad))
     signs: NDArray[np.int8] = np.sign(first - second).astype(np.int8)
     return signs
 
 
 def accuracy(good: ArrayLike, bad: ArrayLike) -> dict[str, Any]:
-    """Accuracy of scores (N,) of the good and the bad sequences, higher being more probable.
+    """The accuracy of (N,) scores of good sequences and (N,) of bad ones; higher is more probable.
 
     >>> found = accuracy([-1.0, -2.0, -3.0], [-2.0, -2.0, -1.0])
     >>> found["pairs"], found["accuracy"] == 1 / 3, found["ties"], found["margin"]
     (3, True, 1, -0.3333333333333333)
 
     Returns:
-        The number of `pairs`, the share of them in which the good score is strictly higher (`accuracy`) with
-        its exact interval (`low`, `high`), the `ties`, and the mean of good minus bad (`margin`).
+        `pairs` and `ties` are counts. `accuracy` is the fraction of pairs whose good score is strictly
+        higher, with its exact interval (`low`, `high`). `margin` is the mean of good minus bad.
 
     Raises:
-        DataError: no pairs.
+        DataError: there are no pairs.
     """
     first, second = np.asarray(good, dtype=np.float64), np.asarray(bad, dtype=np.float64)
     if not len(first):
@@ -94,11 +104,11 @@ def accuracy(good: ArrayLike, bad: ArrayLike) -> dict[str, Any]:
 
 
 def group_accuracies(good: ArrayLike, bad: ArrayLike, groups: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The accuracy within each group, by name."""
+    """Group -> the `accuracy` within it."""
     first, second, names = np.asarray(good), np.asarray(bad), np.asarray(groups)
     return {str(name): accuracy(first[names == name], second[names == name]) for name in np.unique(names)}
 
 
 def macro_accuracy(parts: Mapping[str, Mapping[str, Any]]) -> float:
-    """Mean of the groups' accuracies: each group counts the same, however many pairs it has."""
+    """The mean accuracy over groups. Each group counts the same, whatever its number of pairs."""
     return float(np.mean([part["accuracy"] for part in parts.values()]))

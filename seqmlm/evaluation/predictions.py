@@ -1,7 +1,8 @@
-"""Measures of predictions of each task, with intervals over its natural unit, and paired differences.
+"""Measures of predictions for each task, with bootstrap intervals, and paired differences.
 
-A measure is read from how often each item counts: once, or as often as a resample of whole groups (sentence,
-chain, patient, session) has it. Those of ranks (AUROC, AUPRC, Spearman) have fewer draws.
+Every measure is a function of the weights of items. The weights are 1 for all items, or the number of times
+that an item occurs in a resample. Resamples draw whole groups, such as sentences, chains, patients or
+sessions. Rank measures (AUROC, AUPRC, Spearman) use fewer resamples.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ from seqmlm.evaluation.intervals import (
 Doubles = NDArray[np.float64]
 Longs = NDArray[np.int64]
 WeightedMeasure = Callable[[Doubles], float]
-"""A function from how often each item counts (N,) to a measure; NaN where it is not defined."""
+"""A function from the (N,) weights of items to a measure; NaN if it is undefined."""
 
 PRIMARY = MappingProxyType(
     {"class": "accuracy", "multilabel": "micro_f1", "value": "spearman", "tags": "accuracy", "entities": "f1"}
 )
-"""The measure of each task that decides between predictions."""
+"""Task -> the measure by which predictions are compared."""
 RANKED = frozenset({"auroc", "auprc", "spearman"})
 BINS = 15
 
 
 class PairedDifference(NamedTuple):
-    """First minus second, its 95 % interval, and two-sided p-values of no difference."""
+    """A difference (first minus second), its 95 % interval, and two-sided p-values for no difference."""
 
     difference: float
     low: float
@@ -58,24 +59,27 @@ def measures(
     seed: int = 0,
     draws: int = 1000,
 ) -> dict[str, Estimate]:
-    """Measures of predictions of a task, by name, with intervals.
+    """The measures of predictions for a task, with intervals.
 
     Args:
-        task: "class", "multilabel", "value", "tags" (one row a labelled unit) or "entities".
-        truth: (N,) numbers of classes; (N, K) 0 or 1; (N,) or (N, K) values; N lists of BIO tags.
-        predicted: (N, K) probabilities, for classes and labels; values or tags in the form of the truth.
-        groups: (N,) what each item is resampled with, of any type.
-        names: of the K classes, labels or values; of two classes the second is the one to find.
-        seed, draws: of the bootstrap over groups; measures of ranks have 200 draws at most.
+        task: "class", "multilabel", "value", "tags" (one row for each labelled unit) or "entities".
+        truth: (N,) class numbers for "class" and "tags". (N, K) values 0 or 1 for "multilabel". (N,) or
+            (N, K) values for "value". N lists of BIO tags for "entities".
+        predicted: for classes and labels, (N, K) probabilities; otherwise, values or tags in the form of
+            `truth`.
+        groups: (N,) the group with which each item is resampled, of any type.
+        names: the names of the K classes, labels or values. With two classes, the second is the positive
+            class.
+        seed, draws: seed and number of the resamples. Rank measures use at most 200 resamples.
 
     Returns:
-        By name, without those that cannot be had (an AUROC of one class). Macro means are over classes that
-        occur, those of several values over their columns. `brier` is a sum over classes, 0 to 2; `ece` has 15
-        equal bins of the top probability. An entity is found where type and both ends agree (seqeval's strict
-        mode with IOB2); `f1_TYPE` is of one type.
+        Name -> measure. Measures that are undefined (an AUROC with one class) are left out. Macro means are
+        over the classes that occur, and means of several values over their columns. `brier` is a sum over
+        classes, 0 to 2. `ece` has 15 equal bins of the highest probability. An entity is correct if its type
+        and both ends agree (the strict mode of seqeval with IOB2). `f1_TYPE` is for one type.
 
     Raises:
-        UsageError: no such task, numbers of rows or columns that differ, or NaN.
+        UsageError: the task is unknown, numbers of rows or columns differ, or a value is NaN.
 
     >>> found = measures("class", [0, 1, 1, 0], [[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.7, 0.3]],
     ...                  groups=["a", "b", "c", "d"], names=["no", "yes"])
@@ -102,24 +106,26 @@ def difference(
     seed: int = 0,
     draws: int = 2000,
 ) -> PairedDifference:
-    """The lead of the first predictions over the second in a measure, on the same items.
+    """The difference between two predictions of the same items in a measure.
 
-    The bootstrap draws groups; the randomization swaps the two predictions of whole groups (Noreen 1989).
+    The bootstrap draws groups. The randomization test swaps the two predictions of whole groups (Noreen
+    1989).
 
     Args:
-        task, truth, groups, names, seed: as in `measures`; first, second: as its `predicted`.
-        metric: the name of a measure.
-        draws: of both.
+        task, truth, groups, names, seed: as in `measures`.
+        first, second: the predictions, as `predicted` in `measures`.
+        metric: the name of the measure.
+        draws: number of resamples, and of randomizations.
 
     Raises:
-        UsageError: as `measures`; a measure that these predictions do not have.
+        UsageError: as in `measures`, or the measure is undefined for these predictions.
     """
-    # Both predictions of the same items, one after the other: one measure serves every mixture of them.
+    # Both predictions of the same items are concatenated, so that one measure can be used for any mixture.
     doubled = (_stack(truth, truth), _stack(first, second))
     measure_of = _weighted_measures(task, *doubled, names, 2 * len(np.asarray(groups)))
     measure = measure_of.get(metric)
     if measure is None:
-        raise UsageError(f"no measure {metric!r} of these predictions: one of {', '.join(measure_of)}")
+        raise UsageError(f"no measure {metric!r} for these predictions: use one of {', '.join(measure_of)}")
 
     def lead(first_weights: Doubles, second_weights: Doubles) -> float:
         ours, theirs = (first_weights, second_weights), (second_weights, first_weights)
@@ -128,7 +134,7 @@ def difference(
     ones, none = np.ones(len(truth)), np.zeros(len(truth))
     value = lead(ones, none)
     if np.isnan(value):
-        raise UsageError(f"{metric} is not defined for these predictions")
+        raise UsageError(f"{metric} is undefined for these predictions")
     units, place = np.unique(np.asarray(groups), return_inverse=True)
     weights = bootstrap_weights(place, draws, seed)
     resamples = np.array([lead(weights(draw), none) for draw in range(draws if len(units) > 1 else 0)])
@@ -137,7 +143,7 @@ def difference(
     swapped = np.array([lead(swap, 1 - swap) for swap in swaps])
     interval = percentile_interval(value, resamples)
     side = min(int(np.sum(resamples <= 0)), int(np.sum(resamples >= 0)))
-    # What is equal but for the order of a sum counts as equal.
+    # Values that differ only by the order of a sum count as equal.
     extreme = int(np.sum(np.abs(swapped) >= abs(value) - 1e-12))
     return PairedDifference(
         *(value, interval.low, interval.high),
@@ -147,13 +153,14 @@ def difference(
 
 
 def temperature(logits: Doubles, truth: ArrayLike) -> float:
-    """The temperature of the smallest negative log-likelihood (Guo et al. 2017), 0.05 to 20.
+    """The temperature, 0.05 to 20, with the smallest negative log-likelihood (Guo et al. 2017).
 
-    Of fewer than 100 rows it is 1 at least: a few that happen to be right would make all else certain.
+    With fewer than 100 rows, it is at least 1. If a few rows are right by chance, all predictions would
+    otherwise become certain.
 
     Args:
-        logits: (N, K) of validation data.
-        truth: (N,) numbers of classes.
+        logits: (N, K) logits of validation data.
+        truth: (N,) class numbers.
     """
     from scipy.optimize import minimize_scalar
     from scipy.special import log_softmax
@@ -173,14 +180,14 @@ def _measure_all(measure_of: Mapping[str, WeightedMeasure], weights: Doubles) ->
 
 
 def _stack(first: Any, second: Any) -> Any:
-    """Two lists or arrays as one, one after the other."""
+    """Concatenate two lists or arrays."""
     return [*first, *second] if isinstance(first, list) else np.concatenate([first, second])
 
 
 def _weighted_measures(
     task: str, truth: Any, predicted: Any, names: Sequence[str], n: int
 ) -> dict[str, WeightedMeasure]:
-    """The measures of a task's predictions for `n` items, by name, each a function of weights (n,)."""
+    """Name -> measure of the predictions of a task, for `n` items; each is a function of weights (n,)."""
     if task not in MEASURES_BY_TASK:
         raise UsageError(f"no task {task!r}: one of {', '.join(MEASURES_BY_TASK)}")
     if task != "entities":
@@ -196,7 +203,7 @@ def _weighted_measures(
 
 
 def _class_measures(truth: Longs, predicted: Doubles) -> dict[str, WeightedMeasure]:
-    """Measures of the probabilities (N, K) of classes (N,), by name, each a function of weights (N,)."""
+    """The measures of class probabilities (N, K) for true classes (N,)."""
     n, width = predicted.shape
     top, confidence = predicted.argmax(axis=1), predicted.max(axis=1)
     right = (top == truth).astype(np.float64)
@@ -209,7 +216,7 @@ def _class_measures(truth: Longs, predicted: Doubles) -> dict[str, WeightedMeasu
         curves.pop("auprc", None)
 
     def counts(weights: Doubles) -> Doubles:
-        """(3, K) items predicted rightly, predicted and true, by class."""
+        """(3, K) numbers of correct, predicted and true items, by class."""
         columns = ((truth, weights * right), (top, weights), (truth, weights))
         return np.array([np.bincount(classes, shares, width) for classes, shares in columns])
 
@@ -228,7 +235,7 @@ def _class_measures(truth: Longs, predicted: Doubles) -> dict[str, WeightedMeasu
 
 
 def _label_measures(truth: Longs, predicted: Doubles) -> dict[str, WeightedMeasure]:
-    """Measures of probabilities (N, K) of labels (N, K)."""
+    """The measures of label probabilities (N, K) for true labels (N, K)."""
     true, chosen = truth == 1, predicted >= 0.5
     cells = [cell.astype(np.float64) for cell in (true & chosen, chosen, true)]
     return {
@@ -239,7 +246,7 @@ def _label_measures(truth: Longs, predicted: Doubles) -> dict[str, WeightedMeasu
 
 
 def _value_measures(truth: Doubles, predicted: Doubles) -> dict[str, WeightedMeasure]:
-    """Measures of values (N,) or (N, K)."""
+    """The measures of predicted values (N,) or (N, K)."""
     columns = [np.reshape(side, (len(truth), -1)).T.astype(np.float64) for side in (truth, predicted)]
 
     def r2(x: Doubles, y: Doubles) -> float:
@@ -263,7 +270,7 @@ def _value_measures(truth: Doubles, predicted: Doubles) -> dict[str, WeightedMea
 
 
 def _entity_measures(truth: Any, predicted: Any) -> dict[str, WeightedMeasure]:
-    """Measures of entities in N lists of BIO tags."""
+    """The measures of entities in N lists of BIO tags."""
     from seqeval.scheme import IOB2, Entities
 
     def sentence_spans(tags: Any) -> list[set[tuple[str, int, int]]]:
@@ -272,7 +279,7 @@ def _entity_measures(truth: Any, predicted: Any) -> dict[str, WeightedMeasure]:
 
     sentences = [sentence_spans(tags) for tags in (truth, predicted)]
     types = sorted({tag for side in sentences for spans in side for tag, _, _ in spans})
-    counts = np.zeros((len(truth), 3, len(types)))  # rightly predicted, predicted and true
+    counts = np.zeros((len(truth), 3, len(types)))  # correct, predicted and true
     for row, (true_spans, predicted_spans) in enumerate(zip(*sentences, strict=True)):
         for part, spans in enumerate((true_spans & predicted_spans, predicted_spans, true_spans)):
             for tag, _, _ in spans:
@@ -302,8 +309,10 @@ MEASURES_BY_TASK: Mapping[str, Callable[[Any, Any], dict[str, WeightedMeasure]]]
 
 
 def _curve_measures(columns: Iterable[tuple[Any, Any]]) -> dict[str, WeightedMeasure]:
-    """The mean AUROC and average precision over pairs of truth (N,) and score (N,) that have both
-    values."""
+    """The mean AUROC and average precision over columns of truth (N,) and score (N,).
+
+    Columns whose truth has only one value are left out.
+    """
     curves = [Detection(truth, score).curve for truth, score in columns if 0 < truth.sum() < len(truth)]
     return {
         "auroc": lambda weights: _mean([curve(weights).auroc for curve in curves]),
@@ -312,19 +321,19 @@ def _curve_measures(columns: Iterable[tuple[Any, Any]]) -> dict[str, WeightedMea
 
 
 def _share(part: ArrayLike, total: ArrayLike) -> Doubles:
-    """part / total, NaN where the total is 0."""
+    """part / total; NaN where the total is 0."""
     total = np.asarray(total, dtype=np.float64)
     share: Doubles = np.divide(part, total, out=np.full(total.shape, np.nan), where=total > 0)
     return share
 
 
 def _f1(right: ArrayLike, predicted: ArrayLike, true: ArrayLike) -> Doubles:
-    """F1 by numbers of items predicted rightly, predicted and true; NaN where there are none."""
+    """F1 from the numbers of correct, predicted and true items; NaN if there are none."""
     return _share(2 * np.asarray(right), np.asarray(predicted) + np.asarray(true))
 
 
 def _mcc(right: Doubles, predicted: Doubles, true: Doubles) -> float:
-    """The MCC of several classes (Gorodkin 2004); 0 if one class alone is predicted, as by scikit-learn."""
+    """The MCC of several classes (Gorodkin 2004); 0 if only one class is predicted, as in scikit-learn."""
     n = true.sum()
     spread, predicted_spread = n**2 - true @ true, n**2 - predicted @ predicted
     value = _share(right.sum() * n - predicted @ true, np.sqrt(spread * predicted_spread))

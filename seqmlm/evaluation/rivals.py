@@ -1,8 +1,8 @@
-"""Cheap rivals that a model must beat: trained on the same training examples, predicting the same test.
+"""Cheap baselines that a model must exceed. They use the same training and test examples.
 
-An example is a list of units (words, residues, codes, templates). Where every unit is one letter, longer runs
-and wider windows are read. Classes are numbers of `names`; predictions have the forms that `measures` takes.
-A rival that cannot be fitted raises `UnfittedError`, and no other one takes its place.
+An example is a list of units (words, residues, codes, templates). If every unit is one letter, the baselines
+use longer runs and wider windows. Classes are indices of `names`. Predictions have the forms for `measures`.
+If a baseline cannot be fitted, it raises `UnfittedError`; there is no substitute.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ Examples = Sequence[Sequence[str]]
 
 MOST_UNITS = 300_000
 BEYOND = "\n"
-"""A unit that stands beyond the ends of an example."""
+"""The unit that represents positions beyond the ends of an example."""
 
 COMMON = 200
-"""Examples from which on a bag reads only what occurs in two of them."""
+"""Number of examples from which a bag uses only runs that occur in two examples."""
 
 
 class UnfittedError(SeqmlmError):
-    """A rival cannot be fitted to these examples; the message says why."""
+    """A baseline cannot be fitted to these examples. The message has the reason."""
 
 
 def majority_predictions(task: str, truth: Any, n_test: Any, *, names: Sequence[str]) -> Any:
-    """The same prediction for all items: training frequencies of classes and labels, means of values.
+    """The same prediction for all items: training frequencies of classes and labels, or means of values.
 
-    Args as of `predictions.measures`, of training; `n_test` counts test items (units for "tags"), for
-    "entities" it has the length of each sentence.
+    Args:
+        task, truth, names: as in `predictions.measures`, for the training items.
+        n_test: number of test items (units for "tags"). For "entities", the length of each sentence.
 
     Returns:
         (n_test, K) probabilities, (n_test,) or (n_test, K) values, or lists of the most frequent tag.
@@ -59,21 +60,22 @@ def majority_predictions(task: str, truth: Any, n_test: Any, *, names: Sequence[
 def bag_predictions(
     task: str, train: Examples, truth: Any, test: Examples, *, names: Sequence[str]
 ) -> Doubles:
-    """Predictions of a linear model of counts of units and pairs of neighbours (letters: runs of up to 4).
+    """Predictions of a linear model on counts of units and pairs of neighbours (runs of up to 4 letters).
 
-    Logistic or ridge regression on sublinear TF-IDF, its strength chosen by 3-fold cross-validation.
+    The model is logistic or ridge regression on sublinear TF-IDF. 3-fold cross-validation selects its
+    regularization.
 
     Args:
         task: "class", "multilabel" or "value".
-        train, test: N examples, and M to predict.
-        truth: (N,) numbers of classes, (N, K) labels of 0 and 1, or (N,) or (N, K) values.
-        names: of the K classes or labels.
+        train, test: N training examples, and M examples to predict.
+        truth: (N,) class numbers, (N, K) labels of 0 and 1, or (N,) or (N, K) values.
+        names: the names of the K classes or labels.
 
     Returns:
         (M, K) probabilities; (M,) or (M, K) values.
 
     Raises:
-        UnfittedError: there is no unit, or of many examples no two share one.
+        UnfittedError: no example has a unit, or there are many examples and no two share a unit.
     """
     from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
 
@@ -96,10 +98,10 @@ def bag_predictions(
 def place_predictions(
     task: str, train: Examples, truth: Any, test: Examples, *, names: Sequence[str]
 ) -> Doubles:
-    """Predictions of a linear model of which unit stands at each place.
+    """Predictions of a linear model on the unit at each position.
 
-    It is the rival of variants of one protein and of sites cut out of a genome. Arguments and result are as
-    of `bag_predictions`.
+    It is the baseline for variants of one protein, and for sites in a genome. Arguments and result are as in
+    `bag_predictions`.
 
     Raises:
         UnfittedError: examples differ in length, or have no unit.
@@ -118,20 +120,21 @@ def place_predictions(
 def window_predictions(
     task: str, train: Examples, truth: Any, test: Examples, *, names: Sequence[str] = (), seed: int = 0
 ) -> Any:
-    """Predictions by logistic regression on each unit and its neighbours: 7 a side for letters, 2 for words.
+    """Predictions by logistic regression on each unit and its neighbours.
 
-    Words are read with their lower case, suffixes of 1 to 3 letters and shape. Training has at most 300,000
-    units, of whole examples that the seed draws.
+    It uses 7 neighbours on each side for letters, and 2 for words. For words, it also uses their lower case,
+    suffixes of 1 to 3 letters, and shape. It is trained on whole random examples with about 300,000 units at
+    most.
 
     Args:
         task: "tags" or "entities".
-        train, test: N examples, and M to predict.
-        truth: N lists, of numbers of classes with -1 for units that have none, or of BIO tags.
-        names: of the K classes of "tags".
-        seed: of the draw.
+        train, test: N training examples, and M examples to predict.
+        truth: N lists of class numbers, with -1 for units without a class, or N lists of BIO tags.
+        names: the names of the K classes of "tags".
+        seed: seed of the selection of examples.
 
     Returns:
-        M arrays (units, K) of probabilities, or M lists of tags, where an I- that continues nothing is a B-.
+        M arrays (units, K) of probabilities, or M lists of tags. An I- that continues no entity becomes B-.
     """
     from sklearn.linear_model import LogisticRegression
 
@@ -162,15 +165,22 @@ def boosting_predictions(
     *,
     names: Sequence[str],
 ) -> Doubles:
-    """Predictions by gradient boosting over N and M values of each column of a table; otherwise as
-    `bag_predictions`.
+    """Predictions by gradient boosting on the columns of a table.
 
-    Numbers may be written as texts; other texts are ranked by how frequent they are: as unordered categories,
-    columns of many (diagnoses) overfit. None, "", NaN, NA and texts that training did not have are missing.
-    Large or small trees are chosen by 3-fold cross-validation: of noisy data large ones are learnt by heart.
+    Numbers can be written as text. Other texts are replaced by their rank by frequency. As unordered
+    categories, columns with many values (diagnoses) would overfit. None, "", NaN, NA and texts that are not
+    in the training data are missing values. 3-fold cross-validation selects large or small trees, because
+    large trees overfit noisy data.
+
+    Args:
+        task, truth, names: as in `bag_predictions`.
+        train, test: column -> its N training values, and its M values to predict.
+
+    Returns:
+        As `bag_predictions`.
 
     Raises:
-        UnfittedError: no column has a value in training.
+        UnfittedError: no column has a value in the training data.
     """
     columns = [_column(values, test[name]) for name, values in train.items() if any(map(filled, values))]
     if not columns:
@@ -180,10 +190,11 @@ def boosting_predictions(
 
 
 class _Windows:
-    """Traits of each unit and its neighbours as columns, in the numbering and the weights of training.
+    """Traits of each unit and its neighbours as weighted columns.
 
-    A trait that training had once shares the column of those that it did not have. A column weighs the fourth
-    root of its rarity, which halves the optimizer's iterations.
+    The numbers and weights of columns come from the training examples. Traits that occur there once or never
+    share a column. The weight of a column is the fourth root of its rarity, which halves the iterations of
+    the optimizer.
     """
 
     def __init__(self, examples: Examples) -> None:
@@ -200,20 +211,20 @@ class _Windows:
         self.weights = ((10_000 / np.maximum(counts, 1)) ** 0.25).astype(np.float32)
 
     def traits(self, unit: str) -> list[tuple[int, str]]:
-        """Traits of a unit, each with the number of its kind: itself, or parts and shapes of a word."""
+        """The traits of a unit, each with the number of its kind: itself, or parts and shape of a word."""
         if self.letters:
             return [(0, unit)]
         shape = re.sub("[A-Z]+", "A", re.sub("[a-z]+", "a", re.sub("[0-9]+", "0", unit)))
         return list(enumerate((unit, unit.lower(), unit[-1:], unit[-2:], unit[-3:], shape)))
 
     def matrix(self, examples: Examples) -> Any:
-        """Sparse (units, columns) of all examples, one after the other."""
+        """The sparse matrix (units, columns) of all examples, concatenated."""
         from scipy import sparse
 
         beyond = [BEYOND] * self.reach
         flat = [unit for units in examples for unit in (*beyond, *units, *beyond)]
         rows = {unit: row for row, unit in enumerate(dict.fromkeys(flat))}
-        # A trait without a column of its own has that of its kind, which is its first part.
+        # A trait without its own column uses the column of its kind, which is its first part.
         unit_columns = [[self.numbers.get(trait, trait[0]) for trait in self.traits(unit)] for unit in rows]
         traits = np.array(unit_columns)[[rows[unit] for unit in flat]]
         lengths = np.array([len(units) for units in examples])
@@ -226,7 +237,7 @@ class _Windows:
 
 
 def _linear_model(task: str, truth: Any) -> Any:
-    """A linear model whose strength cross-validation chooses."""
+    """A linear model; cross-validation selects its regularization."""
     from sklearn.linear_model import LogisticRegression, Ridge
 
     grid = [0.1, 1.0, 10.0]
@@ -236,7 +247,7 @@ def _linear_model(task: str, truth: Any) -> Any:
 
 
 def _tree_model(task: str, truth: Any) -> Any:
-    """A model of boosted trees whose size cross-validation chooses."""
+    """A model of boosted trees; cross-validation selects their size."""
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
     kind = HistGradientBoostingRegressor if task == "value" else HistGradientBoostingClassifier
@@ -246,7 +257,7 @@ def _tree_model(task: str, truth: Any) -> Any:
 
 
 def tuned_model(task: str, truth: Any, model: Any, grid: Any, scoring: str | None = None) -> Any:
-    """A model that 3-fold cross-validation sets; as it is, where a class has too few examples for that."""
+    """A model tuned by 3-fold cross-validation, or the model itself if a class has too few examples."""
     from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold
 
     if task == "value":
@@ -260,7 +271,7 @@ def tuned_model(task: str, truth: Any, model: Any, grid: Any, scoring: str | Non
 def _predictions(
     task: str, make: Callable[[str, Any], Any], train: Any, truth: Any, test: Any, names: Sequence[str]
 ) -> Doubles:
-    """Predictions (M, ...) of an estimator for each column of the truth (N, ...)."""
+    """Predictions (M, ...) of one estimator for each column of the truth (N, ...)."""
     truth = np.asarray(truth)
     if task == "class":
         return _probabilities(make(task, truth), train, truth, test, len(names))
@@ -273,7 +284,7 @@ def _predictions(
 
 
 def _probabilities(model: Any, train: Any, truth: Longs, test: Any, width: int) -> Doubles:
-    """(M, K) probabilities of K classes, by a classifier that is fitted first. One class alone is certain."""
+    """Fit a classifier, and return its (M, K) probabilities. With only one class, that class is certain."""
     from sklearn.dummy import DummyClassifier
     from sklearn.exceptions import ConvergenceWarning
 
@@ -292,7 +303,7 @@ def _letters(examples: Examples) -> bool:
 
 
 def _column(train: Sequence[Any], test: Sequence[Any]) -> list[list[float]]:
-    """Training's and test's values as numbers, NaN where missing."""
+    """The training and test values as numbers; NaN if missing."""
     often = Counter(str(value) for value in train if filled(value)).most_common()
     ranks = {value: float(rank) for rank, (value, _) in enumerate(often)}
     if any(math.isnan(number(value)) for value in ranks):

@@ -1,4 +1,4 @@
-"""Accuracy of predicted senses of words; and one sense for each word of a document."""
+"""Accuracy of predicted word senses, and the rule of one sense per word in a document."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Any
 from seqmlm.evaluation.intervals import exact_accuracy
 
 UNKNOWN = "unknown"
-"""The sense of a word that training lacks."""
+"""The sense of a word that is not in the training data."""
 
 Row = Mapping[str, Any]
 
 
 def word_key(text: str) -> str:
-    """The word that has senses: a span's text, in small letters, with single spaces."""
+    """The key of a word: its text in lower case with single spaces."""
     return " ".join(text.split()).casefold()
 
 
 def one_sense(rows: Iterable[Row]) -> Iterator[Row]:
-    """Rows in which a word has one sense in a document, that of most (Gale, Church and Yarowsky 1992)."""
+    """Give each word in a document its most frequent sense (Gale, Church and Yarowsky 1992)."""
     all_rows, votes = list(rows), defaultdict[tuple[Any, str], Counter[str]](Counter)
     for row in all_rows:
         votes[row["document"], word_key(row["unit"])][row["sense"]] += 1
     for row in all_rows:
-        # Of equally many the one that comes first.
+        # With equal counts, this is the sense that occurs first.
         yield {**row, "sense": votes[row["document"], word_key(row["unit"])].most_common(1)[0][0]}
 
 
 def sense_figures(rows: Iterable[Row]) -> dict[str, Any]:
-    """Accuracy of senses, beside that of the most frequent sense of each word; and how many are unknown."""
+    """The accuracies of senses and of each word's most frequent sense, and the number of unknown senses."""
     spans = unknown = labelled = right = frequent = 0
     for row in rows:
         spans, unknown = spans + 1, unknown + (row["sense"] == UNKNOWN)

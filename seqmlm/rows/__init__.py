@@ -1,1 +1,1 @@
-"""Rows of results: the file they grow in, their vectors, and tracks along time. P-values are in `anomaly`."""
+"""Rows of results: files of rows, vectors, and formats of other tools. P-values are in `anomaly`."""

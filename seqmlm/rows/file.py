@@ -1,9 +1,12 @@
-"""A file of rows: JSON lines that only grow. What is in it is done; all else is made of the finished file.
+"""Files of rows that can be resumed.
 
-Beside the file lies a mark until the run is complete: the request, how many items are done, and how long
-the file was then. A run that is resumed cuts the file back to the mark, skips so many items and goes on: the
-same bytes as a run that nobody interrupted. Tables (CSV, TSV, Parquet) and files in a field's own format are
-made of the finished rows. The price is that a table's rows are on the disk twice for a moment.
+The rows of a run are written as JSON lines, and the file only grows. Until the run is complete, a mark is
+next to the file. It has the request, the number of finished items, and the length of the file at that time. A
+resumed run truncates the file to this length, skips the finished items and continues. The result has the same
+bytes as an uninterrupted run.
+
+Tables (CSV, TSV, Parquet) and files in a field's own format are made from the finished rows. The cost: for a
+moment, the rows of a table are on the disk twice.
 """
 
 from __future__ import annotations
@@ -41,46 +44,47 @@ from seqmlm.streams.sinks import (
 )
 
 Row = Mapping[str, Any]
-"""A row of results, of an item or a part of it: `id, source, line`, then the fields of the task."""
+"""One row of results for an item or a part of it: `id, source, line`, then the fields of the task."""
 
 NativeText = Callable[[Iterator[Row]], Iterable[str]]
-"""Makes the text of a file in a field's own format of rows."""
+"""Converts rows into the text of a file in a field's own format."""
 
 Finished = Callable[[Iterator[Row]], Iterable[Row]]
-"""Makes the rows that are written of those that were committed, where each depends on all."""
+"""Converts committed rows into the final rows, if each of these depends on all rows."""
 
 RowFilter = Callable[[Row], bool]
 
 Order = Callable[[Row], tuple[float, float]]
-"""What rows are sorted by, ascending; the second number parts those that are equal by the first."""
+"""The sort key of a row, ascending. The second number orders rows with an equal first number."""
 
 
 class Rows:
-    """The rows of one run: a file that one run at a time writes, or a stream.
+    """The rows of one run: a file, which only one run at a time writes, or a stream.
 
     Args:
         path: the file; None for `stdout`.
-        request: what decides the rows; values JSON can hold. Only the same request goes on with a file.
-        problems: of the run, whose counts belong to the mark.
-        format: "jsonl", "csv", "tsv", "parquet", or "own": made by `native`.
-        columns: of a table: all of them, or the kind of each whose values alone do not say it.
-        native: makes the text of a file in the field's own format.
-        needs_all: rows are written when all are there, as `finish` makes them.
-        row_filter: whether a row is written, or only counted; None for all.
-        resume: go on with an unfinished file; None for rows of which no run goes on.
-        stdout: where rows go without a file; None keeps them for `read` alone.
-        keeps: rows without a file are kept for `read`; else they are only shown.
-        line: makes lines for people of each row that goes to `stdout`, in place of JSON.
-        order: what rows for people are sorted by, ascending; they are shown when all are there. None: as they
-            come.
+        request: everything that determines the rows, as JSON values. Only a run with an equal request can
+            resume the file.
+        problems: the problems of the run. Their counts are stored in the mark.
+        format: "jsonl", "csv", "tsv", "parquet", or "own" (converted by `native`).
+        columns: the columns of a table: all of them, or the kind of each column that its values do not show.
+        native: converts rows into the field's own format.
+        needs_all: whether rows are written at the end, after `finish` has converted them.
+        row_filter: whether a row is written. Other rows are only counted. None writes all rows.
+        resume: whether to continue an unfinished file; None for rows that no run can resume.
+        stdout: the stream for rows without a file. None keeps them only for `read`.
+        keeps: whether rows without a file are kept for `read`. Otherwise they are only shown.
+        line: converts a row for `stdout` into lines for people, in place of JSON.
+        order: the sort key of rows for people, ascending. They are shown at the end. None shows them at once.
 
     Attributes:
-        done: items whose rows are written; asked: of these, all but those that were left out.
-        committed: items whose rows are on the disk, from which a resumed run goes on.
-        notes: what a person should know of the beginning.
+        done: number of items whose rows are written.
+        asked: number of these items that were not left out.
+        committed: number of items whose rows are on the disk. A resumed run continues after these.
+        notes: messages for the user about the start of the run.
 
     Raises:
-        StateError: on entering: another run writes the file, or it cannot be gone on with.
+        StateError: on entering: another run writes the file, or the file cannot be resumed.
     """
 
     def __init__(
@@ -126,8 +130,8 @@ class Rows:
         self._sink: LinesSink | None = None
         self._spool: IO[bytes] | None = None
         self._position = Position()
-        self._quarantined = 0  # bytes of the quarantine file that are of earlier runs
-        self._torn = False  # what stands in the file is of an unfinished run, and is not gone on with
+        self._quarantined = 0  # bytes of the quarantine file from earlier runs
+        self._torn = False  # the file has rows of an unfinished run that is not resumed
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
@@ -145,7 +149,7 @@ class Rows:
             self.asked = int(self._position.counts.get("asked", 0))
             if self.done:
                 with self._problems.replaying(self._position.problems):
-                    pass  # counting goes on from what was met then
+                    pass  # counting continues from the problems stored then
             self._open = opening.pop_all()
         return self
 
@@ -153,11 +157,11 @@ class Rows:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._mark is not None and not self.asked and not self._torn:
-            self._mark.remove()  # nothing is done that could be gone on with
+            self._mark.remove()  # nothing is done that could be resumed
         self._open.close()
 
     def _begun(self) -> Position:
-        """Where an unfinished run of this file has come, if it is resumed; else a new beginning."""
+        """The position of an unfinished run of this file, if it is resumed; otherwise a new position."""
         assert self._mark is not None
         assert self.path is not None
         unfinished = self._mark.load() if self._resume else self._mark.unfinished()[0]
@@ -171,14 +175,14 @@ class Rows:
                 self.notes.append(f"continuing {self.path} after {unfinished.records:,} items")
                 return unfinished
         if self._resume:
-            self.notes.append(f"nothing is unfinished of {self.path}: beginning")
+            self.notes.append(f"{self.path} has no unfinished run to resume: starting from the beginning")
         elif unfinished is not None and unfinished.records:
             way = " (--resume would continue it)" if self._resume is not None else ""
-            self.notes.append(f"the unfinished {self.path} is started over{way}")
+            self.notes.append(f"the unfinished {self.path} is written again from the beginning{way}")
         refuse_foreign(self.path)
         refuse_foreign(partial_of(self.path))
-        # From here on whoever reads the folder knows an output of ours; the file itself is not touched yet.
-        # Rows that nobody committed may stand in it: at no moment must it lie there without a mark.
+        # From here on, readers of the folder recognise this output. The file itself is not changed yet. It
+        # may have uncommitted rows, so it must never be there without a mark.
         self._torn = unfinished is not None
         self._quarantined = self._problems.quarantined
         self._mark.save(self._position_after(0))
@@ -186,7 +190,7 @@ class Rows:
         return Position()
 
     def _position_after(self, done: int, mark: Mark | None = None) -> Position:
-        """The mark of a run of which so many items are done."""
+        """The mark of a run with `done` finished items."""
         counts = {"asked": self.asked, "quarantined_before": self._quarantined}
         return Position(records=done, output=mark or {}, counts=counts, problems=self._problems.snapshot())
 
@@ -196,16 +200,19 @@ class Rows:
         return self.path is None and self._stdout is not None
 
     def write(self, items: Sequence[Sequence[Row] | None]) -> None:
-        """Add the rows of some items; None of one that was left out.
+        """Add the rows of some items.
+
+        Args:
+            items: the rows of each item; None for an item that was left out.
 
         Raises:
-            StateError: they cannot be written; those committed before are kept.
+            StateError: the rows cannot be written. Rows committed earlier are kept.
         """
         rows_of_all = [row for rows in items if rows is not None for row in rows]
         self.done += len(items)
         self.asked += sum(rows is not None for rows in items)
         if not self.asked:
-            return  # what stands in the file is not touched before there is something to write
+            return  # the file is not changed before there is something to write
         if self._sink is not None:
             self._sink.write_lines(json_lines(rows_of_all))
             return
@@ -215,10 +222,10 @@ class Rows:
             self._stdout.write([*filter(self._row_filter, rows_of_all)] if self._row_filter else rows_of_all)
 
     def commit(self) -> None:
-        """Put what was written on the disk: a kill from here on loses nothing of it.
+        """Write all rows so far to the disk, so that a kill cannot lose them.
 
         Raises:
-            StateError: it cannot be written; those committed before are kept.
+            StateError: the rows cannot be written. Rows committed earlier are kept.
         """
         if self._sink is None or not self.asked:
             return
@@ -227,10 +234,10 @@ class Rows:
         self.committed = self.done
 
     def keep(self) -> None:
-        """Let the rows since the last commit be seen, where a run ends early; it goes on from the commit.
+        """Show the rows since the last commit, if a run ends early. A resumed run continues from the commit.
 
         Raises:
-            StateError: they cannot be written.
+            StateError: the rows cannot be written.
         """
         if self._sink is not None and self.asked:
             self._sink.flush()
@@ -239,7 +246,7 @@ class Rows:
                 self._stdout.write([row])
 
     def read(self) -> Iterator[Row]:
-        """The rows so far, from the first one, a line at a time."""
+        """Read the rows so far, from the first, one line at a time."""
         if self._spool is not None:
             self._spool.seek(0)
             yield from map(json.loads, self._spool)
@@ -248,13 +255,13 @@ class Rows:
             yield from _rows_of(self._lines)
 
     def finish(self, finished: Finished | None = None) -> None:
-        """All rows are there: make what was asked for of them, and forget how far the run had come.
+        """Complete the run: write the requested format from all rows, and remove the mark.
 
         Args:
-            finished: makes the rows that are written, for a file that is written whole.
+            finished: converts the rows into the final rows, for a file that is written at the end.
 
         Raises:
-            StateError: it cannot be written; the rows are kept.
+            StateError: the file cannot be written. The rows are kept.
         """
         if self.path is None:
             if self._stdout is not None and not self._at_once and self._format == "jsonl":
@@ -273,22 +280,22 @@ class Rows:
         if not self._at_once:
             self._write_all(self.path, finished)
         elif not self.asked:
-            self._sink.commit()  # an empty file, where there was nothing to say
+            self._sink.commit()  # an empty file, if there are no rows
         remember(self.path)
-        self._mark.remove()  # before what it speaks of: a kill in between leaves a finished run
+        self._mark.remove()  # before the partial file: a kill in between leaves a finished run
         if not self._at_once:
             self._sink.close()
             partial_of(self.path).unlink(missing_ok=True)
 
     def _final_rows(self, finished: Finished | None) -> Iterable[Row]:
-        """The rows that are written, as they are in the end."""
+        """The final rows, in the form and order in which they are written."""
         if self._order is not None and finished is None:
             return self._ranked(self._order)
         rows = self.read() if finished is None else finished(self.read())
         return rows if self._row_filter is None else filter(self._row_filter, rows)
 
     def _ranked(self, order: Order) -> Iterator[Row]:
-        """The rows that are wanted, sorted; only the places of rows are held in memory."""
+        """The rows that pass the filter, sorted. Only their positions are kept in memory."""
         assert self._spool is not None
         first, second, places = array("d"), array("d"), array("q")
         place = self._spool.seek(0)
@@ -306,7 +313,7 @@ class Rows:
         self._spool.seek(0, os.SEEK_END)
 
     def _write_all(self, path: Path, finished: Finished | None) -> None:
-        """Write the rows in the format that was asked for."""
+        """Write all rows in the requested format."""
         try:
             if self._native is not None and self._format == "own":
                 text = (line.encode() for line in self._native(self.read()))
@@ -341,7 +348,7 @@ def _for_people(line: Callable[[Row], str], rows: Sequence[Row]) -> bytes:
 
 
 def columns_of(rows: Iterable[Row], declared: Mapping[str, Kind]) -> dict[str, Kind]:
-    """Name to kind of each column of a table of rows, in the order in which they are met.
+    """Column name -> kind, for a table of rows, in the order of first occurrence.
 
     >>> columns_of([{"id": "a", "n": 1}, {"id": "b", "n": .5, "all": [1]}], {})
     {'id': 'text', 'n': 'number', 'all': 'json'}

@@ -1,4 +1,4 @@
-"""Rows of predicted units in the formats of others' tools: two-column CoNLL, and bedGraph."""
+"""Rows of predicted units in the formats of other tools: two-column CoNLL and bedGraph."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import numpy as np
 from seqmlm.rows.file import Row
 
 BEDGRAPH = (".bedgraph", ".bg")
-"""Endings of a bedGraph."""
+"""File endings of bedGraph."""
 
-_THOUSAND = 1000  # steps of a probability to which neighbouring values are equal, and written as one
+_THOUSAND = 1000  # probabilities are rounded to 1 / 1,000, and equal neighbours are merged
 _DIVIDERS = {ord(character): repr(character)[1:-1] for character in "\t\n\v\f\r\x1c\x1d\x1e\x85\u2028\u2029"}
 
 
 def conll(rows: Iterable[Row]) -> Iterator[str]:
-    """A unit and its tag a line, and a blank line behind each record.
+    """The lines of a CoNLL file: one unit and its tag per line, and a blank line after each record.
 
-    Tabs and ends of lines in units, as code has them, are escaped as in Python. A unit without a
-    prediction has `_`.
+    Tabs and line ends in units, such as those of code, are escaped as in Python. A unit without a prediction
+    has the tag `_`.
 
     >>> list(conll([{"id": "a", "source": "f", "line": 1, "unit": "New", "prediction": "B-LOC"}]))
     ['New\\tB-LOC\\n', '\\n']
@@ -38,19 +38,20 @@ def conll(rows: Iterable[Row]) -> Iterator[str]:
 def bedgraph(
     rows: Iterable[Row], classes: Sequence[str], name: str, *, indexed: bool = False
 ) -> Iterator[str]:
-    """The probability of some classes together along sequences, each in its order; 0-based, half open.
+    """The lines of a bedGraph file with the total probability of some classes.
 
-    Neighbours of equal values are one line. Of a place that comes again the first row counts, for the format
-    has each place once: memory holds two bytes for each.
+    Positions are 0-based and half open.
+    Neighbours with equal values are one line. The format has each position once. If a position occurs again,
+    its first row is used. This needs two bytes of memory for each position.
 
     Args:
-        rows: with `p`, in any order.
-        classes: whose probabilities are added.
-        name: of the track.
-        indexed: the first line is a comment, as a file with an index must have it.
+        rows: rows with `p`, in any order.
+        classes: the classes whose probabilities are added.
+        name: the name of the track.
+        indexed: whether the first line is a comment. A file with an index needs this.
     """
     yield f'{"#" * indexed}track type=bedGraph name="{name}"\n'
-    tracks = defaultdict[str, "array[int]"](lambda: array("h"))  # -1 where nothing is known
+    tracks = defaultdict[str, "array[int]"](lambda: array("h"))  # -1 where there is no row
     for row in rows:
         track = tracks[row.get("document", row["id"])]
         start, stop = row.get("document_start", row["start"]), row.get("document_end", row["end"])

@@ -1,4 +1,4 @@
-"""Vectors that were written, as they are read again: mapped from an array, or out of a Parquet table."""
+"""Read the vectors that `seqmlm embed` has written, from an array (memory-mapped) or a Parquet table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ from seqmlm.streams.sinks import companion_files
 
 
 class Vectors(NamedTuple):
-    """array: (N, H). columns: name to N values, the id among them. facts: of them. path: of the file."""
+    """Vectors with their ids and origin.
+
+    Attributes:
+        array: (N, H) the vectors.
+        columns: name -> N values; one of them is the id.
+        facts: facts about their model and settings.
+        path: the file.
+    """
 
     array: NDArray[Any]
     columns: dict[str, list[Any]]
@@ -23,32 +30,37 @@ class Vectors(NamedTuple):
     path: Path
 
     def checked(self, facts: Mapping[str, Any], k: int, label: str | None) -> Vectors:
-        """Itself, where k neighbours of other vectors can be searched in it.
+        """Check that k neighbours of other vectors can be searched among these vectors, and return them.
 
         Args:
-            facts: of those. label: a column that is needed.
+            facts: the facts about the other vectors, which must agree.
+            k: number of neighbours.
+            label: a column that is needed, or None.
 
         Raises:
-            UsageError: it is of another model or other vectors, too small, or has no such column.
+            UsageError: these vectors are from another model or have other settings, there are fewer than k,
+                or the column is missing.
         """
         for fact, value in facts.items():
             if self.facts.get(fact) != value:
                 raise UsageError(
-                    f"{self.path} has vectors of {fact} {self.facts.get(fact)}, and these are of {value}: "
+                    f"{self.path} has vectors with {fact} {self.facts.get(fact)}, the new ones have {value}: "
                     "write it again with the same model and settings"
                 )
         if k > len(self.array):
-            raise UsageError(f"{k} neighbours in {self.path}, an index of {len(self.array)}: ask for fewer")
+            raise UsageError(
+                f"{self.path} has {len(self.array)} vectors, fewer than {k} neighbours: request fewer"
+            )
         if label is not None and label not in self.columns:
             raise UsageError(f"{self.path} has no column {label!r}: write it with --set keep={label}")
         return self
 
 
 def read_vectors(path: Path) -> Vectors:
-    """A file that `seqmlm embed` has written.
+    """Read a file that `seqmlm embed` has written.
 
     Raises:
-        DataError: it is none, or cannot be read.
+        DataError: the file is not such a file, or cannot be read.
     """
     import pyarrow as pa
     import pyarrow.csv as pa_csv
@@ -70,11 +82,11 @@ def read_vectors(path: Path) -> Vectors:
             )
         columns = {name: [*map(str, table[name].to_pylist())] for name in table.column_names}
         if array.ndim != 2 or len(array) != len(columns["id"]):
-            raise ValueError(f"{len(columns['id'])} ids beside an array of shape {array.shape}")
+            raise ValueError(f"{len(columns['id'])} ids for an array of shape {array.shape}")
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
         reason = " ".join(str(error).split())
         raise DataError(
-            f"no vectors of seqmlm embed ({reason})",
+            f"not a file with vectors from seqmlm embed ({reason})",
             source=str(path),
             remedy="write them with --out NAME.npy or NAME.parquet",
         ) from None

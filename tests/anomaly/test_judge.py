@@ -325,7 +325,7 @@ def test_a_state_that_cannot_be_read_says_so() -> None:
         Normal.from_state({**state, "fusion": "mean"}, arrays)
     with pytest.raises(StateError, match="incomplete"):
         Normal.from_state(state, {})
-    with pytest.raises(StateError, match="calibrated for the statistics a, not b"):
+    with pytest.raises(StateError, match="the calibration is for the statistics a, not b"):
         Normal.from_state(state, arrays).judge({"b": np.zeros(1)}, np.ones(1))
 
 

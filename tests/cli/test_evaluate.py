@@ -121,7 +121,7 @@ def test_sensitive_scores_hide_small_counts(seqmlm: Run, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("change", "arguments", "code", "message"),
     [
-        ({"label": True}, (), 3, "every one of the 200 items is a positive"),
+        ({"label": True}, (), 3, "all items are positive (200 of 200)"),
         ({"label": "x"}, (), 3, "neither 0/1 nor true/false: 'x'"),
         ({}, ("--score", "scor"), 3, "field 'scor': no such field"),
         ({}, ("--labels", "none.csv"), 3, "no such file"),

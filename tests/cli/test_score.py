@@ -131,7 +131,7 @@ def test_a_track_takes_the_place_of_rows_and_is_kept_with_a_report(
     refused = run("score", tmp_path / "dna", source, "--out", track, "--resume")
     assert (refused.code, "a file of rows" in refused.err) == (2, True)
     mine = run("score", home / "mine", proteins(tmp_path / "n.fasta", 3, 6), "--out", track)
-    assert (mine.code, "have no place on one" in mine.err) == (2, True)
+    assert (mine.code, "have no place on a coordinate axis" in mine.err) == (2, True)
 
 
 def test_a_page_that_lists_rows_of_sensitive_data_hides_no_count_of_them(run: Run, tmp_path: Path) -> None:

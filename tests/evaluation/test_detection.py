@@ -66,8 +66,8 @@ def test_scores_of_minus_infinity_are_the_least_unusual() -> None:
 @pytest.mark.parametrize(
     ("labels", "scores", "message"),
     [
-        ([True, True], [0.0, 1.0], "every one of the 2 items is a positive"),
-        ([False], [0.0], "every one of the 1 items is a negative"),
+        ([True, True], [0.0, 1.0], "all items are positive"),
+        ([False], [0.0], "all items are negative"),
         ([True, False], [0.0, np.nan], "not a number"),
         ([True, False], [0.0], "1 scores for 2 labels"),
     ],

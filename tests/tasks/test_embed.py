@@ -346,7 +346,9 @@ def test_what_cannot_be_compared_is_refused(
     seqmlm(*asked, "--neighbours", 2, "--layers", 1).refused(2, "layers last", "are of 1")
     seqmlm(*asked, "--set", "knn=pet").refused(2, "no column 'pet'")
     other = text_model(tmp_path / "other")
-    seqmlm("embed", other, texts, "--set", f"index={index}", "--neighbours", 2).refused(2, "vectors of model")
+    seqmlm("embed", other, texts, "--set", f"index={index}", "--neighbours", 2).refused(
+        2, "vectors with model"
+    )
     seqmlm("embed", model, texts, "--neighbours", 6).refused(3, "6 neighbours in a set of 5")
     seqmlm("embed", model, texts, "--neighbours", 1, "--set", f"index={texts}").refused(
         3, str(texts), "--out NAME"
@@ -356,7 +358,7 @@ def test_what_cannot_be_compared_is_refused(
     seqmlm("embed", other, corpus, "--set", "fit=true").ok()
     seqmlm("embed", other, pets, "--out", index).ok()
     asked = ("embed", other, texts, "--set", f"index={index}", "--neighbours", 2)
-    seqmlm(*asked, "--set", "normal=z").refused(2, "vectors of normal raw")
+    seqmlm(*asked, "--set", "normal=z").refused(2, "vectors with normal raw")
     assert "neighbours 2" in seqmlm(*asked, "--out", tmp_path / "n.jsonl").ok().err
 
 
