@@ -495,7 +495,7 @@ def test_another_request_is_not_gone_on_with(asked: Asked, tmp_path: Path) -> No
     asked("--out", out, "--resume", "--set", "precision=bf16").refused(4, "precision")
     asked.input.write_text("\n".join(asked.case.lines[:-1]) + "\n")
     asked("--out", out, "--resume").refused(4, "has changed")
-    assert "started over" in asked("--out", out).ok().err
+    assert "written again from the beginning" in asked("--out", out).ok().err
 
 
 def test_two_runs_do_not_write_one_file(asked: Asked, tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_a_demo_ends_with_alarms_and_a_report(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tracked_workspace}/mlflow.db")
     home = tracked_workspace / "demo"
     done = seqmlm("demo", "--out", home, "--max-time", "0.2s").ok()
-    for words in ("$ seqmlm train --domain protein", "$ seqmlm models list", "$ seqmlm score demo"):
+    for words in ("seqmlm train --domain protein", "seqmlm models list", "seqmlm score demo"):
         assert words in done.err
     assert "bits per residue\tp-value" in done.out
     assert "... and 15 less unusual ones" in done.out

@@ -166,7 +166,7 @@ def _show(summary: Any, out: Path | None, as_json: bool) -> None:
 def _problem_text(count: Any, reason: str) -> str:
     """A number of problems with their reason, such as "1 line out of time order"."""
     noun = reason.removeprefix("a ").removeprefix("an ")
-    if count == 1 and not noun.partition(" ")[0].endswith("s"):
+    if count == 1 and noun != reason:
         return f"1 {noun}"
     return f"{count:,} × {noun}" if isinstance(count, int) else f"{count} × {noun}"
 

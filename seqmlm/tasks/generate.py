@@ -51,8 +51,8 @@ class GenerateConfig(TaskConfig):
         length: number of units of new sequences: a number such as 100, or a range such as 80-120.
         n: number of sequences per template.
         seed: seed of the random draws.
-        temperature: temperature of the draws: 1 follows the model's probabilities, lower values prefer
-            probable units, 0 always takes the most probable one.
+        temperature: temperature of the draws: 1 follows the model, lower values prefer likely units, 0 always
+            takes the most likely unit.
         method: how to fill gaps: mask-predict (all at once, then the least certain again) or gibbs (one by
             one).
         rounds: rounds of mask-predict, or sweeps of Gibbs sampling over all units.

@@ -302,7 +302,7 @@ class VariantsTask(Task[VariantsConfig, Variant]):
         chance = math.log2(len(self.field.letters))
         low = figures[BITS_LOW]
         if low is not None and min(low, figures[BITS]) >= chance:
-            windows = "these windows", "train longer, or on the genome that they come from or a similar one"
+            windows = "these windows", "train longer, or on sequences that are closer to these"
             remedy = "cut it like the training data, such as to one domain"
             wildtype = "this wild type", f"{remedy}, or train on its family"
             subject, remedy = windows if self.field.windows else wildtype

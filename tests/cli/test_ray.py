@@ -44,7 +44,7 @@ def test_without_ray_a_sentence_says_what_to_install(
 def test_a_share_says_why_it_failed(asked: tuple[str, ...], tmp_path: Path) -> None:
     code, told = share([*asked, "--shard", "2/2", "--out", "x.jsonl"], str(tmp_path), {})
     assert code == 2
-    assert "--shard is I/N" in told
+    assert "--shard must be I/N" in told
 
 
 def test_a_killed_share_raises_what_ray_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,7 +148,7 @@ def test_parts_are_bounded_by_their_work_and_the_same_from_any_of_their_ends(
 
 @WAYS
 def test_an_input_that_has_become_shorter_is_not_gone_on_with(tmp_path: Path, reading: Reading) -> None:
-    with pytest.raises(StateError, match="the input now has 773"):
+    with pytest.raises(StateError, match="the input now has only 773"):
         list(reading(of_file(tmp_path), Problems(), MANY + 1))
 
 

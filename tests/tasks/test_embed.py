@@ -342,7 +342,7 @@ def test_what_cannot_be_compared_is_refused(
     seqmlm("embed", model, pets, "--out", index).ok()
     asked = ("embed", model, texts, "--set", f"index={index}")
     seqmlm(*asked).refused(2, "--neighbours K")
-    seqmlm(*asked, "--neighbours", 10).refused(2, "10 neighbours", "index of 9")
+    seqmlm(*asked, "--neighbours", 10).refused(2, "9 vectors", "fewer than 10 neighbours")
     seqmlm(*asked, "--neighbours", 2, "--layers", 1).refused(2, "layers last", "are of 1")
     seqmlm(*asked, "--set", "knn=pet").refused(2, "no column 'pet'")
     other = text_model(tmp_path / "other")

@@ -80,7 +80,7 @@ def test_every_option_has_a_meaning(domain: str) -> None:
 def test_meanings_are_those_of_the_docstring() -> None:
     csv = next(one for one in formats("text") if one.name == "csv")
     delimiter = next(option for option in csv.options if option.name == "delimiter")
-    assert (delimiter.default, delimiter.meaning.partition(";")[0]) == (None, "one character")
+    assert (delimiter.default, delimiter.meaning.partition(".")[0]) == (None, "one character")
     logs = next(one for one in formats("logs") if one.name == "auto")
     held = next(option for option in logs.options if option.name == "max_held")
     assert held.meaning.startswith("most sessions open at a time, and most lines")

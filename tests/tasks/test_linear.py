@@ -91,7 +91,7 @@ def test_train_score_and_variants(seqmlm: Run, alignment: Path, tracked_workspac
     assert {row["id"] for row in rows_of_one} == {"r1"}
     assert all("ACDEDEFG"[row["j"]] == row["unit_j"] for row in rows_of_one)  # counted without its gap
     seqmlm(*words, "query=r9").refused(3, "no sequence has the id r9")
-    seqmlm(*words, "query=r1", "--set", "family=true").refused(2, "leave one out")
+    seqmlm(*words, "query=r1", "--set", "family=true").refused(2, "remove one of the two")
     counted = ("structure", "fam", asked, "--method", "pmi", "--set", "all=true")
     every, alone = (seqmlm(*counted, *more).ok().rows for more in ((), ("--set", "query=r1")))
     assert alone == [row for row in every if row["id"] == "r1"] != []  # counts are of all that is read

@@ -86,7 +86,7 @@ def test_bases_of_a_contig_in_blocks_are_a_track(
     assert all(contigs[name][at] == row["unit"] for (name, at), row in zip(places, rows, strict=True))
     told = [round(sum(row["p"][one] for one in peak), 3) for row in rows]
     assert values((tmp_path / "p.bedgraph").read_text()) == dict(zip(places, told, strict=True))
-    seqmlm(*predict, "--out", tmp_path / "q.bg", "--set", "positive=x").refused(2, "positive=NAME, of peak")
+    seqmlm(*predict, "--out", tmp_path / "q.bg", "--set", "positive=x").refused(2, "positive=NAME, from peak")
     same = f">c0\n{contigs['c0']}\n>c0\n{contigs['c1'] * 10}\n"
     twice = written(tmp_path / "t.fa", same)
     seqmlm("predict", "peaks", twice, "--out", tmp_path / "q.bg").refused(

@@ -339,7 +339,7 @@ def test_rows_and_a_vcf_that_comes_back(seqmlm: Run, model: Path, reference: Pat
         added = [one for one in after if one.startswith("##INFO=<ID=SEQMLM_")]
         names = ("SEQMLM_LLR", "SEQMLM_EXCESS")
         assert [one[11:].split(",")[:3] for one in added] == [[x, "Number=A", "Type=Float"] for x in names]
-        assert "reference by model, masked of substitutions, pll_excess of" in added[0]
+        assert "reference by model, masked for substitutions, pll_excess for" in added[0]
         kept = [one for one in after if one not in added]
         assert len(kept) == len(before)
         for old, new in zip(before, kept, strict=True):
@@ -404,7 +404,7 @@ def test_a_file_with_a_wrong_base_leaves_no_output(seqmlm: Run, model: Path, ref
     done = seqmlm(
         "variants", model, asked, "--reference", reference, "--out", out, "--on-error", "skip", "--resume"
     ).ok()
-    assert f"the reference has {CHR1[99]} at chr1:100, not {other(CHR1[99])}: 1" in done.err
+    assert f"1 × the reference has {CHR1[99]} at chr1:100, not {other(CHR1[99])}" in done.err
     assert len(lines_of(out)) == 4 + 2 + 2
 
 
