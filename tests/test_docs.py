@@ -202,7 +202,7 @@ FENCES = {
 
 CANNOT_RUN = {
     "docs/how-to/scale.md: from pyspark.sql.functions import struct": "pyspark is not a dependency",
-    "docs/tutorials/first-alarm.md: import seqmlm  # in the folder of the tutorial": "it needs the trained model",
+    "docs/tutorials/first-alarm.md: import seqmlm  # in the folder of the tutorial": "it needs its model",
 }
 """Fences that are not run, and why."""
 
