@@ -78,7 +78,7 @@ def train(
         domain: field of the sequences: text, protein, dna, code, ehr, logs, or a field from a plug-in.
         name: name of the run and of the model. Default: DOMAIN-SIZE-TIME.
         max_time: time limit for training, evaluation and calibration together, such as "90s", "10m" or "2h".
-            If reading the data takes more than half of it, the excess is added to the limit.
+            If reading the data takes more than half of the limit, the limit is extended by the excess.
         max_steps: largest number of optimizer steps.
         size: tiny, small, base or linear. Default: selected for `max_time`; without it, the default of the
             field.
@@ -199,7 +199,7 @@ class Model:
         return self.run("variants", data, **settings)
 
     def structure(self, data: Data, **settings: Any) -> RowFrame:
-        """Measure how strongly each pair of units depends on each other (`seqmlm structure`).
+        """Measure how strongly the two units of each pair depend on each other (`seqmlm structure`).
 
         Example:
 
@@ -261,7 +261,8 @@ class Model:
 
         if reserved := {"out", "resume", "format_out"} & settings.keys():
             raise UsageError(
-                f"{', '.join(sorted(reserved))}: rows are returned here; to_json or to_parquet keeps them"
+                f"{', '.join(sorted(reserved))} cannot be set here, because the rows are returned: save "
+                "them with to_json or to_parquet"
             )
         with tempfile.TemporaryDirectory(prefix="seqmlm-") as folder:
             place, out = Path(folder), Path(folder) / "rows.jsonl"
@@ -284,7 +285,7 @@ class Model:
         return rows
 
     def detector(self, **settings: Any) -> Detector:
-        """Create an outlier detector for scikit-learn. `settings` are those of `Detector`.
+        """Create an outlier detector for scikit-learn. `settings` are the arguments of `Detector`.
 
         Example:
 
@@ -296,7 +297,9 @@ class Model:
         return Detector(self, **settings)
 
     def embedder(self, **settings: Any) -> Embedder:
-        """Create a scikit-learn transformer of sequences into vectors. `settings` are those of `Embedder`.
+        """Create a scikit-learn transformer of sequences into vectors.
+
+        `settings` are the arguments of `Embedder`.
 
         Example:
 
@@ -335,8 +338,11 @@ def _task(name: str) -> Any:
     known_tasks = tasks()
     make = known_tasks[name].load() if name in known_tasks else None
     if make is None or not issubclass(make, Task):
-        reason = f": 'seqmlm {name}' is only a command" if name in known_tasks else nearest(name, known_tasks)
-        raise UsageError(f"no task {name!r} that returns rows{reason}")
+        if name in known_tasks:
+            raise UsageError(
+                f"{name!r} is not a task that returns rows: run it on the command line, as 'seqmlm {name}'"
+            )
+        raise UsageError(f"no task {name!r} that returns rows{nearest(name, known_tasks)}")
     return make
 
 

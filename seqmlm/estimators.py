@@ -89,20 +89,23 @@ class Detector(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def score_samples(self, X: Data) -> NDArray[np.float64]:
-        """Minus the score of each sequence, as an array (N,). As in scikit-learn, lower is more unusual."""
+        """Return minus the score of each sequence, as an array (N,).
+
+        As in scikit-learn, lower is more unusual.
+        """
         check_is_fitted(self)
         return -self._scores(X)
 
     def decision_function(self, X: Data) -> NDArray[np.float64]:
-        """The distance of each sequence from the threshold, as an array (N,). Outliers are below 0."""
+        """Return the distance of each sequence from the threshold, as an array (N,). Outliers are below 0."""
         return self.score_samples(X) - self.offset_
 
     def predict(self, X: Data) -> NDArray[np.int64]:
-        """The class of each sequence, as an array (N,): 1 for normal sequences, -1 for outliers."""
+        """Return the class of each sequence, as an array (N,): 1 for normal sequences, -1 for outliers."""
         return np.where(self.decision_function(X) < 0, -1, 1)
 
     def _scores(self, X: Data) -> NDArray[np.float64]:
-        """The highest score of each sequence, as an array (N,).
+        """Return the highest score of each sequence, as an array (N,).
 
         A sequence without any score gets the lowest score.
         """
@@ -139,7 +142,7 @@ class Embedder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def transform(self, X: Data) -> NDArray[np.float32]:
-        """The vectors of sequences, as an array (N, D)."""
+        """Return the vectors of sequences, as an array (N, D)."""
         rows = _opened(getattr(self, "model_", self.model)).embed(X, layers=self.layers, pool=self.pool)
         _check(X, len(rows))
         return rows.vectors()

@@ -41,7 +41,7 @@ class RowFrame(pd.DataFrame):  # type: ignore[misc]
         return RowFrame
 
     def matrix(self, id: str | None = None) -> NDArray[np.float64]:
-        """The map of a sequence: a symmetric array (N, N) with the value of each pair of units.
+        """Return the map of a sequence: a symmetric array (N, N) with the value of each pair of units.
 
         The rows must come from `seqmlm.Model.structure`. Pairs without a value are NaN.
 
@@ -63,7 +63,7 @@ class RowFrame(pd.DataFrame):  # type: ignore[misc]
         return table
 
     def vectors(self) -> NDArray[np.float32]:
-        """The vectors of the rows from `seqmlm.Model.embed`, as an array (N, D).
+        """Return the vectors of the rows from `seqmlm.Model.embed`, as an array (N, D).
 
         Raises:
             UsageError: the rows have no vectors.
@@ -85,7 +85,7 @@ class RowFrame(pd.DataFrame):  # type: ignore[misc]
         return frame.format(escape(page)) + str(table)
 
     def _pictures(self) -> str | None:
-        """A page with the first sequences in colour or the first maps. None if the rows have neither."""
+        """Return a page with the first sequences in colour or the first maps; None without either."""
         from seqmlm.reports.page import Page
 
         page = Page(str(self.attrs.get("answer", "")))

@@ -1,8 +1,9 @@
 """MLflow flavor of registered models: `mlflow.pyfunc.load_model("models:/english@champion").predict(df)`.
 
 The folder of every trained model has an `MLmodel` file that names this module. The file contains no pickled
-objects and no absolute paths. The result is that of `seqmlm score`, or of `seqmlm predict` for a fine-tuned
-model, with a row for each input row. For sensitive data, the columns are only ids, p-values and alarms.
+objects and no absolute paths. The result is the same as from `seqmlm score`, or from `seqmlm predict` for a
+fine-tuned model, with a row for each input row. For sensitive data, the columns are only ids, p-values and
+alarms.
 """
 
 from __future__ import annotations

@@ -207,7 +207,7 @@ def test_errors_are_those_of_the_command(protein: Path, tmp_path: Path) -> None:
         model.score(["MK", "M1K"])
     with pytest.raises(package.UsageError, match="no task 'train'"):
         model.run("train")
-    with pytest.raises(package.UsageError, match=r"'finetune' that .*: 'seqmlm finetune' is only a command"):
+    with pytest.raises(package.UsageError, match=r"'finetune' is not a task .* as 'seqmlm finetune'"):
         model.run("finetune")
     with pytest.raises(package.UsageError, match=r"'scor' that returns rows; did you mean 'score'"):
         model.run("scor")
@@ -216,7 +216,7 @@ def test_errors_are_those_of_the_command(protein: Path, tmp_path: Path) -> None:
             model.embed(text)
     with pytest.raises(package.DataError, match=r"no such file or folder \(check the path\)\Z"):
         model.score([tmp_path / "none.fasta"])
-    with pytest.raises(package.UsageError, match="rows are returned here"):
+    with pytest.raises(package.UsageError, match="the rows are returned"):
         model.score(["MK"], out=tmp_path / "x.jsonl")
     assert len(model.score(["MK", "M1K"], on_error="skip")) == 1
 

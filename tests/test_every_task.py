@@ -337,7 +337,7 @@ def test_shards_put_together_are_one_run(asked: Asked, tmp_path: Path) -> None:
     assert near == [{**row, **dict.fromkeys(_floats(row), 0)} for row in rows_of(out)]
     asked.seqmlm("rows", "merge", *parts[1:], "--out", out).refused(4, "missing: 0/3")
     asked("--out", parts[0], "--shard", "0/3", "--set", "precision=bf16").ok()
-    asked.seqmlm("rows", "merge", *parts, "--out", out).refused(4, "belongs to another request")
+    asked.seqmlm("rows", "merge", *parts, "--out", out).refused(4, "does not belong to the same request")
     parts[1].write_text("{}\n")
     asked.seqmlm("rows", "merge", *parts, "--out", out).refused(4, "has changed since it was finished")
     asked.seqmlm("rows", "merge", plain, "--out", out).refused(4, "is not a finished share")

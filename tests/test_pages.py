@@ -71,8 +71,15 @@ def page(name: str) -> str:
         text,
         "",
         "Settings without their own flag are passed with `--set NAME=VALUE` (in Python: `NAME=VALUE`).",
-        "",
     ]
+    fields = {one.name for one in dataclasses.fields(kind.Config)}
+    plural = [
+        f"`{flag}` is `{one}`"
+        for one, flag in shown.items()
+        if one in fields and one != flag[2:].replace("-", "_") and flag.startswith("--")
+    ]
+    lines += [f"In Python, a repeatable flag is a plural setting: {', '.join(plural)}."] if plural else []
+    lines += [""]
     return "\n".join([*lines, *table(kind.Config, shown)]) + "\n"
 
 

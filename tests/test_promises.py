@@ -109,7 +109,10 @@ def test_proteins_too_few_to_hold_enough_out(
     few.write_text(">".join(gzip.decompress(proteins[0].read_bytes()).decode().split(">")[:201]))
     done = seqmlm("train", "--domain", "protein", few, "--max-time", "60s", "--name", "few", *FEW_STEPS).ok()
     told = done.err.partition("step 1")[0]
-    assert "(0.01 needs 99). Give more data, or afterwards: seqmlm calibrate few NORMAL" in told
+    assert (
+        "(0.01 needs 99). Give more data, or calibrate after the training: seqmlm calibrate few NORMAL"
+        in told
+    )
 
 
 def test_patients_at_one_alarm_in_twenty(

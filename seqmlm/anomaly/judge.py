@@ -24,10 +24,10 @@ Under exchangeability, P(p <= alpha) <= alpha for every alpha of at least 1 / (n
 **One statistic.** A single statistic needs no fusion and no division. It is ranked among all rows of its
 length bin.
 
-**Two populations.** Statistics that need no model are known for many more rows: those of the training data.
-They are compared with these (`TwoPopulations`). Both p-values are valid by themselves, so twice the smaller
-one is a valid p-value (Bonferroni). The p-value from fewer rows is then not extrapolated, because the other
-one guarantees smaller rates.
+**Two populations.** Statistics that need no model are known for many more rows: all rows of the training
+data. They are compared with these (`TwoPopulations`). Both p-values are valid by themselves, so twice the
+smaller one is a valid p-value (Bonferroni). The p-value from fewer rows is then not extrapolated, because the
+other one guarantees smaller rates.
 
 **Fusion.** Each level declares which statistics are fused, and how. Fisher's sum is good for a few statistics
 that measure different things. With ten correlated statistics, a fault changes only two or three, and the
@@ -113,7 +113,7 @@ class Fold:
         level: ranks of the fused statistic by length, from the rows that estimate `ranks`. The fused
             statistic is converted to these ranks. None if there is only one length bin. The statistics of
             short rows have many ties. Without this conversion, the fused statistic of short rows would be
-            smaller than that of long rows, and their p-values larger.
+            smaller than the number for long rows, and their p-values are larger.
         fused: (K,) the fused statistics of the fold's own rows, ascending.
     """
 
@@ -252,7 +252,10 @@ class Normal:
 
     @property
     def silent_below(self) -> float:
-        """The rate below which some statistics raise no alarm: 0, because all have the same rows."""
+        """The rate below which some statistics cannot raise an alarm.
+
+        Here it is 0, because all statistics are calibrated with the same rows.
+        """
         return 0.0
 
     def compared(self, length: int) -> int:
@@ -288,7 +291,7 @@ class Normal:
             lengths: (M,) number of units of each row.
 
         Raises:
-            StateError: the statistics differ from those of the calibration.
+            StateError: the statistics differ from the statistics of the calibration.
         """
         _check_names(statistics, self.statistics)
         values, sizes = _arrays(statistics, lengths)
@@ -330,7 +333,7 @@ class Normal:
         """
         try:
             if state["fusion"] not in FUSIONS:
-                raise ValueError(f"no fusion {state['fusion']!r}")
+                raise ValueError(f"unknown fusion {state['fusion']!r}")
             folds = []
             for number in range(state["folds"]):
                 ranks = {
@@ -340,7 +343,7 @@ class Normal:
                 level = Ranks.from_arrays(f"{number}/level", arrays) if has_level else None
                 folds.append(Fold(ranks, level, arrays[f"{number}/fused"].astype(np.float64)))
             if not folds or not folds[0].ranks or arrays["tail"].shape != (4,):
-                raise ValueError("it has no statistic")
+                raise ValueError("no statistics are stored")
             tail = arrays["tail"] if arrays["tail"][1] > 0 else NO_TAIL
             rows, unfamiliar = int(state["rows"]), int(state.get("unfamiliar", 0))
             return cls(tuple(folds), rows, state["fusion"], tail, unfamiliar)
@@ -362,7 +365,7 @@ class TwoPopulations:
 
     @property
     def statistics(self) -> tuple[str, ...]:
-        """Names of the statistics, those of the model first."""
+        """Names of the statistics; statistics of the model come first."""
         return (*self.model.statistics, *self.counts.statistics)
 
     @property
@@ -387,7 +390,7 @@ class TwoPopulations:
 
     @property
     def smallest_rate(self) -> float:
-        """The smallest guaranteed false positive rate: twice that of the population with more rows."""
+        """The smallest guaranteed false positive rate: twice the rate of the population with more rows."""
         return 2.0 * min(self.model.smallest_rate, self.counts.smallest_rate)
 
     @property
@@ -421,7 +424,7 @@ class TwoPopulations:
             lengths: (M,) number of units of each row.
 
         Raises:
-            StateError: the statistics differ from those of the calibration.
+            StateError: the statistics differ from the statistics of the calibration.
         """
         _check_names(statistics, self.statistics)
         parts = [
@@ -481,7 +484,7 @@ def _incomplete(error: Exception) -> StateError:
 
 
 def _check_names(statistics: Collection[str], calibrated: Collection[str]) -> None:
-    """Raise a StateError if statistics differ from those of a calibration."""
+    """Raise a StateError if statistics differ from the statistics of a calibration."""
     if set(statistics) != set(calibrated):
         raise StateError(
             f"the calibration is for the statistics {', '.join(calibrated)}, not {', '.join(statistics)}; "

@@ -259,7 +259,7 @@ class CountStatistics(ABC):
     ) -> tuple[dict[str, Doubles], Longs]:
         """The statistics of R records (name -> (R,)), and the (R,) lengths of their rows.
 
-        The statistics equal those of `Level.rows`.
+        The statistics equal the statistics of `Level.rows`.
 
         Args:
             encoded: the records with their encodings.
@@ -319,7 +319,7 @@ class Level(ABC):
             name: the name of the track in a genome browser.
 
         Raises:
-            UsageError: rows of this level have no place in a sequence, or the ending is unknown.
+            UsageError: rows of this level have no position in a sequence, or the ending is unknown.
             StateError: the file cannot be written.
         """
         raise UsageError(

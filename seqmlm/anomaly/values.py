@@ -171,7 +171,7 @@ def merge_windows(
 class Place(NamedTuple):
     """The place of a row in a longer sequence that contains its record, such as a chromosome.
 
-    `name` is that of the longer sequence. `start` and `end` are half-open 0-based positions in it.
+    `name` is the name of the longer sequence. `start` and `end` are half-open 0-based positions in it.
     """
 
     name: str

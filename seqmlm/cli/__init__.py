@@ -72,7 +72,7 @@ _PANELS = {
 """The help panel of each shared option. All other options of a command come first."""
 
 
-_VALUES = {"str": "TEXT", "Path": "PATH", "int": "NUMBER", "float": "NUMBER"}
+_VALUES = {"str": "TEXT", "list[str]": "TEXT", "Path": "PATH", "int": "NUMBER", "float": "NUMBER"}
 """The placeholder of a value in the help, by its type."""
 
 

@@ -75,7 +75,7 @@ class Command(Protocol):
 
     Attributes:
         Config: class of the config. Its docstring describes the options.
-        trains: whether it trains a model. The progress display is then that of a training.
+        trains: whether it trains a model. The progress display then shows a training.
     """
 
     Config: ClassVar[type[Any]]
@@ -164,7 +164,7 @@ def _show(summary: Any, out: Path | None, as_json: bool) -> None:
 
 
 def _problem_text(count: Any, reason: str) -> str:
-    """A number of problems with their reason, such as "1 line out of time order"."""
+    """A number of problems with their reason, such as "1 line out of time order, left in its place"."""
     noun = reason.removeprefix("a ").removeprefix("an ")
     if count == 1 and noun != reason:
         return f"1 {noun}"
@@ -278,9 +278,9 @@ def _option(field: dataclasses.Field[Any], hint: Any, text: str) -> Any:
         kind = list[str]
     elif origin is Literal:
         choices = [*map(str, get_args(kind))]
-        text = (
-            text if all(choice in text for choice in choices) else f"{text.rstrip('.')}: {', '.join(choices)}"
-        )
+        if not all(choice in text for choice in choices):  # the first sentence says what is chosen
+            about, _, more = text.rstrip(".").partition(". ")
+            text = ". ".join(filter(None, (f"{about}: {', '.join(choices)}", more)))
         kind = str
     usual = ", ".join(default) if isinstance(default, tuple) else str(default)
     if default not in (None, (), False, dataclasses.MISSING) and usual not in text:

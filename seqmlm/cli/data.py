@@ -73,14 +73,15 @@ def export(
     ] = None,
     on_error: Annotated[str, typer.Option(help="Bad records: raise (stop) or skip.")] = "raise",
     sensitive: Annotated[
-        bool, typer.Option("--sensitive", help="Data are confidential: refuse to export them.")
+        bool,
+        typer.Option("--sensitive", help="Treat the data as confidential, so that the export is refused."),
     ] = False,
     json_output: opt.Json = False,
 ) -> None:
     """Write records, with token ids and groups, as a folder that datasets.load_from_disk loads.
 
-    Records are split like in a training. To read the folder again, name its columns id and document by reader
-    options (see `seqmlm data formats`). Sensitive data are refused.
+    Records are split as for training. To read the folder back, name its columns `id` and `document` with
+    reader options (see `seqmlm data formats`). Sensitive data are refused.
 
     Example: seqmlm data export --domain protein my_proteins.fasta.gz --out proteins
     """
@@ -155,7 +156,9 @@ def _figure_text(value: object) -> str:
 def sample(
     domain: opt.Domain,
     out: opt.OutFolder,
-    n: Annotated[int | None, typer.Option(min=1, help="Number of records. Default: by domain.")] = None,
+    n: Annotated[
+        int | None, typer.Option(min=1, help="Number of records. Default: depends on the domain.")
+    ] = None,
     seed: opt.Seed = 0,
     json_output: opt.Json = False,
 ) -> None:

@@ -21,8 +21,9 @@ from seqmlm.scoring.evaluate import (
 
 
 class Evaluate:
-    """Evaluate scores against labels, next to two trivial baselines: length, and flagging everything.
+    """Evaluate scores against labels, and compare them with two trivial baselines.
 
+    The baselines are the sequence length, and an alarm for every row.
     It reports AUROC, AUPRC, and recall at false positive rates of 1e-2 and 1e-3. For the alarm column, whose
     threshold was set without labels, it reports precision, recall and F1. Oracle F1 uses the best threshold,
     which is chosen with the labels.

@@ -151,7 +151,8 @@ def ack(
     elif normal:
         outcome = "was a false alarm: similar alarms open no incident in this stream"
     elif over:
-        outcome = f"is over, as a fault; to silence similar alarms: seqmlm incidents mute {marked.id}"
+        mute = f"seqmlm incidents mute {marked.id}"
+        outcome = f"is over and is recorded as a fault; to silence similar alarms: {mute}"
     else:
         outcome = "is acknowledged as a fault until it is over (for a false alarm: --normal)"
     _print_outcome(marked, outcome, json_output)

@@ -14,9 +14,9 @@ from seqmlm.errors import UsageError
 app = typer.Typer(no_args_is_help=True, help="List, show, alias, export and recover registered models.")
 
 LOST = (
-    "aliases except champion, which is the first version of each name; times of registration; paths and "
-    "counts of data sets (runs/NAME/config.yaml has the paths). For followed files it lacks positions, rows, "
-    "incidents and verdicts: follow them again with another --out"
+    "aliases, registration times, and paths and counts of data. champion is now the first version of each "
+    "name; set other aliases with seqmlm models alias. The paths are in runs/NAME/config.yaml. Positions, "
+    "rows, incidents and verdicts of followed files are also lost: follow the files again with another --out"
 )
 """The facts that a new registry lacks, in words."""
 
@@ -98,7 +98,9 @@ def show(model: opt.Model, json_output: opt.Json = False) -> None:
 @app.command("alias")
 def alias(
     model: opt.Model,
-    alias: Annotated[str, typer.Argument(help="The alias, such as champion; moved if it exists.")],
+    alias: Annotated[
+        str, typer.Argument(metavar="ALIAS", help="The alias, such as champion; moved if it exists.")
+    ],
     json_output: opt.Json = False,
 ) -> None:
     """Give a model version an alias, so that NAME@ALIAS refers to it.
@@ -116,7 +118,7 @@ def alias(
 
 @app.command("rescan")
 def rescan(json_output: opt.Json = False) -> None:
-    """Register the models in runs/ that the registry lacks, and replace a damaged registry by a new one.
+    """Register the models in runs/ that the registry lacks, and replace a damaged registry with a new one.
 
     Example: seqmlm models rescan
     """

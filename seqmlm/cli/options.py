@@ -22,7 +22,8 @@ OptionalModel = Annotated[
     str | None,
     typer.Argument(
         metavar="MODEL",
-        help="The model: NAME, NAME@ALIAS, NAME:VERSION, a model folder or a hub id. A resumed run knows it.",
+        help="The model: NAME, NAME@ALIAS, NAME:VERSION, a model folder or a hub id. Not needed with "
+        "--resume.",
     ),
 ]
 

@@ -33,13 +33,19 @@ PR_SET_PDEATHSIG = 1
 def ray(
     context: typer.Context,
     command: Annotated[
-        list[str], typer.Argument(metavar="-- TASK MODEL PATH...", help="A command without --out, after --.")
+        list[str],
+        typer.Argument(
+            metavar="-- COMMAND", help="The command to distribute, after a bare --. Leave out its --out."
+        ),
     ],
     out: Annotated[
         Path, typer.Option(help="Folder for the shares and rows.jsonl; all machines must see it.")
     ],
     shares: Annotated[
-        int, typer.Option(min=1, help="Number of shares of the input; use several for each process.")
+        int,
+        typer.Option(
+            min=1, help="Number of shares of the input; use a few per process, so that no process is idle."
+        ),
     ] = 16,
     address: Annotated[
         str | None, typer.Option(help="Address of a cluster, or auto. Default: this machine.")
@@ -48,9 +54,10 @@ def ray(
     gpus: Annotated[float, typer.Option(help="GPUs for each process.")] = 0.0,
     json_output: Json = False,
 ) -> None:
-    """Run a task's command in shares on Ray, and merge the rows. Run it again to continue a stopped run.
+    """Split a command into shares, run them on Ray, and merge the rows.
 
-    Needs seqmlm[ray]. The rows are byte-identical to those of the same command with --shard 0/1.
+    Run it again to continue a stopped run. Needs the optional package Ray. The rows are
+    byte-identical to the rows of the same command with --shard 0/1.
 
     Example: seqmlm ray --address auto --shares 64 --out parts -- score enzymes new.fasta --fpr 0.05
     """
@@ -88,7 +95,8 @@ def _check(command: Sequence[str], command_names: Sequence[str]) -> None:
     }
     if reserved_options:
         raise UsageError(
-            f"{', '.join(sorted(reserved_options))}: shares have their own; rows.jsonl has the rows of all"
+            f"remove {', '.join(sorted(reserved_options))} from the command: each share gets its own, and "
+            "rows.jsonl gets the rows of all shares"
         )
 
 
@@ -120,7 +128,7 @@ def _run(
             except library.exceptions.RayError as error:
                 reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
                 raise StateError(
-                    f"a share failed ({reason}); it was started {LOST + 1} times if its process died: check "
+                    f"a share failed ({reason}). If its process died, it was restarted {LOST} times; check "
                     "that each machine has enough memory. Finished shares are kept: run the command again to "
                     "continue"
                 ) from None

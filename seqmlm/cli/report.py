@@ -17,7 +17,8 @@ def report(
     model: Annotated[
         str | None,
         typer.Argument(
-            metavar="[MODEL]", help="Name of a model, or a reference to one. Default: all models."
+            metavar="MODEL",
+            help="The model: NAME, NAME@ALIAS, NAME:VERSION or a folder. Default: all models.",
         ),
     ] = None,
     since: Annotated[

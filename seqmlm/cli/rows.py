@@ -21,7 +21,7 @@ def _group() -> None:
 
 @app.command("merge")
 def merge(
-    parts: Annotated[list[Path], typer.Argument(metavar="PART...", help="Files written with --shard I/N.")],
+    parts: Annotated[list[Path], typer.Argument(metavar="PART", help="Files written with --shard I/N.")],
     out: Annotated[Path, typer.Option(help="Write the merged rows to this file (.jsonl).")],
     json_output: Json = False,
 ) -> None:

@@ -60,7 +60,9 @@ def list_(json_output: Json = False) -> None:
 
 
 @app.command("show")
-def show(run: Annotated[str, typer.Argument(help="Name or id of a run.")], json_output: Json = False) -> None:
+def show(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Name or id of a run.")], json_output: Json = False
+) -> None:
     """Show one run: settings, final metrics and folder.
 
     Example: seqmlm runs show enzymes
@@ -90,11 +92,13 @@ def show(run: Annotated[str, typer.Argument(help="Name or id of a run.")], json_
 
 @app.command("compare")
 def compare(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN RUN...", help="Names or ids of runs.")],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Names or ids of runs.")],
     metric: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Metric of two fine-tunings to compare: first minus second, paired."
+            metavar="NAME",
+            help="Metric to compare between two fine-tunings: the value of the first minus the second, on "
+            "the same test records.",
         ),
     ] = None,
     json_output: Json = False,
@@ -102,8 +106,8 @@ def compare(
     """Compare runs: settings that differ, and final metrics with the best one marked.
 
     With --metric it compares the predictions of two fine-tunings for the same test data. It shows the
-    difference, its 95 % interval, and p-values for no difference by bootstrap and by randomization over
-    groups.
+    difference, its 95 % interval, and two p-values of the hypothesis that there is no difference. They are
+    from a bootstrap and from a randomization test, both over groups.
 
     Example: seqmlm runs compare uniform whole-word
 
@@ -150,7 +154,7 @@ def _show_comparison(comparison: Comparison) -> None:
 
 @app.command("sync")
 def sync(json_output: Json = False) -> None:
-    """Upload to MLflow what runs recorded while it was unreachable.
+    """Upload the metrics and models that runs recorded while MLflow was unreachable.
 
     Example: seqmlm runs sync
     """

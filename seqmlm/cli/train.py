@@ -31,17 +31,17 @@ class TrainOptions:
         settings: KEY=VALUE: change one setting, repeatable, such as masking.masker=span, train.epochs=3,
             data.on_error=skip (see --print-config).
         size: model size: tiny, small or base; or linear, a Potts model of aligned sequences (--option
-            gaps=keep). Default: by --max-time if given, else by domain.
+            gaps=keep). Default: selected for --max-time; without it, the domain's default.
         init: start from this model's weights and vocabulary: a name, NAME@ALIAS, folder or hub id. Log
             templates that are new in the data get new ids.
         max_steps: stop after this many optimizer steps.
         max_time: end within this time: 90s, 10m, 2h, from the start of the command to its end. A fifth of it
-            is for evaluation and calibration. Reading is never cut. If it takes more than half of the time,
-            the excess is added. Without --size the speed of this machine, measured for a second, selects the
-            size; --max-time 5m on two cores selects tiny.
+            is for evaluation and calibration. Reading the data is never cut short: if it takes more than half
+            of the limit, the limit is extended by the excess. Without --size the speed of this machine,
+            measured for a second, selects the size; --max-time 5m on two cores selects tiny.
         options: KEY=VALUE: option of the file reader, such as column=text; repeatable.
-        resume: never|auto|RUN: resume an interrupted run: its name, or auto for --name, else the newest
-            unfinished one.
+        resume: never|auto|RUN: resume an interrupted run. RUN is its name. auto is the run with this --name
+            or, without --name, the newest unfinished run.
         dry_run: run one batch, print estimates of time and memory, and stop.
         print_config: print all settings and their meaning as YAML and stop.
     """

@@ -30,8 +30,11 @@ def doctor(json_output: Json = False) -> None:
         for topic, facts in examination.items():
             if topic != "problems":
                 say(topic)
-                text = _extra if topic == "extras" else _text
-                print_facts({f"  {key.replace('_', ' ')}": text(value) for key, value in facts.items()})
+                texts = {
+                    key: _extra(key, value) if topic == "extras" else _text(value)
+                    for key, value in facts.items()
+                }
+                print_facts({f"  {key.replace('_', ' ')}": text for key, text in texts.items()})
                 say()
         for problem in problems:
             tell(f"problem: {problem}")
@@ -41,8 +44,10 @@ def doctor(json_output: Json = False) -> None:
         raise typer.Exit(4)
 
 
-def _extra(facts: dict[str, Any]) -> str:
-    return f"{'installed' if facts['installed'] else 'not installed'}: needed to {facts['enables']}"
+def _extra(name: str, facts: dict[str, Any]) -> str:
+    if facts["installed"]:
+        return f"installed; needed to {facts['enables']}"
+    return f"not installed; needed to {facts['enables']}: pip install 'seqmlm[{name}]'"
 
 
 def _text(value: object) -> object:
@@ -99,7 +104,8 @@ def ui(
 ) -> None:
     """Open the MLflow UI on the runs and models of this workspace; Ctrl-C stops it.
 
-    It prints the address to open: the experiment of the newest run, or MLflow's first page without runs.
+    It prints the address to open: the experiment of the newest run or, if there are no runs, MLflow's
+    start page.
 
     Example: seqmlm ui --port 5001
     """

@@ -387,7 +387,10 @@ def common(fitting: Iterable[Sequence[str]]) -> list[str]:
 
 def read_as(order: str) -> str:
     """The note for a table whose first dates all fit a single order."""
-    return f"a table whose dates were read as {order}, which all of its first ones fit"
+    return (
+        f"a table whose dates were read as {order}, the only order that fits its first dates; for another "
+        "order use --option date_format=..."
+    )
 
 
 def order_error(fitting: Sequence[str], source: str, line: int, field: str) -> DataError:
@@ -396,10 +399,11 @@ def order_error(fitting: Sequence[str], source: str, line: int, field: str) -> D
     It concerns the whole table.
     """
     if not fitting:
-        fault, forms = "are in several orders of day and month", ORDERS[:2]
+        reason = f"the dates from line {line} on mix several orders of day and month"
+        forms = ORDERS[:2]
     else:
-        fault, forms = "fit several orders of day and month", (*fitting,)
-    reason = f"the dates, from line {line} on, {fault}"
+        reason = f"the order of day and month is ambiguous in the dates from line {line} on"
+        forms = (*fitting,)
     remedy = " or ".join(f"--option date_format={order}" for order in forms)
     return DataError(reason, source=source, field=field, remedy=f"name the order: {remedy}")
 
@@ -486,7 +490,7 @@ def _of_count(number: float) -> float:
     """
     time_seconds = epoch(number)
     if not _FIRST <= time_seconds < _LAST:  # NaN fails this check too
-        raise ValueError("outside the calendar")
+        raise ValueError("a date outside the years 1 to 9999")
     return time_seconds
 
 
@@ -515,8 +519,8 @@ def time_reader(date_format: str) -> When:
         return after
     if not is_form(date_format):
         raise UsageError(
-            f"date_format is a date format, such as %m/%d/%Y, or one of {', '.join(_SINCE)}; "
-            f"{date_format!r} is neither"
+            f"date_format must be a pattern such as %m/%d/%Y, or one of {', '.join(_SINCE)}; "
+            f"got {date_format!r}"
         )
     moment_of = moments(date_format)
 

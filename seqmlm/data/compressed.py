@@ -1,6 +1,6 @@
 """Decompress gzip and Zstandard data in bounded memory, and keep everything before a fault.
 
-The decoders are those of zlib and zstandard. Only the loops around them are part of seqmlm, for three
+The decoders are part of zlib and zstandard. Only the loops around them are part of seqmlm, for three
 reasons. `gzip.GzipFile` loses the bytes that the failing call had unpacked. The reader of `zstandard` takes a
 truncated frame for the end of the data. A small file may expand to any size, so a step here returns at most 1
 MiB.
@@ -170,7 +170,7 @@ def _unzstd(packed: _Packed) -> Iterator[bytes]:
 
 
 def ending(path: Path) -> str:
-    """The ending of a name in lower case, including that of its compression. "" for a name without an ending.
+    """The ending of a name in lower case, with the ending for its compression. "" for a name without ending.
 
     >>> ending(Path("a.CSV")), ending(Path("b.v1.csv.gz")), ending(Path("scores"))
     ('.csv', '.csv.gz', '')

@@ -38,7 +38,7 @@ class People(int):
     >>> f"{People(12)} records"
     Traceback (most recent call last):
         ...
-    TypeError: a count of people is not formatted; use its cell
+    TypeError: a count of people cannot be formatted; use its `cell`
     """
 
     @property
@@ -65,10 +65,10 @@ class People(int):
         return People(int(self) - int(count))
 
     def __format__(self, spec: str) -> str:
-        raise TypeError("a count of people is not formatted; use its cell")
+        raise TypeError("a count of people cannot be formatted; use its `cell`")
 
     def __str__(self) -> str:
-        raise TypeError("a count of people is not formatted; use its cell")
+        raise TypeError("a count of people cannot be formatted; use its `cell`")
 
     def __repr__(self) -> str:
         return f"People({self.cell})"

@@ -98,7 +98,7 @@ class LabelSource:
         dense: whether features label each character, with "none" between them. If not, they are entities.
         labels: a file of labels. A table (JSON lines, CSV, TSV, Parquet) has ids in "id", or else in its
             first column. FASTA has a letter for each character of the record with that id. Features (BED,
-            GFF3) have the name of the record, where chr1 may be written 1. The id or name may also be that of
+            GFF3) have the name of the record, where chr1 may be written 1. The id or name may also belong to
             the document of which the record is a part.
         mask: FASTA file for `labels`, with 0 (no label) and 1.
         classes: file or folder -> class of all records in it.
@@ -221,9 +221,12 @@ class _Reading:
                 ids_met.add(name)
                 yield record, None, by_name[name]
         if by_name and first is not None and not ids_met:
-            ids = problems.quoted(f": {next(iter(by_name))!r} there, {first.id!r} here")
-            raise DataError("none of its ids is that of a record", source=file, remedy=f"compare them{ids}")
-        problems.note("a label of no record", len(by_name.keys() - ids_met), source=file)
+            ids = problems.quoted(f": {next(iter(by_name))!r} in this file, {first.id!r} in the records")
+            reason = "no id in this file matches the id of a record"
+            raise DataError(reason, source=file, remedy=f"compare the ids{ids}")
+        problems.note(
+            "a label whose id matches no record, ignored", len(by_name.keys() - ids_met), source=file
+        )
 
     def _timed(self, file: str) -> bool:
         """Whether a table has labels of subjects at times.
@@ -253,6 +256,7 @@ class _Reading:
         Selects the label columns from the first row.
         """
         ids: list[str] = []
+        columns: tuple[str, ...] = ()
         for line, row in read_rows(file, self._problems, names={self._source.pair or ""}):
             if not ids:
                 usual = next((column for column in ("id", SUBJECT) if column in row), next(iter(row), "id"))
@@ -262,14 +266,17 @@ class _Reading:
                     name for name in row if name not in apart_from and name.lower() not in apart_from
                 )
                 self._columns = self._columns or (columns if len(columns) == 1 else ())
-            there = self._problems.quoted(f"; there are: {', '.join(list(row)[:30])}")
+            there = self._problems.quoted(f"; the columns are: {', '.join(list(row)[:30])}")
             absent = next((name for name in (*ids, *self._columns) if name not in row), None)
             if absent is None and self._columns:
                 yield tuple(str(row[name]) for name in ids), line, row
                 continue
-            reason = "no such column" if absent else "no one column of labels"
+            reason = "no such column" if absent else "no column of labels"
             option = "--pair" if absent is not None and absent in ids[1:] else "--label"
-            remedy = f"name it with {option}{there}" if absent not in ids[:1] else "give each row an id"
+            choose = f"name it with {option}"
+            if absent is None and len(columns) > 1:
+                reason, choose = "several columns could be the label", f"choose one with {option}"
+            remedy = f"{choose}{there}" if absent not in ids[:1] else "give each row an id"
             error = DataError(reason, source=file, line=line, field=absent, remedy=remedy)
             self._problems.bad(error, str(row))
         if not ids:
@@ -313,7 +320,7 @@ class _Reading:
         name = options.get("set") or options.get("split") or ""
         part = SPLITS.get(name)
         if part is None and name not in ("none", *_MISSING):
-            self._problems.note("a part of the data that is none of train, validation and test", **at)
+            self._problems.note("an unknown split, other than train, validation or test: ignored", **at)
         held_out = part == "calibration" or (part != "test" and FLAGS.get(options.get("validation", "")))
         return "validation" if held_out else cast("Part | None", part)
 
@@ -334,7 +341,7 @@ class _Reading:
         text = _text(value, here)
         if name == VALUE and TIME in fields:
             if text.lower() not in FLAGS:
-                raise DataError("no truth value", **here, remedy="write true or false")
+                raise DataError("neither true nor false", **here, remedy="write true or false")
             return str(FLAGS[text.lower()]).lower()
         if self._source.letters:
             return _of_letters(text, None, record, here)
@@ -349,7 +356,10 @@ class _Reading:
             return tuple(_number(text, {**at, "field": name}) for name, text in texts.items())
         odd = next((name for name, value in true.items() if value is None), None)
         if odd is not None:
-            remedy = "columns of 0 and 1, as the first record has them, are classes; say if they are values"
+            remedy = (
+                "the first record has only 0 and 1, so the columns were read as classes: for numbers add "
+                "--task value"
+            )
             raise DataError("neither 0 nor 1", **at, field=odd, remedy=remedy)
         return tuple(name for name, value in true.items() if value)
 
@@ -375,10 +385,10 @@ class _Reading:
             mask = self._masks[letters.id].raw
             here: _Place = {"source": self._source.mask, "line": self._masks[letters.id].line}
             if len(mask) != len(letters.raw):
-                remedy = f"it has {len(mask)} letters for {len(letters.raw)} labels"
-                raise DataError("a mask of another length than its labels", **here, remedy=remedy)
+                remedy = f"{len(mask)} letters, {len(letters.raw)} labels: write one letter for each label"
+                raise DataError("a mask whose length differs from its labels", **here, remedy=remedy)
             if set(mask) - {"0", "1"}:
-                reason = "a mask of something other than 0 and 1"
+                reason = "a mask with letters other than 0 and 1"
                 raise DataError(reason, **here, remedy="write 0 where there is no label")
             mask = mask[inside][:: -1 if reverse else 1]
         return _of_letters(letters.raw[inside][:: -1 if reverse else 1], mask, record, at)
@@ -388,8 +398,12 @@ class _Reading:
         (begin, reverse), n = _place_of_part(record, features.id), len(str(record.raw))
         stretches, complete = features.stretches, features.id == record.id or "start" not in record.meta
         if complete and stretches[-1].end > n:
-            remedy = f"a feature ends at {stretches[-1].end} of {n}: are they of another sequence?"
-            raise DataError("features behind its end", source=record.source, line=record.line, remedy=remedy)
+            reason = "a feature ends after the end of its sequence"
+            remedy = (
+                f"it ends at {stretches[-1].end}, the sequence at {n}: check that the features are for this "
+                "sequence"
+            )
+            raise DataError(reason, source=record.source, line=record.line, remedy=remedy)
         first = bisect_right(stretches, begin, key=lambda stretch: stretch.end)
         last = bisect_left(stretches, begin + n, key=lambda stretch: stretch.start)
         parts = [
@@ -423,7 +437,7 @@ def _put_label(
     by_name: dict[str, Any], name: str, value: Any, file: str, line: int, problems: Problems
 ) -> None:
     if name in by_name:
-        problems.bad(DataError("an id that has a label already", source=file, line=line, remedy="keep one"))
+        problems.bad(DataError("a second label for the same id", source=file, line=line, remedy="keep one"))
     else:
         by_name[name] = value
 

@@ -382,7 +382,7 @@ def _live_blocks(live: LiveInput, source: str) -> Iterator[bytes]:
         refuse_foreign(head, source)
         if compression(head) is not None:
             remedy = "decompress it before the pipe (zcat, zstdcat)"
-            raise DataError("compressed data cannot be read as it comes", source=source, remedy=remedy)
+            raise DataError("compressed data cannot be read from a live pipe", source=source, remedy=remedy)
         yield head
         head = None
     if head:

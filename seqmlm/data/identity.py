@@ -32,7 +32,7 @@ def identity_hash(identity: str, salt: bytes) -> int:
 
 
 def write_trained_on(folder: Path, trains: NDArray[np.bool_]) -> None:
-    """Write the sorted hashes of the training records (at most `MOST`), and delete those of all records.
+    """Write the sorted hashes of the training records (at most `MOST`), and delete the hashes of all records.
 
     Args:
         folder: the folder of `seqmlm.data.store.RecordWriter`.

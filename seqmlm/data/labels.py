@@ -36,7 +36,7 @@ def read_labels(path: Path) -> Labels:
         text = "" if value is None else str(value).lower()
         if text and text not in FLAGS:
             remedy = "write true or false"
-            raise DataError("no truth value", source=str(path), line=line, field=VALUE, remedy=remedy)
+            raise DataError("neither true nor false", source=str(path), line=line, field=VALUE, remedy=remedy)
         labels.setdefault(str(subject), []).append((time, FLAGS.get(text)))
     if not labels:
         raise DataError("no labels", source=str(path), remedy=f"give {SUBJECT} and {TIME}")
@@ -52,7 +52,9 @@ def read_moments(rows: Iterable[FieldRow], source: str, problems: Problems) -> M
             time = moment(row, source, line, clock)
             if time in by_time:
                 remedy = "keep one label for each time"
-                raise DataError("a subject at a time that was there", source=source, line=line, remedy=remedy)
+                raise DataError(
+                    "a second label for the same subject and time", source=source, line=line, remedy=remedy
+                )
         except DataError as error:
             problems.bad(error, str(row))
         else:
@@ -70,7 +72,13 @@ def moment(row: Mapping[str, Any], source: str, line: int, clock: Clock) -> floa
     dated = isinstance(text, datetime) and text == text  # pandas has a missing time
     time = text.replace(tzinfo=text.tzinfo or UTC).timestamp() if dated else clock[str(text)]
     if time != time:
-        raise DataError("no time", source=source, line=line, field=TIME, remedy="ISO 8601")
+        raise DataError(
+            "not a time",
+            source=source,
+            line=line,
+            field=TIME,
+            remedy="write ISO 8601, such as 2024-12-31T08:00",
+        )
     return round(time, 6)
 
 
@@ -88,7 +96,7 @@ def at_moments(
 ) -> Iterator[tuple[Record, FieldRow]]:
     """Records as known at their times, each with its row in the table of labels.
 
-    The source and line of a record are then those of the row.
+    A record then has the source and line of its row.
 
     Args:
         records: records. Those without a time are counted and left out.
@@ -115,7 +123,7 @@ def at_moments(
             meta = {**record.meta, TIME: datetime.fromtimestamp(time, UTC).isoformat()}
             yield replace(record, raw=raw, source=source, line=line, meta=meta), (line, row)
     if moments and subjects_met and not moments.keys() & subjects_met:
-        raise DataError("none of its subjects is in the data", source=source, remedy="compare their ids")
+        raise DataError("none of its subjects is in the data", source=source, remedy="compare the ids")
     for name in moments.keys() - subjects_met:
         for line, _ in moments[name].values():
-            problems.note("a label of no record", source=source, line=line)
+            problems.note("a label whose id matches no record, ignored", source=source, line=line)

@@ -182,7 +182,7 @@ def _decided(parts: Iterator[bytes], source: str, problems: Problems, binary: bo
             first = False
             _refuse_other_text(block, source, binary)
             if carriage_returns := b"\n" not in block and b"\r" in block[:-1]:
-                problems.note("lines that end only in CR (old Macs)", Things(1), source=source)
+                problems.note("lines that end only in CR (old Macs), read as lines", Things(1), source=source)
         yield block.replace(b"\r", b"\n") if carriage_returns else block
 
 
@@ -333,7 +333,7 @@ def _event(raw: bytes, problems: Problems) -> str:
         return raw.decode()
     text = raw.decode("utf-8", "replace")
     if b"\0" in raw or 6 * text.count("\ufffd") > len(text):
-        problems.note("a line that is binary, an event of its own")
+        problems.note("a binary line, read as a separate event")
         return BINARY
     return _replaced(raw, problems)
 

@@ -18,7 +18,7 @@ COLUMNS = (
     ("sentence_good", "sentence_bad"),  # BLiMP and data sets in its format
     ("original", "mutated"),
     ("good", "bad"),
-    ("sent_more", "sent_less"),  # CrowS-Pairs: the first sentence is more stereotyping
+    ("sent_more", "sent_less"),  # CrowS-Pairs: the first sentence is the more stereotypical sentence
 )
 GROUPS = ("UID", "bias_type", "group")
 _IDS = ("pairID", "id")

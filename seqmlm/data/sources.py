@@ -18,7 +18,7 @@ KEPT_INPUTS = ".inputs"
 def shown_name(paths: Sequence[str]) -> str:
     """The name of the data in a tracked run: the first file or folder, and the number of others.
 
-    Sensitive data have no name, because the name of a file may be that of a person.
+    Sensitive data have no name, because a file may have the name of a person.
 
     Args:
         paths: paths as the user wrote them, including references to data sets and "-". Empty is standard

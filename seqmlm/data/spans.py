@@ -37,8 +37,8 @@ def span_of(row: Mapping[str, Any], source: str, line: int) -> Span:
     bounds = [str(required(row, name, source, line)).strip() for name in ("start", "end")]
     start, end = (int(bound) if bound.isdecimal() else -1 for bound in bounds)
     if not 0 <= start < end:
-        remedy = "write whole numbers, the start below the end"
-        raise DataError("a span that does not end behind its start", source=source, line=line, remedy=remedy)
+        remedy = "write whole numbers, with start less than end"
+        raise DataError("a span whose end is not after its start", source=source, line=line, remedy=remedy)
     return Span(
         start, end, {key: cell for key, cell in row.items() if key not in ("id", "start", "end")}, line
     )

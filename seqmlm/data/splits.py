@@ -207,7 +207,7 @@ class Chronological:
     or calibration group begins after a validation group.
 
     Args:
-        key: returns the group of a record (session, patient). The time of a group is that of its first
+        key: returns the group of a record (session, patient). The time of a group is the time of its first
             record.
         order: returns the place of a record in time: a number, a date, or ISO 8601 text.
         share, calibration: shares of the records for validation and calibration, as far as groups allow. 0

@@ -332,7 +332,7 @@ class EncodedDataset:
     """One part of the data in a folder from `prepare` (a `seqmlm.engine.types.MovingWindows`).
 
     If the data were prepared for it, the windows of long training records are cut at other places in each
-    epoch. Other windows, and those of other splits, do not change.
+    epoch. Other windows, and the windows of other splits, do not change.
 
     The object has only file handles and numpy views, so that memory does not grow with the data. It is
     pickled as its path, so that loader workers open the same files. The arrays of `[index]` are read-only

@@ -64,7 +64,7 @@ def _parted(tag: str, source: str | None, line: int | None) -> tuple[str, str]:
     letter, _, kind = tag.partition("-")
     if letter not in _LETTERS or not kind:
         remedy = "write O, or B-TYPE and I-TYPE; for tags of single words use --task tags"
-        raise DataError("a tag that begins or continues no entity", source=source, line=line, remedy=remedy)
+        raise DataError("not a tag of entities", source=source, line=line, remedy=remedy)
     return _LETTERS[letter], kind
 
 

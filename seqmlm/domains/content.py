@@ -229,7 +229,7 @@ def _warn(
     kind = kind_of(sample)
     if kind is not None and kind.name not in content:
         problems.warn(
-            f"these data look like {kind.name}, which domain {kind.domain} reads, not like data for domain "
-            f"{domain}: check the files and the domain",
+            f"these data look like {kind.name}, not like data for domain {domain}: check the files, or use "
+            f"--domain {kind.domain}",
             source=source,
         )

@@ -87,7 +87,8 @@ class Text:
         empty: a raw sequence without content.
         hidden: how reports show a masked place.
         columns: columns of a table that `datasets` loads, name to Arrow type. `row` writes them.
-        endings: endings of files that contain a `file_text`; empty for those of the field's first format.
+        endings: endings of files that contain a `file_text`; empty for the endings of the field's first
+            format.
     """
 
     example: ClassVar[str] = ""
@@ -448,4 +449,4 @@ def check_public(field: Field, why: str) -> None:
         UsageError: the field is sensitive.
     """
     if field.sensitive:
-        raise UsageError(f"records of domain {field.name} are data about people, and {why}")
+        raise UsageError(f"domain {field.name} has data about people, so this is refused: {why}")

@@ -208,7 +208,7 @@ class Files:
         options: Mapping[str, Any],
         scoring: bool,
     ) -> Iterator[Record]:
-        """Yield the records of files from their readers, with options that passed `check`."""
+        """Yield the records of all files. `options` must have passed `check`."""
         common = self.formats[format] if format else None
         for path, from_folder in self._list_files(paths, common, problems):
             chosen = common or self.format_of(path)

@@ -107,7 +107,7 @@ def read_truth(path: Path, schema: str, keys: Iterable[str]) -> dict[str, Any]:
     except ValueError:
         raise DataError("this is not JSON", source=str(file), remedy=remedy) from None
     if not isinstance(truth, dict) or truth.get("schema") != schema:
-        raise DataError(f"this is not a truth with the schema {schema}", source=str(file), remedy=remedy)
+        raise DataError(f"this is not a truth file with the schema {schema}", source=str(file), remedy=remedy)
     if missing := [key for key in keys if not isinstance(truth.get(key), list)]:
         reason = f"this truth has no list {missing[0]!r}"
         raise DataError(reason, source=str(file), remedy="draw the sample again")

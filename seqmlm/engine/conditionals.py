@@ -247,7 +247,9 @@ class Conditionals:
         )
         special = (ids is not None and self.space.is_special[ids].any() for ids in layout.allowed)
         if self.rows.probability == "ordinary" and any(special):
-            raise UsageError("allowed: special tokens have no probability in the ordinary space")
+            raise UsageError(
+                "allowed must not contain special tokens: they have no probability in the space 'ordinary'"
+            )
         self.statistics.queries += len(queries)
         self.statistics.variants += variants
         self.statistics.unique += len(layout.documents)

@@ -1,18 +1,18 @@
 """Masked copies of a sequence, computed only at rows that differ from it and that affect a queried position.
 
 An exact score needs as many copies of a sequence as it has units. Each copy differs from the sequence in one
-unit. If layers attend only to nearby tokens, most rows of a copy are equal to those of the sequence:
+unit. If layers attend only to nearby tokens, most rows of a copy are equal to the rows of the sequence:
 
 * the *forward cone* F of a copy: F[0] are the positions with another token than the sequence. F[l] are the
   rows within the window of layer l around F[l - 1] (all rows after a layer that attends to all tokens). Rows
-  outside F[l] are equal to those of the sequence, which are computed once for all its copies;
+  outside F[l] are equal to the rows of the sequence, which are computed once for all its copies;
 * the *backward cone* B: B[K] are the queried rows. B[l - 1] are the rows within the window of layer l around
   B[l]. No result depends on rows outside B[l].
 
 Layer l computes R[l], the rows that are in both cones. Keys and values of the other rows come from the
 sequence. If at most one layer attends to all tokens, the cost of a copy is the width of its cones. The cost
-of exact scores then grows with the length of a sequence instead of its square. The results equal those of
-whole copies, except for rounding.
+of exact scores then grows with the length of a sequence instead of its square. The results equal the results
+of whole copies, except for rounding.
 
 The rows of all copies are numbered together: position p of copy c is row `starts[c] + p`.
 """
@@ -203,7 +203,7 @@ class ConeBatch(Movable):
         steps: one step for each layer, first to last.
         asked: (Q,) index of each queried row among the T rows of the sequences, followed by the rows of the
             copies in the last layer.
-        unchanged: whether a queried row of a copy is equal to that of its sequence.
+        unchanged: whether a queried row of a copy is equal to the same row of its sequence.
     """
 
     sequences: PackedBatch

@@ -122,7 +122,7 @@ class Processes:
         return bytes(shared.tolist()).decode()
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
-        """The CPU tensors of all processes, in the order of their ranks; they must have equal shapes."""
+        """Gather a CPU tensor from every process, in the order of the ranks. All must have the same shape."""
         if self.world == 1:
             return [tensor]
         on_device = tensor.to(self.device)

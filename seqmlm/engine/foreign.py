@@ -167,7 +167,7 @@ def settings(reference: str | Path, name: str = CONFIG) -> dict[str, Any] | None
     with damaged_file_errors(path):
         values = read_json(path, largest=LARGEST_CONFIG, finite=True)
         if not isinstance(values, dict):
-            raise ValueError("it does not contain keys and values")
+            raise ValueError("it is not a JSON object")
     for key, why in _REFUSED.items():
         if values.get(key):
             raise StateError(
@@ -202,14 +202,14 @@ def check_counts(values: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]
         count = values.get(key, 1)
         limit = _MOST_SHARED if "num_hidden_groups" in values and key == "num_hidden_layers" else len(shapes)
         if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= limit:
-            raise ValueError(f"{key} is {count}, but its weights are {len(shapes)} tensors")
+            raise ValueError(f"{key} is {count}, but its file has only {len(shapes)} tensors")
     types = values.get("layer_types")
     if isinstance(types, list) and len(types) > max(_MOST_SHARED, len(shapes)):
-        raise ValueError(f"layer_types has {len(types)} entries, but its weights are {len(shapes)} tensors")
+        raise ValueError(f"layer_types has {len(types)} entries, but its file has only {len(shapes)} tensors")
 
 
 def check_shapes(empty: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Refuse a model whose sizes differ from those of its tensors, before memory is allocated.
+    """Refuse a model whose sizes differ from the sizes of its tensors, before memory is allocated.
 
     Args:
         empty: the model, without memory (on the device "meta").
@@ -227,7 +227,7 @@ def check_shapes(empty: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> Non
     total = sum(map(prod, expected.values())) + sum(buffer.numel() for buffer in empty.buffers())
     present = sum(map(prod, shapes.values()))
     if total > 2 * present + _MISSING:
-        raise ValueError(f"its settings need {total} numbers, but the weights have {present}")
+        raise ValueError(f"its settings require {total} parameters, but the file has {present}")
 
 
 class Weights:

@@ -228,7 +228,7 @@ def _attend_backward(
     plan: Grouping,
     heads: int,
 ) -> tuple[Tensor, Tensor]:
-    """Gradients (P, H) of the queries and (K, 2 H) of keys and values, from that of the result (P, H)."""
+    """Gradients of the queries (P, H) and of keys and values (K, 2 H), from the result's gradient (P, H)."""
     grad_queries, grad_keys = torch.empty_like(grad), grad.new_empty(keys.shape)
     start = begin = 0
     for (group, query, (key, value)), log_sum in zip(
@@ -282,7 +282,7 @@ def norm_rows(x: Tensor, weight: Tensor | None, eps: float, dtype: torch.dtype) 
 
 
 def rotate_exactly(parts: Tensor, rotation: Tensor, heads: int, parts_turned: int) -> None:
-    """`rotate` in place, computed in fp32, because a position has more digits than bfloat16."""
+    """`rotate` in place, computed in fp32, because positions need more precision than bfloat16 has."""
     if parts.dtype == torch.float32:
         rotate(parts, rotation, heads, parts_turned)
         return

@@ -95,7 +95,7 @@ class LabelledRows(nn.Module):
     def pooled_states(self, hidden: Tensor, first: Tensor, weights: Tensor) -> Tensor:
         """(N, H) inputs of the classifier; for pairs (N / 2, 4 H), or (N / 2, 1) for values.
 
-        The arguments are those of `scores`.
+        The arguments are the arguments of `scores`.
         """
         label = first.cumsum(0) - 1
         count = int(first.sum())

@@ -1,8 +1,8 @@
 """Labels in the engine: the tokens that have a label, the packed arrays, and the outputs of a head.
 
-A label belongs to some tokens of a document: all tokens, the first, or those of a word. These tokens have
-weights. Within one label, the weights divided by their sum average the hidden states. The sum is the weight
-of the label in the loss.
+A label belongs to some tokens of a document: all tokens, the first, or the tokens of a word. These tokens
+have weights. Within one label, the weights divided by their sum average the hidden states. The sum is the
+weight of the label in the loss.
 """
 
 from __future__ import annotations
@@ -97,4 +97,7 @@ class HeadConfig:
         if self.outputs < 1:
             raise UsageError(f"a head needs at least one output, not {self.outputs}")
         if self.crf and self.kind != "entities":
-            raise UsageError("a CRF joins the tags of entities; other labels do not depend on each other")
+            raise UsageError(
+                "a CRF joins the tags of entities; other labels do not depend on each other: leave out "
+                "crf=true"
+            )

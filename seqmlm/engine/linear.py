@@ -315,7 +315,7 @@ class LinearRows(nn.Module):
 
 
 def check_length(lengths: Collection[int], length: int) -> None:
-    """Refuse sequences whose length differs from that of a linear model.
+    """Refuse sequences whose length differs from the length that a linear model reads.
 
     Args:
         lengths: numbers of tokens.

@@ -393,8 +393,8 @@ class GradientStep:
                 return sums
             if self._processes.world > 1 and not local_only:
                 raise TrainingError(
-                    f"out of memory while processes exchange: {failure}; lower micro_tokens or tokens per "
-                    "batch and resume from the last checkpoint"
+                    f"out of memory while processes exchange gradients: {failure}; lower micro_tokens or "
+                    "tokens per batch and resume from the last checkpoint"
                 )
             self._halve(micros, largest, failure)
             set_random_state(self._processes.device, start)

@@ -51,8 +51,9 @@ class MaskedRows(nn.Module):
             that reads only tokens.
 
     Raises:
-        UsageError: the architecture is not supported, or the vocabulary is larger than that of the model.
-            Also if channels are given to a model that scales its embeddings (token dropout in ESM).
+        UsageError: the architecture is not supported, or the vocabulary is larger than the model's
+            vocabulary. Also if channels are given to a model that scales its embeddings (token dropout in
+            ESM).
     """
 
     excluded: Tensor

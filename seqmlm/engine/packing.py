@@ -96,7 +96,7 @@ class RowPlanner:
         lookahead: number of rows that are planned together. More rows are filled better, but change the
             order over a longer range.
         moving: sequences whose lengths differ between epochs. `lengths` are then their nominal lengths,
-            whose sum is that of any epoch.
+            whose sum is the same in every epoch.
 
     Raises:
         UsageError: there is no sequence, a sequence is empty, or a sequence is longer than a row.

@@ -270,7 +270,7 @@ class Units:
         masked_tokens, masked_tokens_in = unit_tokens(first, tokens, hidden, hidden_in)
         asked_tokens, asked_tokens_in = unit_tokens(first, tokens, asked, asked_in)
         if not len(asked_tokens):
-            raise UsageError("none of the units in 'asked' has a token that can be predicted")
+            raise UsageError("none of the queried units ('asked') has a token that can be predicted")
         return Query(
             encoding=encoding,
             masked=masked_tokens.astype(np.int32),

@@ -24,8 +24,8 @@ def windows(encoding: Encoding, space: TokenSpace, max_length: int) -> list[Enco
     """Split a sequence of more than `max_length` tokens into windows of similar length.
 
     A window ends at a change of unit. Only a unit longer than a whole window is split. Each window has the
-    start and end token of the sequence, if it has them. Groups and spans stay those of the sequence.
-    Explicit positions are shifted to begin like those of the sequence.
+    start and end token of the sequence, if it has them. Groups and spans still refer to the sequence.
+    Explicit positions are shifted to begin like the positions of the sequence.
     """
     if len(encoding) <= max_length:
         return [encoding]
@@ -39,7 +39,7 @@ class Moving(NamedTuple):
     """Windows of a long sequence, and the other places at which it may be cut.
 
     Args:
-        windows: W windows, like those of `windows` but cut at other places.
+        windows: W windows, like the result of `windows` but cut at other places.
         head, tail: number of tokens at the start and at the end that every window repeats.
         moves: (W, K) number of tokens by which each window starts later in each of K ways to cut; negative
             numbers mean earlier.
@@ -327,7 +327,7 @@ def _distinct_numbers(numbers: Iterable[Ids | None]) -> Iterator[Ids | None]:
 
 
 def _joint_positions(pieces: Sequence[Encoding], skip: Sequence[int]) -> Iterator[Ids | None]:
-    """The explicit positions of each piece, continued after those of the previous piece."""
+    """The explicit positions of each piece, continued after the positions of the previous piece."""
     free = 0
     for piece, begin in zip(pieces, skip, strict=True):
         if piece.positions is None or len(piece) == begin:

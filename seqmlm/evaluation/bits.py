@@ -1,7 +1,7 @@
 """Bits per unit of a masked language model, measured in the same way for every masker and domain.
 
 One uniform rule selects a fraction of the *units*. All tokens of a selected unit become [MASK]; none is kept
-or replaced. The cost is given per unit, next to that of a unigram model of the training data at the same
+or replaced. The cost is given per unit, next to the cost of a unigram model of the training data at the same
 positions. With the masker of the training instead, models with different maskers could not be compared.
 """
 

@@ -31,7 +31,7 @@ class Agreement:
         n: number of variants with a measurement and all predictions.
         positive: number of these variants that count as fit.
         metrics: prediction -> metric -> value with its interval.
-        gain: Spearman's correlation of the first prediction minus that of the best other prediction, paired;
+        gain: Spearman's correlation of the first prediction minus the best correlation of the others, paired;
             None if there is no other prediction.
         rival: name of the best other prediction, or None.
         undefined: metric -> reason why no prediction has it.

@@ -54,7 +54,8 @@ def nearest(vectors: Floats, among: Floats, k: int, *, itself: bool = False) -> 
     """
     limit = len(among) - itself
     if k > limit:
-        raise DataError(f"{k} neighbours in a set of {limit} vectors", remedy="request fewer neighbours")
+        reason = f"{k} neighbours were requested, but there are only {limit} vectors"
+        raise DataError(reason, remedy="request fewer neighbours")
     graph = _graph(among) if len(among) > MOST_EXACT else None
     parts, recalls = list[tuple[Floats, Longs]](), list[float]()
     for start, block in _blocks(vectors):

@@ -100,18 +100,23 @@ def _case(
     if isinstance(example.label, Spans):
         spans = example.label
         if not card.of_parts:
-            raise DataError("labels of parts, where others have one of the record", remedy="correct it")
+            raise DataError(
+                "labels for parts of the record, but other records have one label each",
+                remedy="give every record the same kind of label",
+            )
         if card.kind == "entities":
             only = has_entities_only(example)
             spans = _dense_tags(spans, _own_units(record, encoding)) if only else _bio_tags(spans, problems)
         windows, has_token = pieces(encoding, space, card, spans.bounds)
         if not has_token.all():
-            problems.note("a label of a place without a token, left out", int((~has_token).sum()))
+            problems.note("a label at a place without a token, left out", int((~has_token).sum()))
             labels = tuple(name for name, has in zip(spans.labels, has_token, strict=True) if has)
             spans = Spans(bounds=spans.bounds[has_token], labels=labels)
             windows, _ = pieces(encoding, space, card, spans.bounds)
         if not windows:
-            raise DataError("no label of a place with a token", remedy="correct it, or leave it out")
+            raise DataError(
+                "none of its labels is at a place that has a token", remedy="correct it, or leave it out"
+            )
         targets = _class_indices(card, spans.labels, problems)[:, None]
         unit_texts = [text[start:end] for start, end in spans.bounds.tolist()]
     else:

@@ -28,8 +28,8 @@ class Teaching:
             R), or none.
         epochs: passes over the training data. The default depends on the size of the data.
         max_time: end within this time from the start of the command: 90s, 10m, 2h. All trainings share it.
-            Baselines are left out if no time remains for them. If reading takes more than half of it, the
-            excess is added.
+            Baselines are left out if no time remains for them. If reading the data takes more than half
+            of the limit, the limit is extended by the excess.
         learning_rate: the peak learning rate. The default depends on the width of the encoder.
         tokens_per_step: tokens in one optimizer step. The default depends on the size of the data.
         patience: end a training after this many evaluations without a better result.
@@ -53,9 +53,10 @@ class FinetuneConfig(Lesson, Teaching, CommandConfig):
     """Settings of `seqmlm finetune`.
 
     Args:
-        seeds: number of trainings. The best one on the validation data is kept.
-        rivals: on compares the model with the most frequent class, a linear model of units, and the frozen
-            encoder.
+        seeds: number of trainings, each with another random seed. The model with the best result on the
+            validation data is kept.
+        rivals: whether to compare the model with the most frequent class, a linear model of units, and the
+            frozen encoder: on or off.
         table: a table with more columns for each record, by id. Gradient boosting on these columns becomes
             one more baseline, also averaged with the model. For classes and values only.
         name: name for the run, its folder and the model. Default: MODEL-LABEL.

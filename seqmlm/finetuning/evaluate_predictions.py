@@ -85,7 +85,7 @@ def evaluate_predictions(config: EvaluateConfig) -> dict[str, Any]:
 def _predictions_page(predictions: Predictions, figures: Mapping[str, Any], *, sensitive: bool) -> Page:
     """The page with measures, a confusion table and the worst mistakes; for sensitive data only measures."""
     items, name = number_of(figures["items"], "prediction"), figures["primary"]
-    lead = f"There is no {name} of {items}: truth or predictions are all alike."
+    lead = f"{name} is not defined for {items}, because all true labels or all predictions are equal."
     if name in figures:
         low, high = figures["intervals"][name]
         between = "" if math.isnan(low) else f" (95 %: {low:.3f} to {high:.3f})"
@@ -165,15 +165,15 @@ def _row_predictions(config: EvaluateConfig) -> Predictions:
 def _row_fault(kind: Kind, names: Sequence[str], row: Mapping[str, Any], truth: Any) -> str | None:
     """The fault of a row in words; None for a row without a fault."""
     if not isinstance(truth, tuple):
-        return "a truth that is neither a class nor a number"
+        return "a true label that is neither a class nor a number"
     if kind == "value" and len(truth) != len(names):
-        return "a truth of another number of values than the prediction"
+        return "a true label with a different number of values than the prediction"
     if kind != "value" and not {*truth} <= {*names}:
-        return "a truth that is not a class of these predictions"
+        return "a true label that is not a class of these predictions"
     if kind not in ("value", "multilabel") and len(truth) != 1:
-        return "a truth of several classes, or of none, where one is predicted"
+        return "several true classes, or none, for a prediction of one class"
     if kind == "entities":
-        return None if row.get("prediction") in names else "a prediction that is not a tag in the first row"
+        return None if row.get("prediction") in names else "a predicted tag that the first row does not list"
     numbers = _predicted_numbers(kind, names, row)
     good = len(numbers) == len(names) and np.isfinite(numbers).all()
     return None if good else "a prediction without numbers"

@@ -1,7 +1,7 @@
 """`seqmlm finetune`: train an encoder on a small labelled set, and compare it with simple baselines.
 
-The run folder has the same files as that of `seqmlm train`. If a run is killed at any step, `--resume`
-reaches the same model.
+The run folder has the same files as the run folder of `seqmlm train`. If a run is killed at any step,
+`--resume` reaches the same model.
 """
 
 from __future__ import annotations

@@ -59,9 +59,9 @@ class Lesson(Labelling):
         shots: train on only this many examples, drawn anew for each seed.
         allow_overlap: allow test records that are also in the training data.
         seed: random seed for the first training, and for the held-out parts.
-        head: which output of the encoder predicts the label. The choice start is the first token of the
-            record or labelled part, and mean is the mean of its tokens. The choice prompt is the gap of a
-            template, with a word for each class.
+        head: which output of the encoder predicts the label. `start` is the first token of the record or
+            labelled part. `mean` is the mean of its tokens. `prompt` is the gap of a template with a word for
+            each class.
         template: text of the prompt, with a gap and {text}, as in zeroshot.
         words: CLASS=WORD: the word in the gap for a class; a list.
         crf: predict the tags of entities together, with a linear-chain CRF, not one by one.
@@ -103,12 +103,15 @@ def read_parts(session: Session, lesson: Lesson, problems: Problems) -> tuple[Pa
     card = card_of(train, parts["train"], lesson, problems, length=length)
     if card.kind == "class":
         alike = len(card.names) - len({name.casefold() for name in card.names})
-        problems.note("a class that differs from another one in case only", Things(alike))
+        problems.note(
+            "a class whose name differs from another class only in upper and lower case: both are kept apart",
+            Things(alike),
+        )
     if file_parts["validation"] and not lesson.allow_overlap:
         _refuse_overlap(overlapping_examples(parts, session, "validation"), parts, "validation", session)
     shared = [] if lesson.allow_overlap else overlapping_examples(parts, session)
     if shared and not file_parts["test"] and not any(example.part == "test" for example in train):
-        problems.note("a record held out to test that training has, too, left out", len(shared))
+        problems.note("a held-out test record that is also in the training data, left out", len(shared))
         parts["test"] = [example for example in parts["test"] if example not in set(shared)]
     else:
         _refuse_overlap(shared, parts, "test", session)
@@ -127,8 +130,9 @@ def _refuse_overlap(shared: Sequence[Example], parts: Parts, part: Part, session
         for example in first
     ]
     raise DataError(
-        f"{amount} {part} examples are in training, or of a group that is (such as {'; '.join(places)})",
-        remedy="take them out, or --set allow_overlap=true",
+        f"{amount} {part} examples, or other members of their groups, are also in the training data (such as "
+        f"{'; '.join(places)})",
+        remedy="remove them, or allow this with --set allow_overlap=true",
     )
 
 
@@ -315,11 +319,18 @@ def card_of(
     center, scale = standardized(_values(train)) if kind == "value" else ((), ())
     of_parts = kind in ("tags", "entities")
     if lesson.pair is not None and of_parts:
-        raise UsageError("--pair is for one label of two sequences, and these are labels of parts")
+        raise UsageError(
+            "--pair needs one label per pair of sequences, but these labels are for parts of a sequence: "
+            "remove --pair"
+        )
     if lesson.crf and kind != "entities":
-        raise UsageError("a CRF joins the tags of entities; other labels do not depend on each other")
+        raise UsageError(
+            "a CRF joins the tags of entities; other labels do not depend on each other: leave out crf=true"
+        )
     if lesson.head == "prompt" and kind != "class":
-        raise UsageError("--head prompt has a word for each class, and predicts classes")
+        raise UsageError(
+            f"--head prompt predicts only classes, and these labels are {kind}: choose --head start or mean"
+        )
     return HeadCard(
         kind=kind,
         label=",".join(lesson.labels) or _stem(lesson.label_file or "label"),
@@ -393,13 +404,15 @@ def _check_names(names: Sequence[str], labels: Sequence[str], problems: Problems
         )
     if len(names) > MOST_CLASSES:
         raise DataError(
-            f"{len(names):,} classes, more than {MOST_CLASSES:,}", remedy="is it a number: --task value"
+            f"{len(names):,} classes, but at most {MOST_CLASSES:,} are possible",
+            remedy="if the labels are numbers, add --task value",
         )
     if rare:
         which = problems.quoted(f": {rare[0]!r}")
         raise DataError(
-            f"a class of one example{which}",
-            remedy="give it more, or leave it out (--on-error skip): it could not be tested",
+            f"a class with only one example{which}",
+            remedy="add examples, or leave the class out with --on-error skip: it cannot be both trained and "
+            "tested",
         )
 
 
@@ -412,7 +425,8 @@ def _without_rare(examples: list[Example], problems: Problems) -> list[Example]:
     for example in rare:
         record = example.record
         at: dict[str, Any] = {"source": record.source, "line": record.line}
-        problems.bad(DataError("a class of one example", **at, remedy="give it more"), str(record.raw))
+        single = DataError("a class with only one example", **at, remedy="add examples")
+        problems.bad(single, str(record.raw))
     return [example for example in examples if example not in {*rare}]
 
 

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 LEAST_SURE = 50
 """The number of predictions that a report lists."""
 
-TAUGHT = "a record that the model was taught with: its prediction says little of new ones"
+TAUGHT = "a record from the training data: the quality of its prediction says little about new records"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +205,7 @@ class Predict(Task[PredictConfig, Record]):
             if begin == where and raw != letters and not part:
                 ambiguous.add((name, record.source, record.line))
             if (name, record.source, record.line) in ambiguous:
-                reason = "a name that another sequence has, of which a bedGraph has one"
+                reason = "a name that two sequences share, which a bedGraph cannot tell apart"
             if not reason:
                 yield record
                 continue
@@ -302,7 +302,7 @@ class Predict(Task[PredictConfig, Record]):
         has_token = ~np.isnan(outputs[:, 0])
         silent = [self._part_location(record, a, b) for a, b in bounds[~has_token].tolist()]
         self.problems.note(
-            "a unit without a token, of which nothing is predicted", len(silent), source=record.source
+            "a unit without a token, which gets no prediction", len(silent), source=record.source
         )
         bounds, probabilities = bounds[has_token], probabilities[has_token]
         where = [self._part_location(record, a, b) for a, b in bounds.tolist()]

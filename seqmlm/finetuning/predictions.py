@@ -36,13 +36,14 @@ class Predictions(NamedTuple):
         if self.kind != second.kind:
             return f"one predicts {self.kind}, the other {second.kind}"
         if self.kind != "entities" and self.names != second.names:
-            return f"one predicts {len(self.names)} {self.kind} labels, the other has others"
+            mine = f"one predicts {len(self.names)} {self.kind} labels"
+            return f"their labels differ: {mine}, the other predicts different labels"
         if self.ids != second.ids:
             many = f"{len(self.ids):,} and {len(second.ids):,} items"
             pairs = zip(self.ids, second.ids, strict=False)
             pair = next((pair for pair in pairs if pair[0] != pair[1]), None)
             named = f"; the first ids that differ are {pair[0]!r} and {pair[1]!r}" if pair and ids else ""
-            return f"they were tested on other records ({many}{named})"
+            return f"they were tested on different records ({many}{named})"
         if self.kind == "entities":
             same = self.truth == second.truth
         else:

@@ -329,12 +329,13 @@ class Finetuning(TrainingJob):
 
     def _answer(self, figures: Mapping[str, Any], model: str) -> str:
         """The result of the fine-tuning in a sentence, and the command that uses its model."""
-        learnt = f"{number_of(figures['train'], 'example')} taught {model} {self.card.label!r}"
+        examples = number_of(figures["train"], "example")
+        learnt = f"{model} was trained on {examples} to predict {self.card.label!r}"
         if read_as := reading_note(self.card, self.config.task):
             learnt += f" ({read_as})"
         if not figures["test"]:
             why = why_untested(self.parts)
-            return f"{learnt}; nothing was held out to test it ({why}): judge it with --test"
+            return f"{learnt}; nothing was held out to test it ({why}): evaluate it with --test"
         result = finetuning_sentence(figures, self.primary)
         return f"{learnt}: {result}. Use it: seqmlm predict {self.run.name} FILE"
 
@@ -368,14 +369,16 @@ class Finetuning(TrainingJob):
             return run.register(model, sources=self.sources, counts=counts)
 
     def _check_reloaded(self, folder: Path, labeller: Labeller) -> None:
-        """Refuse a folder whose predictions differ from those of the trained model."""
+        """Refuse a folder whose predictions differ from the predictions of the trained model."""
         sample = (self.teacher.cases["test"] or self.teacher.cases["train"])[:8]
         model = model_folder.load(folder, domain=self.session.card.domain)
         reloaded = Labeller.load(model, Conditionals(model.rows, device=labeller.ask.device))
         ours, theirs = (np.concatenate(list(outputs_of(head, sample))) for head in (labeller, reloaded))
         if not np.allclose(ours, theirs, atol=1e-4, equal_nan=True):
             raise StateError(
-                f"{folder} does not predict what was trained ({np.abs(ours - theirs).max():.3g} off)"
+                f"the model saved in {folder} predicts other values than the trained model (difference: "
+                f"{np.abs(ours - theirs).max():.3g}). It was not registered: continue with --resume, and "
+                "report this if it happens again"
             )
 
 

@@ -41,13 +41,15 @@ class Columns:
         else:
             for line, row in rows:
                 if self.rows.setdefault(str(row.get(key)), row) is not row:
-                    twice = DataError("an id that was there", source=source, line=line, remedy="keep one")
+                    reason = "a second row with the same id"
+                    twice = DataError(reason, source=source, line=line, remedy="keep one")
                     problems.bad(twice, str(row))
         examples = [*parts["train"], *parts["test"]]
         labelled_rows = [(example.label, self.row(example.record)) for example in examples]
         missing = sum(row is None for _, row in labelled_rows)
         if missing == len(labelled_rows):
-            raise DataError("none of its ids is that of an example", source=source, remedy="compare them")
+            reason = "no id in this table matches an example"
+            raise DataError(reason, source=source, remedy="compare the ids")
         problems.note("an example without a row in --table: its columns are missing", missing, source=source)
         labels = [(label, row) for label, row in labelled_rows if row is not None]
         fewest = max(FEWEST, len(labelled_rows) / 2)

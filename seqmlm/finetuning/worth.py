@@ -1,4 +1,4 @@
-"""Test results of a fine-tuned model, compared with those of simple baselines.
+"""Test results of a fine-tuned model, compared with the results of simple baselines.
 
 The baselines (`Rivals`) see the same examples, in the units that the model reads. A baseline that cannot be
 fitted has a reason instead of results.

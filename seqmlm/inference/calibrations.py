@@ -211,7 +211,9 @@ def stored_trained_on(folder: Path) -> TrainedOn | None:
 
 
 def store(folder: Path, calibrations: Mapping[tuple[str, str], Stored]) -> None:
-    """Store calibrations by level and mode. They replace those of the same level and mode, and others stay.
+    """Store calibrations by level and mode, in place of earlier calibrations of the same level and mode.
+
+    Other calibrations stay.
 
     The file is read again for this. Therefore two processes that calibrate at the same time keep the results
     of both.
@@ -243,7 +245,7 @@ def _content(stored: Mapping[tuple[str, str], Stored]) -> bytes:
 
 
 def store_backgrounds(folder: Path, backgrounds: Mapping[str, Background]) -> None:
-    """Store backgrounds by level. They replace those of the same levels, and others stay.
+    """Store backgrounds by level. They replace backgrounds of the same levels. Other backgrounds stay.
 
     Raises:
         StateError: the folder cannot be written.

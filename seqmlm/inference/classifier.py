@@ -1,6 +1,6 @@
 """Classify without training: the words of each class are put into the gap of a template.
 
-The method is that of Schick and Schuetze (2021). Words differ in their general probability, which is
+The method comes from Schick and Schuetze (2021). Words differ in their general probability, which is
 subtracted. It is the probability of a word in the template without the text (pointwise mutual information).
 Or it is the mean over unlabelled inputs (contextual calibration, Zhao et al. 2021; Hu et al. 2022).
 """

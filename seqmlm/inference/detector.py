@@ -33,9 +33,9 @@ class JudgedRow:
         extrapolated: whether `p_value` comes from a fitted tail, below the range of the normal rows.
         alarm: whether `p_value` is at most the requested rate. None if no rate was requested.
         p_values: p-value of each single statistic.
-        fired: the statistic with the smallest p-value among those of the calibration. Infinite statistics
-            come first. Next are statistics that name what happened and are as rare as requested. None if no
-            statistic is unusual by itself: neither below `SMALL` nor below the requested rate.
+        fired: the statistic with the smallest p-value, among the statistics of the calibration. Infinite
+            statistics come first. Next are statistics that name what happened and are as rare as requested.
+            None if no statistic is unusual by itself: neither below `SMALL` nor below the requested rate.
         usual: value of that statistic that one in a hundred normal rows exceeds. Only for alarms.
         beyond: number of normal rows, all less unusual, that the row was compared with. Only if
             `extrapolated`.
@@ -67,7 +67,7 @@ class Detector:
         background: the level's statistics of normal data.
         calibration: the calibration of this level and mode. Without it, rows have no p-values.
         alpha: share of normal rows that may raise an alarm.
-        want: values to read for every unit, in addition to those of the level.
+        want: values to read for every unit, in addition to the values that the level needs.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class Detector:
         return [list(judged_rows(self.level, score, self.background)) for score in scores]
 
     def _both_ways(self, batch: Sequence[Encoded], scores: list[ScoredRecord]) -> list[ScoredRecord]:
-        """Combine the scores with those of the level's second reading, if sequences have a second reading."""
+        """Combine the scores with the scores of the level's second reading, if there is a second reading."""
         second = self.level.second
         if second is None or self.scorer.session.tokenizer.units.facts.strands is None:
             return scores

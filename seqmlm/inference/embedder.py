@@ -76,7 +76,7 @@ class Item:
 
 
 def concatenate_items(first: Item, second: Item) -> Item:
-    """Combine two records into one item, with the vectors of the first record, then those of the second."""
+    """Combine two records into one item, with the vectors of the first record, then of the second."""
     offset = 1 + max(int(segment.unit.max()) for strands in first.segments for segment in strands)
     moved = [
         [segment._replace(unit=np.where(segment.unit < 0, -1, segment.unit + offset)) for segment in strands]

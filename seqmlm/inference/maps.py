@@ -133,7 +133,7 @@ class Maps:
         return self._estimator.nats and not self.settings.apc
 
     def encoded(self, records: Iterable[Record], problems: Problems) -> Iterator[tuple[Record, MapInput]]:
-        """Records with their encodings, which for a family are those of all members.
+        """Records with their encodings; for a family, the encodings of all members.
 
         Records that cannot be tokenized go to `problems`.
         """
@@ -391,7 +391,7 @@ class Family(NamedTuple):
         if any(len(member.columns) != count for member, count in zip(self.members, units, strict=True)):
             raise DataError(
                 "rows of an alignment whose units are not its letters",
-                remedy="use a model of single letters, or leave out family",
+                remedy="use a model of single letters, or leave out --set family",
             )
 
 
@@ -423,7 +423,7 @@ def families(session: Session, max_members: int) -> Callable[[Iterable[Record], 
                     "not an alignment: its rows differ in length",
                     source=family_rows[0].source,
                     line=family_rows[0].line,
-                    remedy="align them first, or leave out family",
+                    remedy="align them first, or leave out --set family",
                 )
             chosen = sorted(
                 {
@@ -451,7 +451,7 @@ def row_options(session: Session, format: str | None) -> dict[str, Any]:
         UsageError: the readers of the field do not have it.
     """
     if "gaps" not in session.domain.files.options(format):
-        raise UsageError(f"domain {session.domain.name} reads no alignments: leave out family")
+        raise UsageError(f"domain {session.domain.name} reads no alignments: leave out --set family")
     return {"gaps": "keep"}
 
 

@@ -517,9 +517,9 @@ def read_card(folder: Path) -> Card | None:
     try:
         values = read_json(path, largest=_LARGEST_CARD)
         if not isinstance(values, dict):
-            raise ValueError("it does not contain keys and values")
+            raise ValueError("it is not a JSON object")
         if values.pop(_CHECKSUM, None) != _digest(values):
-            raise ValueError("its content is not that of its checksum")
+            raise ValueError("its checksum does not match its content")
         card = from_dict(Card, values)
         _check_card(card)
     except (OSError, ValueError, UsageError, TypeError) as error:

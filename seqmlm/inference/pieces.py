@@ -32,7 +32,7 @@ class HeadCard:
         kind: kind of prediction.
         label: name of the prediction: the column of the training labels.
         names: names of the classes, tags or values, in the order of the outputs.
-        pool: the states that the head reads. Start states ("start") are those of the start token of a record,
+        pool: the states that the head reads. Start states ("start") belong to the start token of a record,
             or of the first token of a part. Means ("mean") are over all tokens of a part or record, including
             special tokens, as in transformers. Prompts ("prompt") have the state of the gap.
         crf: see `HeadConfig`.
@@ -60,7 +60,7 @@ class HeadCard:
 
     @property
     def of_parts(self) -> bool:
-        """Whether the labels are those of parts of a record, not of the record."""
+        """Whether the labels are for parts of a record, not for the whole record."""
         return self.kind in ("tags", "entities")
 
     @property
@@ -111,7 +111,7 @@ class Piece(NamedTuple):
     Attributes:
         encoding: the window.
         labels: the tokens at which labels are read.
-        numbers: (n,) numbers of these labels among those of the sequence.
+        numbers: (n,) numbers of these labels among the labels of the sequence.
     """
 
     encoding: Encoding
@@ -204,7 +204,7 @@ def pieces_of_pair(
 ) -> list[Piece]:
     """The windows in which the label of a pair is read.
 
-    They are the windows of the joined sequences, or those of the first sequence, then of the second.
+    They are the windows of the joined sequences, or first the windows of one, then of the other.
 
     Args:
         first, second: the two sequences.

@@ -1,4 +1,4 @@
-"""Export a fine-tuned model to a class of transformers, if that class computes the same numbers.
+"""Export a fine-tuned model to a transformers class, if that class computes the same numbers.
 
 The temperature and the scale of values become part of the last layer. Models for which the class would
 compute other numbers are refused, not approximated. `seqmlm predict` reads their folders directly.
@@ -42,7 +42,7 @@ def plain_classifier(model: LoadedModel) -> PreTrainedModel:
     units.
 
     Raises:
-        UsageError: the model has no head, or the class of transformers would compute other numbers.
+        UsageError: the model has no head, or the transformers class would compute other numbers.
         StateError: the head is damaged.
     """
     labeller = Labeller.load(model, Conditionals(model.rows, device="cpu"))
@@ -50,8 +50,8 @@ def plain_classifier(model: LoadedModel) -> PreTrainedModel:
     encoder: Any = rows.rows.model
     if (why := _obstacle(model, card, encoder.config.model_type)) is not None:
         raise UsageError(
-            f"{model.path} cannot be exported to a plain transformers folder with equal numbers: {why}. "
-            "seqmlm predict can use the folder itself"
+            f"{model.path} cannot be exported to a plain transformers folder, because it would predict other "
+            f"values there: {why}. seqmlm predict can use the folder itself"
         )
     config = deepcopy(encoder.config)
     config.id2label = dict(enumerate(card.names))
@@ -76,14 +76,14 @@ def plain_classifier(model: LoadedModel) -> PreTrainedModel:
 
 
 def _obstacle(model: LoadedModel, card: HeadCard, architecture: str) -> str | None:
-    """Why the class of transformers would compute other numbers. None if it computes the same."""
+    """Why the transformers class would compute other numbers. None if it computes the same."""
     if card.crf:
-        return "its tags form a chain (a CRF), which the class of transformers does not have"
+        return "its tags form a chain (a CRF), which the transformers class does not support"
     if card.pairing == "bi":
-        return "it embeds the sequences of a pair separately, and the class of transformers joins them"
+        return "it embeds the sequences of a pair separately, and the transformers class joins them"
     if model.card.channels:
         inputs = ", ".join(sorted(model.card.channels))
-        return f"it reads other inputs of each token ({inputs}), unlike the class of transformers"
+        return f"it reads other inputs of each token ({inputs}), unlike the transformers class"
     if card.of_parts:
         return None if card.pool == "start" else "it reads the mean over the tokens of a part, not one token"
     if HEADS[architecture].neck is None:
@@ -92,5 +92,5 @@ def _obstacle(model: LoadedModel, card: HeadCard, architecture: str) -> str | No
             "trained (ModernBERT models and tags of any architecture can be exported)"
         )
     if card.pool not in POOLING:
-        return "it reads the gap of a prompt, which the class of transformers does not have"
+        return "it reads the gap of a prompt, which the transformers class does not support"
     return None

@@ -153,7 +153,10 @@ def batches(records: Iterable[Record]) -> Iterator[list[Record]]:
 
 # Records and strings to encodings
 
-_UNFAMILIAR = "a record most of which the model's vocabulary does not know: is it data of another kind?"
+_UNFAMILIAR = (
+    "a record that is mostly outside the model's vocabulary: its score is unreliable; check that it is the "
+    "right kind of data"
+)
 
 
 class Encoded(NamedTuple):

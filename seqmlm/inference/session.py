@@ -148,7 +148,7 @@ class Session:
             UsageError: the data of the model are sensitive.
         """
         if self.card.sensitive:
-            raise UsageError(f"{kept} of sensitive data are not kept with a model: {why}")
+            raise UsageError(f"{kept} of sensitive data cannot be saved with a model: {why}")
 
     def data_rules(self) -> AbstractContextManager[None]:
         """Context with the privacy rules for the model's data (`seqmlm.privacy`).
@@ -169,7 +169,7 @@ class Session:
 
     @property
     def mode(self) -> Mode:
-        """The default mode: that of the field if its units have their own tokens, or else exact."""
+        """The default mode: the field's mode if its units have their own tokens, or else exact."""
         return self.domain.defaults.mode if self.tokenizer.units.facts.one_pass else EXACT
 
     @property

@@ -1,14 +1,15 @@
 """Score variants with log-ratios in several conventions, from shared forward passes without repetition.
 
 x is the wild type, y is the mutant, and M are the places where they differ. The log-ratio of a place is the
-log-probability of the new unit minus that of the old unit. It is summed over M. The places are predicted with
+log-probability of the new unit minus the log-probability of the old unit. It is summed over M. The
+places are predicted with
 
     wt          x unmasked (one pass; ESM's "wt-marginals")
     masked      x with this place masked (ESM's option "masked-marginals")
     mask_fill   x with all of M masked (the formula of Meier et al. 2021)
     mutant      y with this place masked
     match_fill  the new unit in y, the old unit in x, each with this place masked
-    pll_delta   pseudo-log-likelihood of y minus that of x
+    pll_delta   pseudo-log-likelihood of y minus pseudo-log-likelihood of x
     pll_excess  the same, but each place counts minus its expectation, the negative entropy there
 
 Deletions and insertions have only the last two. In `pll_delta`, a lost or gained unit counts, whatever it is.
@@ -78,12 +79,12 @@ class Context(NamedTuple):
 class _Wildtype:
     """A wild type with its tokens and the log-probabilities computed so far.
 
-    Each unit is a token and a letter.
+    Each of its units is one token and one letter.
 
     Attributes:
         tokens: (U,) the position of each unit's token, and -1 if a letter is not a unit.
         log_probs: (V,) log-probabilities, in the contexts that variants share.
-        pll: its pseudo-log-likelihood with excess. None until it is computed.
+        pll: the pseudo-log-likelihood, with its excess. None until it is computed.
     """
 
     def __init__(self, text: str, encoding: Encoding, tokens: Longs) -> None:

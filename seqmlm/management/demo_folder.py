@@ -144,7 +144,7 @@ class DemoFolder:
         """Create the folder, and write the manifest before any other file.
 
         Args:
-            patterns: patterns of the files that the demo writes in addition to those of the workspace.
+            patterns: patterns of the files that the demo writes in addition to the files of the workspace.
         """
         self._made = (*_MADE, *patterns)
         self.home.mkdir(parents=True, exist_ok=True)

@@ -42,14 +42,16 @@ def merge(paths: Sequence[Path], out: Path) -> int:
     foreign_path = next((path for path, share in shares.items() if share.request != first.request), None)
     if foreign_path is not None:
         raise StateError(
-            f"{foreign_path} belongs to another request than {paths[0]}: its input, model or settings differ"
+            f"{foreign_path} does not belong to the same request as {paths[0]}: its input, model or settings "
+            "differ; merge only shares of one command"
         )
     count = parse(first.shard)[1]
     by_number = {parse(share.shard)[0]: path for path, share in shares.items()}
     missing = [f"{number}/{count}" for number in range(count) if number not in by_number]
     if missing or len(by_number) != len(shares):
         reason = f"missing: {', '.join(missing)}" if missing else "a share is named twice"
-        raise StateError(f"the shares cannot be merged ({reason})")
+        remedy = "run the missing shares first" if missing else "name each share once"
+        raise StateError(f"the shares cannot be merged ({reason}); {remedy}")
     ordered = [by_number[number] for number in range(count)]
     owner_only = any(path.stat().st_mode & 0o077 == 0 for path in ordered)
     replace_file(out, lambda file: _append_files(ordered, file), mode=0o600 if owner_only else 0o666)

@@ -202,7 +202,7 @@ def export_model(
         out: the folder to create.
         notify: receives a message about files that are not exported.
         format: "sentence" adds the files for sentence-transformers. Its vectors are means over all tokens,
-            like those of `seqmlm embed --set pool=tokens`.
+            like the vectors of `seqmlm embed --set pool=tokens`.
 
     Raises:
         UsageError: the model is already on the hub, or transformers would compute other values.

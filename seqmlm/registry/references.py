@@ -56,7 +56,9 @@ def resolve(reference: str | Path, workspace: Workspace | None = None) -> ModelR
     """
     text = str(reference)
     if not text.strip():
-        raise UsageError("no model is named: give a name, NAME@ALIAS, NAME:VERSION, a folder or a hub id")
+        raise UsageError(
+            "the model argument is empty: give a name, NAME@ALIAS, NAME:VERSION, a folder or a hub id"
+        )
     if text.startswith("hf:"):
         return ModelRef(hub_id=text.removeprefix("hf:"))
     folder = Path(text).expanduser()

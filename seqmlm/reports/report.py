@@ -259,7 +259,7 @@ class _RowSummary:
                 picture.add(row)
 
     def add_histogram(self, page: Page, alpha: float | None) -> None:
-        """Draw p-values compared with those of normal rows, or scores if there are no p-values."""
+        """Draw p-values compared with p-values of normal rows, or scores if there are no p-values."""
         if self._tails.any():
             page.tails("How unusual the rows are", self._tails, _PER_TEN, alpha)
         elif self._scores:

@@ -295,7 +295,7 @@ def finetuning_sentence(figures: Mapping[str, Any], primary: str) -> str:
     unfitted = figures.get("unfitted", {})
     parts += [f"{name} could not be fitted: {why}" for name, why in unfitted.items() if name != PLACES]
     if alike := figures.get("resembling"):
-        parts.append(f"{alike} of the test records resemble training ones")
+        parts.append(f"{alike} test records resemble training records, so the result may be too good")
     return "; ".join(parts)
 
 

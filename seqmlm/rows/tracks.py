@@ -22,7 +22,7 @@ _DIVIDERS = {ord(character): repr(character)[1:-1] for character in "\t\n\v\f\r\
 def conll(rows: Iterable[Row]) -> Iterator[str]:
     """The lines of a CoNLL file: one unit and its tag per line, and a blank line after each record.
 
-    Tabs and line ends in units, such as those of code, are escaped as in Python. A unit without a prediction
+    Tabs and line ends in units, as in code, are escaped as in Python. A unit without a prediction
     has the tag `_`.
 
     >>> list(conll([{"id": "a", "source": "f", "line": 1, "unit": "New", "prediction": "B-LOC"}]))

@@ -97,20 +97,22 @@ class CalibrateConfig(CommandConfig):
 
     Args:
         paths: files or folders of normal data; - is standard input.
-        level: kind of part that gets one score each, such as record, line or residue. Default: by domain.
+        level: kind of part that gets one score each, such as record, line or residue. Default: depends on the
+            domain.
         mode: calibrate only this mode (see `seqmlm score --help`). Default: one-pass and the domain's own
             mode.
         fpr: false positive rate: report whether these data can guarantee it.
         records: number of normal records to use, spread evenly.
         on_error: bad records, and records that the model was trained on: raise (stop) or skip.
-        tokens_per_batch: tokens of one forward pass; halved when memory runs out. Default: by device.
+        tokens_per_batch: tokens of one forward pass; halved when memory runs out. Default: depends on the
+            device.
         expert: whether to mix n-gram counts into the model's probabilities: auto (if that was better on
             validation records), counts (if the model has counts) or none.
         seed: seed for the draw of records.
     """
 
     option_fields = ("level", "mode", "fpr", "records", *CommandConfig.option_fields)
-    metavar: ClassVar[str] = "[NORMAL|-]..."
+    metavar: ClassVar[str] = "NORMAL|-"
 
     level: str | None = None
     mode: str | None = None
@@ -256,7 +258,7 @@ def few_held_out(records: int, name: str, *, counted: bool) -> str:
     supplement = " Rules based on counts use all training records." if counted else ""
     return (
         f"{held_out}, so {subject} {rate if records else f'do not work (--fpr 0.01 needs {needed})'}."
-        f"{supplement} Give more data, or afterwards: seqmlm calibrate {name} NORMAL"
+        f"{supplement} Give more data, or calibrate after the training: seqmlm calibrate {name} NORMAL"
     )
 
 
@@ -290,14 +292,15 @@ def _normal(config: CalibrateConfig, model: LoadedModel, problems: Problems) -> 
         trained_count = "some" if model.card.sensitive else f"{left_out}"
         count = "" if model.card.sensitive else f"{left_out + fresh} "
         raise DataError(
-            f"the model was trained on {trained_count} of the {count}records, here is the first. Memorized "
-            "records score lower than new normal data",
+            f"the model was trained on {trained_count} of the {count}records; this is the first of them. "
+            "Memorized records score lower than new normal data",
             source=first.source,
             line=first.line,
             remedy="give other normal data, or skip these records (--on-error skip)",
         )
     if not reservoir:
-        raise DataError("no normal record is left for calibration", source=sources[0], remedy="give others")
+        remedy = "give normal data that the model was not trained on"
+        raise DataError("no normal record is left for calibration", source=sources[0], remedy=remedy)
     reservoir.sort(key=lambda numbered: numbered[0])
     streamed = "-" in sources
     files = (
@@ -658,7 +661,7 @@ class Calibrator:
     def _owners(self, judged: Sequence[JudgedRow]) -> Longs:
         """(N,) hashes of the groups that rows belong to, as in the data split: patients, files or sessions.
 
-        If all rows belong to one group, the hashes are those of records.
+        If all rows belong to one group, the hashes identify records.
         """
         keys = [self.session.domain.keys.split(row.scored_record.record) for row in judged]
         if len(set(keys)) == 1:

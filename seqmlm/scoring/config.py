@@ -29,14 +29,16 @@ class ScoringRequest(CommandConfig):
         alarms_per_day: alarms per day on normal data, instead of --fpr; the data must have times.
         extrapolate: allow a rate below what the normal rows guarantee, with a tail fitted to their scores.
         alarms_only: write only the rows that raise an alarm.
-        level: kind of part that gets one score each, such as record, line or residue. Default: by domain.
+        level: kind of part that gets one score each, such as record, line or residue. Default: depends on the
+            domain.
         mode: how log-probabilities are computed: exact (mask one unit at a time), partition:K (mask each unit
-            once in K passes) or one-pass (mask nothing). Default: by domain, or another calibrated mode if
-            that is not calibrated or takes more than ten minutes.
+            once in K passes) or one-pass (mask nothing). Default: the domain's own mode; if it is not
+            calibrated or would take more than ten minutes, another calibrated mode.
         per_unit: add the span, surprisal, entropy and rank of every unit.
         format: format of the input files (see `seqmlm data formats`). Default: detected.
         options: KEY=VALUE: option of the file reader, such as column=text; repeatable.
-        tokens_per_batch: tokens of one forward pass; halved when memory runs out. Default: by device.
+        tokens_per_batch: tokens of one forward pass; halved when memory runs out. Default: depends on the
+            device.
         precision: precision of matrix products: fp32 (exact to rounding), bf16 or auto. `auto` is bf16 on a
             GPU that supports it, otherwise fp32. `bf16` is faster on hardware with bfloat16 units and changes
             log-probabilities by a few hundredths.
@@ -115,7 +117,7 @@ class ScoreConfig(ScoringRequest, TaskConfig):
         out: write the rows to this file instead of stdout: .jsonl, .csv or .parquet. Or write only scores
             along a genome: .bedgraph, .bed (with gene names) or .bw; .gz compresses, .bed.gz and .bedgraph.gz
             with bgzip.
-        format_out: format of the rows: jsonl, csv or parquet. Default: by the name of --out.
+        format_out: format of the rows: jsonl, csv or parquet. Default: chosen from the name of --out.
         resume: continue an interrupted --out; no row is lost or duplicated.
         max_latency: DURATION: read standard input live, and write each row at most this long after its line,
             such as 1s.

@@ -54,8 +54,8 @@ class EvaluateConfig:
         label_id: column of the ids in the file of labels. Default: id.
         positive: value that marks a positive (anomalous) row. Default: 1 or true.
         negative: value that marks a negative (normal) row; every other value is positive.
-        score: column that ranks rows. p_value and channels.NAME are negated, because low means unusual.
-            Default: p_value if rows have one, together with score.
+        score: column to rank the rows by. p_value and channels.NAME are negated, because their low values are
+            the unusual values. Default: p_value if the rows have it, next to score; otherwise score.
         baseline: compare with this column, or with this other file of scores.
         prevalence: re-weight precision and F1 of the alarms to this share of positives, in (0, 1).
         group: column of the unit to resample in the bootstrap, such as a patient. Default: each row.
@@ -70,7 +70,7 @@ class EvaluateConfig:
         *("labels", "label_field", "label_id", "positive", "negative"),
         *("score", "baseline", "prevalence", "group", "report"),
     )
-    metavar: ClassVar[str] = "SCORES..."
+    metavar: ClassVar[str] = "SCORES"
 
     paths: tuple[str, ...] = ()
     labels: str | None = None

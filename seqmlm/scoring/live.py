@@ -320,7 +320,7 @@ def pause_row(
 
 
 def period_sentence(count: int, half: int, low: int) -> str:
-    """A sentence on whether the p-values of a period look like those of normal rows, "" without p-values.
+    """A sentence on whether the p-values of a period look like p-values of normal rows; "" without any.
 
     Args:
         count: number of p-values.

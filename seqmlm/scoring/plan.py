@@ -135,7 +135,7 @@ def choose(config: ScoringRequest, session: Session) -> ScoringPlan:
     if stored is not None and stored.precision != session.precision:
         notes.append(
             f"the calibration used {stored.precision}, this scoring uses {session.precision}: "
-            "log-probabilities differ by a few hundredths"
+            f"p-values are slightly inaccurate; for exact p-values use --set precision={stored.precision}"
         )
     alpha = _alpha(config, level, name, stored)
     if stored is not None:

@@ -52,7 +52,7 @@ class ReviewConfig(ScoreConfig):
         *("since", "diff", "fpr", "sarif", "baseline", "out", "report", "alarms_only"),
         *ScoringRequest.option_fields,
     )
-    metavar: ClassVar[str] = "[PATH]..."
+    metavar: ClassVar[str] = "PATH"
 
     since: str | None = None
     diff: Path | None = None
@@ -106,7 +106,7 @@ class _Versions(NamedTuple):
 class Review(Score):
     """Review source code: find lines that are unusual for a model of normal code, in all code or in changes.
 
-    For a changed line, `score` is the increase in how unusual it is. Its p-value is that of the new line. A
+    For a changed line, `score` is how much more unusual the line became. The p-value is for the new line. A
     changed line raises an alarm only if it also became more unusual. With --baseline, only new alarms are
     written. The SARIF file has all alarms, marked as new, unchanged or absent.
 
@@ -164,7 +164,7 @@ class Review(Score):
             yield _Versions(change, *versions)
 
     def cost(self, item: Any) -> float:
-        """Maximum forward tokens of an item. For a change, those of both complete versions."""
+        """Maximum forward tokens of an item. For a change, the tokens of both complete versions."""
         if not self.config.changes:
             return super().cost(item)
         return sum(super(Review, self).cost(encoded) for encoded in (*item.old_records, *item.new_records))

@@ -1,4 +1,4 @@
-"""Detect a shift of the data: p-values that differ from those of normal data, in a scoring or a stream.
+"""Detect a shift of the data: p-values that differ from p-values of normal data.
 
 P-values of normal data are uniform in every field, so one rule fits all fields. It reports only large
 differences. The random variation of shares depends on the number of rows, here and in the calibration. It

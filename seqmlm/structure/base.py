@@ -43,8 +43,8 @@ class StructureSettings:
         method: one of `seqmlm.structure.estimators.KINDS`.
         estimator: estimator for the method "cmi", one of `ESTIMATORS`.
         distance: largest distance between the units of a pair, in units; None for no limit.
-        columns, rows: how the values of tokens are combined into values of units: over the tokens of the
-            second unit, then over those of the first.
+        columns: how the values of the tokens of the second unit are combined: max, mean or sum.
+        rows: how the values of the tokens of the first unit are then combined: max, mean or sum.
         symmetric: how the two directions of a pair are combined: their mean or the larger.
         apc: whether to apply the average product correction.
         steps: number of steps of the Gibbs sampler; the first fifth is discarded.

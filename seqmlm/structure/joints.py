@@ -2,8 +2,8 @@
 
 The two conditionals of a model (each place given the other) hardly ever belong to one joint distribution.
 Torroba Hennigen and Kim (2023) compare constructions that each give one: (A, B) log-probabilities. Measures
-tell how much its conditionals differ from those of the model. `pair_conditionals` queries the model. All
-other functions take its `Conditional`.
+tell how much its conditionals differ from the conditionals of the model. `pair_conditionals` queries the
+model. All other functions take its `Conditional`.
 
 Both conditionals are kept in memory as matrices, and a joint is a third matrix. They are float32 if the
 vocabulary is large: 768 MB for 8,000 symbols.
@@ -140,7 +140,7 @@ def _top_ids(row: Doubles, alphabet: Ids, k: int, observed: int) -> Ids:
 
 
 def _blocks(tried: Candidates, step: int) -> Iterator[tuple[Ids, Ids]]:
-    """The symbols of the first place, followed by those of the second, at most `step` at a time."""
+    """The symbols of the first place, then the symbols of the second place, at most `step` at a time."""
     first, second = (ids[ids != OTHERS] for ids in tried)
     for begin in range(0, len(first) + len(second), step):
         end = begin + step
@@ -333,7 +333,7 @@ def _next_marginals(sums: Doubles, state: Doubles) -> Doubles:
 def _extrapolate(state_0: Doubles, state_1: Doubles, state_2: Doubles, size: int) -> Doubles:
     """(A + B,) the marginals extrapolated from three successive states, in logarithms.
 
-    No probability gets far from that of the last state. The first marginal has `size` entries.
+    No probability gets far from the probability of the last state. The first marginal has `size` entries.
     """
     begin, middle, end = (np.log(np.maximum(x, _LEAST)) for x in (state_0, state_1, state_2))
     step, bend = middle - begin, end - 2 * middle + begin
@@ -399,7 +399,7 @@ def _slices(matrix: Doubles) -> Iterator[slice]:
 
 
 def deviation(conditional: Conditional) -> float:
-    """The distance of two conditionals from those of one joint distribution; 0 if they belong to one.
+    """The distance of two conditionals from the conditionals of one joint distribution; 0 if they have one.
 
     With C = log p(a | b) - log p(b | a), it is the mean square of C + C.. - Ci. - C.j (Arnold and Press
     1989). A dot is the log of a sum of exponentials.

@@ -107,7 +107,7 @@ def unit_values(
 ) -> Doubles:
     """The map of N units from a map of tokens, combined first over the columns of a unit, then over its rows.
 
-    Exponentials are averaged, as in Zhang and Hashimoto (2021), so that the values are those of pairs of
+    Exponentials are averaged, as in Zhang and Hashimoto (2021), so that the values belong to pairs of
     nats. Both maps have one direction of each pair in each triangle, and NaN if no pair of tokens is known.
 
     Args:
@@ -167,7 +167,7 @@ def null_sequences(
     starts = inside[np.r_[True, np.diff(movable[inside]) != 0]] if len(inside) else inside
     if len(starts) != len(np.unique(movable[inside])) or encoding.positions is not None or encoding.channels:
         raise UsageError(
-            "a null model moves single units, which is not possible in these sequences; leave out null"
+            "a null model moves single units, which is not possible in these sequences; leave out --set null"
         )
     blocks = np.split(inside, np.searchsorted(inside, starts[1:]))
     units = [tuple(encoding.ids[block].tolist()) for block in blocks]

@@ -83,7 +83,8 @@ class Link:
         first, second: the name that tends to be first, and the other name.
         value: mean value of the maps, in which each sequence counts once.
         count: number of sequences with a value.
-        lag: mean time from the first occurrence of `first` to that of `second`; NaN if times are unknown.
+        lag: mean time from the first occurrence of `first` to the first occurrence of `second`; NaN if times
+            are unknown.
         pmi: pointwise mutual information of occurring in the same sequence, in nats, from counts only.
         near: number of sequences in which the two are near each other.
         direct: whether `indirect_pairs` of the means does not prune the link.

@@ -42,7 +42,7 @@ def node_values(values: Doubles, nodes: Sequence[Node]) -> Doubles:
 
 
 def favour_adjacent(weights: Doubles) -> Doubles:
-    """(N, N) weights in which those of adjacent positions are raised by `TIE`, so that they win ties."""
+    """(N, N) weights. Weights of adjacent positions are raised by `TIE`, so that they win ties."""
     side = np.arange(len(weights) - 1)
     tied = weights.copy()
     tied[side, side + 1] += TIE

@@ -41,8 +41,8 @@ class AssaysConfig(TaskConfig):
 
     Args:
         paths: folder of the benchmark, or its reference file.
-        convention: log-ratio to use as the effect. Deletions and insertions always use pll_excess or
-            pll_delta.
+        convention: log-ratio to use as the effect: masked, wt, mask_fill, mutant, match_fill, pll_delta or
+            pll_excess. Deletions and insertions always use pll_excess or pll_delta.
         scores: FOLDER: write one table per assay to this folder, in the layout of the benchmark. The effects
             are in a column with the name of the model. summary.csv has the figures of all assays.
     """

@@ -52,7 +52,8 @@ class BiasConfig(TaskConfig):
         groups: WORD,WORD: words to compare, such as he,she.
         attributes: WORD,...: words whose association with the groups is measured.
         by: column to group pairs by. Default: bias_type or group; occupations for Winogender.
-        good, bad: columns of the first and the second sentence of a pair.
+        good: column of the first sentence of a pair.
+        bad: column of the second sentence of a pair.
         seed: seed of the bootstrap over attributes.
     """
 
@@ -60,7 +61,7 @@ class BiasConfig(TaskConfig):
         *("templates", "groups", "attributes", "by", "out", "resume", "report", "shard"),
         "on_error",
     )
-    metavar: ClassVar[str] = "[FILE]..."
+    metavar: ClassVar[str] = "FILE"
 
     templates: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
@@ -107,9 +108,9 @@ class Bias(Task[BiasConfig, Pair | Association]):
     """Measure bias: how often a model prefers one of two sentences, and which words it links to a group.
 
     Pairs of sentences come from CrowS-Pairs, from Winogender or from your own file. In CrowS-Pairs the first
-    sentence is more stereotyping. Winogender is paired by `sentid`, the male form first. Only the tokens that
-    both sentences share are compared. 50 % is ideal. Templates give a gap per attribute, in nats: how much
-    more the attribute raises the probability of the first group.
+    sentence is the more stereotypical one. Winogender sentences are paired by `sentid`, with the male form
+    first. Only the tokens that both sentences share are compared. 50 % is ideal. Templates give a gap per
+    attribute, in nats: how much more the attribute raises the probability of the first group.
 
     Example: seqmlm bias english crows_pairs_anonymized.csv --report bias.html
 

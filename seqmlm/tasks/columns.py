@@ -54,7 +54,8 @@ class Labelling:
         classes: NAME=FILE: give all records of a file this class; repeatable.
         pair: COLUMN: column of the second sequence, if a label belongs to two sequences.
         pairing: how to read two sequences: concat (as one sequence) or bi (embed each separately).
-        task: class, multilabel, value, tags (one per unit) or entities (BIO tags, spans). Default: by labels.
+        task: kind of labels: class, multilabel, value, tags (one per unit) or entities (BIO tags, spans).
+            Default: chosen from the labels.
     """
 
     labels: tuple[str, ...] = ()

@@ -171,7 +171,7 @@ class Cuts:
                     self._cuts = dict(saved["cuts"])
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise StateError(
-                    f"{file} cannot be read ({error}): remove it, and the run measures its time again"
+                    f"{file} cannot be read ({error}): remove the file; the run then measures its time again"
                 ) from None
 
     def get(self, name: str) -> dict[str, Any] | None:

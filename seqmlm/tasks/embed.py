@@ -132,7 +132,7 @@ class EmbedConfig(TaskConfig):
         if self.of != "span" and (self.spans is not None or self.senses is not None):
             raise UsageError("spans and senses need --of span")
         if self.fit and (self.normal != "raw" or self.pair):
-            raise UsageError("fit needs raw vectors: remove normal and pair")
+            raise UsageError("fit needs raw vectors: leave out --set normal and --set pair")
         if self.truth and not (self.pair or self.senses):
             raise UsageError("truth needs pairs or senses: add --set pair=A,B or --set senses=TRAIN")
         if self.pair and (len(self.columns) != 2 or self.of != "record"):
@@ -167,7 +167,7 @@ SpanTable = dict[str, list[Span]]  # spans of the file `spans`, by the id of the
 
 
 class Embed(Task[EmbedConfig, Item]):
-    """Vectors in context: the hidden states of a model, pooled over records, units, windows or spans.
+    """Compute vectors in context: hidden states of a model, pooled over records, units, windows or spans.
 
     Long records are read in overlapping windows. Each unit is taken from the window in which it is most
     central. For DNA, a vector is the mean of both strands. Encoders without a masked-LM head also work.

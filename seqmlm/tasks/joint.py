@@ -242,7 +242,7 @@ class JointTask(Gaps[JointConfig]):
                 i, j = pairs[int(share * len(pairs))].tolist()
                 yield replace(record, raw=GapPair(Pair(encoding, i, j)))
             else:
-                problems.note("a sequence without such a pair of places, passed over")
+                problems.note("a sequence without two places that can be compared, left out")
 
     def _pairs(self, encoding: Encoding) -> Any:
         """(P, 2) positions of all possible pairs of units whose tokens are in the alphabet."""

@@ -44,7 +44,7 @@ class LexiconConfig:
     """
 
     option_fields: ClassVar[tuple[str, ...]] = ("label", "top", "out", "domain", "options")
-    metavar: ClassVar[str] = "PATH..."
+    metavar: ClassVar[str] = "PATH"
 
     paths: tuple[str, ...] = ()
     label: str = "label"
@@ -104,9 +104,17 @@ class Lexicon:
             figures={"words": word_figures},
             answer=f"{number_of(len(words), 'word')} of {number_of(len(texts), 'text')}",
             tables=[Table("", ["word", "coefficient", "class"], words[:SUMMARY_WORDS])],
-            hint="next: seqmlm train --set masking.masker=lexicon --set masking.options.words_file="
-            f"{config.out or 'FILE, which --out writes'}",
+            hint=_next_command(config),
         )
+
+
+def _next_command(config: LexiconConfig) -> str:
+    if config.out is None:
+        return "next: run this command with --out FILE to write all words for seqmlm train"
+    return (
+        f"next: seqmlm train PATH --domain {config.domain} --set masking.masker=lexicon "
+        f"--set masking.options.words_file={config.out}"
+    )
 
 
 def _labelled(config: LexiconConfig, problems: Problems) -> Iterator[tuple[str, str]]:

@@ -39,7 +39,7 @@ class PairsConfig(TaskConfig):
     """
 
     option_fields = ("good", "bad", "group", "metric", "out", "resume", "report", "shard", "on_error")
-    metavar: ClassVar[str] = "[FILE]..."
+    metavar: ClassVar[str] = "FILE"
 
     good: str | None = None
     bad: str | None = None
@@ -60,11 +60,12 @@ class PairsConfig(TaskConfig):
 
 
 class Pairs(Task[PairsConfig, Pair]):
-    """Compare minimal pairs: the share in which the better sequence has the higher pseudo-log-likelihood.
+    """Compare minimal pairs: how often the better sequence has the higher pseudo-log-likelihood.
 
-    Ties count as wrong. The published files of BLiMP and CrowS-Pairs can be read directly, and so can tables
-    with columns `original` and `mutated`. `--metric shared` is the CrowS-Pairs metric: the share of pairs in
-    which the more stereotyping sentence is more probable. 50 % is ideal.
+    The result is a share of pairs. Ties count as wrong. The published files of BLiMP and CrowS-Pairs can be
+    read directly, and so can tables with columns `original` and `mutated`. `--metric shared` is the
+    CrowS-Pairs metric: the share of pairs in which the more stereotypical sentence is more probable. 50 % is
+    ideal.
 
     Example: seqmlm pairs english blimp.jsonl.gz --group linguistics_term --json
     """

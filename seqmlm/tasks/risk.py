@@ -1,7 +1,7 @@
 """Predict the risk of a code in a later visit: cut the history at a time, and fill a gap in a visit after it.
 
-The prompt is that of Med-BERT and similar models: the known history, an interval, a visit, [MASK]. The risk
-is the probability that the gap is one of the given codes, for one interval or averaged over several.
+The prompt is the same as for Med-BERT and similar models: the known history, an interval, a visit, [MASK].
+The risk is the probability that the gap is one of the given codes, for one interval or averaged over several.
 
 The same prompt without the history gives the risk of anybody with the same background (contextual
 calibration). The log-ratio of the two is the effect of the history. Labels and predictions have the columns
@@ -52,7 +52,7 @@ class RiskConfig(TaskConfig):
     Args:
         codes: CODE: code to predict, as spelled in the vocabulary; * matches anything; repeatable.
         labels: TABLE: table with subject_id, prediction_time and optionally boolean_value (MEDS). Default:
-            each subject at the last event.
+            one prediction for each subject, at its last event.
         gaps: DURATION: time from the prediction to the predicted visit; several durations are averaged.
         prevalent: include subjects who already had one of the codes.
         seed: seed of the bootstrap.
@@ -91,9 +91,9 @@ class Risk(Task[RiskConfig, Record]):
     """Predict the probability of a code in a later visit, from the history up to a given time.
 
     The history is cut at that time, and a visit with one unknown event is added. `log_ratio` compares the
-    prediction with that for anybody of the same sex and age, without the history. Rows have the columns of
-    meds-evaluation. A probability is that of one event of the visit. Use it for ranking, and calibrate it
-    before you use it as a probability.
+    prediction with the prediction for a person of the same sex and age whose history is unknown. Rows have
+    the columns of meds-evaluation. Each probability is for a single event of the visit, not for the whole
+    visit. Use it for ranking, and calibrate it before you use it as a probability.
 
     Example: seqmlm risk hospital meds/ --code 'ICD10CM//E11*' --labels labels.parquet --gap 180d
     --out predictions.parquet --report risk.html

@@ -71,7 +71,10 @@ GRAPHS = ("edges.json", "edges.graphml")
 ROWS = 1 << 17
 """Number of rows that are made together. Each takes half a kilobyte."""
 
-EDGES_ALONE = "a sequence with only edges in the earlier rows; figures of pairs need all pairs, from --out"
+EDGES_ALONE = (
+    "a sequence of which the earlier rows have only the edges: it has no figures of pairs, which need the "
+    "rows that --out writes"
+)
 PICTURED = 20
 """Number of sequences that a report shows. They are the first ones."""
 
@@ -98,16 +101,16 @@ class StructureConfig(TaskConfig):
             place, `topk` the k most probable ones. `gibbs` draws a chain. `fast` takes one pass per unit and
             symbol, not per pair. `auto` decides by vocabulary size and length.
         distance: maximum distance of a pair, in units. Default: none, or 16 if cmi is chosen automatically.
-        min_separation: minimum distance of a pair, in units. Default: by domain.
+        min_separation: minimum distance of a pair, in units. Default: depends on the domain.
         columns, rows: how to combine the tokens of a unit, first in columns and then in rows: max or mean.
         symmetric: how to combine the two directions of a pair: mean or max.
-        apc: apply the average product correction. Default: by domain.
+        apc: apply the average product correction. Default: depends on the domain.
         steps: number of draws of a chain, for the estimator gibbs.
         k: number of symbols per place, for the estimator topk. Default: 128, or 2 if cmi is chosen
             automatically.
         seed: seed of the draws.
         together: hide all units with the same name together, such as all records of a code. Each pair of
-            names then has one value, at the first unit of each. Default: by domain.
+            names then has one value, at the first unit of each. Default: depends on the domain.
         both_strands: average with the map of the other strand, if there is one. Doubles the work.
         null: number of null models per sequence, 0 for none. Each pair gets z and p, by comparison with pairs
             at a similar distance in the null models. Each null model takes as long as the map.
@@ -174,7 +177,9 @@ class StructureConfig(TaskConfig):
         if self.query is not None and self.family:
             raise UsageError("family maps all sequences of a file, query only one: remove one of the two")
         if self.distance is not None and self.distance < (self.min_separation or 1):
-            raise UsageError("distance is below min_separation, which leaves no pair: raise distance")
+            raise UsageError(
+                "distance is below min_separation, which leaves no pair: use a larger --set distance"
+            )
         if self.second_pass_reasons and "-" in self.paths:
             reasons = ", ".join(self.second_pass_reasons)
             raise UsageError(
@@ -227,7 +232,7 @@ def usual_settings(session: Session) -> dict[str, Any]:
 
 
 class Structure(Task[StructureConfig, Subject]):
-    """Map which units of a sequence depend on each other: trees, contacts, base pairs or graphs, by domain.
+    """Map which units of a sequence depend on each other: trees, contacts, base pairs or graphs.
 
     Two units depend on each other if changing one changes the model's prediction at the other. Every pair
     gets a value. It is in nats for cmi, cpmi and pmi. The domain decides which pairs are edges. The command
@@ -300,7 +305,7 @@ class Structure(Task[StructureConfig, Subject]):
         if decoder is not None and config.min_separation is not None:
             decoder.separation = config.min_separation
         if config.together and (decoder is None or decoder.together is None):
-            raise UsageError(f"domain {domain.name} has no names for units: remove together")
+            raise UsageError(f"domain {domain.name} has no names for units: leave out --set together")
         return decoder
 
     def _settings(self) -> StructureSettings:
@@ -372,7 +377,9 @@ class Structure(Task[StructureConfig, Subject]):
             if have_truth and not any(have_truth):
                 remedy = "give the truth for these sequences, with the same ids as in their file"
                 source = str(self.config.truth)
-                raise DataError("this truth has none of the sequences", source=source, remedy=remedy)
+                raise DataError(
+                    "no sequence of the input is in this truth file", source=source, remedy=remedy
+                )
         subjects = self._subjects(records, problems)
         return subjects if self.config.edges is None else self._with_rows(subjects, problems)
 

@@ -68,7 +68,8 @@ class TaskConfig(CommandConfig):
         resume: continue an interrupted --out.
         shard: I/N: process one of N shares of the input, 0/N to N-1/N. `seqmlm rows merge` joins the files.
         report: write an HTML report to this file and log a run in MLflow.
-        tokens_per_batch: tokens of one forward pass; halved when memory runs out. Default: by device.
+        tokens_per_batch: tokens of one forward pass; halved when memory runs out. Default: depends on the
+            device.
     """
 
     option_fields = ("out", "resume", "report", "shard", *CommandConfig.option_fields)
@@ -152,8 +153,8 @@ class TaskConfig(CommandConfig):
             raise UsageError(f"no file or folder {missing}, and {self.model} is a file: give the model first")
         if self.resume and not self.resumable:
             raise UsageError(
-                "--resume needs --out and input that can be read again. Standard input and pipes cannot: "
-                "write the input to a file first"
+                "--resume needs --out and input that can be read again. Standard input and pipes cannot be "
+                "read twice: write the input to a file first"
             )
         if self.shard is not None:
             shards.parse(self.shard)
@@ -319,7 +320,7 @@ class Task(ABC, Generic[ConfigT, Item]):
     def cost(self, item: Item) -> float:
         """Estimated forward tokens of an item.
 
-        Default: those of an exact score of a record, or of a window.
+        Default: the tokens of an exact score of a record, or of a window.
         """
         tokens = self.session.tokens(item.raw) if isinstance(item, Record) else self.session.card.max_length
         return self.session.budget.cost(tokens)

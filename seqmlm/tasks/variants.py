@@ -60,16 +60,17 @@ class VariantsConfig(TaskConfig):
         paths: variants: .csv, .tsv, .jsonl, .parquet, .txt (one per line), sequences, or a VCF.
         wildtype: file of the wild type, or the FASTA that a VCF refers to. Default: the column wt_seq or
             target_seq.
-        convention: log-ratio to use as the effect. Deletions and insertions always use pll_excess or
-            pll_delta.
+        convention: log-ratio to use as the effect: masked, wt, mask_fill, mutant, match_fill, pll_delta or
+            pll_excess. Deletions and insertions always use pll_excess or pll_delta.
         column: column of the variants. Default: mutant, variant, hgvs or mutated_sequence.
         first: number of the first letter of the wild type in the file. Default: inferred.
         measured: COLUMN: compare with these measurements; higher = fitter.
         prediction: columns of other predictions to compare; higher = fitter.
-        cutoff: lowest measurement that counts as fit, for AUC and MCC. Default: by DMS_score_bin, otherwise
-            the median.
-        family: alignment of the wild type's family (.a3m, .a2m, .sto, .afa). For a linear model, the
-            alignment that it was trained on. With measurements it adds the site-independent prediction.
+        cutoff: lowest measurement that counts as fit, for AUC and MCC. Default: taken from DMS_score_bin,
+            otherwise the median.
+        family: alignment of the wild type's family (.a3m, .a2m, .sto, .afa). A linear model needs
+            the alignment that it was trained on. With measurements, the site-independent prediction of this
+            alignment is also compared.
         query: row of the family that is the wild type, without --wildtype. Default: the first row, if the
             table has no wild type.
         genes: GFF3, GenBank or EMBL file of the genes in the genome: adds the effect of each variant on
@@ -130,13 +131,13 @@ class VariantsTask(Task[VariantsConfig, Variant]):
     are a VCF, or a table of chrom, pos, ref and alt. Each is scored in a window around it, on both strands.
 
     Conventions: `wt` reads the wild type unmasked. `masked` hides one place at a time. `mask_fill` hides all
-    places of the variant together. `mutant` hides one place at a time in the mutant. `match_fill` takes the
-    new residue from the mutant and the old one from the wild type. For one substitution the last four are
-    equal.
+    places of the variant together. `mutant` hides one place at a time in the mutant. `match_fill` compares
+    the new residue in the mutant with the old residue in the wild type, with that place hidden in both. For a
+    single substitution, `masked`, `mask_fill`, `mutant` and `match_fill` are equal.
 
-    Deletions and insertions use pll_excess: how much better the mutant fits than the wild type, each place
-    relative to what the model expects there. It does not depend on the length. pll_delta is the difference of
-    the pseudo-log-likelihoods.
+    Deletions and insertions use pll_excess, the difference in fit between mutant and wild type. Each place is
+    measured against the model's expectation for it, so longer or shorter sequences are not favoured.
+    pll_delta is the difference of the pseudo-log-likelihoods.
 
     Rows go to --out. Without --out they go to stdout, unless --measured, --next or --json print something
     else.

@@ -43,7 +43,8 @@ class ZeroshotConfig(TaskConfig):
         templates: text with a gap and with {text} or {COLUMN} for the data; several templates are averaged. A
             template without {text} or {COLUMN} is appended to the text.
         labels: CLASS=WORD,...: a class and its words; repeatable.
-        truth: COLUMN: column of the true class, to evaluate all wordings together and each one separately.
+        truth: COLUMN: column of the true class. With it, the accuracy of all wordings together and of each
+            wording is reported.
         task: YAML file with `templates` (a list) and `labels` (class: [words]), in place of the options.
         calibration: what to subtract from a word's log-probability: pmi, contextual, none or auto. `pmi` is
             its value in the template without data, `contextual` its mean over the first 200 inputs. `auto` is

@@ -124,7 +124,7 @@ class BackendTokenizer(Tokenizer):
     def _encoded(
         self, raws: Sequence[str], backend: tokenizers.Tokenizer | None = None
     ) -> tuple[list[Encoding], list[Any]]:
-        """Our encodings, and those of the library. Tokens that only the backend has become [MASK]."""
+        """Our encodings, and the encodings of the library. Tokens that only the backend has become [MASK]."""
         encodings = (backend or self._backend).encode_batch(list(raws))
         ids, starts = _concatenate([encoding.ids for encoding in encodings])
         ids[ids >= self.space.size] = self.space.mask

@@ -258,7 +258,7 @@ def encode_symbols(tokenizer: Tokenizer, text: str) -> Encoding:
 
 
 def space_of(special: Sequence[str], size: int) -> TokenSpace:
-    """The space of a vocabulary that begins with special tokens: those of BERT, without or with [UNK]."""
+    """The space of a vocabulary that begins with the special tokens of BERT, without or with [UNK]."""
     place = {token: number for number, token in enumerate(special)}
     return TokenSpace(
         size=size,
@@ -287,7 +287,7 @@ def split_encodings(
 
 
 def _of_one_length(tokenizer: Tokenizer, length: list[int | None], raws: Sequence[Any]) -> list[Encoding]:
-    """Encode rows with the number of tokens in `length`, or with that of the first row."""
+    """Encode rows with the number of tokens in `length`, or with the number of tokens in the first row."""
     encodings = tokenizer.encode_batch(raws)
     if length[0] is None and encodings:
         length[0] = len(encodings[0])
@@ -297,7 +297,8 @@ def _of_one_length(tokenizer: Tokenizer, length: list[int | None], raws: Sequenc
     space = tokenizer.space
     edges = sum(token is not None for token in (space.start, space.end))
     raise DataError(
-        f"a row of {different - edges} units, but a linear model reads rows of {(length[0] or 0) - edges}",
+        f"a row has {different - edges} units, but this linear model reads rows of "
+        f"{(length[0] or 0) - edges} units",
         remedy="give sequences of equal length, such as aligned ones (--option gaps=keep), or train "
         "--size tiny, small or base",
     )

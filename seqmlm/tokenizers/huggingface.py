@@ -213,7 +213,7 @@ def _write(reference: str, path: Path, values: Mapping[str, Any]) -> None:
     named = values.get("tokenizer_class")
     if named is not None and not (isinstance(named, str) and _CLASS.fullmatch(named)):
         raise StateError(
-            f"{reference}: {path.name} names {named!r} as its tokenizer_class, which is none; download "
-            "or copy it again"
+            f"{reference}: in {path.name}, tokenizer_class is {named!r}, which is not the name of a class; "
+            "download or copy it again"
         )
     path.write_text(json.dumps(values, ensure_ascii=False), encoding="utf-8")

@@ -52,8 +52,8 @@ _BETWEEN = re.compile(r"(?<=[^\W_]) (?=[^\W_])")  # every pre-tokenizer here beg
 def pieces(text: str) -> Iterator[tuple[int, str]]:
     """Cut a text between words, and yield (start, piece). A piece has about `PIECE` characters.
 
-    The encodings of the pieces are equal to that of the whole text. A text without spaces between letters is
-    one piece.
+    The encodings of the pieces are equal to the encoding of the whole text. A text without spaces between
+    letters is one piece.
     """
     start = 0
     while len(text) - start > PIECE and (match := _BETWEEN.search(text, start + PIECE)):

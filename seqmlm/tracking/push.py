@@ -285,7 +285,9 @@ def _disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StateError(f"cannot write {path}: {error.strerror}; free space there, then --resume") from None
+        raise StateError(
+            f"cannot write {path}: {error.strerror}; free space there, then run the command with --resume"
+        ) from None
 
 
 def open_run(store: Store, ledger: Ledger, save: Callable[[], None]) -> None:

@@ -388,11 +388,14 @@ class Tracker:
             UsageError: the name is not allowed.
         """
         if len(params) > MAX_PARAMS:
-            raise ValueError(f"{len(params)} params: log at most {MAX_PARAMS}, the ones that users compare")
+            raise ValueError(
+                f"{len(params)} parameters are too many: log at most {MAX_PARAMS}, namely parameters that "
+                "users compare"
+            )
         directory = self.workspace.run_dir(name)
         exists = (directory / LEDGER).exists()
         if exists and not resume:
-            raise StateError(f"run {name!r} exists; take another --name, or continue it by --resume {name}")
+            raise StateError(f"run {name!r} exists; take another --name, or continue it with --resume {name}")
         if resume and not exists:
             raise StateError(f"there is no run {name!r} to resume in {self.workspace.runs}")
         lock = FileLock(directory / LOCK, wait=_LOCK_SECONDS, holder=f"run {name!r}")
@@ -572,7 +575,9 @@ class Tracker:
         return [path.parent for path in sorted(runs.glob(f"*/{LEDGER}"))] if runs.is_dir() else []
 
     def _send(self, store: Store, ledger: Ledger, directory: Path) -> int:
-        with self._explained(f"run {ledger.name} was not sent to MLflow ({{}}); sync it again"):
+        with self._explained(
+            f"run {ledger.name} was not sent to MLflow ({{}}); run `seqmlm runs sync` again"
+        ):
             open_run(store, ledger, lambda: ledger.write(directory))
             return push(store, ledger, directory)
 

@@ -228,7 +228,8 @@ class Training(Objective):
             shape = self._linear[0].model.config
             return (
                 f"linear: {shape.columns} columns with {len(shape.symbols)} states each, gaps excluded; "
-                f"the {len(self.corpus.train):,} rows weigh as much as {shape.sequences:.0f} different rows"
+                f"its {len(self.corpus.train):,} rows count as {shape.sequences:.0f}, because similar rows "
+                "get less weight"
             )
         if model.init is not None or PATTERN_KEYS & set(model.overrides):
             return ""
@@ -236,7 +237,7 @@ class Training(Objective):
 
 
 def _languages(init: str | None, corpus: Corpus) -> tuple[str, ...]:
-    """Languages of the training data and of the parent model. Empty if those of the parent are unknown."""
+    """Languages of the training data and of the parent model. Empty if the parent's languages are unknown."""
     parent = None if init is None else model_folder.read_card(Path(init))
     inherited: Sequence[str] = () if parent is None else parent.languages
     return () if init is not None and not inherited else tuple(sorted(corpus.languages.union(inherited)))
@@ -245,8 +246,8 @@ def _languages(init: str | None, corpus: Corpus) -> tuple[str, ...]:
 def _initial_model(init: str, tokenizer: Tokenizer) -> MaskedRows:
     """Load the initial model, with the probability space of its training.
 
-    An imported model has the full softmax. If the tokenizer has new ids, their weights start as those of its
-    unknown units.
+    An imported model has the full softmax. If the tokenizer has new ids, their weights start as the weights
+    of its unknown units.
 
     Raises:
         UsageError: the model was fine-tuned.
@@ -254,7 +255,8 @@ def _initial_model(init: str, tokenizer: Tokenizer) -> MaskedRows:
     card = model_folder.read_card(Path(init))
     if card is not None and card.head:
         raise UsageError(
-            f"{init} was fine-tuned, so its masked-LM head no longer fits its body; --init its parent"
+            f"{init} was fine-tuned, so its masked-LM head no longer matches its encoder: give --init the "
+            "model that it was fine-tuned from"
         )
     grows = isinstance(tokenizer, Growing)
     parent_tokenizer = load_tokenizer(init) if grows else tokenizer

@@ -144,8 +144,9 @@ class TrainConfig:
     Args:
         max_steps: stop after this many optimizer steps. Default: 1,000 if no limit is set.
         max_time: time limit of the whole command from the start of the process, such as 90s, 10m or 2h. A
-            fifth is for evaluation, counts and calibration. Reading is never cut: if it takes more than half
-            of the limit, the excess is added. The learning rate decays over the last fifth of the steps.
+            fifth is for evaluation, counts and calibration. Reading the data is never cut short: if it takes
+            more than half of the limit, the limit is extended by the excess. The learning rate decays over
+            the last fifth of the steps.
         epochs: stop after this many passes over the data.
         tokens_per_batch: tokens of one optimizer step, over all processes. Default: depends on the size of
             the model.
@@ -211,7 +212,17 @@ class TrainConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainConfig:
-    """All settings of one pretraining. The same settings and data give the same model."""
+    """All settings of one pretraining. The same settings and data give the same model.
+
+    Args:
+        domain: field of the sequences: code, dna, ehr, logs, protein, text, or the name of a plug-in.
+        tokenizer: how sequences become tokens.
+        masking: which tokens are hidden.
+        model: the architecture of the model and its first weights.
+        data: how the data are read and divided.
+        train: the optimizer, the batches and the limits of the training.
+        seed: seed of all random draws of the training.
+    """
 
     domain: str
     tokenizer: TokenizerConfig

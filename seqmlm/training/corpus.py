@@ -64,7 +64,7 @@ def draw_sample(domain: str, out: Path, *, n: int | None = None, seed: int = 0) 
     Args:
         domain: name of the domain.
         out: folder of the sample. It is created if missing.
-        n: number of records. Default: that of the sample.
+        n: number of records. Default: the number in the sample.
         seed: seed of the random generator.
 
     Raises:
@@ -154,7 +154,7 @@ class CorpusReader:
             return Corpus(self, tokenizer, prepared)
 
     def _tokenizer(self, say: Callable[[str], None]) -> Tokenizer:
-        """The saved tokenizer, that of the initial model, or one trained on the data and cached."""
+        """The saved tokenizer, the tokenizer of the initial model, or a new tokenizer trained on the data."""
         config, data = self.config.tokenizer, self.config.data
         init, kind = self.config.model.init, plugins.tokenizer_class(config.name)
         if (config.path or init) is not None or not kind.traits.trainable:

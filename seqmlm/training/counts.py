@@ -1,7 +1,7 @@
 """Count n-grams in the training data and fit their mixture with the model (`seqmlm.inference.expert`).
 
 The weights of the mixture are fitted on half of some validation records. The mixture is measured on the other
-half. Scores use the mixture if its mean there is lower than that of the model.
+half. Scores use the mixture if its mean there is lower than the model's mean.
 """
 
 from __future__ import annotations

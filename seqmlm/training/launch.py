@@ -111,7 +111,7 @@ class TrainRequest:
 class Plan:
     """A resolved request: settings, name and folder of the run, and whether it resumes an existing run.
 
-    If the training has a time limit and no size is set, the size is first that of the domain. Then
+    If the training has a time limit and no size is set, the size is first the default of the domain. Then
     `sizing.sized_plan` selects one of `candidates`: the same request for every size, the smallest first.
     """
 
@@ -193,7 +193,8 @@ def _new_plan(name: str, config: PretrainConfig, workspace: Workspace) -> Plan:
 
 def longer_command(name: str) -> str:
     """The command that continues a finished run."""
-    return f"{resume_command(name, 'pretrain')} with a higher --max-time (of all its training) or --max-steps"
+    how = "with a higher --max-steps or --max-time (the total over all its training)"
+    return f"{resume_command(name, 'pretrain')}, {how}"
 
 
 def _short_row_config(config: PretrainConfig, processes: int) -> PretrainConfig:

@@ -81,7 +81,9 @@ class Best:
             try:
                 replace_file(self._file, save(module_tensors(rows), {"value": repr(self.value)}))
             except OSError as error:
-                raise StateError(f"cannot write {self._file}: {error}; free space, then --resume") from None
+                raise StateError(
+                    f"cannot write {self._file}: {error}; free space, then run the command with --resume"
+                ) from None
         return values
 
     def restore(self, rows: nn.Module) -> float | None:

@@ -32,7 +32,7 @@ def score_command(model: str, values: Mapping[str, float]) -> str:
 
     Args:
         model: name of the model.
-        values: metrics of the training, including those of the calibrations.
+        values: metrics of the training and of the calibrations.
     """
     rates = [rate for name, rate in values.items() if _SMALLEST.fullmatch(name)]
     rate = max(0.05, math.ceil(100 * min(rates) - 1e-9) / 100) if rates else 1.0

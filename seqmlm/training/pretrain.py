@@ -168,8 +168,8 @@ class Pretraining(TrainingJob):
         if start is not None:
             self.training.loop = self.training.config.loop(start.spent)
             self.say(
-                f"{start.elapsed:.0f} of {start.limit:g} s passed before the first step; training steps get "
-                f"get {start.steps:.0f} s"
+                f"{start.elapsed:.0f} of {start.limit:g} s passed before the first step; the training "
+                f"steps get {start.steps:.0f} s"
             )
         return start
 
@@ -179,7 +179,7 @@ class Pretraining(TrainingJob):
             return ""
         name, cut = self.run.name, ", ".join(time_left.reports)
         return (
-            f"cut short by --max-time {self.deadline.limit:g}s. Done: {cut}. Full calibration: "
+            f"--max-time {self.deadline.limit:g}s cut the work short. Completed: {cut}. Full calibration: "
             f"seqmlm calibrate {name} NORMAL. Full evaluation and counts: {longer_command(name)}"
         )
 

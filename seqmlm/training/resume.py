@@ -110,10 +110,12 @@ def check_name_is_free(name: str, task: TrainingTask, directory: Path, *, longer
     if (directory / REQUESTS[task]).exists():
         how = f"continue it with {resume_command(name, task)}"
         if longer and (directory / FINISHED).exists():
-            how = f"train it longer with {longer}"
+            how = f"train it longer: {longer}"
         raise StateError(f"run {name!r} exists ({directory}): {how}, or take another --name")
     if any((directory / part).exists() for part in _PARTS):
-        raise StateError(f"{name!r} is another run, not {NOUNS[task]} ({directory}): take another --name")
+        raise StateError(
+            f"{name!r} is a run of another kind, not {NOUNS[task]} ({directory}): take another --name"
+        )
 
 
 def check_unchanged(
@@ -143,7 +145,8 @@ def check_unchanged(
     ]
     if changed:
         raise StateError(
-            f"run {name!r} was started with other values of {', '.join(changed)}: give the same ones, or "
+            f"run {name!r} was started with other values of {', '.join(changed)}: give the original "
+            "values, or "
             f"{alternative}"
         )
 

@@ -143,7 +143,7 @@ class TrainingRun:
             yield
         except (OSError, SafetensorError) as error:
             raise StateError(
-                f"cannot write {self.directory}: {error}; free space, then `{self.remedy}`"
+                f"cannot write {self.directory}: {error}; free space, then run `{self.remedy}`"
             ) from None
 
     @contextmanager
@@ -155,7 +155,9 @@ class TrainingRun:
         try:
             yield
         except UnreachableError as error:
-            raise StateError(f"{error}; the model is in {folder}: then `{self.remedy}`") from None
+            raise StateError(
+                f"{error}; the model is safe in {folder}: once the registry is reachable, run `{self.remedy}`"
+            ) from None
 
     def version_folder(self, steps: int) -> Path:
         """The folder of the model. If the run was extended, the earlier version keeps its folder."""

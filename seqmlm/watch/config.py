@@ -26,8 +26,8 @@ class WatchConfig(ScoringRequest):
         paths: files to watch, or quoted patterns of files.
         out: write the rows to this file of JSON lines instead of stdout.
         max_latency: DURATION: write each row at most this long after its line, such as 0.5s.
-        ignore: file with one regular expression per line; alarms whose least expected line or template
-            matches one open no incident.
+        ignore: file with one regular expression per line. An alarm opens no incident if its least expected
+            line or template matches one of them.
         quiet: DURATION: an incident is over if its file raises no alarm for this time, such as 10m.
         webhook: URL: post each incident to this address until it is accepted; the token is read from
             SEQMLM_WEBHOOK_TOKEN.
@@ -98,9 +98,9 @@ class WatchConfig(ScoringRequest):
 
     def _check_notices(self) -> None:
         if self.metrics_host != LOOPBACK and self.metrics_port is None:
-            raise UsageError("metrics_host needs --metrics-port, which is not given")
+            raise UsageError("metrics_host has no effect without --metrics-port: add --metrics-port")
         if self.webhook_format != "plain" and not self.webhook:
-            raise UsageError("--webhook-format needs --webhook, which is not given")
+            raise UsageError("--webhook-format has no effect without --webhook: add --webhook")
         if len(self.webhook) > 1:
             raise UsageError(
                 "only one --webhook is possible: let its receiver forward incidents, like Alertmanager, or "

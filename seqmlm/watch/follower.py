@@ -415,7 +415,10 @@ class Follower:
             content.close()
             return []
         if not content.packed and (codec := marked_encoding(content.read(0, 4))):
-            self._say(f"{path} is {codec.upper()} text, so its lines are read as (binary): convert it")
+            self._say(
+                f"{path} is {codec.upper()} text, so each of its lines is scored as "
+                "'(binary)': write the log as UTF-8"
+            )
         return self._begin(name or path, content, now)
 
     def _is_left_out(self, content: Content) -> bool:

@@ -83,8 +83,8 @@ def continued(stored: Mapping[str, Any], request: Mapping[str, Any], out: Path) 
         )
     if stored.get("sensitive", request.get("sensitive")) != request.get("sensitive"):
         raise StateError(
-            f"cannot continue {out}: only one of the two models is for sensitive data; name another file "
-            "with --out"
+            f"cannot continue {out}: the earlier model and this model differ: one is for sensitive data, the "
+            "other is not; name another file with --out"
         )
     earlier, judges = judges_of(stored), judges_of(request)
     last, notes = next(reversed(earlier), None), list[str]()
@@ -92,7 +92,7 @@ def continued(stored: Mapping[str, Any], request: Mapping[str, Any], out: Path) 
         if reference == last and earlier[last] != digests:
             notes.append(f"{reference} has changed, and scores later rows in its new state")
         elif last is not None and earlier[last] != digests:
-            notes.append(f"{reference} scores later rows, {last} scored the earlier ones")
+            notes.append(f"{reference} scores the rows from here on, {last} scored the earlier rows")
     if stored.get("calibration"):
         notes.append("the model's calibration replaces the rolling calibration of this stream")
     for reference, digests in reversed(earlier.items()):

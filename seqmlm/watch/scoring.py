@@ -229,8 +229,8 @@ def _send(webhook: Webhook | None, queue: NoticeQueue, progress: Progress, stack
     for name, states in queue.counts().items():
         if states["waiting"] and (webhook is None or name != webhook.name):
             progress.message(
-                f"{states['waiting']:,} notices wait for webhook {name}, which is not the current --webhook: "
-                "they are kept until it is"
+                f"{states['waiting']:,} notices are stored for webhook {name}, which is not the current "
+                f"--webhook; they are sent when a watch uses {name} again"
             )
     if webhook is None:
         return

@@ -197,7 +197,7 @@ class Timeline:
     # in sentences
 
     def p_sentence(self) -> str:
-        """A sentence that compares the p-values with those of normal rows; "" if none can be shown."""
+        """A sentence that compares the p-values with p-values of normal rows; "" if none can be shown."""
         if self.sensitive:
             return ""
         return period_sentence(int(self.p_counts.sum()), self.half, int(self.low.sum()))

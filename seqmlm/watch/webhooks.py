@@ -96,7 +96,7 @@ def parse_webhook(url: str, style: str = "plain", token: str = "") -> Webhook:
         raise UsageError(f"--webhook-format cannot be {style!r}{nearest(style, FORMATS)}")
     token = token.strip()
     if not token.isascii() or len(token.split()) > 1:
-        raise UsageError(f"{TOKEN} must be one token of ASCII characters without spaces, for the --webhook")
+        raise UsageError(f"{TOKEN} must be a token of ASCII characters without spaces")
     parts = _address(url)
     host = parts.netloc.rpartition("@")[2].lower()
     path = parts.path if parts.path.strip("/") else _PATHS[style] or parts.path

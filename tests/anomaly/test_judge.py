@@ -321,7 +321,7 @@ def test_only_sorted_columns_are_held() -> None:
 
 def test_a_state_that_cannot_be_read_says_so() -> None:
     state, arrays = Normal.fit({"a": np.arange(9)}, np.ones(9), seed=0).to_state()
-    with pytest.raises(StateError, match="no fusion 'mean'"):
+    with pytest.raises(StateError, match="unknown fusion 'mean'"):
         Normal.from_state({**state, "fusion": "mean"}, arrays)
     with pytest.raises(StateError, match="incomplete"):
         Normal.from_state(state, {})

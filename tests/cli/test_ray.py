@@ -28,7 +28,7 @@ def asked(tmp_path: Path, workspace: Path) -> tuple[str, ...]:
 def test_what_makes_no_sense_is_refused(seqmlm: Run, asked: tuple[str, ...], tmp_path: Path) -> None:
     out = ("ray", "--out", tmp_path / "parts", "--")
     seqmlm(*out, "scor", *asked[1:]).refused(2, "no command 'scor'")
-    seqmlm(*out, *asked, "--shard=0/2").refused(2, "--shard: shares have their own")
+    seqmlm(*out, *asked, "--shard=0/2").refused(2, "remove --shard from the command")
 
 
 def test_without_ray_a_sentence_says_what_to_install(

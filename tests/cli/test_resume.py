@@ -113,7 +113,7 @@ def test_a_run_that_cannot_be_resumed_is_named(training: Training) -> None:
     training("--resume", "theirs").refused(4, f"continue it with seqmlm {other} --resume theirs")
     training("--resume", "nobody").refused(4, "there is no run 'nobody' to resume")
     training("--resume=nobody", "--name", "theirs").refused(2, "two different runs")
-    training(*training.words, "--name", "theirs").refused(4, "is another run, not a ")
+    training(*training.words, "--name", "theirs").refused(4, "is a run of another kind, not a ")
     assert [path.name for path in folder.iterdir()] == [REQUESTS[TASKS[other]]]
 
 
@@ -129,7 +129,9 @@ def test_a_fine_tuning_that_was_begun_before_its_settings_were_complete(
     for name in ("max_time", "rivals", "table"):
         del settings[name]
     file.write_text(yaml.safe_dump(settings, sort_keys=False))
-    training("--resume", "old", "--set", "patience=9").refused(4, "other values of patience: give the same")
+    training("--resume", "old", "--set", "patience=9").refused(
+        4, "other values of patience: give the original"
+    )
     training("--resume", "old", "--rivals", "off").ok()
     assert training.weights("old") == training.weights("whole")
     file.write_text("[]\n")

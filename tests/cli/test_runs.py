@@ -140,7 +140,7 @@ def test_a_damaged_registry_is_made_anew(two_runs: Path, seqmlm: Run, tmp_path: 
     assert (done.code, done.out.split()) == (0, ["one:1", "two:1"])
     aside = two_runs / "seqmlm.db.damaged"
     assert f"it was moved to {aside}" in done.err
-    assert "aliases except champion" in done.err
+    assert "champion is now the first version of each name" in done.err
     assert aside.read_bytes() == damaged
     found = seqmlm("models", "list", "--json").json
     assert {(one["name"], one["version"], *one["aliases"]) for one in found} == {
@@ -206,7 +206,7 @@ def test_db(seqmlm: Run, workspace: Path) -> None:
 def test_doctor(seqmlm: Run, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = seqmlm("doctor").ok()
     assert "no problems found" in done.out
-    assert re.search(r"^  tree-sitter +installed: needed to parse Java", done.out, re.MULTILINE)
+    assert re.search(r"^  tree-sitter +installed; needed to parse Java", done.out, re.MULTILINE)
     monkeypatch.setenv("SEQMLM_DATABASE_URL", "mysql://x/y")
     done = seqmlm("doctor", "--json").refused(4)
     assert len(done.json["problems"]) == 1

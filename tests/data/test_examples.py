@@ -146,7 +146,7 @@ def test_an_unknown_part_is_told() -> None:
     problems = Problems()
     (one,) = read([record({"TARGET": "x", "set": "fold 3"})], problems)
     assert one.part is None
-    assert problems.counts == {"a part of the data that is none of train, validation and test": 1}
+    assert problems.counts == {"an unknown split, other than train, validation or test: ignored": 1}
     assert read([record({"set": "fold 3"})], columns=["set"])[0].part is None
 
 
@@ -192,7 +192,10 @@ def test_a_table_of_labels(name: str, text: str, options: dict[str, Any], tmp_pa
     found = read(RECORDS, problems, labels=str(path), **options)
     assert [(one.record.id, one.label) for one in found] == [("a", "p"), ("c", "q")]
     assert [one.part for one in found] == (["train", "test"] if "set" in text else [None, None])
-    assert problems.counts == {"a label of no record": 1, "a record without a label, left out": 1}
+    assert problems.counts == {
+        "a label whose id matches no record, ignored": 1,
+        "a record without a label, left out": 1,
+    }
 
 
 @pytest.mark.parametrize(
@@ -201,21 +204,25 @@ def test_a_table_of_labels(name: str, text: str, options: dict[str, Any], tmp_pa
         (
             "id,y,z\na,p,q\n",
             {},
-            r"l.csv:2: no one column of labels \(name it with --label; there are: id, y, z\)",
+            r"l.csv:2: several columns .* label \(choose one with --label; the columns are: id, y, z\)",
         ),
-        ("id,y\na,p\na,q\n", {}, "l.csv:3: an id that has a label already"),
+        ("id,y\na,p\na,q\n", {}, "l.csv:3: a second label for the same id"),
         ("id,y\na,\n", {}, "l.csv:2: field 'y': no label"),
         (
             "id,why\na,p\n",
             {"columns": ["wy"]},
-            "l.csv:2: field 'wy': no such column .name it with --label; there are: id, why",
+            "l.csv:2: field 'wy': no such column .name it with --label; the columns are: id, why",
         ),
         (
             "name,y\na,p\n",
             {"pair": "other", "columns": ["y"]},
             "field 'other': no such column .name it with --pair",
         ),
-        ("id,y\nz,p\n", {}, "none of its ids is that of a record .compare them: 'z' there, 'a' here"),
+        (
+            "id,y\nz,p\n",
+            {},
+            "no id in this file matches the id of a record .compare the ids: 'z' in this file, 'a' in",
+        ),
         ("id,y\n", {}, "l.csv: no labels"),
     ],
 )
@@ -276,11 +283,11 @@ def test_letters_of_a_document_that_was_cut(tmp_path: Path) -> None:
     [
         ({"a": "HH"}, None, r"l.fa:1: fewer labels than characters \(2 labels for 3 characters\)"),
         ({"b": "HHH", "a": "HHHH"}, None, "l.fa:3: more labels than characters"),
-        ({"a": "HHH"}, {"a": "11"}, "m.fa:1: a mask of another length than its labels"),
-        ({"a": "HHH"}, {"a": "1H0"}, "m.fa:1: a mask of something other than 0 and 1"),
+        ({"a": "HHH"}, {"a": "11"}, "m.fa:1: a mask whose length differs from its labels"),
+        ({"a": "HHH"}, {"a": "1H0"}, "m.fa:1: a mask with letters other than 0 and 1"),
         ({"a": "HHH"}, {"b": "111"}, "l.fa:1: labels without a mask"),
         ({"a": "HHH"}, {"a": "000"}, "l.fa:1: no label .its mask"),
-        ({"z": "HHH"}, None, "l.fa: none of its ids"),
+        ({"z": "HHH"}, None, "l.fa: no id in this file"),
     ],
 )
 def test_bad_letters(

@@ -151,7 +151,7 @@ def test_line_ends_of_old_macs_are_read_and_noted(tmp_path: Path) -> None:
     problems = Problems()
     path = written(tmp_path / "bad", b"one\rtwo\rthree")
     assert list(lines(path, problems)) == [(1, "one"), (2, "two"), (3, "three")]
-    assert problems.counts == {"lines that end only in CR (old Macs)": 1}
+    assert problems.counts == {"lines that end only in CR (old Macs), read as lines": 1}
     path = written(tmp_path / "bad", b"50%\r100%\ndone\r\n")  # a CR inside a line is its own
     assert list(lines(path, Problems())) == [(1, "50%\r100%"), (2, "done")]
 

@@ -63,7 +63,7 @@ def test_what_does_not_follow_is_counted_by_its_scheme() -> None:
 
 @pytest.mark.parametrize("tag", ["NOUN", "B", "B-", "X-LOC", "o"])
 def test_a_tag_of_no_scheme_is_refused(tag: str) -> None:
-    with pytest.raises(DataError, match=r"a\.txt:3: a tag that begins or continues no entity"):
+    with pytest.raises(DataError, match=r"a\.txt:3: not a tag of entities"):
         entities(["O", tag], source="a.txt", line=3)
     assert scheme_of(["O", "B-LOC", tag]) is None
 

@@ -251,7 +251,7 @@ def test_a_table_that_is_in_no_file_is_not_larger_than_the_model(tmp_path):
     load(tmp_path)
     values = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**values, "max_position_embeddings": 10**12}))
-    with pytest.raises(StateError, match="its settings need 10000"):
+    with pytest.raises(StateError, match="its settings require 10000"):
         load(tmp_path)
 
 

@@ -58,7 +58,7 @@ def test_a_large_set_is_a_graph_whose_recall_is_measured(monkeypatch: pytest.Mon
 
 
 def test_a_set_that_is_too_small_is_refused() -> None:
-    with pytest.raises(DataError, match="5 neighbours in a set of 4"):
+    with pytest.raises(DataError, match="5 neighbours were requested, but there are only 4"):
         nearest(drawn(5, 0), drawn(5, 0), 5, itself=True)
 
 

@@ -199,7 +199,7 @@ def test_a_card_without_a_checksum_is_refused(folder: Path) -> None:
     values = json.loads((folder / CARD).read_text())
     del values["files"], values["checksum"]
     (folder / CARD).write_text(json.dumps(values))
-    with pytest.raises(StateError, match=r"not that of its checksum.*export or copy the model again"):
+    with pytest.raises(StateError, match=r"checksum does not match.*export or copy the model again"):
         model_folder.load(folder)
 
 

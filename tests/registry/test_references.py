@@ -86,7 +86,7 @@ def test_paths_and_hub_ids_open_no_registry(here: Path, monkeypatch: pytest.Monk
         ("./nothing", StateError, "there is no folder nothing"),
         ("./runs", StateError, "not a model folder"),
         ("x/y/z", StateError, "no model 'x/y/z'"),
-        ("", UsageError, "no model is named"),
+        ("", UsageError, "the model argument is empty"),
         ("a@b@c", StateError, "no model 'a@b@c'"),
     ],
 )

@@ -127,7 +127,7 @@ def test_a_session_ends_when_none_of_its_lines_has_come_for_the_gap() -> None:
 
 
 def test_compressed_and_empty_live_inputs_are_named() -> None:
-    for data, reason in ((b"\x1f\x8b\x08\x00\x00\x00\x00", "as it comes"), (b"", "empty")):
+    for data, reason in ((b"\x1f\x8b\x08\x00\x00\x00\x00", "from a live pipe"), (b"", "empty")):
         with _pipe() as pipe:
             os.write(pipe.end, data)
             os.close(pipe.end)

@@ -248,7 +248,7 @@ def test_a_training_says_what_was_cut_and_how_to_complete_it(
             messages.append(text)
 
     result = pretrain(TrainRequest(domain="protein", name="m", flags=flags), Noted())
-    [cut] = [text for text in messages if text.startswith("cut short by --max-time 200s")]
+    [cut] = [text for text in messages if text.startswith("--max-time 200s cut the work short")]
     assert "seqmlm calibrate m NORMAL" in cut
     assert "seqmlm train --resume m" in cut
     assert result.wall_seconds <= 1.15 * 200

@@ -178,7 +178,7 @@ def test_spans_that_are_none_are_bad(model: Path, texts: Path, tmp_path: Path, s
     spans = tmp_path / "spans.csv"
     spans.write_text("id,start,end\nr0,3,4\nr0,5,5\nr1,2,5\n")
     asked = ("embed", model, texts, "--of", "span", "--set", f"spans={spans}")
-    seqmlm(*asked).refused(3, f"{spans}:3:", "does not end behind its start")
+    seqmlm(*asked).refused(3, f"{spans}:3:", "end is not after its start")
     done = seqmlm(*asked, "--on-error", "skip").ok()
     assert "span without a token of its record" in done.err
     spans.write_text("id,start,end\nr0,3,4\n")
@@ -349,7 +349,7 @@ def test_what_cannot_be_compared_is_refused(
     seqmlm("embed", other, texts, "--set", f"index={index}", "--neighbours", 2).refused(
         2, "vectors with model"
     )
-    seqmlm("embed", model, texts, "--neighbours", 6).refused(3, "6 neighbours in a set of 5")
+    seqmlm("embed", model, texts, "--neighbours", 6).refused(3, "6 neighbours were requested")
     seqmlm("embed", model, texts, "--neighbours", 1, "--set", f"index={texts}").refused(
         3, str(texts), "--out NAME"
     )

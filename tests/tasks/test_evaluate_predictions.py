@@ -129,7 +129,7 @@ def test_a_page_of_what_has_no_measure_or_interval(tmp_path: Path, seqmlm: Run) 
     page = tmp_path / "page.html"
     flat = [{"id": f"r{n}", "truth": n, "prediction": 5.0} for n in range(4)]
     seqmlm("evaluate", jsonl(tmp_path / "p.jsonl", flat), "--report", page, "--set", "draws=20").ok()
-    assert "There is no spearman of 4 predictions: truth or predictions are all alike." in page.read_text()
+    assert "spearman is not defined for 4 predictions, because all true labels" in page.read_text()
     alone = [{"id": "r", "truth": "a", "prediction": "a", "p": {"a": 0.9, "b": 0.1}}]
     seqmlm("evaluate", jsonl(tmp_path / "p.jsonl", alone), "--report", page, "--set", "draws=20").ok()
     assert "accuracy 1.000, 1 prediction." in page.read_text()
@@ -161,7 +161,9 @@ def test_entities_are_those_of_their_records(tmp_path: Path, seqmlm: Run) -> Non
     seqmlm("evaluate", path).refused(3, "p.jsonl:1: field 'truth': the predictions have no truth")
     seqmlm("evaluate", path, "--label-field", "true", "--prevalence", "0.1").refused(2, "is for scores")
     jsonl(path, [{**row, "true": "B-B"} for row in rows])
-    seqmlm("evaluate", path, "--label-field", "true").refused(3, "p.jsonl:1: a truth that is not a class")
+    seqmlm("evaluate", path, "--label-field", "true").refused(
+        3, "p.jsonl:1: a true label that is not a class"
+    )
     jsonl(path, [{**row, "p": None} for row in rows])
     seqmlm("evaluate", path, "--label-field", "true").refused(3, "predict with --level unit")
     few = [{"id": str(n), "prediction": "a", "p": {"a": 1.0, "b": 0.0}, "truth": "a"} for n in range(5)]
@@ -178,12 +180,12 @@ VALUE = {"id": "a", "prediction": 0.5, "truth": 1}
         (VALUE, {"prediction": ""}, "a prediction without numbers"),
         (VALUE, {"prediction": "yes"}, "a prediction without numbers"),
         (VALUE, {"prediction": None}, "a prediction without numbers"),
-        (VALUE, {"truth": [1, 2]}, "a truth of another number of values"),
+        (VALUE, {"truth": [1, 2]}, "a true label with a different number of values"),
         (CLASS, {"p": None}, "a prediction without numbers"),
         (CLASS, {"p": {"a": 1.0}}, "a prediction without numbers"),
-        (CLASS, {"truth": ["a", "b"]}, "a truth of several classes"),
-        (CLASS, {"truth": []}, "a truth of several classes"),
-        (CLASS, {"truth": "c"}, "a truth that is not a class"),
+        (CLASS, {"truth": ["a", "b"]}, "several true classes, or none"),
+        (CLASS, {"truth": []}, "several true classes, or none"),
+        (CLASS, {"truth": "c"}, "a true label that is not a class"),
     ],
 )
 def test_an_odd_row_is_refused_with_its_line(

@@ -206,7 +206,7 @@ def test_two_fine_tunings_are_compared_by_their_predictions(teach: Teach) -> Non
     found = teach.seqmlm(*compare, "few", "--json").ok().json
     assert found["difference"] == pytest.approx(whole["macro_f1"] - few["macro_f1"])
     teach(data, f"{options} other --set seed=1").ok()
-    teach.seqmlm(*compare, "other").refused(2, "on other records")
+    teach.seqmlm(*compare, "other").refused(2, "on different records")
 
 
 @pytest.mark.parametrize("kind", ["class", "tags"])
@@ -258,7 +258,7 @@ def test_boosting_finds_what_only_a_table_knows(teach: Teach) -> None:
     jsonl(beside, [{"id": row["id"], "copied": row["y"]} for row in twice])
     teach(twice, "--label y", "--table", beside).refused(3, "no column besides ids and labels")
     jsonl(beside, [{**row, "id": f"x{n}"} for n, row in enumerate(table)])
-    teach(twice, "--label y", "--table", beside).refused(3, "none of its ids")
+    teach(twice, "--label y", "--table", beside).refused(3, "no id in this table")
 
 
 @pytest.mark.parametrize(
@@ -402,7 +402,9 @@ def test_several_trainings_are_children_of_one_run(teach: Teach) -> None:
     compared = {"test/accuracy", "test/auroc", "test/macro_f1", "test/mean"}
     assert {name for name in run.data.metrics if name.startswith("test/")} == compared
     assert float(run.data.tags["test/sd"]) == pytest.approx(done["sd"], rel=1e-5)
-    assert run.data.tags["mlflow.note.content"].startswith("40 examples taught three:1 'y'")
+    assert run.data.tags["mlflow.note.content"].startswith(
+        "three:1 was trained on 40 examples to predict 'y'"
+    )
     [read] = run.inputs.dataset_inputs
     assert read.dataset.name == run.data.params["data"] == Path(str(data[1])).name
     assert "training.html" in {one.path for one in client.list_artifacts(parents[0])}
@@ -425,7 +427,12 @@ BAD: dict[str, tuple[Rows, str, int, str]] = {
     ),
     "a label is missing": ([*ROWS[:5], {**ROWS[5], "y": None}], "--label y", 3, "t.jsonl:6"),
     "one class": ([{**row, "y": "a"} for row in ROWS], "--label y", 3, "one class only: 'a'"),
-    "a class of one": ([{**ROWS[0], "y": "rare"}, *ROWS[1:]], "--label y", 3, "class of one example: 'rare'"),
+    "a class of one": (
+        [{**ROWS[0], "y": "rare"}, *ROWS[1:]],
+        "--label y",
+        3,
+        "class with only one example: 'rare'",
+    ),
     "commas": ([{**row, "y": f"{n},5"} for n, row in enumerate(ROWS)], "--label y", 3, "write a point: 0.5"),
     "ids": ([{**row, "y": f"id{n}"} for n, row in enumerate(ROWS)], "--label y", 3, "names the records"),
     "values of words": (ROWS, "--label y --task value", 3, "t.jsonl:1"),
@@ -452,7 +459,9 @@ def test_few_classes_are_named_with_their_counts(teach: Teach) -> None:
     asked = f"--label y {BRIEF} --tune none"
     done = teach(rows, f"{asked} --name named --json").ok()
     assert "class: 3 classes ('Good' 22, 'bad' 8, 'good' 30); 48 examples to train on" in done.err
-    assert done.json["notes"] == {"a class that differs from another one in case only": 1}
+    assert done.json["notes"] == {
+        "a class whose name differs from another class only in upper and lower case: both are kept apart": 1
+    }
     teach.models = {"people": text_model(teach.home / "people", sensitive=True)}
     done = teach(rows, f"{asked} --name people --json", model="people").ok()
     assert "class: 3 classes; 48 examples to train on" in done.err
@@ -470,8 +479,8 @@ def test_a_class_of_one_example_may_be_left_out(teach: Teach) -> None:
 def test_records_that_are_in_training_do_not_test(teach: Teach) -> None:
     test = jsonl(teach.home / "test.jsonl", [*ROWS[:3], {"text": "bark bark bark dogs dogs dogs", "y": "no"}])
     asked = f"--label y {BRIEF} --test {test}"
-    teach(ROWS, asked).refused(3, "3 of 4 test examples are in training")
-    teach(ROWS, asked.replace("--test", "--valid")).refused(3, "of 4 validation examples are in training")
+    teach(ROWS, asked).refused(3, "3 of 4 test examples, or other members")
+    teach(ROWS, asked.replace("--test", "--valid")).refused(3, "of 4 validation examples, or other members")
     message = teach(ROWS, asked).refused(3).err
     assert all(f"{test}:{line} repeats " in message for line in (1, 2, 3))
     assert re.search(rf"{re.escape(str(test))}:2 repeats \S+:2[;)]", message.replace("\n", " "))
@@ -615,7 +624,7 @@ def test_what_is_another_run_is_not_written_over(teach: Teach) -> None:
     (runs / "english").mkdir(parents=True)
     (runs / "english/config.yaml").write_text("domain: text\n")
     for more in ("", "--resume"):
-        teach(ROWS, f"{asked} english {more}").refused(4, "is another run")
+        teach(ROWS, f"{asked} english {more}").refused(4, "is a run of another kind")
     assert [one.name for one in (runs / "english").iterdir()] == ["config.yaml"]
     teach(ROWS, f"{asked} z --seeds 2").ok()
     shutil.rmtree(runs / "z")
@@ -626,7 +635,7 @@ def test_what_is_another_run_is_not_written_over(teach: Teach) -> None:
         begun.write_text(begun.read_text().replace("patience: 4\n", ""))  # before that could be said
         done = teach(ROWS, f"{asked} one --resume {more}")
         done.refused(4, "other values of patience") if more else done.ok()
-    teach(ROWS[:-1], f"{asked} one --resume").refused(4, "of data: give the same ones, or")
+    teach(ROWS[:-1], f"{asked} one --resume").refused(4, "of data: give the original values, or")
 
 
 def test_what_decides_when_to_stop_does_not_test(teach: Teach) -> None:

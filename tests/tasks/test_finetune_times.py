@@ -138,11 +138,11 @@ FIRST = "p0,2030-01-01,true"
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ("p0,never,true", "labels.csv:3: field 'prediction_time': no time"),
+        ("p0,never,true", "labels.csv:3: field 'prediction_time': not a time"),
         ("p0,1990-01-01,true", "labels.csv:3: field 'prediction_time': a time before the first event"),
-        ("p1,2030-01-01,perhaps", "labels.csv:3: field 'boolean_value': no truth value"),
+        ("p1,2030-01-01,perhaps", "labels.csv:3: field 'boolean_value': neither true nor false"),
         ("p1,2030-01-01,", "labels.csv:3: field 'boolean_value': no label"),
-        (FIRST, "labels.csv:3: a subject at a time that was there"),
+        (FIRST, "labels.csv:3: a second label for the same subject and time"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_in_its_line(
@@ -159,7 +159,7 @@ def test_subjects_without_data_are_counted(folder: Path, tmp_path: Path, seqmlm:
     strangers = [(f"q{n}", "2030-01-01", "true") for n in range(12)]
     labels = written(tmp_path / "labels.csv", [*(one[:3] for one in asked), *strangers], NAMES)
     done = seqmlm(*learnt(folder, "--label-file", labels, "--rivals", "off", "--json")).ok()
-    assert done.json["notes"]["a label of no record"] == 12
+    assert done.json["notes"]["a label whose id matches no record, ignored"] == 12
     done = seqmlm(*learnt(folder, "--label-file", written(labels, strangers, NAMES), "--name", "none"))
     done.refused(3, "none of its subjects")
     again = ("predict", "learnt", folder / "events.csv", "--set", f"labels={labels}", "--out", "o.jsonl")
@@ -174,13 +174,13 @@ def test_nothing_of_few_people_is_shown(folder: Path, tmp_path: Path, seqmlm: Ru
     labels = written(tmp_path / "l.csv", [one[:3] for one in asked], NAMES)
     data = ("finetune", folder / "cohort", "--train", few, "--label-file", labels, "--set", "epochs=1")
     done = seqmlm(*data, "--name", "few").ok()
-    assert "<11 examples taught few:1" in " ".join(done.out.split())
+    assert "few:1 was trained on <11 examples" in " ".join(done.out.split())
     told = seqmlm(*data, "--name", "again", "--json").ok()
     assert told.json["train"] == told.json["items"] == "<11"
     told = seqmlm("predict", "few", few, "--out", tmp_path / "p.jsonl").ok()
     assert "<11 records" in told.err + told.out
     assert not [one for one in people if f"{one.subject} " in told.err + told.out + done.err + done.out]
-    seqmlm(*data, "--test", few, "--name", "shared").refused(3, "some test examples are in training")
+    seqmlm(*data, "--test", few, "--name", "shared").refused(3, "are also in the training data")
 
 
 def test_a_field_without_times(tmp_path: Path, seqmlm: Run) -> None:

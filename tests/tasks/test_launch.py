@@ -105,7 +105,7 @@ def test_a_new_run_gets_a_name_and_a_taken_one_is_refused(tmp_path: Path) -> Non
         plan(TrainRequest(domain="protein", name="taken"), workspace)
     _saved_run(tmp_path, "done")
     (workspace.run_dir("done") / FINISHED).write_text("{}")
-    with pytest.raises(StateError, match=r"longer with seqmlm train --resume done with a higher --max-time"):
+    with pytest.raises(StateError, match=r"longer: seqmlm train --resume done, with a higher --max-steps"):
         plan(TrainRequest(domain="protein", name="done"), workspace)
     for name in ("taken", "fresh"):
         request = TrainRequest(domain="protein", name=name, resume="auto")

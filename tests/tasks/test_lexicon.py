@@ -62,7 +62,7 @@ def test_three_classes() -> None:
         (("--label", "stars"), 3, "no column 'stars'"),
         (("--label", "text", "--set", "least=99"), 3, "no word occurs in 99 texts"),
         (("--label", "liked", "--top", "0"), 2, "top and least must be at least 1"),
-        (("--label", "liked", "--domain", "ehr"), 2, "are data about people"),
+        (("--label", "liked", "--domain", "ehr"), 2, "has data about people"),
     ],
 )
 def test_what_makes_no_sense_is_refused(

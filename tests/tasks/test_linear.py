@@ -136,15 +136,15 @@ def test_a_training_goes_on(seqmlm: Run, alignment: Path, tracked_workspace: Pat
 
 def test_rows_of_another_length_are_refused(seqmlm: Run, alignment: Path, tracked_workspace: Path) -> None:
     seqmlm(*LINEAR, alignment, "--name", "fam").refused(
-        3, "family.fasta:", "but a linear model reads rows of", "--option gaps=keep"
+        3, "family.fasta:", "but this linear model reads rows of", "--option gaps=keep"
     )
     seqmlm(*LINEAR, alignment, "--name", "fam", "--max-steps", 2, "--set", "data.on_error=skip").ok()
     other = fasta(tracked_workspace / "other.fasta", ["ACDEFDEFG", "ACDEFG"])
     scored = seqmlm("score", "fam", other)
-    scored.refused(3, "other.fasta:3: a row of 6 units, but a linear model reads rows of 9")
+    scored.refused(3, "other.fasta:3: a row has 6 units, but this linear model reads rows of 9 units")
     removed = written(tracked_workspace / "removed.txt", "A1del\n")
     gone = seqmlm("variants", "fam", removed, "--wildtype", fasta(tracked_workspace / "wt.fa", ["ACDEFDEFG"]))
-    gone.refused(3, "a row of 8 units")
+    gone.refused(3, "a row has 8 units")
 
 
 def test_variants_of_a_protein_are_those_of_its_row_of_the_family(
@@ -241,7 +241,7 @@ def test_an_aligned_rna_family_gives_its_stems(seqmlm: Run, tracked_workspace: P
     assert loaded.tokenizer.units.facts.strands is None, "nor are counts beside the model of both strands"
     assert row["pll"] == pytest.approx(by_hand(loaded.rows, few[0], dict(zip("ACGU", range(4), strict=True))))
     long = seqmlm("score", "rna", written(tracked_workspace / "long.fa", ">a\nACGT\n"))
-    long.refused(3, "a row of 4 units, but a linear model reads rows of 31")
+    long.refused(3, "a row has 4 units, but this linear model reads rows of 31 units")
 
 
 def row_of(stems: str, rng: np.random.Generator) -> str:

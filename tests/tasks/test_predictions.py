@@ -99,10 +99,10 @@ def other_names(one: Predictions) -> Predictions:
 
 
 REFUSED = {
-    other_ids: "tested on other records",
-    fewer: "tested on other records (60 and 59 items)",
+    other_ids: "tested on different records",
+    fewer: "tested on different records (60 and 59 items)",
     other_truth: "true labels of the same records differ",
-    other_names: "the other has others",
+    other_names: "the other predicts different labels",
 }
 
 

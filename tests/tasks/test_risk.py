@@ -140,9 +140,19 @@ def test_codes_are_patterns(folder: Path, tmp_path: Path, seqmlm: Run):
 @pytest.mark.parametrize(
     ("labels", "more", "code", "said"),
     [
-        ("subject_id,prediction_time\np1,never\n", (), 3, "labels.csv:2: field 'prediction_time': no time"),
+        (
+            "subject_id,prediction_time\np1,never\n",
+            (),
+            3,
+            "labels.csv:2: field 'prediction_time': not a time",
+        ),
         ("subject_id,when\np1,2020-01-01\n", (), 3, "no such field"),
-        ("subject_id,prediction_time,boolean_value\np1,2020-01-01,perhaps\n", (), 3, "no truth value"),
+        (
+            "subject_id,prediction_time,boolean_value\np1,2020-01-01,perhaps\n",
+            (),
+            3,
+            "neither true nor false",
+        ),
         ("subject_id,prediction_time\n", (), 3, "no labels"),
         (None, ("--gap", "soon"), 2, "--gap must be a duration"),
         (None, ("--code", "DRUG//gold"), 2, "the model has no code 'DRUG//gold'"),

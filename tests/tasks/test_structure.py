@@ -380,7 +380,7 @@ def test_units_that_cannot_be_moved_are_refused_before_anything_is_written(
     )
     for asked in (("--out", out), ("--set", "dry_run=true")):
         done = seqmlm("structure", folder, table, "--set", "null=3", *asked)
-        done.refused(2, "not possible in these sequences; leave out null")
+        done.refused(2, "not possible in these sequences; leave out --set null")
     assert not out.exists()
 
 
@@ -436,9 +436,9 @@ def test_a_checkpoint_of_transformers_has_the_maps_of_transformers(
         (
             {"out": Path("out"), "truth": Path("empty.json")},
             DataError,
-            "this truth has none of the sequences",
+            "no sequence of the input is in this truth file",
         ),
-        ({"together": True}, UsageError, "has no names for units: remove together"),
+        ({"together": True}, UsageError, "has no names for units: leave out --set together"),
         ({"paths": ("empty.fasta",), "truth": Path("empty.json")}, DataError, "the file is empty"),
     ],
 )

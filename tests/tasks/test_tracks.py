@@ -90,11 +90,11 @@ def test_bases_of_a_contig_in_blocks_are_a_track(
     same = f">c0\n{contigs['c0']}\n>c0\n{contigs['c1'] * 10}\n"
     twice = written(tmp_path / "t.fa", same)
     seqmlm("predict", "peaks", twice, "--out", tmp_path / "q.bg").refused(
-        3, f"{twice}:3: a name that another"
+        3, f"{twice}:3: a name that two sequences"
     )
     blocks = ("predict", "peaks", twice, "--option", "block=64", "--on-error", "skip", "--json")
     done = seqmlm(*blocks, "--out", tmp_path / "q.bg").ok().json
-    assert done["notes"]["a name that another sequence has, of which a bedGraph has one"] == 24
+    assert done["notes"]["a name that two sequences share, which a bedGraph cannot tell apart"] == 24
     assert len(values((tmp_path / "q.bg").read_text())) == 150
     spaced = written(tmp_path / "s.fa", f">c 0\tx\n{contigs['c0']}\n>d\te\n{contigs['c1']}\n")
     seqmlm("predict", "peaks", spaced, "--out", tmp_path / "q.bg").refused(
@@ -129,5 +129,5 @@ def test_words_and_their_tags_are_conll(workspace: Path, tmp_path: Path, seqmlm:
     told = [line.split("\t") for line in (tmp_path / "y.conll").read_text().strip().split("\n")]
     assert [word for word, _ in told] == ["the", "cat", "\u200b", "sees", "a", "dog"]
     assert [tag == "_" for _, tag in told] == [n == 2 for n in range(6)]
-    assert done["notes"] == {"a unit without a token, of which nothing is predicted": 1}
+    assert done["notes"] == {"a unit without a token, which gets no prediction": 1}
     assert sum(done["predicted"].values()) == done["n"] == 5

@@ -103,7 +103,7 @@ def test_what_was_not_taken_is_posted_by_the_next_process(config: WatchConfig) -
     assert [one["waiting"] for one in _counts(config).values()] == [1]
 
     alone, said = replace(config, webhook=()), Said()
-    follow(alone, lambda: said.has("1 notices wait for webhook http://127.0.0.1"), said)
+    follow(alone, lambda: said.has("1 notices are stored for webhook http://127.0.0.1"), said)
 
     with Receiver(port=port) as receiver:
         follow(config, lambda: bool(receiver.posted) and _rows(config) == 2)

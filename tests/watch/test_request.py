@@ -44,13 +44,13 @@ def test_the_same_model_goes_on_without_a_word() -> None:
 
 def test_another_version_and_another_calibration_are_told_and_kept() -> None:
     newer = continued(request(), request("app:2", "2"), OUT)
-    assert newer.notes == ["app:2 scores later rows, app:1 scored the earlier ones"]
+    assert newer.notes == ["app:2 scores the rows from here on, app:1 scored the earlier rows"]
     assert newer.recalibrated
     assert list(newer.request[JUDGES]) == ["app:1", "app:2"]
     changed = continued(newer.request, request("app:2", "3"), OUT)
     assert changed.notes == ["app:2 has changed, and scores later rows in its new state"]
     back = continued(changed.request, request("app:1", "1"), OUT)
-    assert back.notes == ["app:1 scores later rows, app:2 scored the earlier ones"]
+    assert back.notes == ["app:1 scores the rows from here on, app:2 scored the earlier rows"]
     assert list(back.request[JUDGES]) == ["app:2", "app:1"]
 
 
@@ -76,7 +76,7 @@ def test_removed_settings_are_dropped_with_a_message_or_refused_with_a_remedy() 
     alias = earlier(model="app@live")
     del alias["model file"]
     assert continued(alias, request("app:2", fpr=0.01), OUT).notes == [
-        "app:2 scores later rows, app@live scored the earlier ones"
+        "app:2 scores the rows from here on, app@live scored the earlier rows"
     ]
     with pytest.raises(StateError, match=r"its rows came from the systemd journal .*another --out"):
         continued(earlier(source="journald -u a", files=["/x"]), request(fpr=0.01), OUT)
@@ -89,7 +89,7 @@ def test_removed_settings_are_dropped_with_a_message_or_refused_with_a_remedy() 
         (request(), "fpr was 0.01 and is not given"),
         (request(fpr=0.01, level="line"), "level was not given and is line"),
         (request(fpr=0.01, options={"window": 8}), "options window is new"),
-        (request(fpr=0.01, sensitive=True), "only one of the two models is for sensitive data"),
+        (request(fpr=0.01, sensitive=True), "one is for sensitive data, the other is not"),
     ],
 )
 def test_other_settings_are_refused(later: dict[str, Any], sentence: str) -> None:

@@ -244,13 +244,13 @@ HOOK = {"webhook": ("http://h",)}
         ({**HOOK, "fpr": None}, "--webhook needs alarms"),
         ({"webhook": ("h",)}, "is an address such as"),
         ({**HOOK, "webhook_format": "xml"}, "cannot be 'xml'"),
-        ({"webhook_format": "alertmanager"}, "--webhook, which is not given"),
+        ({"webhook_format": "alertmanager"}, "no effect without --webhook"),
         (
             {"webhook": ("http://h/a", "http://h/b")},
             "only one --webhook is possible: let its",
         ),
         ({"metrics_port": 70_000}, "70000 of 127.0.0.1 cannot be used"),
-        ({"metrics_host": "0.0.0.0"}, "--metrics-port, which is not given"),
+        ({"metrics_host": "0.0.0.0"}, "no effect without --metrics-port"),
     ],
 )
 def test_requests_that_make_no_sense(logs: Path, changed: dict[str, Any], told: str) -> None:

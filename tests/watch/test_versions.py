@@ -113,7 +113,8 @@ def test_a_newer_version_goes_on_in_the_middle_of_a_window(
     assert [row["model"] for row in rows] == ["app:1", "app:1", "app:2", "app:2"]
     assert all(row["calibrated"] for row in rows)
     assert said.has("app:") == [
-        f"continuing {config.out} after 2 rows; app:2 scores later rows, app:1 scored the earlier ones"
+        f"continuing {config.out} after 2 rows; app:2 scores the rows from here on, app:1 scored "
+        "the earlier rows"
     ]
     assert (summary.items, summary.figures["rows"]) == (4, 4)
     assert {timeline(model).streams[0].rows for model in ("app", "app:1", "app:2", "app@live")} == {4}
@@ -155,7 +156,7 @@ def test_a_model_of_another_name_goes_on(config: WatchConfig, second: str) -> No
     write(_log(config), windows(range(2, 4)))
     said = Said()
     follow(replace(config, model=second), 4, said)
-    assert said.has(f"{second} scores later rows, app:1 scored the earlier ones")
+    assert said.has(f"{second} scores the rows from here on, app:1 scored the earlier rows")
     assert [row["line"] for row in rows_of(config)] == [1, 5, 9, 13]
     assert [row["model"] for row in rows_of(config)] == ["app:1"] * 2 + [second] * 2
 
@@ -173,7 +174,7 @@ def test_a_version_that_cannot_judge_is_refused_and_nothing_is_lost(
     with pytest.raises(StateError, match="needs a calibration"):
         watch_files(config)
     register(sensitive_copy(first, tmp_path / "sensitive"))
-    with pytest.raises(StateError, match="only one of the two models is for sensitive data"):
+    with pytest.raises(StateError, match="one is for sensitive data, the other is not"):
         watch_files(config)
     follow(replace(config, model="app:1"), 4)
     assert [row["line"] for row in rows_of(config)] == [1, 5, 9, 13]

@@ -86,8 +86,8 @@ def test_a_format_or_token_that_cannot_be_is_refused_without_the_token() -> None
     for style, token, sentence in (
         ("plian", "", "did you mean 'plain'"),
         ("otlp", "", "--webhook-format cannot be 'otlp'"),
-        ("plain", "t0k\u00f6", "one token of ASCII characters"),
-        ("plain", "t0k another", "one token of ASCII characters without spaces, for the --webhook"),
+        ("plain", "t0k\u00f6", "a token of ASCII characters"),
+        ("plain", "t0k another", "a token of ASCII characters without spaces"),
     ):
         with pytest.raises(UsageError, match=sentence) as error:
             parse_webhook("http://h/a", style, token)

@@ -118,7 +118,7 @@ def _entries(
         label, _, description = header.decode("utf-8", "backslashreplace").strip().partition(" ")
         slot = crc32(label.encode()) % _REMEMBERED
         if remembered[slot] == label and label:
-            problems.note("an id that occurred earlier in the file")
+            problems.note("an id that occurred earlier in the file: both records are kept and share it")
         remembered[slot] = label
         yield Record(
             id=label or f"{name}:{line}",

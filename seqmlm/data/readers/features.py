@@ -1,7 +1,7 @@
 """Read features of sequences from BED and GFF3. Each line names a stretch of a sequence and its kind.
 
-GFF3 is a table, and is read without a library: only places, types and names are needed. The format is that of
-the Sequence Ontology's specification, version 1.26.
+GFF3 is a table, and is read without a library: only places, types and names are needed. The format is defined
+by the Sequence Ontology's specification, version 1.26.
 """
 
 from __future__ import annotations
@@ -129,9 +129,11 @@ def labelled(source: str, problems: Problems, kinds: Sequence[str] = ()) -> dict
     absent = {*kinds} - {label for labelled_parts in stretches.values() for *_, label in labelled_parts}
     if absent or not stretches:
         there = problems.quoted(", ".join(name for name, _ in skipped.most_common(20)))
-        remedy = f"other labels there are: {there}" if there else "give lines that name places and labels"
-        which = problems.quoted(f" {min(absent)!r}") if stretches else ""
-        raise DataError(f"no features{which} to label with", source=source, remedy=remedy)
+        remedy = f"labels in the file: {there}" if there else "give lines that name places and labels"
+        reason = "no feature has a label"
+        if absent:
+            reason = "no feature has the requested label" + problems.quoted(f" {min(absent)!r}")
+        raise DataError(reason, source=source, remedy=remedy)
     problems.note("a feature of another kind, left out", skipped.total(), source=source)
     return {
         name: _without_overlap(labelled_parts, source, problems) for name, labelled_parts in stretches.items()
@@ -148,8 +150,8 @@ def _without_overlap(
         elif stretches[-1].label == label:
             stretches[-1] = stretches[-1]._replace(end=max(end, stretches[-1].end))
         else:
-            first, second = problems.quoted(f", {label},"), problems.quoted(f", {stretches[-1].label}")
-            reason = f"a feature{first} that overlaps one of another label{second}"
-            remedy = "name the labels that count with --label"
+            named = problems.quoted(f" ({label} and {stretches[-1].label})")
+            reason = f"a feature that overlaps a feature with another label{named}"
+            remedy = "select the labels to use with --label"
             problems.bad(DataError(reason, source=source, line=line, remedy=remedy))
     return stretches

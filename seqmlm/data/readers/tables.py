@@ -328,7 +328,9 @@ def _below_comments(
         used = delimiter or delimiter_of(below[1])
         if not below[1].startswith("#") and above[1].count(used) == below[1].count(used):
             break  # "#id,label" names columns
-        problems.note("a comment above the header of a table", Things(1), source=source, line=above[0])
+        problems.note(
+            "a comment above the header of a table, skipped", Things(1), source=source, line=above[0]
+        )
         del lines_read[0]
     return lines_read
 

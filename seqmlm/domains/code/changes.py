@@ -37,6 +37,7 @@ from seqmlm.errors import DataError, UsageError
 
 # Changed files
 
+_AGAIN = "write the diff again with git diff"
 _LARGE = "a file larger than the limit, skipped"
 _MERGE = "a combined diff of a merge"
 
@@ -450,11 +451,12 @@ def _files(text: str, source: str, line: int, *, lines: bool) -> Iterator[FilePa
         files = PatchSet((raw_line.partition("\0")[0] for raw_line in stream), metadata_only=not lines)
     except (UnidiffParseError, ValueError):  # a number with thousands of digits raises a ValueError
         line += sum(text.count(end, 0, stream.tell()) for end in "\0\n") - (stream.tell() < len(text))
-        raise DataError("a hunk with fewer or more lines than declared", source=source, line=line) from None
+        reason = "a hunk with fewer or more lines than declared"
+        raise DataError(reason, source=source, line=line, remedy=_AGAIN) from None
     for file in files:
         if not file:
             line += (file.diff_line_no or 1) - 1
-            raise DataError("a hunk without its line numbers", source=source, line=line)
+            raise DataError("a hunk without its line numbers", source=source, line=line, remedy=_AGAIN)
         yield FilePatch(
             old_name=_name(file.source_file, "a/"),
             new_name=_name(file.target_file, "b/"),

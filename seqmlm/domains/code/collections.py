@@ -33,7 +33,7 @@ _OF_PYTHON = [[name] for name in ("time", "timeit", "capture", "prun", "memit", 
 def read_notebook(path: str | Path, problems: Problems, *, max_bytes: int = MAX_BYTES) -> Iterator[Record]:
     """Read an .ipynb file (format 3 and 4; also .gz, .zst) as one record.
 
-    The text is that of the code cells, with a blank line between cells. Lines for IPython (`%matplotlib
+    The text consists of the code cells, with a blank line between cells. Lines for IPython (`%matplotlib
     inline`, `!pip`) become comments and are counted, so that the other lines parse. `meta["cells"]` is the
     number of code cells.
 

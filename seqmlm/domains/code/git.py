@@ -2,8 +2,8 @@
 
 The configuration of a repository can name programs: clean filters, file-system monitors, text converters and
 hooks. Another program can be the transport that fetches missing objects. Therefore git gets a temporary git
-directory. In it, HEAD and the index are copies, and references and objects are those of the repository. Its
-configuration has only the settings below, none of which names a program or a file.
+directory. In it, HEAD and the index are copies, and references and objects belong to the repository.
+Its configuration has only the settings below, none of which names a program or a file.
 
 If an attribute requests a filter, this filter does not exist there, and the file is compared without it.
 *Trade-off: everything that a filter changes in a file (git-lfs, a cleaner of notebooks) appears as a change.*

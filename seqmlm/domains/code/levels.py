@@ -315,7 +315,7 @@ COUNT_STATISTIC = {"counted": "the score from the mixture with counts of the tra
 
 
 def line_starts(text: str) -> list[int]:
-    """The character offset of the start of each line. Lines are those of git, SARIF and editors."""
+    """The character offset of the start of each line. Lines are counted as in git, SARIF and editors."""
     starts = [0]
     # A file without LF has CR as line ends, as on old Macs.
     for line in text.split("\n" if "\n" in text else "\r")[:-1]:

@@ -129,7 +129,7 @@ class CodeTokenizer(BpeTokenizer):
     def encode_batch(self, raws: Sequence[str]) -> list[Encoding]:
         """Encode source texts.
 
-        Groups are units. Classes and symbols are those of the lexer. Spans do not include the space before an
+        Groups are units. Classes and symbols come from the lexer. Spans do not include the space before an
         atom. If a character has several tokens, all of them have the span of the character.
         """
         texts = [even_whitespace(str(raw)) if self._evens else (str(raw), None) for raw in raws]

@@ -122,7 +122,7 @@ def genes_of(path: str, contig: str, problems: Problems) -> Genes | None:
     by_contig = _genes_by_contig(path, facts.st_mtime_ns, facts.st_size, facts.st_ino)
     name = name_among(contig, by_contig)
     if name is None:
-        problems.note("a contig without any gene in the gene file")
+        problems.note("a contig without genes in the gene file: its rows have no gene names")
     return None if name is None else by_contig[name]
 
 
@@ -191,7 +191,7 @@ class Effect(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Bases start to end (0-based, half open) of a contig, or those of its other strand."""
+    """Bases start to end (0-based, half open) of a contig, or the bases of its other strand."""
 
     start: int
     end: int

@@ -191,7 +191,7 @@ class BothStrands(SecondReading):
     def combine(self, first: ScoredRecord, second: ScoredRecord) -> ScoredRecord:
         """Average the surprisals, and other values of `second` such as entropies, over both strands.
 
-        Values that `second` does not have are those of `first`. If the other strand divides the bases of a
+        Values that `second` does not have are taken from `first`. If the other strand divides the bases of a
         unit differently, the unit gets the sum of the values of its bases. If the other strand does not score
         all its bases, the unit keeps the values of `first`. The result has only the record's own units: the
         context of a block is seen by the model but not scored.

@@ -190,7 +190,7 @@ class DNAVariants(Variants):
 
 
 def _is_vcf(path: str) -> bool:
-    """Whether the name of a file is that of a VCF."""
+    """Whether the name of a file is the name of a VCF."""
     return path.lower().endswith(_SUFFIXES) or stem_suffix(path) == ".vcf"
 
 
@@ -217,13 +217,13 @@ class _GenomeWindows:
             for allele in readable
             if (name := name_among(allele.chrom, self._genome)) is not None
         ]
-        remedy = "use --reference with the genome that the variants were called with"
+        remedy = "give the genome that the variants were called against with --reference"
         if not located:
             names = ", ".join(list(dict.fromkeys(allele.chrom for allele in readable))[:3])
             theirs = ", ".join(list(self._genome.keys())[:3])
             reason = (
                 f"none of the contigs of the first {number_of(len(readable), 'allele')} ({names}) is in the "
-                f"reference ({theirs}), which is likely another assembly or part of an assembly"
+                f"reference ({theirs}). It is probably another assembly, or only a part of an assembly"
             )
             raise DataError(reason, source=self._table.path, remedy=remedy)
         wrong = sum(
@@ -233,7 +233,7 @@ class _GenomeWindows:
         if wrong >= LEAST_WRONG and wrong > MOST_WRONG * len(located):
             reason = (
                 f"{wrong:,} of the first {len(located):,} REF alleles differ from the reference, "
-                "which is likely another assembly"
+                "which is probably another assembly"
             )
             raise DataError(reason, source=self._table.path, remedy=remedy)
 

@@ -2,8 +2,8 @@
 
     [CLS] background...  then per visit: time-since-last-visit [VS] class codes... [VE]  and [SEP] at the end
 
-The layout is that of CEHR-BERT (Pang et al. 2021). All steps are arithmetic on flat arrays over the events of
-a whole batch.
+The layout follows CEHR-BERT (Pang et al. 2021). All steps are arithmetic on flat arrays over the
+events of a whole batch.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Show findings in patient histories: a timeline of visits, then each visit with its codes in colours.
 
-The picture has single events of a person, so only the owner can read a report with it.
+The picture shows individual events of one person, so only the owner can read a report with it.
 """
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ class LogCounts:
     def bigrams(self, lines: Lines, events: Longs) -> tuple[Doubles, Longs]:
         """Surprisal of each line after the one before it, and of each record's end after its last line.
 
-        The smoothing is that of Witten and Bell: the probability of a new follower grows with the number of
+        The smoothing follows Witten and Bell: the probability of a new follower grows with the number of
         different followers of an event.
 
         Returns:
@@ -260,11 +260,9 @@ class LogCounts:
 
         Returns:
             (R,) bits and (R,) the event with the most bits. The bits are the log-likelihood ratio of a
-                Poisson count.
-            It compares the number of the event's lines with the number expected among as many lines. Only
-                known
-            events count. Bits are 0 if no event is above its expected number. A record without lines has 0
-                and E.
+                Poisson count. It compares the number of the event's lines with the expected number for a
+                record of this length. Only known events count. Bits are 0 if no event is above its expected
+                number. A record without lines has 0 bits and the event E.
         """
         share = (np.append(self.lines, 0) + 0.5) / (self.lines.sum() + 0.5 * (self.size + 1))
         expected = share[sets.indices] * np.repeat(lines.counts, np.diff(sets.indptr))
@@ -362,7 +360,7 @@ def row_name(counts: Any, row: int) -> bytes:
 # Counting
 
 VECTORS = 20_000
-"""Most distinct count vectors that are kept: those of most records, and the earlier ones among equals."""
+"""Most distinct count vectors that are kept: the most frequent, and among equals the earliest."""
 
 EVENTS = 1 << 16
 """Most distinct events: those with most lines. Only logs without templates have more."""

@@ -244,7 +244,7 @@ class TemplateTokenizer(Growing):
         return (None, line) if parts is None else (_mask_secrets(parts[0], self._values), parts[1])
 
     def _number(self, message: str) -> int:
-        """The template of a message; -1 for none, or if its duration is longer than those of the template."""
+        """The template of a message; -1 for none, or if its duration is too long for the template."""
         number = self._templates.match(self._values.words(message))
         return -1 if number in self._longest and self._longer(number, message) is not None else number
 
@@ -254,7 +254,7 @@ class TemplateTokenizer(Growing):
         return _FIRST + number if number >= 0 else _NEW
 
     def _longer(self, number: int, message: str) -> str | None:
-        """The duration in a message, if it is longer than those of its template."""
+        """The power of ten of a message's duration, if it exceeds the longest of its template; else None."""
         power = duration_power(message)
         longer = power is not None and float(power) > float(self._longest.get(number, "inf"))
         return power if longer else None
@@ -390,10 +390,11 @@ class TemplateTokenizer(Growing):
         return cls._learn(texts, chosen, max_templates)
 
     def grown(self, texts: Iterable[Any]) -> Self:
-        """This tokenizer with new ids, after all others, for lines of `texts` that fit none of its templates.
+        """A copy of this tokenizer with more templates, for lines of `texts` that match no template yet.
 
-        Every line that has a template keeps its id, because later templates apply only to other lines. The
-        options are those of the first training; `max_templates` counts all templates.
+        New ids follow the existing ids. Every line that has a template keeps its id, because later templates
+        apply only to other lines. The options of the first training remain; `max_templates` counts all
+        templates.
         """
         room = self._options.max_templates - (len(self.tokens) - _FIRST)
         if room < 1:

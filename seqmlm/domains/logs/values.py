@@ -256,7 +256,7 @@ class _Words(dict[str, str]):
 def original_spans(marked: NormalisedText, spans: Ids) -> Ids:
     """(T, 2) spans in the original text for spans in a normalised text.
 
-    A span of a part of a mark becomes the span of the whole value.
+    A span that covers part of a mark is extended to the whole value that the mark replaced.
     """
     marks = marked.marks
     if not len(marks):

@@ -1,6 +1,6 @@
 """Tokenize logs without templates (`log_words.v1`): WordPiece on lines with marks for their values.
 
-The method is that of LAnoBERT (Lee et al. 2023). The units are words and punctuation marks; a mark such as
+The method comes from LAnoBERT (Lee et al. 2023). The units are words and punctuation marks; a mark such as
 `<NUM>` is one token. Nothing is parsed. A line unlike any training line is therefore still tokenized and
 scored word by word, but sequences are longer than with templates. The vocabulary is learned from the log
 itself. In LAnoBERT's tables, this made most of the difference.

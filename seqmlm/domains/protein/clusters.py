@@ -56,7 +56,7 @@ class IdentityClusters:
         self._clusters = 0
 
     def __len__(self) -> int:
-        """Number of clusters so far, without those of very short sequences."""
+        """Number of clusters so far, without clusters of very short sequences."""
         return self._clusters
 
     def key(self, record: Record) -> str:
@@ -64,7 +64,7 @@ class IdentityClusters:
         return str(self.assign(record.raw))
 
     def assign(self, sequence: str) -> int:
-        """The cluster of a sequence: that of a similar leader, or a new one.
+        """The cluster of a sequence: the cluster of a similar leader, or a new cluster.
 
         Very short sequences get negative numbers.
         """

@@ -23,7 +23,7 @@ CONTACT = 8.0
 """Distance in angstrom below which the C-beta atoms of two residues are in contact (CASP's definition)."""
 
 UNRESOLVED = "a gap in the numbers of a chain's residues: unresolved residues are not in its sequence"
-WARNED = "a structure that Biopython read with a warning"
+WARNED = "a structure that Biopython read with a warning: check its chains and residues"
 
 
 def read_clustal(

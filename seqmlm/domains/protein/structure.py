@@ -227,7 +227,8 @@ def _chain_truth(chains: Sequence[Record], sequence: str, problems: Problems) ->
         return None
     if (begin := min(best.values()) - min(best)) or share < 1:
         problems.note(
-            f"chain {chain.id} has {share:.0%} of a sequence; its residue 1 is residue {begin + 1} of that"
+            f"a chain ({chain.id}) that matches {share:.0%} of the residues of a sequence: residue 1 of the "
+            f"chain is residue {begin + 1} of the sequence"
         )
     contacts = frozenset((best[i], best[j]) for i, j in chain.meta["contacts"] if i in best and j in best)
     located = frozenset(place for residue, place in best.items() if residue not in chain.meta["unplaced"])

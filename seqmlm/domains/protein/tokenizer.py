@@ -1,9 +1,9 @@
 """Tokenize proteins with ESM's 33 tokens in ESM's order. Each residue is a token and a unit.
 
-The order is that of facebookresearch/esm `esm/data.py` (Alphabet "ESM-1b"). ESM-2's Hugging Face checkpoints
-use the same order, so their embeddings fit. Only the 25 letters are ordinary tokens. Gaps (`.`, `-`) and
-`<null_1>` are special, and therefore never masked, inserted or predicted. Only the 20 standard residues are
-scored (`ResidueUnits`).
+The order is taken from facebookresearch/esm `esm/data.py` (Alphabet "ESM-1b"). ESM-2's Hugging Face
+checkpoints use the same order, so their embeddings fit. Only the 25 letters are ordinary tokens. Gaps (`.`,
+`-`) and `<null_1>` are special, and therefore never masked, inserted or predicted. Only the 20 standard
+residues are scored (`ResidueUnits`).
 """
 
 from __future__ import annotations

@@ -271,8 +271,8 @@ class ProteinVariants(Variants):
                 bad.append(bad_variant(str(error), table.path, row.line, remedy))
         _refuse(sorted(bad, key=lambda failure: failure.line or 0), problems)
         if variants and len(variants) == kinds["nucleotides"] + kinds["missing"]:
-            reason = f"none of {number_of(len(variants), 'row')} names a change of the protein"
-            remedy = "name the column of its changes with --set column=NAME"
+            reason = f"this column has no change of the protein in {number_of(len(variants), 'row')}"
+            remedy = "name the column of the protein changes with --set column=NAME"
             raise DataError(reason, source=table.path, line=variants[0].line, remedy=remedy)
         for kind, note in UNSCORED.items():
             problems.note(note, kinds[kind])
@@ -300,8 +300,8 @@ class ProteinVariants(Variants):
             )
         rows = [str(record.raw) for record in self._records(table.family, gaps="keep")]
         if {len(row) for row in rows} != {table.columns}:
-            reason = f"not the alignment of this model, which has {table.columns} columns"
-            raise DataError(reason, source=table.family, remedy="name the alignment that it was trained on")
+            reason = f"not the alignment that the model was trained on, which has {table.columns} columns"
+            raise DataError(reason, source=table.family, remedy="name that alignment with --family")
         columns, outside = cache(lambda wildtype: _columns_of(rows, wildtype, str(table.family))), 0
         for variant in variants:
             row_variant = _in_row(variant, columns(variant.wildtype), len(rows[0]))

@@ -2,9 +2,9 @@
 
 Determiners and verbs agree in number with their noun. They also do so across a relative clause or a
 prepositional phrase whose noun has the other number. Verbs, adjectives and prepositions select the class of
-their nouns. The grammar is unambiguous, so the probability of a sentence is that of its single derivation,
-recorded exactly. Trees follow Universal Dependencies (the copula and its subject depend on the adjective).
-Words earlier in a list are more frequent (weight 1 / rank).
+their nouns. The grammar is unambiguous, so the probability of a sentence is the probability of its single
+derivation, recorded exactly. Trees follow Universal Dependencies (the copula and its subject depend on the
+adjective). Words earlier in a list are more frequent (weight 1 / rank).
 """
 
 from __future__ import annotations
@@ -252,13 +252,13 @@ class Grammar:
         return verb.singular if self._number[subject] == "singular" else verb.plural
 
     def _happens(self, probability: float) -> bool:
-        """Draw yes or no, and add its bits to those of the sentence."""
+        """Draw yes or no, and add its bits to the bits of the sentence."""
         yes = self._random.random() < probability
         self._bits -= math.log2(probability if yes else 1 - probability)
         return yes
 
     def _choose(self, items: Sequence[T]) -> T:
-        """Draw an item with weights 1, 1/2, 1/3 ..., and add its bits to those of the sentence."""
+        """Draw an item with weights 1, 1/2, 1/3 ..., and add its bits to the bits of the sentence."""
         total = _harmonic(len(items))
         remainder = self._random.random() * total
         for rank, item in enumerate(items, start=1):

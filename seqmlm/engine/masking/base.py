@@ -299,7 +299,7 @@ class Corruptor:
 
 
 def _symbol_numbers(encoding: Encoding, positions: NDArray[np.intp]) -> Ids:
-    """(M,) a number for each position: that of its symbol, or one for its unit if it has no symbol."""
+    """(M,) a number for each position: the number of its symbol, or of its unit if it has no symbol."""
     assert encoding.symbols is not None
     symbols, groups = encoding.symbols[positions], encoding.groups[positions]
     return np.where(symbols >= 0, symbols, groups + (int(symbols.max(initial=-1)) + 1)).astype(np.int32)

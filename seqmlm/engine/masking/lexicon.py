@@ -22,9 +22,9 @@ class Lexicon(RateMasker):
     `cloze` selects only words of the lexicon, `nocloze` only other units. `mix` treats a fraction p of the
     sequences as `cloze`. The other sequences, and those without a word of the lexicon, are masked uniformly.
 
-    As in the paper, the number of predictions equals that of uniform masking. If k of n units are eligible,
-    each is selected with probability min(1, rate n / k), and at least one is. If k = 0, nothing is selected;
-    for `cloze`, this means that the sequence has no word of the lexicon.
+    As in the paper, the number of predictions is the same as with uniform masking. If k of n units are
+    eligible, each is selected with probability min(1, rate n / k), and at least one is. If k = 0, nothing is
+    selected; for `cloze`, this means that the sequence has no word of the lexicon.
 
     Args:
         rate: expected fraction of all units to select, in [0, 1].

@@ -40,7 +40,8 @@ class TokenClass(RateMasker):
         space: the vocabulary.
         classes: names of the classes, in the order of their numbers; the tokenizer supplies them.
         class_rates: relative rate of each class, by name.
-        rates: relative rates that replace those of `class_rates`, by name; a class with 0 is never selected.
+        rates: relative rates that replace the rates in `class_rates`, by name; a class with 0 is never
+            selected.
         together: probability that the occurrences of a symbol are tied, in [0, 1].
         in_class: probability that a random token comes from the same class, in [0, 1].
 

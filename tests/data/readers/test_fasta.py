@@ -95,7 +95,7 @@ def test_bad_records_are_named(tmp_path: Path) -> None:
         "a FASTA record without a sequence": 1,
         "a row of gaps only, left out": 1,
         "a sequence with bytes that are not ASCII": 1,
-        "an id that occurred earlier in the file": 1,
+        "an id that occurred earlier in the file: both records are kept and share it": 1,
         "text before the first '>'": 1,
     }
     path.write_bytes(b">a\nMK\n>empty\n>c\nMV\n")

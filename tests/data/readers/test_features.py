@@ -45,7 +45,7 @@ def test_features_are_entities_of_their_part_of_a_sequence(name: str, text: str,
     assert plain(part) == [(0, 1, "exon"), (3, 4, "tRNA")]
     assert plain(back) == [(0, 1, "tRNA"), (3, 4, "exon")]
     assert all(one.label.entities_only for one in (whole, part, back))  # type: ignore[union-attr]
-    assert problems.counts == ({"a label of no record": 1} if name == "f.bed" else {})
+    assert problems.counts == ({"a label whose id matches no record, ignored": 1} if name == "f.bed" else {})
     (chosen,) = read(path, record(), columns=["tRNA"], dense=True)
     assert [label for *_, label in plain(chosen)] == ["none"] * 6 + ["tRNA"] + ["none"] * 3
     assert [at for at, *_ in plain(chosen)] == list(range(10))
@@ -63,22 +63,22 @@ def test_no_label_of_sensitive_data_is_named(sensitive: bool, tmp_path: Path) ->
 def test_features_of_a_window_count_from_its_first_base(tmp_path: Path) -> None:
     (one,) = read(written(tmp_path / "f.bed", "c:1\t1\t3\ta\n"), record("GTAC", start=3, strand="-"))
     assert plain(one) == [(1, 3, "a")]
-    with pytest.raises(DataError, match="features behind its end"):
+    with pytest.raises(DataError, match="a feature ends after the end of its sequence"):
         read(written(tmp_path / "f.bed", "c:1\t1\t5\ta\n"), record("GTAC", start=3))
 
 
 @pytest.mark.parametrize(
     ("name", "text", "options", "message"),
     [
-        ("f.bed", BED + "c\t3\t5\tgene\n", {}, "f.bed:6: a feature, gene, that overlaps one"),
+        ("f.bed", BED + "c\t3\t5\tgene\n", {}, "f.bed:6: .* overlaps a feature with another label"),
         ("f.bed", "c\t1\t2\n", {}, "f.bed:1: a feature without a label .*column 4"),
         ("f.bed", "c\t2\t2\ta\n", {}, "f.bed:1: an empty feature"),
         ("f.bed", "c\tone\t2\ta\n", {}, "f.bed:1: not a BED window"),
         ("f.gff", GFF + "c\tx\texon\t0\t4\t.\t+\t.\tID=a\n", {}, "f.gff:4: a start and an end that are no"),
-        ("f.gff", GFF, {"columns": ["gene"]}, "no features to label with .*exon, tRNA"),
-        ("f.gff", GFF, {"columns": ["exon", "trna"]}, "no features 'trna' to label with .*: tRNA"),
-        ("f.bed", "c\t2\t11\texon\n", {}, "g.fa:1: features behind its end"),
-        ("f.bed", "chr1\t2\t4\texon\n", {}, "none of its ids is that of a record .*'chr1' there, 'c' here"),
+        ("f.gff", GFF, {"columns": ["gene"]}, "no feature has the requested label 'gene' .*exon, tRNA"),
+        ("f.gff", GFF, {"columns": ["exon", "trna"]}, "no feature has the requested label 'trna' .*: tRNA"),
+        ("f.bed", "c\t2\t11\texon\n", {}, "g.fa:1: a feature ends after the end of its sequence"),
+        ("f.bed", "chr1\t2\t4\texon\n", {}, "no id in this file .*: 'chr1' in this file, 'c' in the records"),
     ],
 )  # fmt: skip
 def test_features_that_cannot_label(

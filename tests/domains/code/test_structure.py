@@ -177,7 +177,7 @@ def test_what_has_no_truth_is_said(tmp_path: Path):
         with pytest.raises(DataError, match="computed only for Python"):
             decoder.truths(path, problems)
     (tmp_path / "truth.json").write_text("[]")
-    with pytest.raises(DataError, match="not a truth with the schema"):
+    with pytest.raises(DataError, match="not a truth file with the schema"):
         decoder.truths(tmp_path, problems)
 
 

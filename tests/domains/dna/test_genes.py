@@ -139,7 +139,7 @@ def test_a_table_of_genes_beside_a_genome(tmp_path: Path) -> None:
     wanted = [(10, 20, "thrL"), (30, 40, "b2"), (40, 50, "b3"), (50, 60, "b;4"), (60, 70, "odd")]
     assert list(whole.meta["genes"]) == wanted
     assert "genes" not in other.meta
-    assert problems.counts == {"a contig without any gene in the gene file": 1}
+    assert problems.counts == {"a contig without genes in the gene file: its rows have no gene names": 1}
     blocks = list(read_genome(genome, Problems(), genes=str(table), block=36))
     names = [[one[2] for one in block.meta.get("genes", ())] for block in blocks]
     assert names == [["thrL", "b2"], ["b2", "b3", "b;4", "odd"], [], []]

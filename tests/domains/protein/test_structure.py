@@ -97,7 +97,11 @@ def test_a_chain_is_found_where_it_begins_in_the_sequence(tmp_path: Path) -> Non
     assert truth.edges == {(3 + i, 3 + j) for i in range(8) for j in range(i + 1, 8) if j - i <= 2}
     assert truth.covers((3, 10))
     assert not truth.covers((0, 3)), "not in the structure"
-    assert problems.counts["chain 1abc_A has 100% of a sequence; its residue 1 is residue 4 of that"] == 1
+    told = (
+        "a chain (1abc_A) that matches 100% of the residues of a sequence: residue 1 of the chain is "
+        "residue 4 of the sequence"
+    )
+    assert problems.counts[told] == 1
     changed = "GGMKVLCWDES"  # one residue is another
     truth = knows(record(changed), list(changed))
     assert (2, 4) in truth.edges
@@ -178,7 +182,7 @@ def test_what_is_no_truth_is_said(tmp_path: Path) -> None:
     (tmp_path / "c.txt").write_text("nothing here\n")
     (tmp_path / "t.json").write_text('{"schema": "seqmlm.sample.dna.v1"}')
     (tmp_path / "x.pdb").write_text("END\n")
-    said = {"c.txt": "no contacts", "t.json": "not a truth with the schema", "x.pdb": "no protein chain"}
+    said = {"c.txt": "no contacts", "t.json": "not a truth file with the schema", "x.pdb": "no protein chain"}
     for name, reason in {**said, "absent.json": "the truth could not be read"}.items():
         with pytest.raises(DataError, match=reason):
             decoder.truths(tmp_path / name, Problems("skip"))

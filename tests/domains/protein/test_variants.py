@@ -167,7 +167,9 @@ def test_a_form_without_an_effect_is_checked_against_the_wild_type(tmp_path: Pat
 
 
 def test_a_column_of_nucleotides_alone_is_refused(tmp_path: Path):
-    with pytest.raises(DataError, match=r"none of 2 rows names a change of the protein.*--set column=NAME"):
+    with pytest.raises(
+        DataError, match=r"this column has no change of the protein in 2 rows.*--set column=NAME"
+    ):
         read(tmp_path, [{"hgvs": "c.12A>G"}, {"hgvs": "NA"}])
 
 

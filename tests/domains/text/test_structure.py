@@ -160,7 +160,7 @@ def test_the_truth_of_a_sample_is_aligned_with_its_lines(tmp_path: Path):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("truth.json", "{}", "not a truth with the schema"),
+        ("truth.json", "{}", "not a truth file with the schema"),
         ("a.conllu", "# nothing\n", "no tree in this file"),
     ],
 )

@@ -1,8 +1,8 @@
 """Resolve the identifiers of a Python file to the scopes that bind them, from its syntax tree.
 
-The scoping rules are those of Python (Language Reference 4.2.2). A name is local to the innermost scope that
-binds it. Names of a class body are not visible in the functions of the class. `global` and `nonlocal` refer
-to outer scopes.
+The rules are the scoping rules of Python (Language Reference 4.2.2). A name is local to the innermost scope
+that binds it. Names of a class body are not visible in the functions of the class. `global` and `nonlocal`
+refer to outer scopes.
 
 Methods and class attributes are accessed as attributes. They therefore have the same symbol as the attribute
 of this name. Attributes are distinguished only by name, because the type of their owner is unknown.
@@ -56,7 +56,7 @@ class Place(NamedTuple):
 class Scopes:
     """The identifiers and ranges of a text, from its syntax tree.
 
-    Positions are those of the tree: the line counted from 1, and the column in UTF-8 bytes.
+    Positions are counted as in the tree: the line counted from 1, and the column in UTF-8 bytes.
 
     Args:
         tree: the result of `ast.parse`.

@@ -1,6 +1,6 @@
 """Classes of names from tree-sitter parsers, for Java, JavaScript and Go (the extra `tree-sitter`).
 
-The lexer tokens are those of the generic lexer, and so are ids, units and spans. The parser only gives better
+Lexer tokens, ids, units and spans are the same as from the generic lexer. The parser only gives better
 classes of names. A model therefore reads the same tokens with and without the parsers.
 """
 

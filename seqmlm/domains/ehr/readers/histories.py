@@ -120,7 +120,7 @@ def subject_runs(rows: Iterable[Cells]) -> Iterator[tuple[str, list[Cells]]]:
 
 # Histories
 
-NO_BIRTH = "a subject without date of birth"
+NO_BIRTH = "a subject without date of birth: its age is unknown"
 NO_EVENTS = "a subject without dated events, left out"
 UNSORTED = "an event earlier than the previous event, sorted"
 DUPLICATE = "a repeated event, kept once"
@@ -148,7 +148,7 @@ def _without_duplicates(rows: list[Cells]) -> list[Cells]:
     return list(unique.values())
 
 
-CONVERTIBLE = "a value in a unit that can be converted to the most frequent unit of its code"
+CONVERTIBLE = "a value in another unit than most values of its code, converted"
 UNITLESS = (
     "a value without unit, although other values of its code have one: read in that unit if there is only "
     "one, otherwise with separate bins"
@@ -198,8 +198,9 @@ class _UnitMixtures:
             texts = [self._describe(code, problems.sensitive) for _, code in sorted(unrelated, reverse=True)]
             named = "; ".join([text for text in texts if text][:_CODES_TOLD]) or "codes of few subjects"
             problems.note(
-                f"a value in another unit than most of its code, without a known conversion ({named}). "
-                "Training uses separate bins for each unit. Convert the values, or use one code per unit",
+                "a value in another unit than most values of its code, for which no conversion is known "
+                f"({named}). Training uses separate bins for each unit. Convert the values, or use one code "
+                "per unit",
                 sum(n for n, _ in unrelated),
             )
 

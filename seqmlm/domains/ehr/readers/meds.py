@@ -18,8 +18,8 @@ from seqmlm.domains.ehr.readers.relational import EventTable, Source, rows_of_ta
 from seqmlm.domains.ehr.readers.tables import code_descriptions, column_names, scan
 from seqmlm.errors import DataError
 
-UNORDERED = "a shard that is not sorted by subject"
-SCATTERED = "a subject with events in several shards"
+UNORDERED = "a shard that is not sorted by subject, grouped by subject first"
+SCATTERED = "a subject with events in several shards: each shard gives a separate record"
 
 _VISITS = ("VISIT", "ENCOUNTER")
 _OPENING = {"HOSPITAL_ADMISSION": "inpatient", "ED_REGISTRATION": "emergency"}

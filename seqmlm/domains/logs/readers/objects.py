@@ -175,11 +175,11 @@ ObjectRow = tuple[int, dict[str, Any]]
 JsonRow = tuple[int, dict[str, Any] | str]
 """The line where an object or a text between objects begins, and the object or text."""
 
-_ELSEWHERE = "a message in another field than in most lines"
+_ELSEWHERE = "a message found in another field than in most lines"
 
-_BETWEEN = "text between JSON objects, an event of its own"
+_BETWEEN = "text between JSON objects, read as a separate event"
 
-_NO_MESSAGE = "an object without a message, an event of its other fields"
+_NO_MESSAGE = "an object without a message: its other fields are the event"
 
 JOURNAL = "__REALTIME_TIMESTAMP"
 

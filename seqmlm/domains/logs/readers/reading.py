@@ -112,7 +112,8 @@ def kind_of(texts: Sequence[str], named_fields: Fields) -> str:
 _INDENTED = re.compile(r"\s|Caused by: |\.\.\. \d+ more")
 
 _ALONE = (
-    "a line without the header of the format, an event of its own (option multiline defines where one begins)"
+    "a line without the header of the format, read as a separate event (option multiline defines where an "
+    "event begins)"
 )
 
 
@@ -255,7 +256,7 @@ class Reading:
         """The reader of times and their dates."""
         form = self.date_format
         if form is not None and not is_form(form):
-            raise UsageError(f"date_format takes how a date is written, such as %m/%d/%Y; got {form!r}")
+            raise UsageError(f"date_format must be a pattern such as %m/%d/%Y; got {form!r}")
         live = live_of(self.path) is not None
         clock = Clock(self.zone, self.year, _modification_time(self.path), live=live)
         if form is not None:

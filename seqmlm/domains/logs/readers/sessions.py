@@ -135,7 +135,7 @@ def windows(
             end = waiting.stretch_end(window)
     if waiting.lines:
         yield from waiting.pieces(window, len(waiting.lines))
-    problems.note("a line out of time order", waiting.late)
+    problems.note("a line out of time order, left in its place", waiting.late)
 
 
 class _WaitingLines:

@@ -45,7 +45,10 @@ def test_an_order_that_alone_fits_is_taken_and_told(dates: list[str], order: str
     problems = Problems()
     path = table(tmp_path, *dates)
     found = times(path, problems)
-    told = f"a table whose dates were read as {order}, which all of its first ones fit"
+    told = (
+        f"a table whose dates were read as {order}, the only order that fits its first dates; for another "
+        "order use --option date_format=..."
+    )
     assert problems.counts[told] == 1
     assert problems.places[told].startswith(str(path))
     for text, date in zip(found, dates, strict=True):
@@ -75,8 +78,8 @@ def test_no_date_is_read_otherwise_than_it_was_written(dates: list[datetime], or
 @pytest.mark.parametrize(
     ("dates", "said"),
     [
-        (["2011-01-01", "03/04/2011", "05/06/2011"], "from line 3 on, fit several orders of day and month"),
-        (["03/25/2011", "25/03/2011"], "from line 2 on, are in several orders of day and month"),
+        (["2011-01-01", "03/04/2011", "05/06/2011"], "ambiguous in the dates from line 3 on"),
+        (["03/25/2011", "25/03/2011"], "from line 2 on mix several orders of day and month"),
     ],
 )
 def test_what_fits_several_orders_is_one_error_with_its_remedy(
@@ -123,7 +126,7 @@ def test_a_date_beyond_those_that_decided_is_not_turned_around(
 
 @pytest.mark.parametrize("wrong", ["US", "%d", "%m/%d", "minute", "%Q"])
 def test_a_date_format_that_is_none_is_refused(wrong: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="date_format is a date format"):
+    with pytest.raises(UsageError, match="date_format must be a pattern"):
         list(flat.read_long(table(tmp_path, "2011-01-01"), Problems(), date_format=wrong))
 
 

@@ -74,9 +74,9 @@ def test_meds(tmp_path: Path) -> None:
     ]
     assert iso(found[0].raw.birth) == "1945-05-12T00:00:00"
     assert problems.counts == {
-        "a shard that is not sorted by subject": 1,
-        "a subject with events in several shards": 1,
-        "a subject without date of birth": 3,
+        "a shard that is not sorted by subject, grouped by subject first": 1,
+        "a subject with events in several shards: each shard gives a separate record": 1,
+        "a subject without date of birth: its age is unknown": 3,
         "a subject without dated events, left out": 1,
         "an event earlier than the previous event, sorted": 1,
     }
@@ -111,7 +111,7 @@ def test_a_long_table(tmp_path: Path) -> None:
     ]
     assert lines(two.raw) == ["2012-01-02 ICD9//250.00 b"]
     assert problems.counts == {
-        "a subject without date of birth": 1,
+        "a subject without date of birth: its age is unknown": 1,
         "an event without time, read as background": 1,
     }
     named, _ = flat.read_long(path, Problems(), vocabulary="LOCAL", **NAMES)
@@ -166,7 +166,7 @@ def test_a_wide_table_without_dates(tmp_path: Path) -> None:
     assert lines(two.raw)[2:] == ["1970-01-01 ICD9//401 5", "1970-01-01 days//days 1.0 5"]
     assert problems.counts == {
         "a repeated event, kept once": 1,
-        "a subject without date of birth": 2,
+        "a subject without date of birth: its age is unknown": 2,
         "a value that is not a number, left out": 1,
         "an encounter without date, placed one day after the previous encounter": 3,
     }

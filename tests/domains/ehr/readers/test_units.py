@@ -146,10 +146,10 @@ def test_units_that_mix_are_told_once_with_their_counts(tmp_path: Path) -> None:
     rows += [f"{n},2011-01-03,LAB//glucose,{n},MG/DL" for n in range(60)]
     for sensitive in (True, False):
         assert _events(tmp_path, rows, sensitive=sensitive) == {
-            "a value in another unit than most of its code, without a known conversion "
+            "a value in another unit than most values of its code, for which no conversion is known "
             "(LAB//alt: 40 in u/l, 20 in ukat/l; LAB//ast: 45 in u/l, 15 in %). Training uses separate bins "
             "for each unit. Convert the values, or use one code per unit": 35,
-            "a value in a unit that can be converted to the most frequent unit of its code": 20,
+            "a value in another unit than most values of its code, converted": 20,
         }
 
 
@@ -159,7 +159,7 @@ def test_of_units_that_few_patients_have_no_name_is_told(tmp_path: Path) -> None
     rows += [f"{n},2011-01-02,LAB//ast,30,{'' if n < 5 else 'U/L'}" for n in range(60)]
     found = _events(tmp_path, rows, sensitive=True)
     assert found == {
-        "a value in another unit than most of its code, without a known conversion "
+        "a value in another unit than most values of its code, for which no conversion is known "
         "(LAB//alt: 55 in u/l, <11 subjects in others). Training uses separate bins for each unit. Convert "
         "the values, or use one code per unit": 9,
         UNITLESS: 5,

@@ -61,7 +61,7 @@ def test_times_of_exports(form: str, kind: str, tmp_path: Path):
 @pytest.mark.parametrize("kind", ["jsonl", "whole", "session", "tsv"])
 def test_times_that_fit_several_orders_are_refused_with_the_option_that_says_it(kind: str, tmp_path: Path):
     path = written(tmp_path / "a", kind, ["03/05/2024 13:00:00", "03/06/2024 13:00:00"])
-    with pytest.raises(DataError, match=r"fit several .*--option date_format=%m/%d/%Y or --option date_f"):
+    with pytest.raises(DataError, match=r"is ambiguous .*--option date_format=%m/%d/%Y or --option date_f"):
         list(READERS["auto"](path, Problems(), session="none"))
     [record] = READERS["auto"](path, Problems(), session="none", date_format="%d/%m/%Y")
     assert record.raw.times[0] == datetime(2024, 5, 3, 13, tzinfo=UTC).timestamp()
@@ -95,5 +95,5 @@ def test_epochs_with_parts(time: object, tmp_path: Path):
 
 def test_a_form_that_is_none(tmp_path: Path):
     for form in ("%Q", "minutes", "day", ""):
-        with pytest.raises(UsageError, match="date_format takes how a date is written"):
+        with pytest.raises(UsageError, match="date_format must be a pattern"):
             list(READERS["auto"](written(tmp_path / "a", "tsv", ["1"]), Problems(), date_format=form))

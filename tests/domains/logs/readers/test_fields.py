@@ -14,7 +14,7 @@ from seqmlm.domains.logs.readers import READERS
 from seqmlm.errors import UsageError
 from seqmlm.training.config import resolve_config
 
-BETWEEN = "text between JSON objects, an event of its own"
+BETWEEN = "text between JSON objects, read as a separate event"
 
 
 def tokenizer_options(**options):
