@@ -33,7 +33,7 @@ quick: $(READY)  ## lint, types and a part of the suite that finds most mistakes
 test: $(READY)  ## the whole test suite
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
-check: $(READY)  ## lint, format, spelling, types, layering
+check: $(READY) docs  ## lint, format, spelling, types, layering, and the site of the documentation
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
