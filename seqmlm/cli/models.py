@@ -51,6 +51,10 @@ def list_(json_output: opt.Json = False) -> None:
             for model in models
         ],
     )
+    advise(
+        "bits/unit is measured without counts, with 15 % of the units masked. If a model has counts, the "
+        "last lines of its training mask one unit at a time instead."
+    )
     advise(f"next: seqmlm models show {models[0].entry.name}")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from seqmlm.anomaly.values import ALONE, COUNTED, SEEN, Row, ScoredRecord
+from seqmlm.errors import number_of
 
 Meaning = Callable[[str], str | None]
 """The meaning of a unit with this spelling, or None."""
@@ -65,12 +66,12 @@ def count_sentence(scored: ScoredRecord, unit: int) -> str:
     """
     places, hits, total = scored.values[SEEN][unit].tolist()
     if not places:
-        return f"seen {hits:,} times in training"
+        return f"seen {number_of(hits, 'time')} in training"
     at = int(scored.places[unit])
     size = int(scored.every_size[at])
     alike = f", among units of {size} token{'s' if size > 1 else ''}" if scored.every_size.max() > 1 else ""
     if scored.encoding.positions is not None:
-        return f"seen {hits:,} of {total:,} times with other members of its set{alike}"
+        return f"seen {hits:,} of {number_of(total, 'time')} with other members of its set{alike}"
     spans = scored.every_span
     first, last = at - (places - places // 2), at + 1 + places // 2
     preceding = following = ""
@@ -82,4 +83,4 @@ def count_sentence(scored: ScoredRecord, unit: int) -> str:
         where = f"after {preceding}" if preceding else "at the beginning"
     else:
         where = f"between {preceding or 'the beginning'} and {following or 'the end'}"
-    return f"seen {hits:,} of {total:,} times {where}{alike}"
+    return f"seen {hits:,} of {number_of(total, 'time')} {where}{alike}"

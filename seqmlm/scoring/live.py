@@ -244,12 +244,11 @@ class LiveModel:
             times[shift[0]] = now
             self._say(shift[1])
 
-    def summary(self, task: str, problems: Problems, quarantine: Path, seconds: float, new: int) -> Summary:
+    def summary(self, task: str, problems: Problems, quarantine: Path, seconds: float) -> Summary:
         """The summary of the whole stream.
 
         Args:
             seconds: duration of this run.
-            new: number of records in this run.
         """
         plan, counts = self.plan, self.counts
         figures = released({**counts.figures(plan), "level": plan.level.name})
@@ -257,7 +256,7 @@ class LiveModel:
             task=task,
             **problem_counts(problems, counts.records, quarantine),
             figures={**figures, "mode": str(plan.mode)},
-            answer=sentence(plan, figures, counts.records, seconds, new / seconds),
+            answer=sentence(plan, figures, counts.records, seconds, None),  # most of the time is waiting
         )
 
 

@@ -358,11 +358,11 @@ UNSCORED = "rows without a score, because nothing or too little in them can be s
 
 
 def sentence(
-    plan: ScoringPlan, figures: Mapping[str, Any], records: Cell, seconds: float, rate: float
+    plan: ScoringPlan, figures: Mapping[str, Any], records: Cell, seconds: float, rate: float | None
 ) -> str:
     """The last lines of a scoring: the scored records and rows, then warnings.
 
-    rate: records per second.
+    rate: records per second. None if the speed says nothing, because the input is live.
     """
     unit = plan.session.tokenizer.traits.unit
     what = number_of(figures["rows"], "row")
@@ -372,7 +372,7 @@ def sentence(
     if "alarms" in figures:
         alarms = f", {number_of(figures['alarms'], 'alarm')} in {number_of(figures['incidents'], 'incident')}"
     # Seconds and speed together would reveal a withheld count.
-    fast = "" if isinstance(records, str) else f" ({per_second(rate)} records/s)"
+    fast = "" if isinstance(records, str) or rate is None else f" ({per_second(rate)} records/s)"
     scored = f"scored {number_of(records, 'record')}, {what} in {seconds:.1f} s{fast}"
     return "\n".join([scored + alarms, *warnings(figures)])
 

@@ -195,13 +195,13 @@ class Watching:
     def run(self) -> Summary:
         """Read, score and commit, turn after turn, until a signal arrives."""
         counts, problems = self.model.counts, self.problems
-        began, first = time.monotonic(), counts.records
+        began = time.monotonic()
         for records in turns(self.outbox, stopping=self._stopping):
             self._judge(records)
             self.outbox.commit(counts.snapshot(), problems)
             self._progress.progress(counts.records, counts.alarms)
-        seconds, count = time.monotonic() - began, counts.records - first
-        summary = self.model.summary("watch", problems, self.config.quarantine, seconds, count)
+        seconds = time.monotonic() - began
+        summary = self.model.summary("watch", problems, self.config.quarantine, seconds)
         return replace(summary, stopped=self.signals.received, go_on="to continue")
 
     def _judge(self, records: Sequence[Record]) -> None:

@@ -225,7 +225,7 @@ class Timeline:
         ]
         verdicts = self.verdicts
         if judged := verdicts["fault"] + verdicts["normal"]:
-            was = "was a false alarm" if verdicts["normal"] == 1 else "were false alarms"
+            was = "was a false alarm" if verdicts["normal"] == 1 or judged == 1 else "were false alarms"
             unjudged = f"; without a verdict: {verdicts['none']:,}" if verdicts["none"] else ""
             sentences.append(
                 f"{verdicts['normal']:,} of {number_of(judged, 'incident')} with a verdict "

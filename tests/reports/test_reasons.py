@@ -42,6 +42,8 @@ def of(encoding: Encoding, seen: tuple[int, int, int]) -> ScoredRecord:
     ("unit", "seen", "sentence"),
     [
         (3, (0, 12, 40), "seen 12 times in training"),
+        (3, (0, 1, 40), "seen 1 time in training"),
+        (3, (1, 0, 1), "seen 0 of 1 time after 'T'"),
         (3, (1, 0, 1204), "seen 0 of 1,204 times after 'T'"),
         (3, (2, 3, 5), "seen 3 of 5 times between 'T' and 'Y'"),
         (3, (3, 3, 5), "seen 3 of 5 times between 'KT' and 'Y'"),

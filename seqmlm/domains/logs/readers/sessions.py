@@ -135,7 +135,8 @@ def windows(
             end = waiting.stretch_end(window)
     if waiting.lines:
         yield from waiting.pieces(window, len(waiting.lines))
-    problems.note("a line out of time order, left in its place", waiting.late)
+    place = problems.quoted(source) or None
+    problems.note("a line out of time order, left in its place", waiting.late, source=place, line=waiting.first_late)
 
 
 class _WaitingLines:
@@ -145,13 +146,18 @@ class _WaitingLines:
         self.lines: list[Line] = []
         self._order: list[float] = []  # running maximum of the times
         self._came = 0.0  # arrival of the last line, by our clock
-        self.late = 0
+        self.late = 0  # lines with an earlier time than the line before
+        self.first_late: int | None = None  # the number of the first of these lines
 
     def add(self, batch: Events) -> None:
-        times = [event.time for event in batch if event.time is not None]
+        timed = [(event.number, event.time) for event in batch if event.time is not None]
+        times = [time for _, time in timed]
         if times:
             last = [line[2] or 0.0 for line in self.lines[-1:]] or times[:1]
-            self.late += sum(map(lt, times, [*last, *times]))
+            late = list(map(lt, times, [*last, *times]))
+            if self.first_late is None and any(late):
+                self.first_late = timed[late.index(True)][0]
+            self.late += sum(late)
             previous = self._order[-1:]
             self._order += list(accumulate([*previous, *times], max))[len(previous) :]
             self._came = time.monotonic()
