@@ -136,7 +136,9 @@ def windows(
     if waiting.lines:
         yield from waiting.pieces(window, len(waiting.lines))
     place = problems.quoted(source) or None
-    problems.note("a line out of time order, left in its place", waiting.late, source=place, line=waiting.first_late)
+    problems.note(
+        "a line out of time order, left in its place", waiting.late, source=place, line=waiting.first_late
+    )
 
 
 class _WaitingLines:
