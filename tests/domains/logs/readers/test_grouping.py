@@ -99,7 +99,7 @@ def test_lines_out_of_order_and_without_times():
     assert [piece.numbers for piece in pieces] == [(1, 2, 3), (4,)]
     assert pieces[0].times == (0.0, 50.0, 40.0)
     assert problems.counts == {"a line out of time order, left in its place": 1}
-    assert problems.places == {"a line out of time order": "f:3"}
+    assert problems.places == {"a line out of time order, left in its place": "f:3"}
     with pytest.raises(DataError, match="windows by time need lines with times"):
         list(windows(batches(None, 4, 4), window_of("1m", None), "f", Problems()))
 
