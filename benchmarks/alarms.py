@@ -1,24 +1,25 @@
-"""Would one keep these alarms on? Real and planted anomalies of every field, each beside its simple rivals.
+"""Measure alarms on real and planted anomalies in every field, compared with simple baselines.
 
-    access access_json sshd hdfs_in_time application   windows of logs as they are, and with planted faults
+    access access_json sshd hdfs_in_time application   windows of logs, unchanged and with planted faults
     hdfs_blocks             HDFS by block, in order of time, with labels
-    hdfs                    event ids, DeepLog's training sessions; all floors, fused detector, each channel
+    hdfs                    event ids, DeepLog's training sessions; all baselines, fused detector, channels
     blind                   HDFS where counting is blind: near-normal, reordered and changed sessions
-    hdfs_raw                raw HDFS messages at 2.9 % anomalies, divided in time
+    hdfs_raw                raw HDFS messages with 2.9 % anomalies, divided in time
     bgl                     2,000 lines: a smoke test, not evidence
-    openstack_parisakalaki  50 training sessions; openstack_loghub is the control that nobody can tell
+    openstack_parisakalaki  50 training sessions; openstack_loghub is a control that no detector can solve
     quixbugs                which line of 40 programs has the bug
-    text protein dna code ehr   faults planted in held-out records, beside unigram, 5-gram and counts
+    text protein dna code ehr   faults planted in held-out records; baselines: unigram, 5-gram, counts
 
-Thresholds come from normal records that no model was trained on; no label is used. Oracle numbers are called
-so. Models are `tiny`, trained for --minutes each: 300 steps a minute, 1,000 for sessions of HDFS and
-OpenStack, as one quiet core makes.
+Thresholds come from normal records that are not in the training data. They do not use labels. Results that
+use labels are marked as oracle results. Models are `tiny` and are trained for --minutes each. One minute
+means 300 steps, or 1,000 steps for sessions of HDFS and OpenStack. One quiet core makes about that many.
 
     python benchmarks/alarms.py --data ../shared/data                       # 2 minutes a model, 3 seeds
     python benchmarks/alarms.py --data ../shared/data --quick               # 1 minute, one seed
     python benchmarks/alarms.py --data ../shared/data --only blind --minutes 8 --records 600
 
-Results are kept per data set and seed under --out, so an interrupted benchmark goes on where it was.
+Results are kept for each data set and seed under --out. An interrupted benchmark continues at the point of
+interruption.
 """
 
 from __future__ import annotations

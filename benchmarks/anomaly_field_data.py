@@ -1,4 +1,4 @@
-"""What the fields of `alarms.py` train on, the held-out texts that are judged, and their faults."""
+"""The data of each field of `alarms.py`: training files, held-out texts, and the faults planted in them."""
 
 from __future__ import annotations
 

@@ -1,17 +1,18 @@
 """Rows of `alarms.py` for planted faults in text, proteins, DNA and code.
 
-Held-out records are judged beside copies of themselves with a fault. By unit: is what was changed more
-surprising than the other units of faulty records? By record: is the faulty copy more surprising than the
-original? Floors see the same units: an add-one unigram, a 5-gram with tuned smoothing, and the counts beside
-the model, which read both sides and the rest of the record. "Mixed" is what a scoring gives: the model with
-these counts, where they helped on validation records.
+Held-out records are compared with copies that have a fault. By unit: are the changed units more surprising
+than the other units of faulty records? By record: is the faulty copy more surprising than the original?
+The baselines see the same units. They are an add-one unigram, a 5-gram with tuned smoothing, and counts that
+read both sides and the rest of the record. "Mixed" is the result of a normal scoring: the model, mixed with
+these counts if they helped on validation records.
 
-"Judged" is the product: the statistics that judge units, calibrated on other held-out records. Each
-statistic alone stands beside it. "Alarmed" are, where .01 and .05 are asked, the shares of the originals'
-units and of what was changed: by the product's p-values, by thresholds of floors on the same calibration.
+"Judged" is the detector of the product: the statistics that judge units, calibrated on other held-out
+records. Each single statistic is listed next to it. "Alarmed" shows the alarms at the rates .01 and .05: the
+share of the original units, and the share of the changed units. The product uses its p-values. The baselines
+use thresholds from the same calibration records.
 
-What an unusual neighbourhood adds to an unusual unit is its lift: bits beyond those of the unigram (as in the
-SLOR of Lau et al. 2017). Floors have theirs too, and the best floor is chosen among all.
+The lift of a unit is its bits minus its bits by the unigram (as in the SLOR of Lau et al. 2017). It measures
+how unusual the context is for the unit. Baselines have a lift too. The best baseline is selected among all.
 """
 
 from __future__ import annotations

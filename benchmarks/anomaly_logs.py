@@ -1,4 +1,4 @@
-"""Rows of `alarms.py` for logs: every floor and the fused detector, thresholds without labels."""
+"""Rows of `alarms.py` for logs: every baseline and the fused detector, with thresholds without labels."""
 
 from __future__ import annotations
 

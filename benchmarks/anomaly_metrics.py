@@ -1,4 +1,4 @@
-"""What `alarms.py` prints of a detector: ranking, alarms without labels, intervals."""
+"""Metrics of `alarms.py` for a detector: ranking, alarms at thresholds without labels, and intervals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small models for `alarms.py`, trained as `seqmlm train` does, and what they say of records."""
+"""Small models for `alarms.py`, trained in the same way as by `seqmlm train`, and the scores they give."""
 
 from __future__ import annotations
 

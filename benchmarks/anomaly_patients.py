@@ -1,9 +1,9 @@
-"""Rows of `alarms.py` for wrong codes in patients' histories: which visit has one?
+"""Rows of `alarms.py` for wrong codes in the histories of patients: which visit has a wrong code?
 
-A code of a held-out patient becomes another of the same vocabulary that the patient never had, drawn as often
-as training has it. Visits are judged with what came before them alone (`visit`) and in the whole record
-(`visit-whole`), each beside counting with the same view of the history. Half of the patients say which floor
-is the best; the other half are reported.
+One code of a held-out patient is replaced with another code of the same vocabulary that the patient never
+had. It is drawn with its frequency in the training data. Visits are judged in two ways: with only the visits
+before them (`visit`), and in the whole record (`visit-whole`). The baseline of each is counting with the same
+view of the history. One half of the patients selects the best baseline. The other half is reported.
 """
 
 from __future__ import annotations

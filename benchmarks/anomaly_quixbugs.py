@@ -1,8 +1,9 @@
-"""Rows of `alarms.py` for QuixBugs: 40 programs with a bug of one line each, and their repairs.
+"""Rows of `alarms.py` for QuixBugs: 40 programs with a bug in one line each, and their repairs.
 
-Which line is the buggy one? Lines are ranked by the mean of their three largest values, as level `line`
-does: of z of surprisals by class of token (model, mixed), or of bits (floors). Is the repaired program more
-probable than the buggy one? The model is that of the arm `code`, which has not seen them.
+Which line has the bug? Lines are ranked by the mean of their three largest values, as in the level `line`.
+For the model (also mixed), the values are z-scores of surprisals within each class of token. For the
+baselines, they are bits. Is the repaired program more probable than the program with the bug? The model is
+that of the arm `code`. These programs are not in its training data.
 """
 
 from __future__ import annotations

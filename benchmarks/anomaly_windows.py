@@ -1,22 +1,29 @@
-"""Rows of `alarms.py` for windows of logs, and for sessions: what alarms where .01 and .05 are asked.
+"""Rows of `alarms.py` for windows and sessions of logs: the share of alarms at the rates .01 and .05.
 
-Each log is trained on its first three fifths, without labels. The rest is judged in windows of 64 lines as it
-is, and once more with a fault in every fifth window:
+A model is trained on the first three fifths of each log, without labels. The rest is judged in windows of 64
+lines: once unchanged, and once with a fault in every fifth window:
 
-    unseen     five lines of a kind that never was
-    silence    a pause of 15 minutes, or of four times the longest of training
-    missing    a kind of line that nearly all windows have is not there
+    unseen     five lines of a kind that does not occur in the log
+    silence    a pause of 15 minutes or of four times the longest pause in training, if that is longer
+    missing    a kind of line that nearly all windows have is removed
     repeated   the most common kind of line 40 times within some seconds
-    reversed   the window's lines in reverse
+    reversed   the lines of the window in reverse order
     foreign    half of the lines are of kinds that are rare in training
 
-Its first 8,000 normal lines are judged once more in windows of 1 to 64 lines, as a log that pauses is cut.
-Of HDFS by block, normal ones of the first three fifths train, and later ones are judged, with their labels.
+The first 8,000 normal lines of the rest are judged again in windows of 1 to 64 lines. Pauses cut a log into
+such windows. For HDFS by block, the training data are the normal blocks of the first three fifths. Later
+blocks are judged, with their labels.
 
-Beside it stand rules, with the threshold that at most the asked share of the latest tenth of training has:
-a kind of line never seen (whatever has a digit is left out), a multiset of kinds never seen, the distance of
-counts to the nearest of training, the rarest pair of lines, the longest pause, lines a second, and kinds that
-nearly all of training have and that are missing.
+The baselines are simple rules. Their threshold is exceeded by at most the requested share of the latest
+tenth of the training data. The rules are:
+
+- a kind of line that is not in the training data (digits are ignored);
+- a multiset of kinds that is not in the training data;
+- the distance of the counts to the nearest counts in training;
+- the rarest pair of lines;
+- the longest pause;
+- lines per second;
+- missing kinds that nearly all training windows have.
 """
 
 from __future__ import annotations

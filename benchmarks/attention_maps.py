@@ -1,7 +1,8 @@
-"""Maps of attention weights, the rival of maps of dependence: the mean over all layers and heads of a model.
+"""Maps of attention weights, the baseline for maps of dependence: the mean over all layers and heads.
 
-Nothing is hidden, and no head is chosen by what it shows, which needs known structure (Rao et al. 2021).
-Units of one name have the mean of their weights. A benchmark that compares with them says so first:
+No token is hidden. No head is selected by its agreement with the truth, because that needs known structure
+(Rao et al. 2021). Units with the same name get the mean of their weights. A benchmark must register the
+method before it compares with these maps:
 
     KINDS["attention"] = Attention        # of `seqmlm.structure.estimators`; then `method="attention"`
 """

@@ -1,18 +1,21 @@
-"""Does an asked rate of alarms hold on normal data nobody has seen, and is it said where it cannot hold?
+"""Measure whether the share of alarms on new normal data agrees with the requested false-positive rate.
 
-A `tiny` model of each field is trained and calibrated by `seqmlm train`'s own path. Its further levels are
-then calibrated by `seqmlm calibrate`'s with a part of the held-out data. `seqmlm score`'s scores the rest:
+A `tiny` model of each field is trained and calibrated with the code of `seqmlm train`. Its other levels are
+calibrated with the code of `seqmlm calibrate` on a part of the held-out data. The rest is scored with the
+code of `seqmlm score`:
 
-    held out    the same kind, whole groups apart
+    held out    the same kind; whole groups are held out
     new         other groups of the same kind: other books, packages, chains, later sessions
-    shifted     something else: another language, genome, system
+    shifted     another kind of data: another language, genome, system
 
-For each level, mode and asked rate: alarms realised, and the interval that 95 % of calibrations with as many
-rows lie in (beta-binomial: Vovk 2012). Rows of one record depend on each other, which the interval does not
-know: one row of each record is drawn, and the calibration counts as many rows as it has records, about.
-"in" lies within the interval that takes every calibration row as one, "(in)" only within this wider one. A
-rate below the smallest that the calibration guarantees is "refused", as the product does. The interval beside
-"all rows" is of a bootstrap over records.
+For each level, mode and requested rate, the table has the share of alarms and an interval. The interval
+contains 95 % of calibrations with the same number of rows (beta-binomial: Vovk 2012). It assumes independent
+rows, but rows of one record depend on each other. Therefore one row of each record is drawn. The number of
+calibration rows is counted as about the number of calibration records.
+
+"in" means: within the interval in which every calibration row counts as independent. "(in)" means: only
+within the wider interval that counts records. "refused" means: the rate is below the smallest rate that the calibration
+guarantees, and the product refuses it too. The interval next to "all rows" is a bootstrap over records.
 
     python benchmarks/calibration.py --data ../shared/data                # 2 minutes a model, 3 seeds
     python benchmarks/calibration.py --data ../shared/data --quick        # 1 minute, one seed, fewer records
@@ -20,11 +23,13 @@ rate below the smallest that the calibration guarantees is "refused", as the pro
     python benchmarks/calibration.py --data ../shared/data --in-time      # logs: which records calibrate
     python benchmarks/calibration.py --data ../shared/data --few          # fewer than 200 calibration rows
 
-With --few held-out rows are divided at random, again and again, into few to calibrate with and others; rates
-are means over the divisions. With --in-time models of logs are trained on their beginning, calibrated on the
-latest tenth of it or on a tenth spread over it, and what came after is scored: alarms at .05 by tenths.
+With --few, held-out rows are divided at random many times into a few calibration rows and other rows. Rates
+are means over the divisions. With --in-time, models of logs are trained on the beginning of the log. They are
+calibrated on the latest tenth of it, or on a tenth spread over it. The rest of the log is then scored. The
+table has the alarms at the rate .05 for each tenth of the rest.
 
-Results are kept per field and seed under --out, so an interrupted benchmark goes on where it was.
+Results are kept for each field and seed under --out. An interrupted benchmark continues at the point of
+interruption.
 """
 
 from __future__ import annotations

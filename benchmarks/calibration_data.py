@@ -1,9 +1,9 @@
-"""What `calibration.py` trains on for each field and scores: the same kind, new groups, shifted data.
+"""The data of each field of `calibration.py`: training files, held-out records, new groups, shifted data.
 
-Held-out data of the same kind are kept apart by the groups that the product divides by too (paragraph,
-protein, stretch of a genome, package, patient; logs in order of time). A new group is another book, another
-package, and so on: what a person scores next, though nothing promises that it is exchangeable with the groups
-before.
+Held-out data of the same kind are separated by the groups that the product uses too. Groups are paragraphs,
+proteins, stretches of a genome, packages, or patients. Logs are divided in order of time. A new group is
+another book, another package, and so on. Users score such data next. It is not guaranteed that these data
+are exchangeable with the earlier groups.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Gaps made of a Python file: which operator, bracket, exception, argument or variable stands here?
+"""Gaps in Python files as questions: which operator, bracket, exception, argument or variable is missing?
 
-Each is asked with the lines around it. What could stand there is what a programmer would choose among: all
-operators, the exceptions that Python has, the local names of the function. Candidates are ranked by their
-log-probability a token. The rival needs no model: of what stands between the same neighbours in all other
-gaps it takes the most frequent, else behind the same one, else anywhere.
+Each question shows the lines around the gap. The candidates are those that a programmer would consider: all
+operators, the exceptions of Python, or the local names of the function. They are ranked by their mean
+log-probability per token. The baseline needs no model. It selects the most frequent candidate among all other
+gaps between the same neighbours. Ties are
+resolved by the gaps after the same left neighbour, then by all gaps.
 """
 
 from __future__ import annotations

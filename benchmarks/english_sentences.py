@@ -1,4 +1,4 @@
-"""The English text of the data catalogue as plain sentences, one a line, for small text models."""
+"""The English text of the data catalogue as plain sentences, one per line, for small text models."""
 
 from __future__ import annotations
 

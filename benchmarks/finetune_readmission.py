@@ -1,22 +1,24 @@
-"""Readmission within 30 days: a fine-tuned model of histories beside boosting on columns of the encounter.
+"""Predict readmission within 30 days: a fine-tuned model of histories compared with boosting on columns.
 
-UCI's diabetes data (Strack et al. 2014): encounters discharged alive and not to hospice, folds by patient,
-all rivals on the same folds, AUROC, differences by paired bootstrap over patients.
+The data are the diabetes encounters of UCI (Strack et al. 2014) that ended neither with death nor with
+discharge to a hospice. Folds are divided by patient, and all methods use the same folds. The metric is AUROC.
+Differences are paired bootstraps over patients.
 
-    last stays        the column number_inpatient alone
+    last stays        only the column number_inpatient
     codes             logistic regression on diagnoses and drugs
-    boosting          gradient boosting on all columns of the encounter, as strong as training patients choose
-    boosting + seen   and how many encounters of the patient came before: what is cheap in a history
-    model             `tiny`, pretrained on the training patients (the path of `train`, no labels), fine-tuned
-                      on histories up to the encounter; the mean of two, each taught by a half of the patients
-    both, mean        the sum of boosting's logit and the model's (in standard deviations)
-    boosting + model  boosting with the model's logit as a column; of training encounters it is that of the
-                      model that was not taught with their patients
+    boosting          gradient boosting on all columns of the encounter; training patients choose its strength
+    boosting + seen   also the number of earlier encounters of the patient, a cheap feature of the history
+    model             `tiny`, pretrained on the training patients (with the code of `train`, no labels), and
+                      fine-tuned on histories up to the encounter; the mean of two models, each fine-tuned on
+                      one half of the patients
+    both, mean        the sum of the logits of boosting and of the model (in standard deviations)
+    boosting + model  boosting with the logit of the model as a column; for training encounters, the logit is
+                      from the model that was not fine-tuned on their patients
 
     python benchmarks/finetune_readmission.py --data ../shared/data             # 20,000 patients, 5 folds
     python benchmarks/finetune_readmission.py --data ../shared/data --quick     # one of the folds, 8,000
 
-Every fold is kept under --out, so an interrupted benchmark goes on where it was.
+Every fold is kept under --out. An interrupted benchmark continues at the point of interruption.
 """
 
 from __future__ import annotations

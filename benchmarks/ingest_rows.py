@@ -1,7 +1,7 @@
-"""One measurement of `ingest.py`, in a process of its own: JSON arguments in, one JSON line out.
+"""One measurement of `ingest.py` in its own process: JSON arguments in, one JSON line out.
 
 reader      records and bytes a second, files to records
-peer        the same records made of what Biopython reads
+peer        the same records made with Biopython
 tokenizer   records and characters a second, records to encodings (records held in memory)
 memory      peak memory while a file of a given size is read and tokenized
 log_lines   log lines to template ids, on one process or several

@@ -1,8 +1,8 @@
-"""Inverse covariance of an alignment: dependence of columns by counting alone, the rival of maps by a model.
+"""The inverse covariance of an alignment: dependence of columns by counts, the baseline for maps of a model.
 
-Columns as indicators, their covariance over the rows with shrinkage, its inverse: two columns that depend on
-each other through others alone have an entry of about zero there (Jones et al. 2012, PSICOV; here the ridge
-of 4.5 / sqrt(rows) in place of a sparse estimate).
+Columns are encoded as indicators. Their covariance over the rows is estimated with shrinkage and inverted.
+If two columns depend on each other only through other columns, their entry is about zero (Jones et al. 2012,
+PSICOV). This code uses the ridge of 4.5 / sqrt(rows) in place of a sparse estimate.
 """
 
 from __future__ import annotations

@@ -1,26 +1,28 @@
-"""Which joint distribution of two hidden places is how faithful to a masked language model?
+"""Compare joint distributions of two hidden places: which one agrees best with a masked language model?
 
     antibodies   AntiBERTy (Ruffolo et al. 2021) on V genes, all residues
     reactions    the model of rxnmapper (Schwaller et al. 2021) on esterifications and amidations, all symbols
-    text         a `tiny` model trained here for --minutes, sentences of EWT's test part, 256 candidates
+    text         a `tiny` model trained here for --minutes, sentences of the test part of EWT, 256 candidates
     whole        the same, all symbols
     information  conditional mutual information of each joint of a `tiny` model of a Potts chain after some
-                 steps of training, its error beside the exact one, and difference to that of `chain`
+                 steps of training, its error compared with the exact value, and its difference to `chain`
     mutants      double mutants of PAB1 by a `tiny` model of its family: the log-ratio to the wild type under
-                 each joint, beside what `seqmlm variants` gives; Spearman, intervals by pair of places
-    words        of ten words of two tokens, about as frequent, how often the one that stood there is the most
-                 probable under each joint, beside what `seqmlm zeroshot` asks: the first token, then the
-                 second; the same model and sentences as `text`, 64 candidates a place and all of the words
-    left         bits a token where all that follows is hidden too, as for a reader from the left, and where
-                 the token alone is: by the three models
-    steps        Arnold-Gokhale on V genes by steps, from uniform marginals and from those while both are
-                 hidden
+                 each joint, compared with `seqmlm variants`; Spearman, intervals by pair of places
+    words        ten words of two tokens with about the same frequency: how often is the original word the
+                 most probable under each joint? Compared with the question of `seqmlm zeroshot`: the first
+                 token, then the second. Same model and sentences as `text`, 64 candidates a place and all
+                 of the words
+    left         bits a token if all later tokens are hidden too, as for a reader from the left, and if only
+                 the token is hidden; for the three models
+    steps        Arnold-Gokhale on V genes by steps, from uniform marginals and from the marginals while both
+                 places are hidden
 
-U-PPL, P-PPL, A-KL, G-KL and JSD of six joints (Torroba Hennigen and Kim 2023), random and contiguous pairs,
-one of each sequence, with intervals by sequence; processor seconds a pair. AntiBERTy, V genes and the model
-of reactions install (`pip install --no-deps antiberty==0.1.3 anarci==2026.2.13.2 rxnmapper==0.4.3`); arms
-without them are left out. Rows and figures are kept per arm under --out, with the pairs, so an interrupted
-benchmark goes on where it was.
+The table has U-PPL, P-PPL, A-KL, G-KL and JSD of six joints (Torroba Hennigen and Kim 2023). It uses one
+random and one contiguous pair of each sequence, with intervals by sequence. It also has the processor seconds
+per pair. AntiBERTy, V genes and the model of reactions can be installed (`pip install --no-deps
+antiberty==0.1.3 anarci==2026.2.13.2 rxnmapper==0.4.3`). Without them, their arms are left out. Rows and
+figures are kept for each arm under --out, with the pairs. An interrupted benchmark continues at the point of
+interruption.
 
     python benchmarks/joints.py --data ../shared/data
     python benchmarks/joints.py --data ../shared/data --only reactions --json reactions.json

@@ -1,27 +1,36 @@
-"""Does a log that is followed raise alarms at what goes wrong with a web server, and at nothing else?
+"""Measure alarms on the log of a live web server: on injected faults and on normal traffic.
 
-A real nginx (Debian's package; without it the benchmark says so and ends) serves a small shop to real
-clients (`logs_live_site`). A `tiny` model is trained on a normal stretch; in the next one the backend goes
-down, paths are scanned, methods come that never came, passwords are tried, the catalogue is scraped, answers
-are slow, four in ten requests to the cart are not found, a probe stops, and nobody asks anything. The access
-log, combined and as JSON, is scored twice: as a file, and written into a pipe as it came, with
-`--max-latency 1s`, where windows end at pauses. Beside both, on windows of 64 lines:
+A real nginx serves a small shop to real clients (`logs_live_site`). nginx is the Debian package; without it,
+the benchmark prints a note and ends. A `tiny` model is trained on normal traffic. In the next stretch,
+these faults are injected:
 
-    unseen rule     a method, shape of a path and status that training never had together: five lines of code
-    bigram          the rarest pair of neighbouring ones, by counts
-    rate            the largest count of one in a window, by its mean in training, and lines a second
-    absent          how many that nine in ten windows of training have are not there
+- the backend is down, or its answers are slow;
+- paths are scanned, passwords are tried, or the catalogue is scraped;
+- requests have methods that do not occur in the normal traffic;
+- four in ten requests to the cart are not found;
+- a probe stops, or all requests stop.
+
+The access log is scored in two forms, combined and JSON, and in two ways. The first way reads it as a file.
+The second way writes it into a pipe at its original pace, with `--max-latency 1s`. Windows then end at
+pauses. The baselines are rules on windows of 64 lines. A key is the method, shape of the path and status of
+a line:
+
+    unseen rule     a key that does not occur in the training data: five lines of code
+    bigram          the rarest pair of neighbouring keys, by counts
+    rate            the largest count of a key in a window, by its mean in training, and lines a second
+    absent          the number of missing keys that nine in ten training windows have
     pause           the longest time between two lines of a window
 
-Thresholds of these come from the last fifth of the normal stretch, at the same rates; the others are
-calibrated by `seqmlm train`. A window shows a fault if one of its lines does, and is normal if none came
-within 5 s of one. Then the lines before the first fault are scored in bursts of 1 to 64: how many alarm?
+The thresholds of the rules come from the last fifth of the normal stretch, at the same rates. The thresholds
+of the model are calibrated by `seqmlm train`. A window shows a fault if one of its lines does. A window is
+normal if none of its lines is between 1 s before a fault and 5 s after it. At the end, the lines before the first fault are
+scored in bursts of 1 to 64 lines, and the alarms are counted.
 
     python benchmarks/logs_live.py           # 5 minutes of normal traffic: about 20 minutes on two cores
     python benchmarks/logs_live.py --quick   # 2 minutes of it
     python benchmarks/logs_live.py --curve   # models of the first 500 to all normal lines instead
 
-Traffic and models are kept under --out, so an interrupted benchmark goes on where it was.
+Traffic and models are kept under --out. An interrupted benchmark continues at the point of interruption.
 """
 
 from __future__ import annotations

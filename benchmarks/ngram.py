@@ -1,22 +1,23 @@
-"""An n-gram model over the same units: the cheap baseline for a masked model.
+"""An n-gram model over the same units as a masked model: its cheap baseline.
 
-It reads left to right, so it is given what the masked model is given beside its context: the number n of
-tokens of the unit (a [MASK] each), and that the sequence does not end there. With h the k units before, and
-counts over training positions whose unit has n tokens,
+The n-gram reads from left to right. It also gets the facts that the masked model sees in place of the unit:
+its number n of tokens (one [MASK] each), and that the sequence does not end there. Let h be the k units
+before. Counts are over training positions whose unit has n tokens:
 
     P_k(w | h, n) = (max(c(h w) - d_k, 0) + (a_k + d_k t(h)) P_{k-1}(w | h', n)) / (c(h) + a_k)
     P_{-1}(w | n) = product over the tokens of w of their unigram probability
 
-where h' is h without its farthest unit, t(h) the number of distinct units seen after h, and a context never
-seen falls back to the shorter one. This is the predictive rule of the hierarchical Pitman-Yor process (Teh
-2006); a = 0 with continuation counts is interpolated Kneser-Ney (Kneser and Ney 1995), d = 0 a hierarchical
-Dirichlet model (MacKay and Peto 1995). Discount d_k and strength a_k of each order, and whether orders below
-the highest count occurrences or distinct units before (h, w), are those that predict a tenth of the training
-sequences best from the others: no fixed rule is good both for words and for residues, where most contexts are
-dense.
+Here h' is h without its farthest unit, and t(h) is the number of distinct units that occur after h. If a
+context does not occur in training, the model uses the shorter context. This is the predictive rule of the
+hierarchical Pitman-Yor process (Teh 2006). With a = 0 and continuation counts, it is interpolated Kneser-Ney
+(Kneser and Ney 1995). With d = 0, it is a hierarchical Dirichlet model (MacKay and Peto 1995).
 
-The last level spells the unit, so that one never seen has a probability over the same tokens as the model's;
-all strings of n ordinary tokens together have probability 1.
+Each order has a discount d_k and a strength a_k. Orders below the highest count either occurrences or
+distinct units before (h, w). These settings are selected on a tenth of the training sequences, from counts of
+the others. No fixed rule is good both for words and for residues: most contexts of residues are dense.
+
+The last level spells the unit. A unit that does not occur in training therefore has a probability over the
+same tokens as in the masked model. All strings of n ordinary tokens together have probability 1.
 """
 
 from __future__ import annotations

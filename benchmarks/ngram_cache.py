@@ -1,13 +1,13 @@
-"""A cache model on top of an n-gram: counts within the same file improve predictions (Tu et al. 2014, "On the
-localness of software"; Kuhn and De Mori 1990 for speech).
+"""A cache model on top of an n-gram: counts within the same file improve predictions.
 
-With counts c over the units of the file that are not to be predicted, P_0 the n-gram's probability, and h_k
-the k - 1 units before,
+Sources: Tu et al. 2014, "On the localness of software"; Kuhn and De Mori 1990 for speech. The counts c are
+over the units of the file that are not to be predicted. P_0 is the probability of the n-gram, and h_k are the
+k - 1 units before:
 
     P_k(w) = (c(h_k w) + s_k P_{k-1}(w)) / (c(h_k) + s_k)        k = 1 .. order
 
-As in `ngram.py` the number of a unit's tokens is given, so only units with the same number
-count. The strengths s_k are chosen on other files than those they are applied to.
+As in `ngram.py`, the model knows the number of tokens of a unit. Therefore it counts only units with the same
+number of tokens. The strengths s_k are selected on other files than the files they are applied to.
 """
 
 from __future__ import annotations

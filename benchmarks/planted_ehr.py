@@ -1,4 +1,4 @@
-"""Wrong codes put into real patient histories: one code of a visit replaced by one the patient never had."""
+"""Wrong codes planted in real patient histories: one code is replaced with a code the patient never had."""
 
 from __future__ import annotations
 

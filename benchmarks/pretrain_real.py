@@ -1,24 +1,26 @@
-"""What a few CPU minutes of pretraining on real data are worth: bits per unit beside counting.
+"""Measure a few CPU minutes of pretraining on real data, in bits per unit, compared with counting.
 
-For each data set and seed a model is trained from scratch for the same time through the same task as
-`seqmlm train`; then 15 % of the units of every held-out record are hidden (all behind [MASK]) and priced by
+For each data set and seed, a model is trained from scratch for the same time, with the task of
+`seqmlm train`. Then 15 % of the units of every held-out record are hidden, all behind [MASK]. These
+predictors give the bits of the hidden units:
 
     model     the trained model, which sees the other 85 %
     unigram   add-one, of the training split
     5-gram    interpolated; reads the units before, all of them
-    counts    n-grams before, after and on both sides, and what the rest of the record says
+    counts    n-grams before, after and on both sides, and counts of the rest of the record
     mixture   of model and counts
 
-at the same positions. Counts see all other units. Smoothing and weights of counts and mixture are learnt on
-the records of one half and applied to the other, both ways. Intervals are paired bootstraps over records.
-
-Minutes are of processor time, on one thread, whatever else the machine does.
+All predictors are measured at the same positions. Counts see all other units. The smoothing and the weights
+of counts and mixture are fitted on one half of the records and applied to the other half, both ways.
+Intervals are paired bootstraps over records. Minutes are processor time on one thread, independent of the
+load of the machine.
 
     python benchmarks/pretrain_real.py --data ../shared/data           # 4 minutes a row and seed
     python benchmarks/pretrain_real.py --data ../shared/data --quick   # one minute a row, one seed
     python benchmarks/pretrain_real.py --data ../shared/data --only protein --seeds 1
 
-Results are kept per data set and seed under --out, so an interrupted benchmark goes on where it was.
+Results are kept for each data set and seed under --out. An interrupted benchmark continues at the point of
+interruption.
 """
 
 from __future__ import annotations

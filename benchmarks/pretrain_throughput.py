@@ -1,21 +1,22 @@
-"""Useful tokens a second of pretraining: ours against Hugging Face Trainer, whole training steps, one run.
+"""Measure useful tokens per second of pretraining: seqmlm compared with the Hugging Face Trainer.
 
-The same ModernBERT configuration, vocabulary, data, precision (float32), threads and optimizer (fused AdamW)
-for all; the batch size is swept for every arm and each one's best counts:
+Whole training steps are measured in one run. All arms have the same ModernBERT configuration, vocabulary,
+data, precision (float32), threads and optimizer (fused AdamW). Each arm is measured with several batch sizes,
+and its best result counts:
 
-    ours      packed rows, LM head at masked positions only, the engine's own loop
+    ours      packed rows, LM head at masked positions only, the loop of the engine
     grouped   the best stock recipe: Trainer, batches of similar length, `sparse_prediction`
-    padded    the usual recipe: Trainer, random batches padded to their longest, the LM head everywhere
+    padded    the common recipe: Trainer, random batches padded to their longest, the LM head everywhere
     ours-bf16, grouped-bf16  the first two with products in bfloat16
 
-First the three must have equal losses on equal masks. Every arm runs in a process of its own, which gives
-its peak memory; arms take turns, so that a busy machine is busy for all. FLOP/s stand beside the best matrix
-product measured in the same run.
+First, the benchmark checks that the three have equal losses on equal masks. Every arm runs in its own
+process, which measures its peak memory. Arms take turns, so that load on the machine affects all of them.
+FLOP/s are compared with the best matrix product measured in the same run.
 
     python benchmarks/pretrain_throughput.py --data ../shared/data           # about 15 minutes on two cores
     python benchmarks/pretrain_throughput.py --data ../shared/data --quick   # about 5
 
-Results are kept per arm under --out, so an interrupted benchmark goes on where it was.
+Results are kept for each arm under --out. An interrupted benchmark continues at the point of interruption.
 """
 
 from __future__ import annotations

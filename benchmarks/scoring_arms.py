@@ -1,8 +1,9 @@
-"""One arm of scoring_throughput.py in one process: the same model, sequences and threads for all.
+"""One arm of scoring_throughput.py in one process. All arms use the same model, sequences and threads.
 
 The model and its tokenizer are a plain Hugging Face folder. The arms `minicons` and `loop` import nothing of
-this package, so `minicons` may run in an environment of its own. Text is tokenized before the clock starts;
-what is timed is asking the model. Sequences come sorted by length for all, which spares the rivals padding.
+this package. Therefore `minicons` can run in its own environment. Text is tokenized before the measurement,
+so that only the queries to the model are timed. Sequences are sorted by length for all arms. This saves
+padding for the arms of other libraries.
 """
 
 from __future__ import annotations

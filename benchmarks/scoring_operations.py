@@ -1,7 +1,7 @@
-"""What counting multiply-adds says of exact pseudo-log-likelihoods: how much cheaper asking less can be.
+"""Count the multiply-adds of exact pseudo-log-likelihoods, with fewer queries and with all of them.
 
-Counted are the matrix products of a ModernBERT for one masked copy of a sequence a token; windows of
-attention and padding are left out.
+The counts are of the matrix products of a ModernBERT for one masked copy of a sequence per token. They do not
+include attention windows and padding.
 """
 
 from __future__ import annotations

@@ -1,28 +1,31 @@
-"""Exact pseudo-log-likelihoods a second: ours, `minicons`, and twenty lines of transformers; and one pass.
+"""Measure exact pseudo-log-likelihoods per second: seqmlm, `minicons`, a plain loop; and one-pass scores.
 
-One model of the `small` size with random weights, saved as a Hugging Face folder, is asked by all for the
-same sequences in float32 with the same threads: text (V = 16,384) of any length and proteins (V = 33) of 50
-to 160 residues. Each arm runs in a process of its own, which gives its peak memory; batch sizes are swept and
-each arm's best counts, for memory its leanest within 5 % of that; arms take turns. All must give the same
-scores. Rates are per second of processor time over the number of threads, which a busy machine changes
-little; wall time is kept beside. Beside each
-ratio stands what counting multiply-adds says at equal precision (`scoring_operations`).
+All arms score the same sequences with one model of the `small` size with random weights, saved as a Hugging
+Face folder. They use float32 and the same threads. The sequences are text (V = 16,384) of any length and
+proteins (V = 33) of 50 to 160 residues. Each arm runs in its own process, which measures its peak memory.
+Each arm is measured with several batch sizes, and its best result counts. For memory, the leanest batch
+within 5 % of that result counts. Arms take turns. All must give the same scores.
 
-Fields with the ending "-nearby" ask a model whose layers look at 4 tokens to each side, the first one at all
-(`model.layers=nearby`): text, proteins, and DNA in windows of 510 bases. `growth` asks random sequences of 64
-to 2,048 tokens of that model and of ModernBERT's own pattern, and prints how the time of one grows with its
-length.
+Rates are per second of processor time over the number of threads. The load of the machine changes them little.
+Wall time is stored as well. Each ratio is printed next to the ratio of multiply-adds at equal precision
+(`scoring_operations`).
 
-    ours      packed rows of distinct masked copies, the head at asked tokens
-    ours-bf16 ours with bfloat16 products: no goal, and other scores, by so much as is printed
-    one-pass  ours, nothing masked
-    loop      masked copies sorted by length in batches, hidden states gathered before the head
-    minicons  MaskedLMScorer.sequence_score; it may live in another environment (--minicons PYTHON)
+Fields with the ending "-nearby" use a model whose layers look at 4 tokens on each side. Its first layer looks
+at all tokens (`model.layers=nearby`). They are text, proteins, and DNA in windows of 510 bases. `growth`
+scores random sequences of 64 to 2,048 tokens with that model and with the pattern of ModernBERT. It prints
+how the time per sequence grows with the length.
+
+    ours      packed rows of distinct masked copies, the head at queried tokens
+    ours-bf16 ours with bfloat16 products: not a goal; the printed differences show how the scores change
+    one-pass  ours, without masks
+    loop      masked copies sorted by length in batches, hidden states gathered before the head: twenty lines
+              of transformers
+    minicons  MaskedLMScorer.sequence_score; it can be in another environment (--minicons PYTHON)
 
     python benchmarks/scoring_throughput.py --data ../shared/data           # about 8 minutes on two cores
     python benchmarks/scoring_throughput.py --data ../shared/data --quick   # about 4, mostly starting up
 
-Results are kept per arm under --out, so an interrupted benchmark goes on where it was.
+Results are kept for each arm under --out. An interrupted benchmark continues at the point of interruption.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
-"""How many raw log lines a second are judged: lines of a file in, calibrated alarms out, on two cores.
+"""Measure how many raw log lines per second are scored: file lines in, calibrated alarms out, two cores.
 
-A service's log is generated from the states of the built-in sample (several requests under way at a time,
-other times in every line, thousands of values) so that a given share of its windows of 64 lines is distinct.
-A `tiny` model is trained on lines of the same service, calibrated on others; then each file is
-read, matched, scored, judged and written as JSON lines, as `seqmlm score --fpr 0.01` does. One
-process reads and tokenizes, the other scores.
+The log of a service is generated from the states of the built-in sample. Several requests are active at the
+same time, every line has another time, and there are thousands of values. A given share of its windows of 64
+lines is distinct. A `tiny` model is trained on lines of the same service and calibrated on others. Then each
+file is read, matched, scored, judged and written as JSON lines, as by `seqmlm score --fpr 0.01`. One process
+reads and tokenizes, the other scores.
 
     python benchmarks/scoring_throughput_logs.py           # 3 files of 1 million lines: some 5 minutes
     python benchmarks/scoring_throughput_logs.py --quick   # 100,000 lines each, also with one process
 
-Beside lines by the clock it prints the CPU seconds of both processes: on two quiet cores the slower process
-sets the pace, so `quiet` is lines over the larger of the two. Results are kept per row under --out.
+The benchmark prints lines per second of wall time, and the CPU seconds of both processes. On two quiet cores,
+the slower process sets the pace. Therefore `quiet` is the number of lines over the larger of the two.
+Results are kept for each row under --out.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Lines a second of `seqmlm watch` and of one-shot scoring, time to an alarm, memory of a long run.
+"""Measure `seqmlm watch`: lines per second compared with one-shot scoring, time to an alarm, memory.
 
-A log of a small service is generated (eleven kinds of lines, in order of time), and a `tiny` model trained
-on 50,000 lines of it, in windows of 64 lines. Then:
+The log of a small service is generated in order of time. It has eleven kinds of lines. A `tiny` model is
+trained on 50,000 of its lines, in windows of 64 lines. Then:
 
-    throughput  the same file by one-shot scoring and by following, in lines per second of processor time,
-                from which that of 64 lines alone is taken off; rows must be equal. And a file of lines that
-                training never had: all of its windows alarm. And with bfloat16 products, for which no
-                model here was calibrated: the rows whose alarm differs are counted
-    latency     bursts of 8 lines, one of them never seen, written to a file that is followed with
+    throughput  the same file by one-shot scoring and by following, in lines per second of processor time.
+                The time for 64 lines is subtracted, and the rows must be equal. A second file has lines
+                that do not occur in the training data: all of its windows alarm. A third run uses bfloat16
+                products, for which no model here was calibrated: the rows with another alarm are counted
+    latency     bursts of 8 lines, one of them of an unknown kind, written to a file that is followed with
                 `--max-latency 1s`: seconds until the alarm is in the output
     soak        a writer adds lines at a fixed pace and rotates by rename; resident memory, and bytes written
-                and not yet read, by the database, every few seconds
+                and not yet read, from the database, every few seconds
 
     python benchmarks/stream_throughput.py           # soak of 10 million lines: hours
     python benchmarks/stream_throughput.py --quick   # 300,000 lines: about 6 minutes on two cores

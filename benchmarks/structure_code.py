@@ -1,12 +1,13 @@
-"""Do maps of Python show its syntax trees? Held-out functions of the standard library, beside matched rivals.
+"""Compare maps of held-out Python functions with their syntax trees, and with baselines without a model.
 
     python benchmarks/structure_code.py --data ../shared/data              # 2 minutes a model, 3 seeds
     python benchmarks/structure_code.py --data ../shared/data --quick      # one seed, 12 functions
 
-Models are those of `alarms.py`, trained on other packages. Mapped are functions of 12 to 60 lexer
-tokens; the truth is their source (docs/reference/structure-fields.md). Beside the figures of a map are those
-of neighbours and nearest names, which need no model, and of the same map with its values dealt anew among
-pairs that are equally far apart. Maps are kept under --out: an interrupted benchmark goes on.
+The models are those of `alarms.py`, trained on other packages. The functions are from the standard library
+and have 12 to 60 lexer tokens. Their source is the truth (docs/reference/structure-fields.md). Two baselines
+need no model: neighbours, and the nearest equal names. A third baseline is the same map, with its values
+shuffled among pairs at the same distance. Maps are kept under --out. An interrupted benchmark continues at
+the point of interruption.
 """
 
 from __future__ import annotations

@@ -1,24 +1,25 @@
-"""Do maps of models of nucleic acids show known structure? Real sequences, in two parts.
+"""Compare maps of models of nucleic acids with known structure: base pairs of RNA and TATA boxes.
 
     rna         base pairs of tRNA and 5S rRNA. One tiny masked model is trained on unaligned sequences
-                of both families and told no structure. Sequences of other clusters (single linkage at
-                80 % identity, so that no test sequence is nearer to a training one) are mapped one by
-                one by `seqmlm structure`, its stems and values compared with SS_cons. Rivals that need
-                no training: the longest stem, Nussinov's most pairs, and ViennaRNA where it is
-                installed. The template is told the pairs of the training sequences. Two arms are given
-                the alignment: a linear model of the rows that train, asked about test rows by couplings,
-                and the mutual information of the same columns by counts, read by the same decoder.
-    promoters   the TATA box of human and Arabidopsis. A tiny model is trained on promoters, others are
-                mapped, and the bases of the strongest block of each map make a matrix, which is
-                compared with JASPAR's MA0108.3. Rivals: random windows; the most enriched word; the
-                most frequent word at the place of the box, which is told where to look. Of Arabidopsis
-                promoters without the box train, too: a box that every sequence has at one place is
-                determined by its place, and its bases hardly depend on each other.
+                of both families, without any structure. Test sequences are from other clusters (single
+                linkage at 80 % identity). No test sequence is nearer than that to a training sequence.
+                `seqmlm structure` maps them one by one. Its stems and values are compared with SS_cons.
+                Some baselines need no training: the longest stem, the most pairs (Nussinov), and
+                ViennaRNA if it is installed. The template uses the pairs of the training sequences. Two
+                arms use the alignment: a linear model of the training rows, which maps test rows by
+                couplings, and the mutual information of the same columns by counts, with the same decoder.
+    promoters   the TATA box of human and Arabidopsis. A tiny model is trained on promoters, and other
+                promoters are mapped. The bases of the strongest block of each map make a matrix. It is
+                compared with MA0108.3 of JASPAR. Baselines: random windows; the most enriched word; and
+                the most frequent word at the place of the box, which uses the known place. For
+                Arabidopsis, promoters without the box are in the training data too. If every sequence had
+                the box at one place, the place would determine it, and its bases would hardly depend on
+                each other.
 
     python benchmarks/structure_dna.py --data ../shared/data            # about an hour a seed, one thread
     python benchmarks/structure_dna.py --data ../shared/data --quick    # a few minutes, no result
 
-Models, maps and figures are kept under --out, so an interrupted benchmark goes on where it was.
+Models, maps and figures are kept under --out. An interrupted benchmark continues at the point of interruption.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Maps of sequences by `seqmlm structure`, for benchmarks: what is mapped already is not mapped again."""
+"""Maps of sequences by `seqmlm structure`, for benchmarks. Sequences that have a map are not mapped again."""
 
 from __future__ import annotations
 

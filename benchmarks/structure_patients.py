@@ -1,15 +1,19 @@
-"""Which drug is for which condition? The network of held-out patients against the reasons that Synthea gives.
+"""Measure whether the network of held-out patients links drugs with their conditions in Synthea.
 
     python benchmarks/structure_patients.py --data ../shared/data              # 2 minutes a model, 3 seeds
     python benchmarks/structure_patients.py --data ../shared/data --quick      # one seed, few patients
 
-Judged are pairs of a condition and a drug that 11 or more of the mapped patients have both of; true are those
-that a prescription names as its reason. Models are those of `alarms.py`, trained on other patients.
-Rivals need no model: pointwise mutual information of having both, and patients with both on one day (of those
-mapped); visits of training patients with both, and their share of those with the condition, or the drug.
-Intervals are of a bootstrap over pairs.
-A code with all its records is hidden at once (`structure --together`), of attention they have the mean.
-Results are kept per seed and method under --out: an interrupted benchmark goes on.
+The pairs are a condition and a drug that 11 or more of the mapped patients both have. A pair is true if a
+prescription names the condition as its reason. The models are those of `alarms.py`, trained on other patients.
+The baselines need no model:
+
+- pointwise mutual information of having both;
+- the number of mapped patients with both on one day;
+- the number of visits of training patients with both, and its share of the visits with the condition or drug.
+
+Intervals are bootstraps over pairs. All records of a code are hidden at once (`structure --together`).
+Attention maps use the mean over the records. Results are kept for each seed and method under --out. An
+interrupted benchmark continues at the point of interruption.
 """
 
 from __future__ import annotations

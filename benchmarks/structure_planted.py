@@ -1,18 +1,23 @@
-"""Is the truth that samples plant recovered by trained masked models? Maps of dependence in all six fields.
+"""Measure whether maps of trained masked models recover the structure planted in the samples of six fields.
 
     python benchmarks/structure_planted.py [--out FOLDER] [--json FILE] [--quick] [--field dna --field ehr]
 
-Of each field a `tiny` model is trained on one draw of its sample (`seqmlm train`), and records of another
-are mapped (`seqmlm structure`): the planted truth is the same, the records are not. Rivals are the distance
-of a pair, the share of pairs that are true, and pointwise mutual information by counts (`pmi`): of units
-within ten units of each other, and of proteins also of aligned columns (`columns`). Means are over records
-(of `family`, `linear` and `columns` over families), with a bootstrap over them. `network` maps all patients
-that PMI is counted in: its field's measures are those of links between codes, over all of them.
+For each field, a `tiny` model is trained on one draw of its sample (`seqmlm train`). Records of another draw
+are mapped (`seqmlm structure`). Both draws have the same planted truth but not the same records. The
+baselines are the distance of a pair, the share of true pairs, and pointwise mutual information by counts
+(`pmi`). It counts units within ten units of each other. For proteins, it also counts aligned columns
+(`columns`).
 
-`null` maps sequences whose units were shuffled, against other shuffles of the same: the share of pairs with
-p of at most .05 and .01 must be no more than that. Codes of a visit cannot be moved alone: none.
+Means are over records, with a bootstrap over records. For `family`, `linear` and `columns` they are over
+families. `network` maps all patients that PMI counts. The measures of its field are those of links between
+codes, over all patients.
 
-Models, maps and results are kept under --out by field, seed and arm: an interrupted benchmark goes on.
+`null` maps sequences with shuffled units and compares them with other shuffles of the same sequence. The
+share of pairs with p of at most .05 and .01 must not be larger than these rates. Codes of a visit cannot be
+moved separately, so their field has no `null`.
+
+Models, maps and results are kept under --out for each field, seed and arm. An interrupted benchmark continues
+at the point of interruption.
 """
 
 from __future__ import annotations

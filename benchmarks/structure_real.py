@@ -1,17 +1,18 @@
-"""Do maps of dependence show known structure? Real data with a truth, a part for each field.
+"""Compare maps of dependence with known structure, on real data. Each field has a part.
 
-    pfam   contacts of 30 protein families from their alignments: the linear masked model (`--size linear`)
-           beside mutual information and inverse covariance of the same rows, and beside an independent
-           implementation of pseudolikelihood on one family; and means of these maps: which ones are put
-           together is chosen on every second family, and judged on the others; and one masked model of all
-           families (`tiny`, --minutes of training, none by default), whose maps (`jacobian`) are means over
-           4 sequences of a family, that with the structure first
+    pfam   contacts of 30 protein families from their alignments by the linear masked model (`--size linear`).
+           The baselines are mutual information and inverse covariance of the same rows. For one family, an
+           independent implementation of pseudolikelihood is compared too. Means of these maps are also
+           measured: every second family selects which maps are combined, and the other families are judged.
+           One masked model of all families (`tiny`, --minutes of training, none by default) gives maps
+           (`jacobian`) that are means over 4 sequences of a family. The first of them has the structure
 
     python benchmarks/structure_real.py --data ../shared/data --part pfam           # 25 minutes on one thread
     python benchmarks/structure_real.py --data ../shared/data --part pfam --quick   # three small families
     python benchmarks/structure_real.py --data ../shared/data --part pfam --minutes 25       # an hour more
 
-Maps are kept per family and arm under --out, so an interrupted benchmark goes on where it was.
+Maps are kept for each family and arm under --out. An interrupted benchmark continues at the point of
+interruption.
 """
 
 from __future__ import annotations

@@ -1,19 +1,21 @@
-"""Trees of English without a treebank: what a map has to beat, on sentences of at most ten words.
+"""Compare trees of sentences from maps with trees of a treebank and with baselines without a model.
 
     python benchmarks/structure_text.py --data ../shared/data [--json FILE] [--quick] [--maps FOLDER]
     python benchmarks/structure_text.py --data ../shared/data --train 25 --seeds 3
 
-The rivals are the chain of neighbours, random trees without crossings, and the dependency model with valence
-(Klein and Manning 2004) learnt by EM from the gold tags of the very sentences it is judged on, as its authors
-do: it is told the parts of speech, which maps are not. `--maps` is what `seqmlm structure MODEL TREEBANK
---out FOLDER` wrote of it; rivals are then judged on its words, the same edges for all. Punctuation is left
-out, shares are over edges (UUAS) with a bootstrap over sentences; `gain` is paired, over the chain.
+The baselines are the chain of neighbours, random trees without crossings, and the dependency model with
+valence (Klein and Manning 2004). EM trains that model on the gold tags of the test sentences themselves, as
+in the paper. It therefore knows the parts of speech, and maps do not. Sentences have at most ten words.
 
-`--train MINUTES` trains a `tiny` model (MINUTES times 300 steps) on the sentences of `english_sentences.py`
-and of EWT's training part, and maps test sentences of EWT that are none of these: all of at most ten words,
-and 200 of 11 to 40. So does `--train MINUTES --language german-french` with one model of both, trained on the
-development parts and PUD (4,275 sentences), and the test parts of both GSD treebanks pooled.
-Models and maps are kept under --out, so an interrupted benchmark goes on where it was.
+`--maps` reads the output of `seqmlm structure MODEL TREEBANK --out FOLDER` for the same treebank. Baselines
+are then judged on its words, so that all have the same edges. Punctuation is left out. Shares are over edges
+(UUAS), with a bootstrap over sentences. `gain` is the paired difference to the chain.
+
+`--train MINUTES` trains a `tiny` model (MINUTES times 300 steps). The training data are the sentences of
+`english_sentences.py` and the training part of EWT. It maps test sentences of EWT that are not in these: all
+with at most ten words, and 200 with 11 to 40. With `--language german-french`, it trains one model of both
+languages on the development parts and PUD (4,275 sentences). The test parts of both GSD treebanks are pooled.
+Models and maps are kept under --out. An interrupted benchmark continues at the point of interruption.
 """
 
 from __future__ import annotations

@@ -1,19 +1,24 @@
-"""What masked language models learn of dependence, where the truth is exact (after Zhang and Hashimoto 2021).
+"""Check theory on how masked language models learn dependence, on data with an exact truth.
+
+The statements are after Zhang and Hashimoto (2021).
 
     masked    a Gaussian with a topic: masked regression is two-stage regression by the topic, up to the
-              noise that coordinates share; directions of PCA pay for unequal noise of each, too
+              noise that coordinates share; directions of PCA also have an error from unequal noise
     latent    mixtures of chains, and hidden Markov models: I(x_i; x_j | rest) and the same given the latent
               differ by at most 2 H(latent | rest)
-    training  a `tiny` model of a Potts chain after some steps each: the error of its conditional mutual
-              information, mean log q(x_i | rest) - log q(x_i | rest without x_j), is within its divergence
-    masking   the same model by what its training hides: shares, whole spans; mean error over pairs and seeds
-    edges     Ising models of random graphs: information finds pairs that others join as well, conditional
-              information edges alone; area under the curve, intervals by graph
+    training  a `tiny` model of a Potts chain after several numbers of steps: the error of its conditional
+              mutual information, mean log q(x_i | rest) - log q(x_i | rest without x_j), is within its
+              divergence
+    masking   the same model with other masks in training: shares, whole spans; mean error over pairs and
+              seeds
+    edges     Ising models of random graphs: information finds pairs that are joined through others as well,
+              conditional information only edges; area under the curve, intervals by graph
     linear    the linear model with L1 on such samples is neighbourhood selection with coefficients that
-              both ends share (Hoefling and Tibshirani 2009); beside node by node (Ravikumar et al. 2010)
+              both ends share (Hoefling and Tibshirani 2009); compared with node by node (Ravikumar et al.
+              2010)
 
-Each part is a table, a picture in --out, and assertions: a statement that does not hold ends the program. The
-statements are worded for this setting, and each is proved in a line where it is asserted.
+Each part gives a table, a picture in --out, and assertions. If a statement is false, the program ends. The
+statements are worded for this setting. Each is proved in one line next to its assertion.
 
     python benchmarks/theory.py [--quick] [--only latent] [--json FILE] [--out FOLDER]
 """

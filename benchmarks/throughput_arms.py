@@ -1,8 +1,9 @@
-"""One arm of pretrain_throughput.py in one process: the same data, model, optimizer and step count of tokens.
+"""One arm of pretrain_throughput.py in one process: the same data, model, optimizer and tokens for all arms.
 
-Every arm trains one pass over the same sequences, so that length grouping meets long and short batches in
-their true proportion. Time runs from the first batch to the end of the last optimizer step; what happens
-before (imports, model, the first kernel calls) is a warm-up step on a throw-away copy.
+Every arm trains one pass over the same sequences. Length grouping therefore has long and short batches in
+their true proportion. The time is measured from the first batch to the end of the last optimizer step. Before
+that, there is a warm-up step on a copy that is thrown away. It covers imports, the model, and the first
+kernel calls.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Do models of a protein family predict its mutants better than the frequencies of single columns?
+"""Compare predictions of protein mutants by models of a family with frequencies of single columns.
 
-The data are the RRM domain of PAB1 (Melamed et al. 2013: 40,852 mutants with one or two changes) and the
-3,658 aligned rows of its family, PF00076. The row that is most similar to PAB1 gives the column of each
+The data are the RRM domain of PAB1 and the 3,658 aligned rows of its family, PF00076. Melamed et al. (2013)
+measured 40,852 mutants with one or two changes. The row that is most similar to PAB1 gives the column of each
 residue. The benchmark uses mutants whose positions all have a column. It compares the site-independent
 prediction, BLOSUM62 and
 

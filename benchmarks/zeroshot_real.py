@@ -1,25 +1,27 @@
-"""What do small models know without labels, beside the strongest cheap rival on the same questions?
+"""Measure small models without labels on zero-shot questions, compared with the strongest cheap baseline.
 
-    sst2       sentiment of 872 sentences by prompts; rivals: an opinion lexicon, always one class
-    crows      CrowS-Pairs, shared tokens: 50 % is ideal, there is no rival
+    sst2       sentiment of 872 sentences by prompts; baselines: an opinion lexicon, always one class
+    crows      CrowS-Pairs, shared tokens: 50 % is ideal, there is no baseline
     winogender 240 pairs that differ in the pronoun
-    code       what stands in gaps of held-out Python functions (`code_gaps.py`); rivals: the most frequent,
-               and counts of what stands between the same neighbours in all other gaps
+    code       gaps of held-out Python functions (`code_gaps.py`); baselines: the most frequent, and counts
+               of the candidates between the same neighbours in all other gaps
     quixbugs   the buggy line of 40 programs (first, and among three), and whether the repair is more
-               probable; rivals: a 5-gram with the rest of the file, length
-    blat       Spearman's correlation with 4,996 mutants of a beta-lactamase; rival: BLOSUM62
-    event      the next event of held-out HDFS sessions given those before; rivals: the most frequent, bigram
-    drug       one of the drugs of a held-out patient's visit, given its conditions and all visits before;
-               rivals: the most frequent drug, and counts of drug and condition in one visit, in two ways
+               probable; baselines: a 5-gram with the rest of the file, length
+    blat       Spearman's correlation with 4,996 mutants of a beta-lactamase; baseline: BLOSUM62
+    event      the next event of held-out HDFS sessions after the earlier events; baselines: the most
+               frequent, bigram
+    drug       one of the drugs of a visit of a held-out patient, from its conditions and all visits before;
+               baselines: the most frequent drug, and counts of drug and condition in one visit, in two ways
 
-Models are `tiny`, trained by `anomaly_models.trained` for --minutes each on the data of `alarms.py`,
-whose held-out parts are asked about. A gain is accuracy minus that of the best rival, with a paired bootstrap
-over questions (over sessions and files, where several questions come from one).
+Models are `tiny`. `anomaly_models.trained` trains each for --minutes on the data of `alarms.py`. The questions
+use the held-out parts of these data. A gain is accuracy minus that of the best baseline, with a paired
+bootstrap over questions. If several questions come from one session or file, it is over sessions or files.
 
     python benchmarks/zeroshot_real.py --data ../shared/data                 # 2 minutes a model, 3 seeds
     python benchmarks/zeroshot_real.py --data ../shared/data --quick         # 1 minute, one seed
 
-Results are kept per arm and seed under --out, so an interrupted benchmark goes on where it was.
+Results are kept for each arm and seed under --out. An interrupted benchmark continues at the point of
+interruption.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""README's picture, docs/picture.svg: what two models of the built-in samples found. Takes about two minutes.
+"""Draw the picture of the README, docs/picture.svg, from two models of built-in samples in about two minutes.
 
-Left: contacts of a protein by a linear model of its family, beside the known ones. Right: a request of a log
-that raised an alarm, line by line. Writes picture.svg, and all it needs, into the current folder.
+The left side shows the contacts of a protein by a linear model of its family, and the known contacts. The
+right side shows a request in a log that raised an alarm, line by line. The script writes picture.svg and its
+working files into the current folder.
 """
 
 from __future__ import annotations

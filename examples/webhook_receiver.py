@@ -1,6 +1,6 @@
-"""Prints what is posted to a port of this machine, one JSON object a line: python webhook_receiver.py 8000.
+"""Print each notice posted to a port of this machine as a JSON object: python webhook_receiver.py 8000.
 
-It stands for a webhook of one's own while trying: a notice that was printed once is not printed again.
+It replaces a real webhook in a trial. A notice that was printed once is not printed again.
 """
 
 import json

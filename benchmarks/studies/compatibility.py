@@ -1,15 +1,18 @@
-"""Does a training whose loss holds how incompatible its conditionals are give a better model?
+"""Measure whether a loss term that penalizes incompatible conditionals gives a better model.
 
     chain    a `tiny` model of a Potts chain of six places: A-KL, and the error of conditional mutual
-             information under the chain rule's mean and under Arnold-Gokhale, which is exact there
-    text     of sentences: A-KL of 64 candidates at neighbouring words, and BLiMP by pseudo-log-likelihood
+             information under the mean of the chain rule and under Arnold-Gokhale, which is exact there
+    text     sentences: A-KL of 64 candidates at neighbouring words, and BLiMP by pseudo-log-likelihood
 
-To the loss, mean nats a masked token, --weight adds the squared deviation after Arnold and Press (1989), at
-two places of --pairs sequences of each batch, neighbours half of the time, and 8 symbols a side, drawn of
-what the model says while both are hidden (Torroba Hennigen and Kim 2023 name it as future work). Weight 0 is
-the training as it is, from the same seed. Differences are paired by seed; seconds are of the processor, with
-the evaluations on the way. One JSON for each arm, weight and seed is kept under --out, so an interrupted
-benchmark goes on where it was, and so does a training: torch's generator, which checkpoints keep, draws all.
+The loss is the mean nats per masked token. The term is --weight times the squared deviation after Arnold and
+Press (1989), which Torroba Hennigen and Kim (2023) name as future work. It uses two places in --pairs
+sequences of each batch. Half of the time, they are neighbours. At each place, 8 symbols are drawn from the
+distribution that the model gives while both places are hidden. Weight 0 is the training without the term,
+from the same seed.
+
+Differences are paired by seed. Seconds are processor time and include the evaluations during training. One
+JSON file for each arm, weight and seed is kept under --out. An interrupted benchmark continues at the point
+of interruption. So does a training, because all draws use the generator of torch, which checkpoints keep.
 
     PYTHONPATH=benchmarks python benchmarks/studies/compatibility.py --data ../shared/data \\
         --only chain --pairs 8

@@ -1,18 +1,24 @@
-"""Which statistics should judge a level? Each alone, all together, and the best part of them, on faults.
+"""Compare statistics for each level on faults: each one, all together, and the best subset of them.
 
-Held-out normal rows stand beside rows with a fault: real anomalies of HDFS, faults planted in the text of
-four fields, wrong codes of patients. Other normal rows give the statistics their p-values, as a calibration
-does. The table has, as means over kinds of faults, AUROC and the shares found at false positive rates of .05
-and .01 of what a level declares (`Statistics.judging`), of all its statistics by Fisher's sum and by the
-harmonic mean, of each alone, and of the best part: statistics are left out, the one that adds least first.
-The best part is chosen on the rows it is shown on, so it flatters; a level declares what is as good for every
-seed.
+Held-out normal rows are compared with rows that have a fault. The faults are real anomalies of HDFS, faults
+planted in the text of four fields, and wrong codes of patients. Other normal rows give the p-values of the
+statistics, as in a calibration. The table has AUROC and the shares found at false-positive rates of .05 and
+.01, as means over kinds of faults. It has a row for each of these:
+
+- the statistics that the level declares (`Statistics.judging`);
+- all statistics, by the sum of Fisher and by the harmonic mean;
+- each single statistic;
+- the best subset: statistics are removed one by one, first the statistic that adds least.
+
+The best subset is selected on the rows it is measured on, which favours it. A level declares a subset that is
+as good for every seed.
 
     PYTHONPATH=benchmarks python benchmarks/studies/level_statistics.py --data ../shared/data
     PYTHONPATH=benchmarks python benchmarks/studies/level_statistics.py --data ../shared/data \\
         --only logs --seeds 1
 
-Statistics are kept per arm and seed under --out, so an interrupted benchmark goes on where it was.
+Statistics are kept for each arm and seed under --out. An interrupted benchmark continues at the point of
+interruption.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Do our log templates agree with drain3's, and both with the templates people wrote for loghub?
+"""Compare the log templates of seqmlm with those of drain3, and both with the templates of loghub.
 
-Every line of loghub_2k is normalised once, then given to our Drain and (with --drain3-python) to drain3, with
-the same parameters. drain3 cannot be installed beside MLflow, so it runs in an interpreter of its own:
+People wrote the templates of loghub. Every line of loghub_2k is normalised once. Our Drain and, with
+--drain3-python, drain3 read it with the same parameters. drain3 cannot be installed together with MLflow, so
+it runs in its own interpreter:
 
     python3 -m venv DIR && DIR/bin/pip install drain3
     PYTHONPATH=benchmarks python benchmarks/studies/log_templates.py --data ../shared/data \\
@@ -12,7 +13,7 @@ the same parameters. drain3 cannot be installed beside MLflow, so it runs in an 
     pairs in common     F1 of the pairs of lines that one of two programs groups together, against the other
     equal               every line has the same template number in both
 
-"Frozen" is the same list of templates after training, matching the lines again without learning.
+"Frozen" is the same list of templates after training. It matches the lines again without learning.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which masks teach a model more about structure, at an equal number of steps?
+"""Compare masks in training by the structure that the models learn, at an equal number of steps.
 
     text    UUAS of the maps (`cmi`) of a `tiny` model, compared with linked neighbours. The sentences are
             from the test part of EWT, have at most ten words and are not in the training data (every third).

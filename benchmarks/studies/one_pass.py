@@ -1,21 +1,24 @@
-"""How one pass ranks units beside exact pseudo-log-likelihoods, and what it saves: six domains.
+"""Compare one-pass scores of units with exact pseudo-log-likelihoods in six domains: ranking and time.
 
-For each data set and seed a tiny model is trained by the same task as `seqmlm train`, with the defaults of
-its domain. Held-out windows are priced unit by unit:
+For each data set and seed, a tiny model is trained with the task of `seqmlm train` and the defaults of its
+domain. Held-out windows are scored unit by unit:
 
-    exact        one unit hidden at a time: what the others are measured against
-    one-pass     nothing hidden, the outputs as they are
+    exact        one unit hidden at a time: the reference for the others
+    one-pass     no unit hidden, the outputs unchanged
     partition:4  every unit hidden once in four passes
 
-and again with 3 % of their tokens replaced by others drawn by frequency. Columns: rank correlation with exact
-surprisals over all units and within the exact top 1 %, AUROC of the surprisal for units with a replaced
-token, and its change against exact (95 % paired bootstrap over windows), and how many times less processor
-time it takes.
+They are scored again with 3 % of their tokens replaced by others drawn by frequency. The columns are:
+
+- the rank correlation with exact surprisals over all units and within the exact top 1 %;
+- the AUROC of the surprisal for units with a replaced token, and its difference to exact (95 % paired
+  bootstrap over windows);
+- the factor by which the processor time is smaller.
 
     PYTHONPATH=benchmarks python benchmarks/studies/one_pass.py --data ../shared/data
     PYTHONPATH=benchmarks python benchmarks/studies/one_pass.py --data ../shared/data --quick
 
-Results are kept per data set and seed under --out, so an interrupted benchmark goes on where it was.
+Results are kept for each data set and seed under --out. An interrupted benchmark continues at the point of
+interruption.
 """
 
 from __future__ import annotations

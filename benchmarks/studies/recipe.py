@@ -1,22 +1,23 @@
-"""Which settings learn fastest: bits per unit and structure after the same processor time, field by field.
+"""Compare training settings by bits per unit and structure after the same processor time, for each field.
 
-Every arm changes some settings of `seqmlm train`; the rest is as the field has it. An arm is trained for
-1, 4 or 15 minutes of processor time on one thread, whatever else the machine does, then judged twice:
+Every arm changes some settings of `seqmlm train`. The others are the defaults of the field. An arm is trained
+for 1, 4 or 15 minutes of processor time on one thread, independent of the load of the machine. Then it is
+judged twice:
 
     bits       15 % of the units of held-out records hidden, as in `pretrain_real`
     structure  AUROC of pairs that belong together in the dependency map (below): base pairs of tRNA, and the
-               planted contacts and stems of the protein and DNA samples; bits alone would prefer windows so
-               narrow that far pairs are never found
+               planted contacts and stems of the protein and DNA samples. Bits would prefer such narrow
+               windows that distant pairs are never found
 
-The dependency map of a sequence (Tomaz da Silva et al. 2025) is asked without masks: every symbol is replaced
-by every other one; e[i, j] is the largest change, over both, of the log odds of a symbol at j when i changes.
+The dependency map of a sequence (Tomaz da Silva et al. 2025) uses no masks. Every symbol is replaced by every
+other symbol. e[i, j] is the largest change of the log odds of a symbol at j when i changes, over both symbols.
 
     PYTHONPATH=benchmarks python benchmarks/studies/recipe.py --data ../shared/data --minutes 1
     PYTHONPATH=benchmarks python benchmarks/studies/recipe.py --data ../shared/data --only text \\
         --arms nearby+unigram --seeds 3 --minutes 4
 
-Results are kept per data set, arm, size, time and seed under --out, so an interrupted benchmark goes on where
-it was; two started at once with another --only share the work.
+Results are kept for each data set, arm, size, time and seed under --out. An interrupted benchmark continues
+at the point of interruption. Two processes with different --only share the work.
 """
 
 from __future__ import annotations

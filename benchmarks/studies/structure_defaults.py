@@ -1,17 +1,19 @@
-"""Which method should be the default of `seqmlm structure`? Cost and AUROC of each, on real data.
+"""Compare the methods of `seqmlm structure` by cost and AUROC on real data, to select the default.
 
-    protein   a domain of each of some Pfam families, contacts of its structure (C-beta below 8 A, 6 residues
-              apart at least); the model is trained on the unaligned rows of all these families
+    protein   one domain from each of some Pfam families, contacts of its structure (C-beta below 8 A, at
+              least 6 residues apart); the model is trained on the unaligned rows of all these families
     rna       tRNA, base pairs of the Rfam alignment; every twentieth sequence is mapped, the others train
-    text      sentences of 8 to 20 words of EWT's test part, edges of their trees; its training part trains
+    text      sentences of 8 to 20 words from the test part of EWT, edges of their trees; the training data
+              are its training part
 
-Models are `tiny`, trained for `--steps` steps. Cost is processor time of the maps alone, and passes: copies
-of a sequence that the model computes. The strongest cheap baseline is the nearness of two units.
+Models are `tiny`, trained for `--steps` steps. Cost is the processor time of only the maps, and the number of
+passes. A pass is one copy of a sequence that the model computes. The strongest cheap baseline is the nearness
+of two units.
 
     PYTHONPATH=benchmarks python benchmarks/studies/structure_defaults.py --data ../shared/data
     PYTHONPATH=benchmarks python benchmarks/studies/structure_defaults.py --data ../shared/data --quick
 
-Models and figures are kept under --out, so an interrupted benchmark goes on where it was.
+Models and figures are kept under --out. An interrupted benchmark continues at the point of interruption.
 """
 
 from __future__ import annotations

@@ -1,24 +1,27 @@
-"""How many passes does conditional mutual information take, at the error of the published sampler?
+"""Count the passes for conditional mutual information at the error of the published sampler.
 
-Small models learn the built-in samples of two fields: proteins (20 residues) and text with a vocabulary of
-300 pieces. For some pairs of places of held-out sequences the reference is the stationary law of the full
-Gibbs kernel, every symbol tried at both places. Beside it, for the same pairs:
+Small models are trained on the built-in samples of two fields: proteins (20 residues) and text with a
+vocabulary of 300 pieces. The reference is computed for some pairs of places in held-out sequences. It is the
+stationary law of the full Gibbs kernel, with every symbol tried at both places. The methods are compared on
+the same pairs:
 
     published   Zhang and Hashimoto (2021) as published: batches of 256 pairs, one pass a step and side, the
                 head at all positions, every distribution kept; its estimates after 125 to --steps steps
-    gibbs       the same chain, conditionals asked once for each symbol; plain, and Rao-Blackwell
+    gibbs       the same chain, with one query per conditional of a symbol; plain, and Rao-Blackwell
     topk        the kernel of the k most probable symbols
-    exact       the joint of the chain rule (another joint where conditionals disagree: its error is that)
+    exact       the joint of the chain rule. It is another joint if the conditionals disagree: this is its
+                error
     fast        all pairs of a sequence ranked at once, none computed exactly
 
-Passes are copies of a sequence that the model computes, a pair; seconds are of processor time, memory the
-largest growth of the resident set, in a process for each arm. The last lines say how many times fewer passes
-the cheapest arm takes whose error is at most that of `published`, and of `gibbs`, at the last step.
+Passes are copies of a sequence that the model computes, per pair. Seconds are processor time. Memory is the
+largest growth of the resident set. Each arm has its own process. The last lines compare passes with those of
+`published` and `gibbs` at the last step. They show the factor for the cheapest arm whose error is not larger.
 
     PYTHONPATH=benchmarks python benchmarks/studies/structure_speed.py  # about 10 minutes on two cores
     PYTHONPATH=benchmarks python benchmarks/studies/structure_speed.py --quick    # 500 steps, fewer pairs
 
-Results are kept per field, arm and seed under --out, so an interrupted benchmark goes on where it was.
+Results are kept for each field, arm and seed under --out. An interrupted benchmark continues at the point of
+interruption.
 """
 
 from __future__ import annotations

@@ -1,16 +1,19 @@
-"""Is masking at random nearer to masking what decides, or to masking all else? (Zhang and Hashimoto 2021)
+"""Compare masking at random with masking the deciding words and all others (Zhang and Hashimoto 2021).
 
-    labels   half of SST-2's sentences with their label appended, which is hidden in a share p of them, and
-             words at random in the others; then the other half teaches the same gap, from few labels to many
-    masks    a second stage of a trained model that hides words of the opinion lexicon (cloze), any words
-             (uniform), all others (nocloze), or that is left out; then few labels, drawn again and again, the
-             same for all arms; --seeds second stages each, among which the draws are divided. Of SST-2; with
-             --on reviews of films, less SST-2's sentences; with --on promoters of E. coli, where the places
-             of the -35 and -10 hexamers decide
+    labels   pretraining on half of the sentences of SST-2 with the label appended. In a share p of them, the
+             label is hidden; in the others, random words are. Then the other half is used to fine-tune on
+             the same gap, with few to many labels
+    masks    a second stage of a trained model. It hides words of the opinion lexicon (cloze), any words
+             (uniform) or all other words (nocloze), or there is no second stage. Then the model is fine-tuned
+             on few labels, drawn many times, with the same draws for all arms. There are --seeds second
+             stages for each arm, and the draws are divided among them. The data are SST-2. With --on
+             reviews: film reviews without the sentences of SST-2. With --on promoters: promoters of E. coli,
+             where the -35 and -10 hexamers are the deciding places
 
-SST-2's phrases are cut from common sentences, so its halves are of sentences. Arms are kept under --out, one
-JSON each: an interrupted study goes on where it was; another --first needs another --out. The whole takes
-hours on one thread; --epochs, --seeds, --share, --count and --draws make it smaller.
+The phrases of SST-2 are parts of common sentences. Its halves are therefore halves of the sentences. Each arm
+is kept as JSON under --out. An interrupted study continues at the point of interruption. Another --first
+needs another --out. The whole study takes hours on one thread. --epochs, --seeds, --share, --count and --draws
+make it smaller.
 
     python examples/cloze_study/study.py --data shared/data
     python examples/cloze_study/study.py --data shared/data --part labels --epochs 4 --seeds 1 --share 0 100

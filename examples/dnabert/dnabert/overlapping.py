@@ -1,12 +1,12 @@
-"""Overlapping k-mers (Ji et al. 2021, DNABERT): all that is special to tokens that each show k bases.
+"""Overlapping k-mers (Ji et al. 2021, DNABERT): the code for tokens that each cover k bases.
 
-A token stands at every base, and shows it and the k - 1 after it. A base shows in k tokens, so hiding it
-means hiding all of them, and its log-probability comes from all of them: each gives the total probability of
-the k-mers that agree with the visible bases, averaged over the k offsets.
+There is a token at every base. It shows that base and the k - 1 bases after it. A base occurs in k tokens.
+To hide it, all of these tokens must be hidden. Each token gives the total probability of the k-mers that
+agree with the visible bases. The log-probability of the base comes from the average over the k offsets.
 
-In training a token that is masked alone hides nothing. Ji et al. mask k tokens in a row, which hides a single
-base, and draw [MASK], random or kept for each token separately, so that unmasked tokens contradict the
-others; `KmerSpan` masks all tokens of a span of bases alike.
+In training, a single masked token hides nothing, because its neighbours show its bases. Ji et al. mask k
+tokens in a row, which hides a single base. They draw [MASK], random or kept for each token separately. Then
+unmasked tokens contradict the others. `KmerSpan` gives all tokens of a span of bases the same outcome.
 """
 
 from __future__ import annotations
