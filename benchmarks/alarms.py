@@ -108,7 +108,7 @@ def measured(name: str, data: Path, out: Path, seed: int, minutes: float, record
 
 
 def show(rows: list[Row]) -> None:
-    """One table an arm: means over seeds, and of intervals the outermost bounds."""
+    """Print a table for each arm: means over seeds, and the outermost bounds of intervals."""
     for arm in dict.fromkeys(row["arm"] for row in rows):
         own = [row for row in rows if row["arm"] == arm]
         print(f"\n{arm} ({len({row['seed'] for row in own})} seeds)")

@@ -39,7 +39,7 @@ Row = dict[str, Any]
 TOP = 5
 
 ADDED = ("pll_max",)
-"""What the model says of a session; chosen on planted faults in calibration sessions (`tuned`)."""
+"""The channels of the model for a session, selected on planted faults in calibration sessions (`tuned`)."""
 
 TRIED: dict[str, tuple[str, ...]] = {
     "sum": ("pll_sum",),
@@ -81,19 +81,19 @@ def blind(data: Path, out: Path, seed: int, minutes: float, records: int | None 
 
 
 def some(sessions: Sequence[Session], number: int | None) -> list[Session]:
-    """At most `number` of the sessions, drawn without replacement; all for None."""
+    """At most `number` of the sessions, drawn without replacement; None means all."""
     if number is None or number >= len(sessions):
         return list(sessions)
     return [sessions[i] for i in np.random.default_rng(0).permutation(len(sessions))[:number].tolist()]
 
 
 class Measured:
-    """Floors and the model's channels of sessions, by name; what calibration sessions have is known.
+    """The baselines and the channels of the model by name, with their values on calibration sessions.
 
     Args:
-        task: its training sessions teach the floors.
-        detector: asked.
-        edit: try the edit distance too, which takes minutes.
+        task: its training sessions fit the baselines.
+        detector: the model.
+        edit: also use the edit distance, which takes minutes.
     """
 
     def __init__(self, task: SessionTask, detector: Detector, *, edit: bool) -> None:
@@ -138,9 +138,9 @@ def model_channels(alone: Sequence[ScoredRecord], hidden: Sequence[ScoredRecord]
 
 
 def tuned(task: SessionTask, measured: Measured, seed: int, records: int | None) -> list[Row]:
-    """What each choice of added channels gains over the 5-gram, on faults in calibration sessions.
+    """The gain of each set of added channels over the 5-gram, on faults in calibration sessions.
 
-    Their own normals teach the thresholds too, so only the order of the choices means something.
+    Normal calibration sessions also give the thresholds. Therefore only the order of the sets is meaningful.
     """
     sessions = some(list(dict.fromkeys(task.calibration)), records and records // 2)
     kinds = {k: v for k, v in _kinds(task, sessions, seed + 100, 0).items() if k in ("reordered", "changed")}
@@ -161,7 +161,7 @@ def tuned(task: SessionTask, measured: Measured, seed: int, records: int | None)
 def _kinds(
     task: SessionTask, sessions: Sequence[Session], seed: int, records: int | None
 ) -> dict[str, tuple[list[Session], NDArray[np.int64]]]:
-    """Abnormal sessions of each kind, and the number of the session each was made from."""
+    """The abnormal sessions of each kind, and the number of the session that each was made from."""
     bad = [s for s, label in zip(task.test, task.labels, strict=True) if label]
     normal = {s for s, label in zip(task.test, task.labels, strict=True) if not label}
     normal |= {*task.train, *task.calibration}
@@ -188,7 +188,7 @@ def _kinds(
 
 
 def _compared(kind: str, measured: Measured, found: Statistics, labels: Any, groups: Any) -> list[Row]:
-    """Every floor, the best one with the model's channels, and the best pair of floors with them."""
+    """Every baseline, the best baseline with the channels of the model, and the best pair with them."""
     area = {name: ranking(labels, found[name])["auroc"] for name in measured.floors}
     best = max(area, key=lambda name: area[name])
     size = {"set": f"hdfs blind, {kind}", "abnormal": int(labels.sum()), "normal": int((~labels).sum())}

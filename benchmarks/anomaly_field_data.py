@@ -37,14 +37,14 @@ SHARED = 12  # residues in a row that make a protein no longer held out
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
-    """One field's part of the benchmark.
+    """The data of one field.
 
     Args:
         domain: its name.
-        files: to train on.
+        files: training files.
         texts: held-out normal texts, in a fixed order.
-        faults: by name.
-        flags: of the training.
+        faults: functions that plant a fault, by name.
+        flags: settings of the training.
     """
 
     domain: str
@@ -77,7 +77,7 @@ def text(data: Path, out: Path) -> Field:
 
 
 def protein(data: Path, out: Path) -> Field:
-    """Proteomes; those chains of FLIP's secondary structure set are judged that share nothing with them."""
+    """Proteomes; the judged chains of FLIP's secondary structure set share nothing with them."""
     chains = _fasta(data / "protein" / "flip_secondary_structure" / "sequences.fasta.gz")
     short = [c for c in chains if 60 <= len(c) <= 160 and set(c) <= set("ACDEFGHIKLMNPQRSTVWY")]
     files = sorted((data / "protein" / "pretrain").glob("*.faa.gz"))
@@ -135,7 +135,7 @@ def code(data: Path, out: Path) -> Field:
 
 
 def patients(data: Path, out: Path) -> tuple[Path, Path]:
-    """Synthea's patients, a fifth of them apart: folders for training and for judging."""
+    """The patients of Synthea in two folders: one for training, and one with a fifth of them for judging."""
     folders = (out / "synthea-train", out / "synthea-held")
     for table in sorted((data / "ehr" / "synthea_ibm").glob("*.csv.gz")):
         with gzip.open(table, "rt", newline="") as stream:
@@ -176,7 +176,7 @@ def _fasta(path: Path) -> list[str]:
 
 
 def _unrelated(chains: Sequence[str], known: Sequence[str]) -> list[str]:
-    """The chains without any `SHARED` residues in a row that a known sequence has too."""
+    """The chains that have no run of `SHARED` residues in common with a known sequence."""
     pieces = {c[i : i + SHARED] for c in chains for i in range(len(c) - SHARED + 1)}
     common = {
         piece

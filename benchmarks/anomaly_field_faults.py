@@ -24,8 +24,8 @@ class Faulty:
     """A text with a fault in it.
 
     Args:
-        text: the whole of it.
-        spans: half-open character offsets of what was changed.
+        text: the whole text.
+        spans: half-open character offsets of the changed parts.
     """
 
     text: str
@@ -52,7 +52,7 @@ def words_swapped(text: str, random: Random) -> Faulty | None:
 
 
 def wrong_word(words: list[str]) -> Fault:
-    """A lower-case word becomes one drawn from running text, so that rarity alone does not tell it."""
+    """A lower-case word is replaced with a word drawn from running text, so that rarity does not reveal it."""
 
     def fault(text: str, random: Random) -> Faulty | None:
         found = list(re.finditer(r"\b[a-z]+\b", text))
@@ -67,7 +67,7 @@ def wrong_word(words: list[str]) -> Fault:
 
 
 def substituted(letters: str, number: int) -> Fault:
-    """Some letters become others, drawn as they occur in `letters`."""
+    """Some letters are replaced with others, drawn with their frequencies in `letters`."""
 
     def fault(text: str, random: Random) -> Faulty | None:
         if len(text) < 4 * number:
@@ -84,7 +84,7 @@ def substituted(letters: str, number: int) -> Fault:
 
 
 def segment_shuffled(size: int, *, unit: int = 1) -> Fault:
-    """The letters of a stretch (or its pieces of `unit` letters) stand in another order."""
+    """The letters of a stretch (or its pieces of `unit` letters) are shuffled."""
 
     def fault(text: str, random: Random) -> Faulty | None:
         if len(text) < 2 * size:
@@ -100,7 +100,7 @@ def segment_shuffled(size: int, *, unit: int = 1) -> Fault:
 
 
 def foreign_insert(foreign: str, size: int) -> Fault:
-    """A stretch is another genome's."""
+    """A stretch is replaced with a stretch of another genome."""
 
     def fault(text: str, random: Random) -> Faulty | None:
         start = int(random.integers(len(text) - size + 1))
@@ -112,7 +112,7 @@ def foreign_insert(foreign: str, size: int) -> Fault:
 
 
 def wrong_operator(text: str, random: Random) -> Faulty | None:
-    """A comparison is turned round, a plus becomes a minus, an "and" an "or"."""
+    """A comparison is reversed, a plus becomes a minus, or an "and" becomes an "or"."""
     found = [(a, b) for kind, word, a, b in _python(text) if word in _OPERATORS and kind != tokenize.STRING]
     if not found:
         return None
@@ -140,7 +140,7 @@ def operands_swapped(text: str, random: Random) -> Faulty | None:
 
 
 def variable_misused(text: str, random: Random) -> Faulty | None:
-    """A name is used where another name of the function should stand."""
+    """A name is replaced with another name of the function."""
     names = [token for token in _python(text) if _is_name(token)][1:]
     kinds = sorted({word for _, word, _, _ in names})
     if len(kinds) < 2:
@@ -157,7 +157,7 @@ def _is_name(token: tuple[int, str, int, int]) -> bool:
 
 
 def _python(text: str) -> list[tuple[int, str, int, int]]:
-    """(kind, text, start, end) of the tokens that are no layout; [] for what Python cannot read."""
+    """(kind, text, start, end) of the tokens that are not layout; [] if Python cannot tokenize the text."""
     starts = [0]
     for line in text.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))

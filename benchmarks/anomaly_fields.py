@@ -66,7 +66,7 @@ class Pair:
 
     Args:
         normal, faulty: as the model sees them.
-        changed: (U,) True at the units of the faulty one that the fault touched.
+        changed: (U,) True at the units of the faulty copy that the fault changed.
         spans: half-open stretches of its text that are wrong.
     """
 
@@ -94,12 +94,12 @@ def field_rows(
 
 
 class Judges:
-    """The product's detector of units.
+    """The detector of units in the product.
 
     Args:
-        model: asked.
-        level: whose rows are units.
-        normal: texts it is calibrated on.
+        model: the model.
+        level: a level whose rows are units.
+        normal: the texts that calibrate it.
     """
 
     def __init__(self, model: LoadedModel, level: str, normal: Sequence[str]) -> None:
@@ -121,22 +121,22 @@ class Judges:
         self.choice = stored.facts(model)["judged_by"]
 
     def found(self, encoded: Sequence[Encoded]) -> dict[str, Doubles]:
-        """-log p of units that are judged together, and each statistic alone."""
+        """-log p of units by all statistics together, and by each single statistic."""
         rows = self.detector.encoded(encoded)
         parts = {name: np.array([one.row.statistics[name] for one in rows]) for name in self.level.statistics}
         return {JUDGED: -np.log([one.p_value or 1.0 for one in rows]), **parts}
 
     def thresholds(self, values: Mapping[str, Doubles]) -> dict[str, list[float]]:
-        """Of each score, what is an alarm at each of `RATES`; `values` are of the calibration's units."""
+        """The threshold of each score at each of `RATES`; `values` are those of the calibration units."""
         floors = {name: [threshold_on(own, rate) for rate in RATES] for name, own in values.items()}
         return {JUDGED: [-np.log(rate) - 1e-12 for rate in RATES], **floors}
 
 
 class Baselines:
-    """What frequencies say of units.
+    """Baselines for units that use only frequencies.
 
     Args:
-        model: whose units they are.
+        model: the model that defines the units.
         training: training sequences, a list of spelled units each.
     """
 
@@ -166,7 +166,7 @@ class Baselines:
 
 
 def lifts(bits: Mapping[str, Sequence[Doubles]]) -> dict[str, list[Doubles]]:
-    """Bits beyond those of the unigram, for each of `LIFTED` that is there."""
+    """The lift (bits minus the bits by the unigram) of each method in `LIFTED` that was measured."""
     return {
         arm + LIFT: [a - b for a, b in zip(bits[arm], bits["unigram"], strict=True)]
         for arm in LIFTED
@@ -181,9 +181,9 @@ def compared(
     pairs: Sequence[Pair],
     judges: Judges | None = None,
 ) -> list[Row]:
-    """The model beside its baselines on pairs; a record is ranked by the mean and the largest of its bits.
+    """Compare the model with its baselines on pairs. Records are ranked by their mean and by their largest bits.
 
-    `pairs_won` is the share of pairs whose faulty copy has more than its original; ties are lost.
+    `pairs_won` is the share of pairs whose faulty copy has more bits than its original. Ties count as lost.
     """
     both = [one.normal for one in pairs] + [one.faulty for one in pairs]
     bits = {
@@ -217,8 +217,10 @@ def _judged(
     best: str,
     groups: Any,
 ) -> Row:
-    """The product beside the best floor and beside the best of its own statistics; of all, the share of wrong
-    units that are found where one in twenty of the others is taken for wrong."""
+    """Compare the product with the best baseline and with the best of its own statistics.
+
+    "found" is the share of wrong units that each method finds if 5 % of the other units are alarms.
+    """
     found, floor = judges.found(faulty), arms[best]
     areas = {name: ranking(labels, values)["auroc"] for name, values in found.items()}
     part = max((name for name in areas if name != JUDGED), key=lambda name: areas[name])
@@ -244,7 +246,7 @@ def _alarmed(
     arms: dict[str, Doubles],
     best: str,
 ) -> Row:
-    """Shares of the originals' units and of what was changed at each of `RATES`, by each detector."""
+    """The shares of original units and of changed units that alarm at each of `RATES`, for each detector."""
     half = len(both) // 2
     bits = baselines.bits([one.encoding for one in (*judges.normal, *both[:half])])
     normal = {name: np.concatenate(values[-half:]) for name, values in bits.items()} | judges.found(
@@ -266,7 +268,7 @@ def _alarmed(
 
 
 def _surprisals(model: LoadedModel, records: Sequence[Encoded]) -> dict[str, list[Doubles]]:
-    """Each of `ARMS`, from one scoring."""
+    """The surprisals of each of `ARMS`, from one scoring."""
     found = RecordScorer(Session(model, tokens_per_batch=8192)).unit_scores(records)
     alone = [one.values.get(ALONE, one.surprisal) for one in found]
     return {"model": alone, "mixed": [one.surprisal for one in found]}
@@ -294,7 +296,7 @@ def _row(name: str, labels: Bools, scores: dict[str, Doubles], groups: Any, pair
 
 
 def pairs_of(model: LoadedModel, texts: Sequence[str], fault: Fault, seed: int) -> Iterable[Pair]:
-    """Each text that is short enough and that the fault can be planted in, with a copy that has it."""
+    """Each text that is short enough and can have the fault, with a faulty copy."""
     random = np.random.default_rng(seed)
     units = model.tokenizer.units
     for number, normal in enumerate(texts):

@@ -24,11 +24,11 @@ _NEAR = 6
 
 
 def floors(train: Sequence[Session], *, edit: bool = False) -> dict[str, Floor]:
-    """Every floor, fitted to normal sessions.
+    """Every baseline, fitted to normal sessions.
 
     Args:
         train: normal sessions.
-        edit: the edit distance to the nearest training session too, which is slow.
+        edit: also use the edit distance to the nearest training session, which is slow.
     """
     known = {event for session in train for event in session}
     sequences, multisets = set(train), {tuple(sorted(s)) for s in train}
@@ -55,7 +55,7 @@ def floors(train: Sequence[Session], *, edit: bool = False) -> dict[str, Floor]:
 
 
 def l1_distance(train: Sequence[Session], sessions: Sequence[Session]) -> Doubles:
-    """(N,) how many events more or less than the most similar training session, as multisets."""
+    """(N,) L1 distance of the counts of events to the nearest training session."""
     counted = _counter(train)
     vectors = np.unique(counted(train), axis=0)
     return np.array([np.abs(vectors - one).sum(1).min() for one in counted(sessions)])
@@ -94,7 +94,7 @@ def _length(train: Sequence[Session]) -> Floor:
 
 
 def _ngrams(train: Sequence[Session], order: int) -> dict[str, Floor]:
-    """Surprisal by the n-gram of `seqmlm.evaluation`, its smoothing tuned on training; the end counts too."""
+    """Surprisal by the n-gram of `seqmlm.evaluation` with smoothing tuned on training; it includes the end."""
     number = {event: i + 2 for i, event in enumerate(sorted({e for s in train for e in s}))}
 
     def spelled(session: Session) -> list[tuple[int, ...]]:
@@ -111,9 +111,9 @@ def _ngrams(train: Sequence[Session], order: int) -> dict[str, Floor]:
 
 
 def _counts(train: Sequence[Session]) -> Callable[[Sequence[Session]], list[Doubles]]:
-    """Bits by n-grams of both directions with what the rest of the session says (`engine/expert.py`).
+    """Bits by n-grams of both directions and by the rest of the session (`engine/expert.py`).
 
-    Every tenth session chooses smoothing and weights.
+    Every tenth session selects smoothing and weights.
     """
     number = {event: i + 2 for i, event in enumerate(sorted({e for s in train for e in s}))}
     space = TokenSpace(
@@ -141,7 +141,7 @@ def _counts(train: Sequence[Session]) -> Callable[[Sequence[Session]], list[Doub
 
 
 def _reduced(name: str, bits: Callable[[Sequence[Session]], list[Doubles]]) -> dict[str, Floor]:
-    """What sessions are ranked by, given the bits of their events."""
+    """The values that rank sessions, from the bits of their events."""
     known: dict[Session, Doubles] = {}  # the four ways read the same bits
 
     def bits_of(sessions: Sequence[Session]) -> list[Doubles]:
@@ -163,10 +163,10 @@ def _reduced(name: str, bits: Callable[[Sequence[Session]], list[Doubles]]) -> d
 
 
 def _edit(train: Sequence[Session]) -> Floor:
-    """Levenshtein distance to the nearest distinct training session, many of them at once.
+    """Levenshtein distance to the nearest distinct training session, computed for many sessions at once.
 
-    Sessions that are `_NEAR` events longer or shorter are that far away at least: they are left out where a
-    nearer one is found.
+    If a session is `_NEAR` events longer or shorter, it is at least that far away. It is left out if a nearer
+    session is found.
     """
     known = sorted(set(train), key=len)
     sizes = np.array([len(one) for one in known])
@@ -180,7 +180,7 @@ def _edit(train: Sequence[Session]) -> Floor:
 
 
 def _levenshtein(session: Session, known: Sequence[Session]) -> float:
-    """The smallest distance to any of the known sessions, which come in order of length; inf without any."""
+    """The smallest distance to the known sessions, which are in order of length; inf if there are none."""
     if not known:
         return float("inf")
     table = np.full((len(known), len(known[-1])), -1)

@@ -49,18 +49,18 @@ LOG_STEPS = 1000  # that one quiet core makes in about a minute with so small a 
 
 
 def log_flags(minutes: float) -> dict[str, Any]:
-    """Settings of a training of so many minutes."""
+    """The settings of a training with this number of minutes."""
     return {**HDFS_FLAGS, "train": {**HDFS_FLAGS["train"], "max_steps": round(minutes * LOG_STEPS)}}
 
 
 def hdfs_detector(data: Path, out: Path, seed: int, minutes: float) -> tuple[SessionTask, Detector]:
-    """The HDFS task and a detector trained on its training sessions alone."""
+    """The HDFS task and a detector trained only on its training sessions."""
     task = hdfs(data)
     return task, session_detector(task, out, seed, minutes)
 
 
 def session_detector(task: SessionTask, out: Path, seed: int, minutes: float) -> Detector:
-    """A detector trained on a task's training sessions; the calibration part is in none of its files."""
+    """A detector trained on the training sessions of a task, without the calibration sessions."""
     file = write_sessions(task.train, out / f"{task.name}-train.txt")
     model = trained(out, task.name, "logs", [file], log_flags(minutes), seed, minutes)
     return Detector.of(model, records_of(task.train))
@@ -69,10 +69,10 @@ def session_detector(task: SessionTask, out: Path, seed: int, minutes: float) ->
 def sessions(
     name: str, data: Path, out: Path, seed: int, minutes: float, records: int | None = None
 ) -> list[Row]:
-    """Rows of one labelled set of sessions; of HDFS also with each unseen session once.
+    """Rows of one labelled set of sessions. For HDFS, also rows with each unseen session once.
 
-    "unseen events counted": an event never seen is worth as much as there are of them, not infinity;
-    where training is small, normal sessions have some too.
+    "unseen events counted": the score is the number of events that do not occur in training, not infinity.
+    If the training set is small, normal sessions have some of these events too.
     """
     task = hdfs(data) if name == "hdfs" else openstack(data, name.removeprefix("openstack_"))
     detector = session_detector(task, out, seed, minutes)
@@ -109,7 +109,7 @@ def sessions(
 def fused_rows(
     task: SessionTask | RawTask, arm: str, fused: Fused, found: dict[str, Doubles], sizes: Any
 ) -> list[Row]:
-    """One detector at every rate of false alarms, and at the strictest that its calibration guarantees."""
+    """Rows of a detector at every false-positive rate, and at the smallest rate that its calibration guarantees."""
     scores, p_value = fused.scores(found, sizes), fused.judge(found, sizes).p_value
     whole = ranking(task.labels, scores)
     rates = sorted({*RATES, fused.calibration.smallest_rate}, reverse=True)
@@ -126,11 +126,11 @@ def fused_rows(
 
 
 def floor_rows(task: SessionTask, fused: Doubles) -> list[Row]:
-    """Every floor at every rate, its threshold the largest that so many calibration sessions exceed.
+    """Rows of every baseline at every rate, with thresholds from calibration sessions.
 
     Args:
-        fused: (N,) of the detector, which is compared with the floor that ranks best: a paired bootstrap over
-            groups of equal sessions.
+        fused: (N,) scores of the detector. It is compared with the baseline that ranks best, by a paired
+            bootstrap over groups of equal sessions.
     """
     rows, areas = [], {}
     for name, floor in floors(task.train).items():
@@ -152,9 +152,9 @@ def floor_rows(task: SessionTask, fused: Doubles) -> list[Row]:
 
 
 def raw(name: str, data: Path, out: Path, seed: int, minutes: float, records: int | None = None) -> list[Row]:
-    """Raw messages at their natural share of anomalies, divided in time: HDFS, the headline, or BGL.
+    """Rows for raw messages with their natural share of anomalies, divided in time: HDFS (headline) or BGL.
 
-    "normals" trains and calibrates on normal sessions alone, "unlabelled" on all there are.
+    "normals" trains and calibrates only on normal sessions, "unlabelled" on all sessions.
     """
     task = RAW[name](data)
     rows: list[Row] = []
@@ -185,7 +185,7 @@ def raw(name: str, data: Path, out: Path, seed: int, minutes: float, records: in
 def _as_events(
     task: RawTask, detector: Detector, train: list[Record], calibration: list[Record], arm: str
 ) -> SessionTask:
-    """Template numbers instead of messages, for the floors."""
+    """Template numbers instead of messages, for the baselines."""
     encode = detector.model.tokenizer.encode_batch
 
     def events(records: list[Record]) -> list[tuple[int, ...]]:

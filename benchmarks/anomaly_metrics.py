@@ -14,7 +14,7 @@ Bools = NDArray[np.bool_]
 
 
 def ranking(labels: Bools, scores: Doubles) -> dict[str, float]:
-    """AUROC, average precision, and recall where at most 1 % and .1 % of the normals are alarmed."""
+    """AUROC, average precision, and recall if at most 1 % and .1 % of the normal rows are alarms."""
     curve = Detection(labels, scores).curve()
     return {
         "auroc": curve.auroc,
@@ -40,9 +40,9 @@ def alarmed(labels: Bools, alarms: Bools, prevalence: float | None = None) -> di
 
 
 def threshold_on(calibration: Doubles, rate: float) -> float:
-    """The score above which at most `rate` of calibration rows lie, ties being below: no label is used.
+    """The score that at most a share `rate` of calibration rows exceed. Ties do not exceed. Labels are not used.
 
-    With n rows and rate < 1 / (n + 1) it is the largest of them.
+    With n rows and rate < 1 / (n + 1) it is the largest score.
     """
     values = np.sort(calibration)[::-1]
     return float(values[min(len(values) - 1, int(rate * (len(values) + 1)))])
@@ -51,7 +51,7 @@ def threshold_on(calibration: Doubles, rate: float) -> float:
 def gain(
     labels: Bools, first: Doubles, second: Doubles, groups: ArrayLike, draws: int = 1000
 ) -> dict[str, Any]:
-    """What the AUROC of one score has over another: a paired bootstrap over whole groups."""
+    """The difference in AUROC of two scores, with a paired bootstrap over whole groups."""
     measures = {"auroc": lambda curve: curve.auroc}
     found = compare(Detection(labels, first), Detection(labels, second), measures, groups, draws=draws)[
         "auroc"

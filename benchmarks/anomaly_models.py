@@ -36,11 +36,11 @@ STEPS = 300
 """Steps of a tiny model that one quiet core makes in about a minute."""
 
 COUNTING = ("unseen", "neighbour")
-"""Channels of a log session that no model is needed for."""
+"""Channels of a log session that need no model."""
 
 
 def steps(minutes: float) -> dict[str, int]:
-    """How long to train: steps, so that a model does not depend on what else the machine does."""
+    """The length of a training in steps, so that the model does not depend on the load of the machine."""
     return {"max_steps": round(minutes * STEPS)}
 
 
@@ -53,12 +53,12 @@ def trained(
     seed: int,
     minutes: float,
 ) -> LoadedModel:
-    """A `tiny` model trained from scratch for `steps(minutes)`, or the one that an earlier call trained.
+    """A `tiny` model trained from scratch for `steps(minutes)`, or the model that an earlier call trained.
 
     Args:
-        out: folder of the benchmark's workspace.
-        name: of the run; seed and minutes are added.
-        flags: settings as nested mappings, `data.paths` aside; `train.max_steps` may ask for another number.
+        out: folder of the workspace of the benchmark.
+        name: name of the run; seed and minutes are added.
+        flags: settings as nested mappings, without `data.paths`; `train.max_steps` changes the number of steps.
     """
     os.environ["SEQMLM_HOME"] = str(out / "workspace")
     run = f"{name}-{minutes:g}min-seed{seed}"
@@ -78,12 +78,12 @@ def trained(
 
 @dataclass(frozen=True, eq=False)
 class Detector:
-    """A model at one level with what it knows of normal records.
+    """A model at one level with its background of normal records.
 
     Args:
-        model: asked.
-        level: what of a record is judged.
-        background: what the level knows of training.
+        model: the model.
+        level: the part of a record that is judged.
+        background: facts about the training records that the level uses.
     """
 
     model: LoadedModel
@@ -111,7 +111,7 @@ class Detector:
         return {name: values[place] for name, values in columns.items()}, lengths[place]
 
     def scorer(self) -> RecordScorer:
-        """What asks the model, with nothing remembered."""
+        """A scorer of the model without a cache."""
         return RecordScorer(Session(self.model, tokens_per_batch=8192))
 
     def judged(self, records: Sequence[Record]) -> list[tuple[ScoredRecord, list[Any]]]:
@@ -126,11 +126,11 @@ class Detector:
 
 @dataclass(frozen=True, eq=False)
 class Fused:
-    """Some channels fused by the product's calibration on normal rows.
+    """Some channels fused by the calibration of the product on normal rows.
 
     Args:
-        calibration: fitted to them.
-        by_length: rows are compared with normal ones of similar length; else with all.
+        calibration: a calibration fitted to them.
+        by_length: compare rows with normal rows of similar length, not with all.
     """
 
     calibration: Normal

@@ -42,7 +42,7 @@ TIMES = 3  # that a history gets a wrong code
 def patient_rows(
     data: Path, out: Path, seed: int, minutes: float, records: int | None = None
 ) -> list[dict[str, Any]]:
-    """Both levels on the half of the patients that chose nothing, and what was chosen by on the other."""
+    """Rows of both levels on one half of the patients; the other half selects the baseline."""
     model, train, _, planted = planted_patients(data, out, seed, minutes)
     planted = planted[: records or RECORDS]
     encoded = RecordScorer(Session(model)).encoded(train, Problems("skip"))
@@ -55,7 +55,7 @@ def patient_rows(
 def planted_patients(
     data: Path, out: Path, seed: int, minutes: float
 ) -> tuple[LoadedModel, list[Record], list[Record], list[tuple[int, WrongCode]]]:
-    """A model, the patients it was trained on, others, and (number, history with a wrong code) of these."""
+    """A model, its training patients, other patients, and (number, history with a wrong code) of the others."""
     folders = patients(data, out)
     model = trained(out, "ehr", "ehr", [folders[0]], {}, seed, minutes)
     train, held = (list(model.domain.read([str(folder)], Problems("skip"))) for folder in folders)
@@ -63,7 +63,7 @@ def planted_patients(
 
 
 class Company:
-    """How unexpected a code is among others, by how often two codes occur in one history.
+    """How unexpected a code is among others, from counts of two codes in one history.
 
     Args:
         histories: the codes of each training history.
@@ -79,7 +79,7 @@ class Company:
             self._together.update((a, b) for a in own for b in own if a != b)
 
     def bits(self, code: str, others: Sequence[str]) -> float:
-        """-log2 of the mean probability of the code given each of the others; without any, of its share."""
+        """-log2 of the mean probability of the code given each of the others; if there are none, of its share."""
         known = [other for other in others if other != code]
         if not known:
             return float(-np.log2((self._having[code] + 0.5) / (self._histories + 1)))
@@ -135,7 +135,7 @@ def _compared(
 
 
 def _floors(row: Row, wrong: WrongCode, company: Company, *, past: bool) -> list[float] | None:
-    """What company says of a visit's codes, seen with those before it or with all; None without any."""
+    """Bits of the codes of a visit among the codes before it or among all codes; None if it has no codes."""
     events, spans = wrong.history.events, wrong.history.code_spans()
     own = [
         event
@@ -154,7 +154,7 @@ def _floors(row: Row, wrong: WrongCode, company: Company, *, past: bool) -> list
 def _halves(
     level: str, patient: NDArray[np.int64], labels: NDArray[np.bool_], values: Doubles
 ) -> list[dict[str, Any]]:
-    """Rows of the reported half, the floor being the best on the other."""
+    """Rows of the reported half, with the baseline that is best on the other half."""
     names = (*MODEL, *FLOORS)
     choosing = patient % 2 == 0
     areas = [

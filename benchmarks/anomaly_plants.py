@@ -23,7 +23,7 @@ def swapped(units: tuple[Unit, ...], random: Random) -> tuple[Unit, ...]:
 
 
 def exchanged(units: tuple[Unit, ...], random: Random) -> tuple[Unit, ...]:
-    """Two different units that are no neighbours change places."""
+    """Two different units that are not neighbours change places."""
     for _ in range(_TRIES):
         i, j = sorted(random.integers(len(units), size=2).tolist())
         if j - i > 1 and units[i] != units[j]:
@@ -41,7 +41,7 @@ def moved(units: tuple[Unit, ...], random: Random) -> tuple[Unit, ...]:
 
 
 def reversed_part(units: tuple[Unit, ...], random: Random) -> tuple[Unit, ...]:
-    """Three to six units stand in reverse."""
+    """Three to six units are reversed."""
     size = min(int(random.integers(3, 7)), len(units))
     start = int(random.integers(len(units) - size + 1))
     return units[:start] + units[start : start + size][::-1] + units[start + size :]
@@ -54,7 +54,7 @@ def deleted(units: tuple[Unit, ...], random: Random) -> tuple[Unit, ...]:
 
 
 def duplicated(units: tuple[Unit, ...], random: Random) -> tuple[Unit, ...]:
-    """One unit stands somewhere a second time."""
+    """One unit is repeated somewhere."""
     i, at = int(random.integers(len(units))), int(random.integers(len(units) + 1))
     return (*units[:at], units[i], *units[at:])
 
@@ -84,7 +84,7 @@ def planted(
     normal: Container[tuple[int, ...]],
     seed: int,
 ) -> list[tuple[int, ...] | None]:
-    """One faulty copy of each session; None where no draw gave a sequence that is not known to be normal."""
+    """One faulty copy of each session; None if every draw gave a sequence that is known to be normal."""
     random = np.random.default_rng(seed)
     found: list[tuple[int, ...] | None] = []
     for session in sessions:

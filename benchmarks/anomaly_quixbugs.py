@@ -54,7 +54,7 @@ def quixbugs_rows(
 def quixbugs(
     data: Path, out: Path, seed: int, minutes: float
 ) -> dict[str, tuple[Doubles, NDArray[np.bool_] | None]]:
-    """By detector: the rank of each buggy line (from 1 on), and whether each repair is more probable."""
+    """By detector: the rank of each buggy line (from 1), and whether each repair is more probable."""
     field = FIELDS["code"](data, out)
     model = trained(out, "code", field.domain, field.files, field.flags, seed, minutes)
     with gzip.open(data / "code" / "quixbugs" / "quixbugs_python.jsonl.gz", "rt") as stream:
@@ -86,7 +86,7 @@ def _scored(model: LoadedModel, texts: Sequence[str]) -> list[ScoredRecord]:
 
 
 def _of(arm: str, found: Sequence[ScoredRecord]) -> list[ScoredRecord]:
-    """The same with the surprisals of one of `ARMS`."""
+    """The scored texts with the surprisals of one of `ARMS`."""
     return [
         replace(one, surprisal=one.values.get(ALONE, one.surprisal)) if arm == "model" else one
         for one in found
@@ -94,14 +94,14 @@ def _of(arm: str, found: Sequence[ScoredRecord]) -> list[ScoredRecord]:
 
 
 def _z(normal: Sequence[ScoredRecord], asked: Sequence[ScoredRecord]) -> dict[str, list[Doubles]]:
-    """Standard deviations by which each unit is more surprising than its class, by arm: (U,) a program."""
+    """The z-score of the surprisal of each unit within its class, by arm: (U,) for each program."""
     norms = ClassNorms(np.zeros((len(CLASSES) + 1, SUBWORDS, 3))).learn(normal)
     mixed, alone = zip(*(norms.z(one) for one in asked), strict=True)
     return {f"z of {arm}": list(alone if arm == "model" else mixed) for arm in ARMS}
 
 
 def _bits(baselines: Baselines, asked: Sequence[ScoredRecord]) -> dict[str, list[Doubles]]:
-    """Of model and mixture and of the floors: (U,) a program."""
+    """The bits of each unit by the model, the mixture and the baselines: (U,) for each program."""
     units = baselines.units
     found = {arm: [one.surprisal for one in _of(arm, asked)] for arm in ARMS}
     found |= baselines.bits([one.encoding for one in asked])
@@ -122,7 +122,7 @@ def _bits(baselines: Baselines, asked: Sequence[ScoredRecord]) -> dict[str, list
 
 
 def buggy_line(program: Mapping[str, Any]) -> int | None:
-    """1-based line of the bug; None where a line is missing."""
+    """The 1-based line of the bug; None if a line is missing."""
     taken = [line[1:].strip() for line in program["diff"] if line.startswith("-")]
     numbers = [i for i, line in enumerate(program["buggy_norm"].split("\n"), 1) if line.strip() in taken[:1]]
     return numbers[0] if numbers else None

@@ -25,11 +25,11 @@ class SessionTask:
     """One labelled set of sessions of event ids.
 
     Args:
-        name: of the data set.
-        train: what the model and all counts are learnt from.
-        calibration: normal sessions that only the threshold is learnt from.
-        test, labels: what is judged, and True where it is abnormal.
-        prevalence: natural share of abnormal sessions, where the file's own is another one.
+        name: name of the data set.
+        train: sessions that the model and all counts are trained on.
+        calibration: normal sessions that only set the threshold.
+        test, labels: the judged sessions, and True for an abnormal session.
+        prevalence: natural share of abnormal sessions, if it differs from the share in the file.
     """
 
     name: str
@@ -62,7 +62,10 @@ def hdfs(data: Path) -> SessionTask:
 
 
 def openstack(data: Path, name: str) -> SessionTask:
-    """Of the AIT collection ("parisakalaki" or "loghub"); half of its few training sessions calibrate."""
+    """OpenStack sessions of the AIT collection ("parisakalaki" or "loghub").
+
+    Half of the few training sessions calibrate.
+    """
     folder = data / "logs" / f"openstack_{name}"
     train, normal, abnormal = (
         _session_lines(folder / f"{part}.txt.gz") for part in ("train", "test_normal", "test_abnormal")
@@ -78,7 +81,7 @@ def openstack(data: Path, name: str) -> SessionTask:
 
 
 def distinct(task: SessionTask) -> SessionTask:
-    """Each test session once, and only those that are not in training."""
+    """The distinct test sessions that are not in training."""
     known = set(task.train)
     kept: dict[Session, bool] = {}
     for session, label in zip(task.test, task.labels.tolist(), strict=True):

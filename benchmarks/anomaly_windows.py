@@ -58,14 +58,14 @@ Doubles = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a log: when, and what."""
+    """A line of a log: its time and its text."""
 
     time: datetime
     text: str
 
     @property
     def kind(self) -> str:
-        """What a rule takes for its template: whatever has a digit in it is left out."""
+        """The template of the line for rules: the text without the words that have a digit."""
         return re.sub(r"[\w./:-]*\d[\w./:-]*", "#", self.text)
 
 
@@ -83,7 +83,7 @@ class Log:
 
 
 def access(data: Path) -> Log:
-    """Requests of a blog; the user agents and referrers left out, as of most servers' default."""
+    """Requests of a blog, without user agents and referrers, as in the default format of most servers."""
     form, lines = "%d/%b/%Y:%H:%M:%S %z", []
     for line in opened(data / "logs/raw_streams/elastic_apache_access.log.gz"):
         found = re.match(r'(\S+) \S+ \S+ \[([^]]+)\] (".*?" \d+ \S+)', line)
@@ -98,7 +98,7 @@ def access(data: Path) -> Log:
 
 
 def access_json(data: Path) -> Log:
-    """The same requests as a service's own log has them: JSON with a message."""
+    """The same requests as JSON with a message, like the log of a service."""
 
     def written(line: Line) -> str:
         found = re.fullmatch(r'(\S+) "(\S+) (\S+)[^"]*" (\d+) (\S+)', line.text)
@@ -129,7 +129,7 @@ TRACES = tuple(
 
 
 def application(data: Path) -> Log:
-    """Messages of a service that is made up, three in a hundred with a stack trace; nothing real is read."""
+    """Messages of an invented service, 3 % with a stack trace; no real data are read."""
     chance, now, lines = random.Random(0), datetime(2026, 3, 1, tzinfo=UTC), list[Line]()
     for _ in range(20_000):
         now += timedelta(milliseconds=int(chance.expovariate(1 / 40)))
@@ -190,7 +190,7 @@ def windows(lines: Sequence[Line]) -> list[list[Line]]:
 
 
 def faults(train: Sequence[list[Line]]) -> dict[str, Callable[[list[Line], np.random.Generator], list[Line]]]:
-    """Each fault, by what training has."""
+    """Functions that plant each fault, adapted to the training windows."""
     kinds = Counter(line.kind for window in train for line in window)
     in_windows = Counter(kind for window in train for kind in {line.kind for line in window})
     rare = [line for window in train for line in window if 2 <= kinds[line.kind] <= 10][:200]
@@ -306,7 +306,7 @@ def rules(train: Sequence[list[Line]]) -> dict[str, Callable[[Sequence[list[Line
 
 
 def of_rules(train: Sequence[list[Line]], sets: dict[str, list[list[Line]]]) -> Iterator[Row]:
-    """Shares alarmed by each rule, fitted to all but the latest tenth, whose windows make the threshold."""
+    """The shares of alarms of each rule. The latest tenth of training sets the threshold, the rest fits the rule."""
     held = max(1, len(train) // 10)
     for name, rule in rules(train[:-held]).items():
         calibration = rule(train[-held:])
@@ -321,14 +321,14 @@ def of_rules(train: Sequence[list[Line]], sets: dict[str, list[list[Line]]]) -> 
 
 @dataclass(frozen=True)
 class Case:
-    """What is trained on and judged.
+    """The training data and the judged data.
 
     Args:
         train: windows, or sessions.
         sets: by kind of fault, "normal" first.
         written: writes some of them to a file.
-        options: of its reader.
-        judged: rows in the order of what was written.
+        options: options of the reader of that file.
+        judged: rows in the order of the written records.
     """
 
     train: list[list[Line]]
@@ -353,7 +353,7 @@ def of_windows(log: Log, seed: int) -> Case:
 
 
 def of_sessions(data: Path) -> Case:
-    """HDFS by block, in order of time: normal ones of the first three fifths train, the others are judged."""
+    """HDFS by block, in order of time: normal blocks of the first three fifths train, the later blocks are judged."""
     folder, found = data / "logs/hdfs_2pct_raw", dict[str, list[Line]]()
     for line in opened(folder / "events.tsv.gz")[1:]:
         name, day, time, level, part, text = line.split("\t", 5)
@@ -440,7 +440,7 @@ def f1(normal: list[Row], anomalous: list[Row]) -> list[list[float]]:
 
 
 def show_shares(own: list[Row]) -> None:
-    """A table of the rows of one log: share alarmed where .01 and .05 are asked, means over seeds."""
+    """Print a table for one log: the share of alarms at the rates .01 and .05, means over seeds."""
     bursts = [f"{size} lines" for size in BURSTS]
     kinds = [kind for kind in dict.fromkeys(row["set"] for row in own) if kind not in bursts]
     heads = [*kinds, *(["F1"] if "anomalous" in kinds else [])]

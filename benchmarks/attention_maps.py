@@ -25,7 +25,7 @@ from seqmlm.structure.maps import DependenceMap
 
 
 class Attention(Estimator):
-    """What tokens read of each other."""
+    """The estimator for attention weights, the method `attention` of `seqmlm structure`."""
 
     name = "attention"
     nats = False
@@ -52,10 +52,10 @@ class Attention(Estimator):
 
 @torch.no_grad()
 def attentions(rows: MaskedRows, encoding: Encoding) -> NDArray[np.float32]:
-    """(N, H, T, T) what each token of a sequence reads of each, by layer and head, of a model from scratch.
+    """(N, H, T, T) attention weights between the tokens of a sequence, by layer and head.
 
-    Packed attention has no weights to show, so this is transformers' eager path, which leaves its hooks on
-    the model: the fused encoder is shut out from then on.
+    Packed attention has no weights to show. Therefore this uses the eager path of transformers. It leaves its
+    hooks on the model, and the fused encoder cannot be used after that.
     """
     document = Document(ids=encoding.ids, asked=np.zeros(0, dtype=np.int32), channels=encoding.channels)
     batch = pack([document]).to(rows.model.device)

@@ -9,8 +9,8 @@ grammatical sentence in each pair of BLiMP. Ties count as wrong. Gains are paire
 
 Results are kept for each seed and arm under --out. An interrupted benchmark continues at the point of
 interruption. The sentences of BLiMP need words that hardly occur in a few megabytes of old novels. Compare
-the arms with each other, not with models that were trained on a thousand times the text (published: 5-gram
-61 %, GPT-2 83 %, BERT base 84 %).
+the arms only with each other. Published models were trained on a thousand times the text: 5-gram 61 %, GPT-2
+83 %, BERT base 84 %.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def ngram_scores(model: model_folder.LoadedModel, corpus: Corpus, pairs: Sequenc
 
 
 def count_scores(model: model_folder.LoadedModel, pairs: Sequence[Pair]) -> Scores:
-    """Log-probabilities of both sentences by the counts beside the model, which read both sides."""
+    """Log-probabilities of both sentences by the counts of the mixture, which read both sides."""
     expert = stored_expert(model, "counts")
     assert expert is not None
     scores: Scores = {}
@@ -187,10 +187,10 @@ def mean_difference(
     Args:
         differences: (N,) first minus second, item by item.
         groups: (N,) natural unit of each item.
-        draws, seed, confidence: of the percentile bootstrap (Efron 1979).
+        draws, seed, confidence: settings of the percentile bootstrap (Efron 1979).
 
     Raises:
-        UsageError: no items.
+        UsageError: there are no items.
     """
     values = np.asarray(differences, dtype=np.float64)
     if not len(values):

@@ -13,9 +13,9 @@ contains 95 % of calibrations with the same number of rows (beta-binomial: Vovk 
 rows, but rows of one record depend on each other. Therefore one row of each record is drawn. The number of
 calibration rows is counted as about the number of calibration records.
 
-"in" means: within the interval in which every calibration row counts as independent. "(in)" means: only
-within the wider interval that counts records. "refused" means: the rate is below the smallest rate that the calibration
-guarantees, and the product refuses it too. The interval next to "all rows" is a bootstrap over records.
+A share with "in" is within the interval in which every calibration row counts as independent. A share with
+"(in)" is only within the wider interval that counts records. A rate with "refused" is below the smallest rate
+that the calibration guarantees, and the product refuses it too. The interval next to "all rows" is a bootstrap over records.
 
     python benchmarks/calibration.py --data ../shared/data                # 2 minutes a model, 3 seeds
     python benchmarks/calibration.py --data ../shared/data --quick        # 1 minute, one seed, fewer records
@@ -76,7 +76,7 @@ IN_TIME = 0.05
 FEW_ROWS, FEW_JUDGED, DIVISIONS = 90, 100, 200
 FEW_LEVELS = {"ehr": "patient", "text": "sentence", "events": "session"}
 FEWEST, LOOKED_AT = 8, 24
-"""Records that are scored at least, and that say what one costs."""
+"""The smallest number of scored records; they also measure the cost of one record."""
 
 BOOTSTRAPS = 1000
 _NORMAL_SHARE = 0.4  # of the held-out records, for calibrating further levels
@@ -84,13 +84,13 @@ _NORMAL_SHARE = 0.4  # of the held-out records, for calibrating further levels
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """How much is done.
+    """The size of the benchmark.
 
     Args:
-        minutes: of a training.
-        records: of a set that are scored at most.
-        tokens: forward tokens that a scoring takes, about.
-        modes: that further levels are calibrated in, of those the model has.
+        minutes: length of a training.
+        records: largest number of scored records in a set.
+        tokens: approximate number of forward tokens in a scoring.
+        modes: modes in which the other levels are calibrated, if the model has them.
     """
 
     minutes: float
@@ -100,7 +100,7 @@ class Size:
 
 
 class Timed:
-    """Seconds of this process's processors in the calibration at the end of trainings."""
+    """Measure the processor seconds of this process for the calibration at the end of trainings."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -116,14 +116,14 @@ class Timed:
 
 @dataclass(frozen=True, eq=False)
 class Bench:
-    """One field's model and data.
+    """The model and data of one field.
 
     Args:
         kind: the data.
-        model: trained.
+        model: the trained model.
         out: folder for files.
-        seed: of all draws.
-        size: how much is done.
+        seed: seed of all draws.
+        size: size of the benchmark.
     """
 
     kind: Kind
@@ -133,7 +133,7 @@ class Bench:
     size: Size
 
     def rows(self) -> Iterator[Row]:
-        """Every level and mode that is calibrated, on every set of data."""
+        """The rows of every calibrated level and mode, on every set of data."""
         held = drawn(self.kind.held, self.seed)
         cut = int(len(held) * _NORMAL_SHARE)
         sets = {("held out", "same kind"): held[cut:]}
@@ -159,7 +159,7 @@ class Bench:
         yield from refused
 
     def further(self, normal: Items) -> list[Row]:
-        """Calibrate the other levels in the modes that the model has; what was refused."""
+        """Calibrate the other levels in the modes that the model has; returns the refused ones."""
         failed: list[Row] = []
         known = self._stored()
         for level in self.model.domain.levels:
@@ -190,7 +190,7 @@ class Bench:
         return stored_calibrations(Path(self.model.path))
 
     def affordable(self, items: Items, level: str, mode: str, share: float = 1.0) -> int:
-        """How many of the records a scoring may take."""
+        """The number of records that a scoring may use."""
         if mode == "one-pass":
             return min(len(items), self.size.records)
         path = self.kind.write(items[:LOOKED_AT], self.out / "look")
@@ -213,7 +213,7 @@ class Bench:
         )
 
     def scored(self, name: str, items: Items, level: str, mode: str, stored: Stored, half: bool) -> Row:
-        """What the product says of some records."""
+        """The p-values and rows of the product for some records."""
         number = self.affordable(items, level, mode, 0.5 if half else 1.0)
         label = f"{level}-{mode}-{name}".replace(" ", "_").replace("'", "")
         path = self.kind.write(items[:number], self.out / f"scored-{label}")
@@ -290,7 +290,9 @@ class Bench:
 
 
 def interval(rate: float, rows: int, total: int) -> tuple[int, int]:
-    """Alarms among `total` rows that 95 % of the calibrations with so many rows give, both bounds included.
+    """The interval of alarms among `total` rows that contains 95 % of calibrations of this size.
+
+    Both bounds are included.
 
     >>> interval(0.05, 199, 100), interval(0.05, 10**9, 100)
     ((1, 11), (1, 10))
@@ -304,7 +306,7 @@ def interval(rate: float, rows: int, total: int) -> tuple[int, int]:
 
 
 def verdict(count: int, narrow: tuple[int, int], wide: tuple[int, int]) -> str:
-    """Whether so many alarms are what normal data give."""
+    """Whether this number of alarms agrees with normal data."""
     if narrow[0] <= count <= narrow[1]:
         return "in"
     if wide[0] <= count <= wide[1]:
@@ -324,7 +326,7 @@ def by_records(
 
 
 def _record(line: Row, kind: Kind) -> str:
-    """The record of a row: rows that are parts of one are called after it."""
+    """The record of a row. The name of a row begins with the name of its record."""
     name = str(line["id"]).split("#")[0]
     return name.split(":")[0] if kind.domain == "dna" else name
 
@@ -356,7 +358,7 @@ def measured(name: str, data: Path, out: Path, seed: int, size: Size) -> Row:
 
 
 def _trained(name: str, kind: Kind, out: Path, seed: int, minutes: float) -> tuple[Row, LoadedModel]:
-    """The model, and what its training and calibration took; both are kept."""
+    """The model, and the time of its training and its calibration; both are kept."""
     spent = out / f"spent-{name}-{minutes:g}min-seed{seed}.json"
     timed, began = Timed(), time.process_time()
     model = trained(out, f"calibration-{name}", kind.domain, kind.train, kind.flags, seed, minutes)
@@ -370,9 +372,9 @@ def _trained(name: str, kind: Kind, out: Path, seed: int, minutes: float) -> tup
 
 
 def few_rows(name: str, data: Path, out: Path, seed: int, minutes: float) -> Row:
-    """Alarms on average over random divisions of held-out rows, by how so few are calibrated with.
+    """Mean alarms over random divisions of held-out rows, for each way to calibrate with few rows.
 
-    "largest" is the rule before: all folds ranked together, by the largest of a row's p-values.
+    "largest" is the earlier rule: all folds ranked together, by the largest of the p-values of a row.
     """
     kind, level_name = KINDS[name](data, out / "data", minutes), FEW_LEVELS[name]
     _, model = _trained(name, kind, out, seed, minutes)
@@ -398,7 +400,7 @@ def few_rows(name: str, data: Path, out: Path, seed: int, minutes: float) -> Row
 
 
 def in_time(name: str, stream: Stream, out: Path, seed: int, minutes: float) -> Row:
-    """Alarms at .05 by tenths of what came after training, by which records calibrated; cached as JSON."""
+    """Alarms at .05 by tenths of the log after training, for each choice of calibration records; cached as JSON."""
     kept = out / f"in-time-{name}-{minutes:g}min-seed{seed}.json"
     if kept.exists():
         return dict(json.loads(kept.read_text()))
@@ -437,7 +439,7 @@ def in_time(name: str, stream: Stream, out: Path, seed: int, minutes: float) -> 
 
 
 def show_in_time(results: Sequence[Row]) -> None:
-    """Shares of alarms, of all that came later and by its tenths."""
+    """Print the shares of alarms, for the whole log after training and by tenths."""
     print(f"{'data':<24}{'seed':>5}  {'calibrates':<12}{'rows':>6}{'later':>7}{'all':>7}  by tenths")
     for one in results:
         for on in ("latest", "spread"):
@@ -449,7 +451,7 @@ def show_in_time(results: Sequence[Row]) -> None:
 
 
 def show(results: Sequence[Row]) -> None:
-    """Both tables, and what the calibrations took."""
+    """Print both tables, and the time of the calibrations."""
     print(f"{'field':<9}{'seed':>5}{'training s':>12}{'calibration s':>15}{'share':>8}")
     for one in results:
         share = one["calibration_seconds"] / max(one["training_seconds"], 1e-9)

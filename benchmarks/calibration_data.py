@@ -48,17 +48,17 @@ SECTION = 8_000  # characters of a source file that are scored at most
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Kind:
-    """One field's data.
+    """The data of one field.
 
     Args:
         domain: its name.
-        train: files to train on.
-        held: records of the same kind, in a fixed order that says nothing.
+        train: training files.
+        held: records of the same kind, in a fixed order without meaning.
         new: records of other groups of the same kind, by name.
-        shifted: records that are not of this kind, by name.
-        write: puts records into the files of a folder, and says what to read.
-        flags: of the training, for so many minutes.
-        options: of reading what `write` wrote.
+        shifted: records of other kinds of data, by name.
+        write: writes records into the files of a folder, and returns the files to read.
+        flags: settings of the training, for a number of minutes.
+        options: options to read the files of `write`.
     """
 
     domain: str
@@ -228,8 +228,8 @@ class Stream:
 
     Args:
         train: its first part.
-        later: what came after.
-        options: of reading both.
+        later: the lines after it.
+        options: options to read both.
     """
 
     train: Path
@@ -266,7 +266,7 @@ def streams(data: Path, out: Path) -> dict[str, Stream]:
 
 
 def drawn(items: Items, seed: int) -> list[Any]:
-    """All of them, in an order of the seed's."""
+    """All items, in an order drawn with the seed."""
     return [items[i] for i in np.random.default_rng(seed).permutation(len(items)).tolist()]
 
 
@@ -279,7 +279,7 @@ def _read(domain: str, files: Iterable[Path], **options: Any) -> list[Any]:
 
 
 def _parted(items: Items, key: Callable[[Any], str]) -> tuple[list[Any], list[Any]]:
-    """Those to train on, and every tenth group, held out."""
+    """The items to train on, and every tenth group, which is held out."""
     apart = [hash64(key(one), 1) % TENTH == 0 for one in items]
     parts: tuple[list[Any], list[Any]] = ([], [])
     for one, held in zip(items, apart, strict=True):
@@ -303,7 +303,7 @@ def _written(path: Path, content: str) -> Path:
 
 
 def _pieces(genome: str) -> list[str]:
-    """Stretches of a genome, far apart enough to be more than one neighbourhood, without unknown bases."""
+    """Stretches of a genome without unknown bases, far enough apart to be in different neighbourhoods."""
     found = [genome[i : i + PIECE] for i in range(0, len(genome) - PIECE, 2 * PIECE)]
     return [one for one in found if set(one) <= set("ACGT")]
 
@@ -349,7 +349,7 @@ class _Short(ast.NodeTransformer):
 
 
 def _minified(source: str) -> str:
-    """The program without comments and with short names, indented by one space; "" where it has an error."""
+    """The program without comments and with short names, indented by one space; "" if it has an error."""
     try:
         short = ast.unparse(ast.fix_missing_locations(_Short().visit(ast.parse(source))))
     except SyntaxError:
@@ -358,7 +358,7 @@ def _minified(source: str) -> str:
 
 
 def _subjects(folder: Path) -> list[tuple[Path, str]]:
-    """(folder, patient) of those who have events."""
+    """(folder, patient) of all patients that have events."""
     found: dict[str, None] = {}
     for path, head, rows in _each(folder):
         if "patients" not in path.name.lower():

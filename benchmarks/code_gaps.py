@@ -63,7 +63,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class Gap(NamedTuple):
-    """A gap: its kind, the lines around it, what stands there, what could, and what stands beside it."""
+    """A gap: its kind, the lines around it, the answer, the candidates, and the neighbours."""
 
     kind: str
     prompt: Prompt
@@ -111,7 +111,7 @@ def predicted(cloze: Cloze, gap: Gap) -> str:
 
 
 def counted(found: Sequence[Gap]) -> list[str]:
-    """What counts of all other gaps (of one kind) take for each gap."""
+    """The answer for each gap by the counts of all other gaps of the same kind."""
     around = Counter((*one.beside, one.answer) for one in found)
     behind = Counter((one.beside[0], one.answer) for one in found)
     alone = Counter(one.answer for one in found)
@@ -130,7 +130,7 @@ def counted(found: Sequence[Gap]) -> list[str]:
 
 
 Mark = tuple[str, tuple[int, int], tuple[int, Sequence[str]]]
-"""Kind, (line, column), and how many tokens it has and what could stand there."""
+"""Kind, (line, column), and the number of tokens with the candidates."""
 
 
 def _marks(tree: ast.Module, lines: Sequence[str], tokens: Sequence[tokenize.TokenInfo]) -> Iterator[Mark]:
@@ -156,7 +156,7 @@ def _marks(tree: ast.Module, lines: Sequence[str], tokens: Sequence[tokenize.Tok
 
 
 def _place(lines: Sequence[str], line: int, column: int) -> tuple[int, int]:
-    """(line, character) of a place that a syntax tree tells in bytes."""
+    """(line, character) of a place that the syntax tree gives in bytes."""
     return line, len(lines[line - 1].encode()[:column].decode())
 
 

@@ -7,8 +7,8 @@ changes of single bases in coding sequences of the last fifth:
     observed  bases that differ in E. coli O157:H7 Sakai, compared with as many random bases of these genes.
               The genes have no gap there and are 90 % identical. Selection left the observed changes.
 
-The predictions are the model (`masked`, both strands), the codon and its residue (`codon`), their sum
-(`both`), the triplet of bases, and only the kind of consequence. Values are areas under the curve, with
+The predictions are the model (`masked`, both strands), the codon and its residue (`codon`), and their sum
+(`both`). Two more are the triplet of bases, and only the kind of consequence. Values are areas under the curve, with
 intervals by gene.
 
     python benchmarks/coding_variants.py --data ../shared/data [--json FILE] [--quick]
@@ -79,7 +79,7 @@ def observed(
 
 
 def drawn(genes: list[tuple[int, int]], own: str, counts: Mapping[int, int], dice: random.Random) -> Any:
-    """(gene, place, base), so many of each gene."""
+    """Draw (gene, place, base) at random, a number of them in each gene."""
     for number, count in counts.items():
         for _ in range(count):
             at = dice.randrange(*genes[number])
@@ -87,7 +87,7 @@ def drawn(genes: list[tuple[int, int]], own: str, counts: Mapping[int, int], dic
 
 
 def judged(options: argparse.Namespace, out: Path) -> list[dict[str, Any]]:
-    """A row for each change: gene, set, consequence, and what each prediction says."""
+    """A row for each change: gene, set, consequence, and the score of each prediction."""
     folder = options.data / "dna" / "genomes"
     ((contig, own),) = letters(folder / f"{NAMES[0]}.fna.gz").items()
     cut = round((1 - HELD_OUT) * len(own))
@@ -136,7 +136,7 @@ def judged(options: argparse.Namespace, out: Path) -> list[dict[str, Any]]:
 
 
 def areas(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of each comparison and prediction."""
+    """The area under the curve of each comparison and prediction."""
     pairs = {
         "stop against synonymous": ("consequence", STOP, SYNONYMOUS),
         "missense against synonymous": ("consequence", MISSENSE, SYNONYMOUS),

@@ -44,7 +44,7 @@ _BUSY = "while True: pass"
 
 @contextmanager
 def busy(number: int) -> Iterator[None]:
-    """So many processes that compute all the time."""
+    """Run a number of processes that compute all the time."""
     processes = [subprocess.Popen([sys.executable, "-c", _BUSY]) for _ in range(number)]
     try:
         yield
@@ -64,7 +64,7 @@ def sources(field: str, data: Path | None) -> list[str]:
 
 
 def measured(field: str, paths: Sequence[str], limit: float, processes: int) -> dict[str, Any]:
-    """One training beside so many busy processes."""
+    """One training next to a number of busy processes."""
     with tempfile.TemporaryDirectory() as home, busy(processes):
         command = [sys.executable, "-m", "seqmlm", "train", "--domain", field, "--name", "run", *paths]
         environment = {**os.environ, "SEQMLM_HOME": home}
@@ -83,7 +83,7 @@ def measured(field: str, paths: Sequence[str], limit: float, processes: int) -> 
 
 
 def _parts(run: Path, result: dict[str, Any]) -> dict[str, Any]:
-    """What the training says of its own time."""
+    """The parts of the time that the training reports itself."""
     cuts = json.loads((run / "cuts.json").read_text())["cuts"]
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     rows = [value for line in metrics for name, value in line.items() if name.endswith("_rows")]
@@ -100,7 +100,7 @@ def _parts(run: Path, result: dict[str, Any]) -> dict[str, Any]:
 def cell(
     arguments: argparse.Namespace, field: str, kind: str, limit: float, processes: int
 ) -> dict[str, Any]:
-    """A measured cell, from the folder of an earlier run where it has been measured."""
+    """A measured cell, read from the folder of an earlier run if it is there."""
     file = arguments.out / f"{field}-{kind}-{limit:g}s-{processes}.json"
     if not file.exists():
         paths = sources(field, arguments.data if kind == "real" else None)
@@ -111,7 +111,7 @@ def cell(
 
 
 def ratio(one: dict[str, Any]) -> float:
-    """Wall clock of a cell, less what reading took beyond half of the limit, over its limit."""
+    """The wall-clock time of a cell over its limit, without the reading time beyond half of the limit."""
     return float(one["wall"] - max(0.0, one["reading"] - one["limit"] / 2)) / float(one["limit"])
 
 

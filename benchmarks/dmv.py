@@ -31,8 +31,9 @@ Reduce = Callable[[list[Tensor]], Tensor]
 class _Scores:
     """Log-probabilities at the places of B sentences of n words.
 
-    root: (B, n). arc: (B, n, n) of head and dependent. stop, go: (B, n, 2, 2) of head, side, and whether it
-    has no dependent there yet (1) or has (0).
+    root: (B, n).
+    arc: (B, n, n) of head and dependent.
+    stop, go: (B, n, 2, 2) of head, side, and whether it has no dependent there yet (1) or has (0).
     """
 
     root: Tensor
@@ -50,7 +51,7 @@ def _log_best(parts: list[Tensor]) -> Tensor:
 
 
 def inside(scores: _Scores, reduce: Reduce = _log_sum) -> Tensor:
-    """(B,) log-probability of all trees of each sentence; with `_log_best` of the best one."""
+    """(B,) log-probability of all trees of each sentence; with `_log_best`, of the best tree."""
     size = scores.root.shape[1]
     opened: dict[tuple[int, int, int], Tensor] = {}  # head, end, side: dependents so far, not stopped
     closed: dict[tuple[int, int, int], Tensor] = {}
@@ -93,8 +94,9 @@ class DependencyModel:
         tags: the alphabet.
 
     Attributes:
-        root, attach, stop, go: logs of the probabilities (T,), (T, 2, T), (T, 2, 2), (T, 2, 2): head, side
-            (0 left), then the dependent, or whether there is no dependent yet (1).
+        root: log-probabilities (T,) of the head of the sentence.
+        attach: log-probabilities (T, 2, T) of head, side (0 left) and dependent.
+        stop, go: log-probabilities (T, 2, 2) of head, side, and whether there is no dependent yet (1).
     """
 
     def __init__(self, tags: Sequence[Hashable]) -> None:
@@ -109,17 +111,17 @@ class DependencyModel:
     def fit(
         cls, sentences: Sequence[Sequence[Hashable]], *, steps: int = 40
     ) -> tuple[DependencyModel, list[float]]:
-        """Learn from sentences of tags.
+        """Fit a model to sentences of tags.
 
         Args:
             sentences: each with at least one tag; the time grows with the cube of their length.
-            steps: of EM.
+            steps: number of EM steps.
 
         Returns:
             The model, and the log-likelihood of the sentences, in nats, before each step.
 
         Raises:
-            UsageError: no sentences, or an empty one.
+            UsageError: there are no sentences, or a sentence is empty.
         """
         if not sentences or not all(sentences):
             raise UsageError("a dependency model is learnt from sentences of at least one tag")
@@ -129,7 +131,7 @@ class DependencyModel:
         return made, [made._step(groups) for _ in range(steps)]
 
     def log_likelihood(self, sentence: Sequence[Hashable]) -> float:
-        """Of one sentence, in nats, over all its trees."""
+        """The log-likelihood of one sentence, in nats, over all its trees."""
         return float(inside(self._scores(*self._tables(), self._tags([sentence])))[0])
 
     def trees(self, sentences: Sequence[Sequence[Hashable]]) -> list[frozenset[Edge]]:
@@ -198,7 +200,7 @@ class DependencyModel:
 
 
 def _shares(counts: Tensor) -> Tensor:
-    """Logs of counts by their sum over the last dimension; of what never occurred, all alike."""
+    """Logs of the shares of counts over the last dimension; uniform if all counts are 0."""
     sums = counts.sum(dim=-1, keepdim=True)
     even = torch.full_like(counts, 1 / counts.shape[-1])
     return torch.where(sums > 0, counts / sums.clamp(min=_LEAST), even).clamp(min=_LEAST).log()

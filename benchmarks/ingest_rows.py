@@ -1,10 +1,12 @@
 """One measurement of `ingest.py` in its own process: JSON arguments in, one JSON line out.
 
-reader      records and bytes a second, files to records
-peer        the same records made with Biopython
-tokenizer   records and characters a second, records to encodings (records held in memory)
-memory      peak memory while a file of a given size is read and tokenized
-log_lines   log lines to template ids, on one process or several
+The measurements are (speeds are those of the fastest of a few rounds):
+
+    reader      records and bytes a second, files to records
+    peer        the same records made with Biopython
+    tokenizer   records and characters a second, records to encodings (records held in memory)
+    memory      peak memory while a file of a given size is read and tokenized
+    log_lines   log lines to template ids, on one process or several
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An n-gram model over the same units as a masked model: its cheap baseline.
 
-The n-gram reads from left to right. It also gets the facts that the masked model sees in place of the unit:
-its number n of tokens (one [MASK] each), and that the sequence does not end there. Let h be the k units
+The n-gram reads from left to right. It also gets two facts that the masked model sees. They are the number n
+of tokens of the unit (one [MASK] each), and that the sequence does not end there. Let h be the k units
 before. Counts are over training positions whose unit has n tokens:
 
     P_k(w | h, n) = (max(c(h w) - d_k, 0) + (a_k + d_k t(h)) P_{k-1}(w | h', n)) / (c(h) + a_k)

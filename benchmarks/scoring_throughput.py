@@ -6,8 +6,8 @@ proteins (V = 33) of 50 to 160 residues. Each arm runs in its own process, which
 Each arm is measured with several batch sizes, and its best result counts. For memory, the leanest batch
 within 5 % of that result counts. Arms take turns. All must give the same scores.
 
-Rates are per second of processor time over the number of threads. The load of the machine changes them little.
-Wall time is stored as well. Each ratio is printed next to the ratio of multiply-adds at equal precision
+Rates are per second of processor time over the number of threads. The load of the machine changes them
+little. Wall time is stored as well. Each ratio is printed next to the ratio of multiply-adds at equal precision
 (`scoring_operations`).
 
 Fields with the ending "-nearby" use a model whose layers look at 4 tokens on each side. Its first layer looks

@@ -19,7 +19,8 @@
     python benchmarks/structure_dna.py --data ../shared/data            # about an hour a seed, one thread
     python benchmarks/structure_dna.py --data ../shared/data --quick    # a few minutes, no result
 
-Models, maps and figures are kept under --out. An interrupted benchmark continues at the point of interruption.
+Models, maps and figures are kept under --out. An interrupted benchmark continues at the point of
+interruption.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@
     python benchmarks/structure_patients.py --data ../shared/data --quick      # one seed, few patients
 
 The pairs are a condition and a drug that 11 or more of the mapped patients both have. A pair is true if a
-prescription names the condition as its reason. The models are those of `alarms.py`, trained on other patients.
+prescription names the condition as its reason. The models are those of `alarms.py`, trained on other
+patients.
 The baselines need no model:
 
 - pointwise mutual information of having both;

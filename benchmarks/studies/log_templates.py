@@ -1,8 +1,8 @@
 """Compare the log templates of seqmlm with those of drain3, and both with the templates of loghub.
 
-People wrote the templates of loghub. Every line of loghub_2k is normalised once. Our Drain and, with
---drain3-python, drain3 read it with the same parameters. drain3 cannot be installed together with MLflow, so
-it runs in its own interpreter:
+People wrote the templates of loghub. Every line of loghub_2k is normalised once. Our Drain reads it.
+With --drain3-python, drain3 reads it too, with the same parameters. It cannot be installed together with
+MLflow. Therefore it runs in its own interpreter:
 
     python3 -m venv DIR && DIR/bin/pip install drain3
     PYTHONPATH=benchmarks python benchmarks/studies/log_templates.py --data ../shared/data \\

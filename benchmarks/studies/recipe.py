@@ -9,8 +9,9 @@ judged twice:
                planted contacts and stems of the protein and DNA samples. Bits would prefer such narrow
                windows that distant pairs are never found
 
-The dependency map of a sequence (Tomaz da Silva et al. 2025) uses no masks. Every symbol is replaced by every
-other symbol. e[i, j] is the largest change of the log odds of a symbol at j when i changes, over both symbols.
+The dependency map of a sequence (Tomaz da Silva et al. 2025) uses no masks. Every symbol at i is replaced by
+every other symbol. The log odds of every symbol at j are compared before and after. The value of the pair
+(i, j) is the largest change.
 
     PYTHONPATH=benchmarks python benchmarks/studies/recipe.py --data ../shared/data --minutes 1
     PYTHONPATH=benchmarks python benchmarks/studies/recipe.py --data ../shared/data --only text \\

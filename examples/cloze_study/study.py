@@ -12,8 +12,8 @@
 
 The phrases of SST-2 are parts of common sentences. Its halves are therefore halves of the sentences. Each arm
 is kept as JSON under --out. An interrupted study continues at the point of interruption. Another --first
-needs another --out. The whole study takes hours on one thread. --epochs, --seeds, --share, --count and --draws
-make it smaller.
+needs another --out. The whole study takes hours on one thread. --epochs, --seeds, --share, --count and
+--draws make it smaller.
 
     python examples/cloze_study/study.py --data shared/data
     python examples/cloze_study/study.py --data shared/data --part labels --epochs 4 --seeds 1 --share 0 100
